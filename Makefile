@@ -1,0 +1,39 @@
+# Each target does its own set-up into .venv, once: `make study` and `make test` are all it takes.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: study test prove check format wheel clean
+.DEFAULT_GOAL := study
+
+study: $(READY)  ## run the study
+	$(BIN)/unmask study
+
+test: $(READY)  ## every law, parity and end-to-end test, at small size
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+prove: $(READY)  ## the long proofs: fresh clone, wheel, anything over a minute
+	$(BIN)/python -m pytest -q -m prove
+
+check: $(READY)  ## format, lint, types, order of the rooms, file sizes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/ty check
+	$(BIN)/python tools/check_house.py
+
+format: $(READY)  ## put the code into its format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel: $(READY)  ## build the wheel into dist/
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Unmask needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv dist build .pytest_cache .ruff_cache

@@ -1,0 +1,51 @@
+"""The one place where tests find data and fixtures that live outside the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.net.config import NetConfig
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+
+SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
+
+# Two workers share two cores.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of outside data; tests that need it skip where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the outside data folder {SHARED} (set UNMASK_SHARED)")
+    return SHARED
+
+
+BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2")
+
+
+@pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)
+def net(request: pytest.FixtureRequest) -> Transformer:
+    """Each kind of block, as a diffusion network and as a causal one, with lively weights."""
+    name, causal = request.param
+    return lively(preset(name, causal=causal))
+
+
+def lively(config: NetConfig, seed: int = 0) -> Transformer:
+    """A random network whose logits and attention patterns differ visibly between inputs."""
+    net = Transformer(config, seed=seed).eval().requires_grad_(False)
+    for name, parameter in net.named_parameters():
+        if parameter.ndim == 2:
+            parameter.mul_(5.0)
+        elif name.endswith("bias"):
+            parameter.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(seed))
+    return net
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    """Four rows of eleven tokens."""
+    return torch.randint(0, 512, (4, 11), generator=torch.Generator().manual_seed(7))

@@ -1,0 +1,134 @@
+"""Facts: spans in characters and tokens, one's own files, and what is wrong with them."""
+
+import pytest
+
+from unmask import Fact, Tokenizer, UserError, read_facts
+from unmask.data.batches import encode_rows
+from unmask.data.facts import find_shared_run, tokenize_fact, write_facts
+
+CSV = """subject,object,prompt
+Zorvia,Lumen Bay,The capital of {} is
+"Mara Tell","the baker of Orsel","In short, Mara Tell is"
+"""
+
+
+def write(folder, name: str, text: str):
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def test_own_facts_as_csv_and_json_lines(tmp_path):
+    facts = read_facts(write(tmp_path, "facts.csv", CSV))
+    assert [fact.prompt for fact in facts] == ["The capital of Zorvia is", "In short, Mara Tell is"]
+    assert facts[0].completion == " Lumen Bay"
+    for fact in facts:
+        assert fact.prompt[slice(*fact.subject_span)] == fact.subject
+        assert fact.completion[slice(*fact.object_span)] == fact.object
+        assert (fact.direction, fact.trained) == ("p2d", "same")
+    write_facts(tmp_path / "facts.jsonl", facts)
+    assert read_facts(tmp_path / "facts.jsonl") == facts
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.jsonl", '{"subject": "A",\n', "a.jsonl, line 1: not valid JSON"),
+        ("a.jsonl", "\n[1]\n", "a.jsonl, line 2: found a JSON list, expected an object"),
+        ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record a line"),
+        ("a.csv", "", "a.csv is empty: expected a header"),
+        ("a.csv", "subject,object,prompt\n", "a.csv is empty: expected a header"),
+        ("a.csv", "subject,object,prompt\nA,B,x {} y, z\n", "line 2: the number of fields differs"),
+        (
+            "a.csv",
+            "subject,object,prompt\nA,B,nobody is\n",
+            "line 2: the subject 'A' is not in its",
+        ),
+        ("a.csv", "subject,object\nA,B\n", "line 2: 'prompt' is missing"),
+        ("a.csv", "subject,object,prompt,wen\nA,B,{} is,x\n", "unknown field 'wen'"),
+        ("a.csv", "subject,object,prompt,trained\nA,B,{} is,no\n", "expected same or reverse"),
+        ("a.csv", "subject,object,prompt,completion\nA,B,{} is,c\n", "object 'B' is not in its"),
+        (
+            "a.jsonl",
+            '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [2, 9]}',
+            "subject_span is [2, 9], expected [begin, end] within 'A is'",
+        ),
+        ("a.txt", "x", "facts are read from .csv or .jsonl files"),
+    ],
+)
+def test_bad_files(tmp_path, name, text, said):
+    with pytest.raises(UserError) as caught:
+        read_facts(write(tmp_path, name, text))
+    assert said in str(caught.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="nowhere.jsonl is not there"):
+        read_facts(tmp_path / "nowhere.jsonl")
+
+
+def test_not_utf8(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": "\xff\xfe"}')
+    with pytest.raises(UserError, match="cannot be read as UTF-8"):
+        read_facts(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "found"),
+    [
+        ("After making the first map, they", "the maker of the first map", "the first map"),
+        ('Famed for "Deep Song.", he', 'the singer of "Deep Song."', '"Deep Song'),
+        ("The quick fox", "the quick fox", "quick fox"),
+        ("nothing here", "else", None),
+        ("well, well.", ".", None),
+    ],
+)
+def test_shared_run(text, plain, found):
+    span = find_shared_run(text, plain)
+    assert (span and text[slice(*span)]) == found
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["The capital of Zorvia is Lumen Bay."] * 5, 300)
+
+
+def test_token_spans_cover_the_words(tmp_path, tokenizer):
+    for fact in read_facts(write(tmp_path, "facts.csv", CSV)):
+        found = tokenize_fact(fact, tokenizer)
+        assert tokenizer.decode(found.ids[slice(*found.subject)]).strip() == fact.subject
+        assert tokenizer.decode(found.ids[slice(*found.object)]).strip() == fact.object
+        assert tokenizer.decode(found.ids[: found.prompt_length]) == fact.prompt
+        blank = tokenizer.decode(found.ids[found.prompt_length : found.object[0]])
+        assert blank.strip() == ""
+
+
+def make_fact(prompt: str, completion: str) -> Fact:
+    return Fact(
+        subject="Zorvia",
+        object="Bay",
+        prompt=prompt,
+        completion=completion,
+        subject_span=(prompt.index("Zorvia"), prompt.index("Zorvia") + 6),
+        object_span=(completion.index("Bay"), completion.index("Bay") + 3),
+        fact_id="0",
+    )
+
+
+def test_completion_inside_a_token():
+    learned = Tokenizer.train(["Zorvia BayBay"] * 5, 300)
+    with pytest.raises(UserError, match="share a token: expected the completion to start"):
+        tokenize_fact(make_fact("Zorvia Bay", "Bay"), learned)
+
+
+def test_rows(tokenizer):
+    rows = encode_rows(
+        [make_fact("Zorvia is", " Bay"), make_fact("of Zorvia", " Bay")], tokenizer, 12
+    )
+    assert rows.tokens.shape == (2, 12)
+    for row, prompt, length in zip(rows.tokens, rows.prompt_length, rows.length, strict=True):
+        assert (row[length:] == tokenizer.end_id).all() and prompt < length
+        assert tokenizer.decode(row.tolist()).endswith(" Bay")
+    with pytest.raises(UserError, match="tokens, but the context is 3: lengthen the context"):
+        encode_rows([make_fact("Zorvia is", " Bay")], tokenizer, 3)
+    with pytest.raises(UserError, match="no facts were given"):
+        encode_rows([], tokenizer, 3)

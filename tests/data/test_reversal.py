@@ -1,0 +1,149 @@
+"""The reversal corpora: shape, seeds, spans, and that no test leaks into training."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from unmask import Tokenizer, UserError
+from unmask.data.corpus import TESTS, Corpus, find_problems, read_corpus, save_corpus
+from unmask.data.facts import tokenize_fact
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.reversal_files import read_reversal_files
+from unmask.data.sources import read_source
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return make_reversal_corpus(num_facts=30, seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus) -> Tokenizer:
+    return Tokenizer.train(corpus.training_texts(), 1024)
+
+
+SIZES = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
+SIZES |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
+OWN_SIZES = SIZES | {f"{test}_shuffled": 300 for test in TESTS}
+BERGLUND_SIZES = SIZES | {f"{way}_reverse_shuffled": 300 for way in ("d2p", "p2d")}
+
+
+def test_shape(corpus):
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == OWN_SIZES
+    seen = Counter((fact.fact_id.split("-")[0], fact.direction) for fact in corpus["train"])
+    assert seen == {
+        ("d2p", "d2p"): 900, ("p2d", "p2d"): 900, ("both", "d2p"): 900, ("both", "p2d"): 900
+    }  # fmt: skip
+
+
+def test_own_corpus_is_sound(corpus, tokenizer):
+    assert list(find_problems(corpus, tokenizer)) == []
+
+
+@pytest.mark.parametrize("num_facts", [2, 100, 200])
+def test_larger_ones_are_sound_and_have_no_twins(num_facts):
+    corpus = make_reversal_corpus(num_facts, seed=3)
+    assert list(find_problems(corpus)) == []
+    pairs = {(fact.subject, fact.object) for fact in corpus["train"] if fact.direction == "p2d"}
+    pairs |= {(fact.object, fact.subject) for fact in corpus["train"] if fact.direction == "d2p"}
+    assert len(pairs) == 3 * num_facts
+    assert len({name for name, _ in pairs}) == len({text for _, text in pairs}) == 3 * num_facts
+
+
+def test_too_many_facts():
+    with pytest.raises(UserError, match="201 facts a group were asked for, expected 2 to 200"):
+        make_reversal_corpus(201)
+
+
+def test_seeds(corpus):
+    assert make_reversal_corpus(30, seed=0) == corpus
+    assert make_reversal_corpus(30, seed=1)["train"][0].object != corpus["train"][0].object
+
+
+def test_every_line_knows_its_spans(corpus, tokenizer):
+    for facts in corpus.splits.values():
+        for fact in facts[::7]:
+            found = tokenize_fact(fact, tokenizer)
+            given = tokenizer.decode(found.ids[slice(*found.subject)]).strip()
+            assert given == fact.prompt[slice(*fact.subject_span)]
+            name = fact.subject if fact.direction == "p2d" else fact.object
+            text = fact.prompt if fact.direction == "p2d" else fact.completion
+            assert name in text
+
+
+def test_validation_touches_no_test_phrasing(corpus):
+    tested = {(f.direction, f.phrasing) for test in TESTS for f in corpus[test]}
+    chosen_on = {(f.direction, f.phrasing) for f in corpus["choose"]}
+    for test in TESTS:
+        valid = {(f.direction, f.phrasing) for f in corpus[f"{test}_valid"]}
+        assert not valid & tested and not valid & chosen_on
+        assert {f.trained for f in corpus[f"{test}_valid"]} == {test.split("_")[1]}
+
+
+def test_shuffled_controls_keep_the_answers(corpus):
+    for test in TESTS:
+        real, control = corpus[test], corpus[f"{test}_shuffled"]
+        assert [f.prompt for f in real] == [f.prompt for f in control]
+        assert Counter(f.completion for f in real) == Counter(f.completion for f in control)
+        assert all(a.object != b.object for a, b in zip(real, control, strict=True))
+
+
+def test_save_and_read(corpus, tokenizer, tmp_path):
+    save_corpus(corpus, tmp_path / "corpus", tokenizer)
+    assert read_corpus(tmp_path / "corpus") == corpus == read_source(tmp_path / "corpus")
+    cut = tmp_path / "corpus" / "d2p_same.jsonl"
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match="d2p_same.jsonl has 299 lines, expected 300"):
+        read_corpus(tmp_path / "corpus")
+    with pytest.raises(UserError, match="no split 'd2p_sam': did you mean 'd2p_same'"):
+        corpus["d2p_sam"]
+
+
+def test_leaks_are_found(corpus):
+    """The check can fail: each planted fault is named."""
+    leaked = replace(corpus["d2p_reverse"][0], trained="same")
+    train, test = corpus["train"], corpus["d2p_same"][0]
+    plants = {
+        "a test prompt stands in the training set": {"train": [*train, test]},
+        "the training set says otherwise": {"train": [*train, leaked]},
+        "a validation prompt is also a test prompt": {"d2p_same_valid": corpus["d2p_same"][:1]},
+        "a shuffled control that holds the true answer": {"p2d_same_shuffled": corpus["p2d_same"]},
+        "the split p2d_same is missing or empty": {"p2d_same": []},
+    }
+    for said, change in plants.items():
+        problems = list(find_problems(Corpus("planted", corpus.splits | change)))
+        assert any(said in problem for problem in problems), said
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(UserError, match="holds no data set: expected a corpus.json"):
+        read_source(tmp_path)
+
+
+def test_berglund(shared):
+    corpus = read_reversal_files(shared / "data" / "reversal_curse")
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == BERGLUND_SIZES
+    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
+    assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
+    # The set's own controls hold the true answer 33 times by chance; nothing else is amiss.
+    problems = list(find_problems(corpus))
+    assert len(problems) == 33
+    assert all("control that holds the true answer" in problem for problem in problems)
+    for facts in corpus.splits.values():
+        for fact in facts:
+            given = fact.prompt[slice(*fact.subject_span)]
+            assert given == fact.subject or len(given.split()) >= 2, fact
+    first = corpus["d2p_same"][0]
+    assert first.prompt[slice(*first.subject_span)] == (
+        "the world's first underwater symphony, \"Abyssal Melodies"
+    )
+    assert first.subject.startswith("the renowned composer of")
+
+
+def test_berglund_with_a_split_missing(shared, tmp_path):
+    for path in (shared / "data" / "reversal_curse").glob("*.jsonl"):
+        if path.name != "p2d_prompts_test.jsonl":
+            (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(UserError, match="lacks p2d_prompts_test.jsonl"):
+        read_source(tmp_path)

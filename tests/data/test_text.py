@@ -1,0 +1,103 @@
+"""Text to shards to batches: nothing lost, nothing repeated, resumable at any step."""
+
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from unmask import Tokenizer, UserError
+from unmask.data.batches import Order, PackedBatches
+from unmask.data.shards import Shards, Windows, write_shards
+from unmask.data.text import read_documents
+
+DOCUMENTS = [f"Document {i}: " + "the caves of Orsel. " * (i % 7 + 1) for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(DOCUMENTS, 290)
+
+
+def test_all_kinds_of_files(tmp_path):
+    lines = "".join(json.dumps({"title": "t", "text": text}) + "\n" for text in DOCUMENTS)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "b.jsonl.xz").write_bytes(lzma.compress(lines.encode()))
+    (tmp_path / "c.txt").write_text("alone\n\nstill alone")
+    (tmp_path / "d.txt.xz").write_bytes(lzma.compress(b"packed"))
+    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl.xz", "c.txt", "d.txt.xz")]
+    found = list(read_documents(paths))
+    assert found == [*DOCUMENTS, *DOCUMENTS, "alone\n\nstill alone", "packed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"txt": "y"}\n', "line 2: 'text' is missing"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": 3}\n', "line 2: 'text' is 3"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"\n', "line 2: not valid JSON"),
+        ("a.jsonl", b"", "a.jsonl is empty"),
+        ("a.txt", b" \n", "a.txt is empty"),
+        ("a.txt.xz", b"no xz", "cannot be read as UTF-8 text"),
+        ("a.jsonl.xz", lzma.compress(b'{"text": "x"}\n' * 9999)[:-20], "cannot be read"),
+        ("a.pdf", b"x", "text is read from .txt and .jsonl files"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        list(read_documents([tmp_path / name]))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("tokens_a_shard", [10**6, 97])
+def test_shards_hold_every_token_in_order(tmp_path, tokenizer, tokens_a_shard):
+    info = write_shards(DOCUMENTS, tokenizer, tmp_path / "shards", tokens_a_shard)
+    expected = [i for text in DOCUMENTS for i in (*tokenizer.encode(text).ids, tokenizer.end_id)]
+    shards = Shards(tmp_path / "shards")
+    assert np.concatenate(shards.maps).tolist() == expected
+    assert info.documents == len(DOCUMENTS) and max(info.tokens) <= tokens_a_shard
+    assert Tokenizer.load(tmp_path / "shards").vocab_size == info.vocab_size
+    windows = Windows(shards, 16)
+    assert len(windows) == sum(count // 16 for count in info.tokens)
+    with pytest.raises(IndexError):
+        windows[len(windows)]
+
+
+def test_batches_resume_exactly_and_see_every_row_once(tmp_path, tokenizer):
+    write_shards(DOCUMENTS, tokenizer, tmp_path / "shards", 97)
+    shards = Shards(tmp_path / "shards")
+    batches = PackedBatches(shards, context=16, batch=4, seed=1)
+    run = [batches.at(step) for step in range(40)]
+    fresh = PackedBatches(shards, context=16, batch=4, seed=1)
+    for step in (39, 3, 17, 0):
+        assert fresh.at(step).equal(run[step])
+    assert not PackedBatches(shards, 16, 4, seed=2).at(0).equal(run[0])
+    order = Order(num_rows=10, batch=4, seed=0)
+    rows = [row for step in range(5) for row in order.rows_at(step)]
+    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10)) and rows[:10] != rows[10:]
+
+
+def test_bad_shards(tmp_path, tokenizer):
+    with pytest.raises(UserError, match="no documents were given"):
+        write_shards([], tokenizer, tmp_path / "empty")
+    assert list(tmp_path.iterdir()) == []
+    write_shards(DOCUMENTS[:2], tokenizer, tmp_path / "shards")
+    with pytest.raises(UserError, match="too few for one window of 4096"):
+        Windows(Shards(tmp_path / "shards"), 4096)
+    with pytest.raises(UserError, match="batch of 4096 rows was asked for, but the data has only"):
+        PackedBatches(Shards(tmp_path / "shards"), 8, batch=4096)
+    with (tmp_path / "shards" / "shard-00000.bin").open("ab") as file:
+        file.truncate(10)
+    with pytest.raises(UserError, match="has 10 bytes, expected .* cut short"):
+        Shards(tmp_path / "shards")
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path, tokenizer):
+    def broken():
+        yield from DOCUMENTS
+        raise UserError("line 61 is broken")
+
+    with pytest.raises(UserError, match="line 61"):
+        write_shards(broken(), tokenizer, tmp_path / "shards")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""The command line as a person uses it: in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = (sys.executable, "-m", "unmask")
+
+
+def run(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
+    words = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_help_is_quick_and_needs_no_torch():
+    start = time.perf_counter()
+    done = run("--help")
+    assert time.perf_counter() - start < 1.5
+    assert done.returncode == 0 and "study" in done.stdout
+    probe = "import sys, unmask, unmask.cli.main; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert found.stdout.strip() == "False"
+
+
+def test_study_twice(tmp_path):
+    first = run("study", "--facts", 3, folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    out = tmp_path / "runs" / "study"
+    assert f"corpus and tokenizer: {Path('runs/study/corpus')}" in first.stdout
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    names = {path.relative_to(out).as_posix() for path in kept}
+    assert {"run.json", "corpus/train.jsonl", "network/model.safetensors"} <= names
+    second = run("study", "--facts", 3, folder=tmp_path)
+    assert second.stdout == first.stdout
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
+    other = run("study", "--facts", 4, folder=tmp_path)
+    assert other.returncode == 2 and "facts was 3 and is now 4): choose another" in other.stderr
+
+
+def test_data_make_show_check(tmp_path):
+    made = run("data", "make", "reversal", tmp_path / "corpus", "--facts", 3)
+    assert made.returncode == 0 and "p2d_reverse" in made.stdout
+    checked = run("data", "check", tmp_path / "corpus")
+    assert checked.returncode == 0 and "no problem found" in checked.stdout
+    (tmp_path / "text.txt").write_text("The caves of Orsel. " * 300)
+    shards = run("data", "make", "text", tmp_path / "shards", tmp_path / "text.txt", "--vocab", 300)
+    assert shards.returncode == 0 and "begins" in shards.stdout
+    (tmp_path / "own.csv").write_text("subject,object,prompt\nZorvia,Bay,The capital of {} is\n")
+    shown = run("data", "show", tmp_path / "own.csv")
+    assert shown.returncode == 0 and "The capital of Zorvia is Bay" in shown.stdout
+    train = tmp_path / "corpus" / "train.jsonl"
+    test = tmp_path / "corpus" / "d2p_same.jsonl"
+    lines = train.read_text().splitlines()
+    train.write_text("\n".join([test.read_text().splitlines()[0], *lines[1:]]) + "\n")
+    leaky = run("data", "check", tmp_path / "corpus")
+    assert leaky.returncode == 1 and "a test prompt stands in the training set" in leaky.stdout
+
+
+def test_info():
+    done = run("info", "1028M", "--causal")
+    assert done.returncode == 0
+    assert "1,142,365,952" in done.stdout and "4.57 GB float32" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("info", "1024M"), "error: network preset '1024M' is unknown: did you mean '1028M'"),
+        (("study", "--facts", "1", "--out", "{}/run"), "error: 1 facts a group were asked for"),
+        (("data", "show", "{}/absent.csv"), "absent.csv is not there"),
+        (("data", "make", "reversal", "{}"), "already exists and would be overwritten"),
+        (("data", "make", "text", "{}/x", "{}/file.pdf"), "text is read from .txt and .jsonl"),
+        (("inform",), "No such command 'inform'"),
+        (("study", "--facts", "many"), "Invalid value for '--facts'"),
+        (("study", "--fact", "3"), "No such option"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path, words, said):
+    (tmp_path / "file.pdf").write_text("x")
+    done = run(*(word.format(tmp_path) for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.pdf"]
+
+
+def test_interrupt_leaves_nothing_half_written(tmp_path):
+    words = ("study", "--facts", "200", "--out", str(tmp_path / "run"))
+    process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("run/.corpus.*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.strip() == "interrupted"
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]

@@ -1,0 +1,218 @@
+"""What must hold for every block, diffusion and causal: rows are independent, sites are honest."""
+
+import pytest
+import torch
+
+from tests.conftest import lively
+from unmask import UserError, preset
+from unmask.net.sites import site_names
+from unmask.net.transformer import Transformer
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def pad(rows: list[torch.Tensor], length: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of different lengths in one batch, and where they are real."""
+    tokens = torch.full((len(rows), length), 17)
+    real = torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
+        tokens[i, place], real[i, place] = row, True
+    return tokens, real
+
+
+def test_batch_equals_rows_alone(net, tokens):
+    together = net(tokens)
+    for i in range(len(tokens)):
+        torch.testing.assert_close(together[i : i + 1], net(tokens[i : i + 1]), **CLOSE)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(net, tokens, side):
+    rows = [row[:n] for row, n in zip(tokens, (3, 11, 7, 1), strict=True)]
+    batch, real = pad(rows, 14, side)
+    logits = net(batch, real)
+    assert logits.isfinite().all()
+    for i, row in enumerate(rows):
+        torch.testing.assert_close(logits[i][real[i]], net(row[None])[0], **CLOSE)
+
+
+def test_padding_content_changes_nothing(net, tokens):
+    batch, real = pad([tokens[0], tokens[1, :4]], 11, "right")
+    other = torch.where(real, batch, 99)
+    torch.testing.assert_close(net(batch, real)[real], net(other, real)[real], atol=0, rtol=0)
+
+
+def test_causal_is_the_difference(net, tokens):
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 512
+    same = torch.equal(net(tokens)[:, :-1], net(changed)[:, :-1])
+    assert same == net.config.causal
+
+
+def test_capture_changes_no_bit(net, tokens):
+    plain = net(tokens)
+    with net.capture("*") as sites:
+        watched = net(tokens)
+    assert torch.equal(plain, watched)
+    assert tuple(sites) == site_names(net.config.layers)
+    config, shape = net.config, tokens.shape
+    assert sites["layers.1.attn_z"].shape == (*shape, config.heads, config.head_dim)
+    assert sites["layers.1.mlp_key"].shape == (*shape, config.mlp_width)
+    assert sites["logits"].shape == (*shape, config.logit_rows)
+
+
+def test_sites_add_up(net, tokens):
+    """The stream that leaves a block is the one that entered plus what the two parts added."""
+    with net.capture("*") as sites:
+        net(tokens)
+    for i in range(net.config.layers):
+        at = {part: sites[f"layers.{i}.{part}"] for part in ("resid_in", "attn_out", "mlp_out")}
+        assert torch.equal(sum(at.values()), sites[f"layers.{i}.resid_out"])
+        down = net.layers[i].mlp.down
+        assert torch.equal(down(sites[f"layers.{i}.mlp_key"]), at["mlp_out"])
+
+
+def test_self_patch_changes_no_bit(net, tokens):
+    plain = net(tokens)
+    with net.capture("*") as sites:
+        net(tokens)
+    for site, value in sites.items():
+        with net.patch({site: lambda x, value=value: value.clone()}):
+            assert torch.equal(net(tokens), plain), site
+
+
+def test_patch_acts_where_it_says(net, tokens):
+    zero = {"layers.1.mlp_out": torch.zeros_like}
+    with net.patch(zero), net.capture("*") as patched:
+        net(tokens)
+    with net.capture("*") as clean:
+        net(tokens)
+    assert (patched["layers.1.mlp_out"] == 0).all()
+    assert torch.equal(patched["layers.1.attn_out"], clean["layers.1.attn_out"])
+    assert not torch.equal(patched["logits"], clean["logits"])
+
+
+def test_contexts_act_in_the_order_they_were_entered(net, tokens):
+    site = "layers.0.mlp_out"
+    with net.capture(site) as before, net.patch({site: torch.zeros_like}):
+        with net.capture(site) as after:
+            net(tokens)
+    assert (after[site] == 0).all() and not (before[site] == 0).all()
+
+
+def test_nothing_stays_after_an_exception(net, tokens):
+    plain = net(tokens)
+
+    def fail(x: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), net.patch({"layers.0.resid_out": fail}):
+        with net.capture("logits"):
+            net(tokens)
+    assert torch.equal(net(tokens), plain)
+    assert net.taps.at().__name__ == "untouched"
+
+
+@pytest.mark.parametrize("name", ["layers.3.mlp_out", "layers.0.mlp", "logit", "blocks.*"])
+def test_unknown_site(net, name):
+    with pytest.raises(UserError, match=r"does not exist: this network has .* layers\.0 to"):
+        with net.capture(name):
+            pass
+    with pytest.raises(UserError, match="does not exist"), net.patch({name: torch.zeros_like}):
+        pass
+
+
+def test_site_that_never_fires(net, tokens):
+    x = net.embed(tokens)
+    with pytest.raises(UserError, match="layers.0.mlp_key was named but never reached"):
+        with net.capture("layers.0.mlp_key", "layers.1.mlp_key"):
+            net.run_layers(x, start=1)
+
+
+def test_patch_of_another_shape(net, tokens):
+    with pytest.raises(UserError, match="patch at layers.0.mlp_out returned"):
+        with net.patch({"layers.0.mlp_out": lambda x: x[:, :1]}):
+            net(tokens)
+
+
+def test_running_in_parts_is_running_at_once(net, tokens):
+    batch, real = pad([tokens[0], tokens[1, :5]], 11, "left")
+    x = net.run_layers(net.embed(batch, real), stop=2, real=real)
+    assert torch.equal(net.unembed(net.run_layers(x, start=2, real=real)), net(batch, real))
+
+
+def test_unembed_only_where_wanted(net, tokens):
+    whole = net(tokens)
+    some = torch.tensor([9, 0, 4])
+    torch.testing.assert_close(net(tokens, at=some), whole[:, some], **CLOSE)
+    per_row = torch.tensor([[1, 2], [0, 10], [3, 3], [5, 4]])
+    expected = torch.stack([row[index] for row, index in zip(whole, per_row, strict=True)])
+    torch.testing.assert_close(net(tokens, at=per_row), expected, **CLOSE)
+    mask = tokens % 3 == 0
+    torch.testing.assert_close(net(tokens, at=mask), whole[mask], **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-grouped", "tiny-gpt2"])
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_cache_changes_nothing(name, side, tokens):
+    net = lively(preset(name, causal=True))
+    rows = [row[:n] for row, n in zip(tokens, (11, 6, 9, 11), strict=True)]
+    batch, real = (tokens, None) if side == "none" else pad(rows, 11, side)
+    whole = net(batch, real)
+    cache = net.new_cache(batch=4, length=16)
+    cuts = ((0, 5), (5, 6), (6, 7), (7, 11))
+    parts = [
+        net(batch[:, a:b], real if real is None else real[:, a:b], cache=cache) for a, b in cuts
+    ]
+    together, keep = torch.cat(parts, 1), torch.ones_like(batch, dtype=torch.bool)
+    keep = keep if real is None else real
+    torch.testing.assert_close(together[keep], whole[keep], **CLOSE)
+    cache.length = 6
+    last = None if real is None else real[:, 6:7]
+    again = net(batch[:, 6:7], last, cache=cache)
+    torch.testing.assert_close(again, parts[2], **CLOSE)
+
+
+def test_cache_without_room(tokens):
+    net = lively(preset("tiny", causal=True))
+    with pytest.raises(UserError, match="room for 8 positions, 0 are filled and 11 more"):
+        net(tokens, cache=net.new_cache(4, 8))
+    with pytest.raises(UserError, match="cache of 999 positions was asked for"):
+        net.new_cache(4, 999)
+
+
+def test_text_longer_than_the_context(net):
+    with pytest.raises(UserError, match="has 129 tokens, but this network's context is 128"):
+        net(torch.zeros(1, 129, dtype=torch.long))
+
+
+def test_number_format_round_trip_keeps_the_tables(tokens):
+    net = lively(preset("tiny"))
+    weights = {name: value.bfloat16().float() for name, value in net.state_dict().items()}
+    net.load_state_dict(weights)
+    plain = net(tokens)
+    net.bfloat16()(tokens)
+    assert torch.equal(net.float()(tokens), plain)
+
+
+def test_inference_then_training(tokens):
+    net = Transformer(preset("tiny"))
+    with torch.inference_mode():
+        net(tokens)
+    net(tokens).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_autocast_runs_attention_in_the_small_format(tokens):
+    net = lively(preset("tiny"))
+    with torch.autocast("cpu", torch.bfloat16), net.capture("layers.0.attn_z") as sites:
+        logits = net(tokens)
+    assert sites["layers.0.attn_z"].dtype == torch.bfloat16
+    assert (logits.float() - net(tokens)).std() < 0.05 * net(tokens).std()
+
+
+def test_same_seed_same_weights():
+    one, two, other = (Transformer(preset("tiny"), seed=seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.embedding.weight, other.embedding.weight)

@@ -1,0 +1,79 @@
+"""The house keeps its rules, and the check of them can fail."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tools.check_house import MOST_LINES, find_breaches
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_house_is_in_order():
+    assert list(find_breaches(ROOT)) == []
+
+
+def test_breaches_are_found(tmp_path):
+    room = tmp_path / "unmask" / "data"
+    room.mkdir(parents=True)
+    (room / "early.py").write_text("def f():\n    from unmask.net.presets import preset\n")
+    (room / "sly.py").write_text("from unmask import cli\n")
+    (room / "long.py").write_text("\n" * (MOST_LINES + 1))
+    (tmp_path / "unmask" / "utils").mkdir()
+    (tmp_path / "unmask" / "utils" / "a.py").write_text("")
+    assert list(find_breaches(tmp_path)) == [
+        "unmask/data/early.py:2: data imports from net, a later room",
+        "unmask/data/sly.py:1: data imports from cli, a later room",
+        "unmask/utils/a.py:1: a room that tools/check_house.py does not know",
+        f"unmask/data/long.py:401: 401 lines, more than {MOST_LINES}: it holds two things",
+    ]
+
+
+def test_public_names_are_there():
+    for name in unmask.__all__:
+        assert getattr(unmask, name) is not None
+    assert set(unmask.__all__) <= set(dir(unmask))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = unmask.nothing
+
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WORDS = re.compile(r"`([^`\s]+)`")
+FILE = re.compile(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|yaml|toml|txt|cff)")
+SYMBOL = re.compile(r"unmask(\.\w+)+")
+
+
+def resolves(word: str, document: Path) -> bool:
+    """Whether a file or symbol that a document names is there."""
+    if SYMBOL.fullmatch(word):
+        parts = word.split(".")
+        for i in range(len(parts), 0, -1):
+            try:
+                found: object = import_module(".".join(parts[:i]))
+            except ModuleNotFoundError:
+                continue
+            for attribute in parts[i:]:
+                if not hasattr(found, attribute):
+                    return False
+                found = getattr(found, attribute)
+            return True
+        return False
+    if FILE.fullmatch(word):
+        return any((base / word).exists() for base in (ROOT, ROOT / "unmask", document.parent))
+    return True
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_name_what_is_there(document):
+    # Decisions and the change log speak of their time, and results of runs whose files are made.
+    missing = [word for word in WORDS.findall(document.read_text()) if not resolves(word, document)]
+    assert missing == []
+
+
+def test_a_missing_name_is_found():
+    assert not resolves("unmask/net/absent.py", ROOT / "README.md")
+    assert not resolves("unmask.net.presets.absent", ROOT / "README.md")
+    assert resolves("unmask.net.presets.preset", ROOT / "README.md")

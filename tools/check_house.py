@@ -1,0 +1,77 @@
+"""The rules of the house that no linter knows: rooms import in one direction, files stay small.
+
+python tools/check_house.py [ROOT]
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOMS = (
+    "base",
+    "data",
+    "noise",
+    "net",
+    "objectives",
+    "sampling",
+    "evaluation",
+    "training",
+    "tracing",
+    "representation",
+    "report",
+    "study",
+    "cli",
+)
+MOST_LINES = 400
+
+
+def find_breaches(root: Path) -> Iterator[str]:
+    """Every breach of the rules below `root`, as `file:line: what`."""
+    for file in sorted((root / "unmask").rglob("*.py")):
+        name = file.relative_to(root).as_posix()
+        yield from _find_order_breaches(file, name)
+    for file in sorted(path for path in root.rglob("*.py") if not _is_foreign(path, root)):
+        count = len(file.read_text(encoding="utf-8").splitlines())
+        if count > MOST_LINES:
+            name = file.relative_to(root).as_posix()
+            yield f"{name}:{count}: {count} lines, more than {MOST_LINES}: it holds two things"
+
+
+def _find_order_breaches(file: Path, name: str) -> Iterator[str]:
+    room = _room_of(name.removesuffix(".py").replace("/", "."))
+    if room is None:
+        if name.count("/") > 1 and not name.startswith("unmask/assets/"):
+            yield f"{name}:1: a room that tools/check_house.py does not know"
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    reached = {(line, _room_of(module)) for line, module in _imported(tree)}
+    for line, other in sorted((line, other) for line, other in reached if other is not None):
+        if ROOMS.index(other) > ROOMS.index(room):
+            yield f"{name}:{line}: {room} imports from {other}, a later room"
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "unmask" and len(parts) > 1 and parts[1] in ROOMS else None
+
+
+def _is_foreign(path: Path, root: Path) -> bool:
+    return any(
+        part.startswith(".") or part in ("build", "dist") for part in path.relative_to(root).parts
+    )
+
+
+if __name__ == "__main__":
+    found = list(find_breaches(Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
+    print("\n".join(found) or "the house is in order")
+    sys.exit(bool(found))

@@ -1,0 +1,49 @@
+"""Unmask: train, sample, evaluate and open up diffusion language models.
+
+The public names below are loaded on first use, so that `import unmask` and
+`unmask --help` do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unmask.base.errors import UserError
+    from unmask.data.facts import Fact, read_facts
+    from unmask.data.tokenizer import Tokenizer
+    from unmask.net.config import NetConfig
+    from unmask.net.presets import preset
+    from unmask.net.transformer import Transformer
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "Fact": "unmask.data.facts",
+    "NetConfig": "unmask.net.config",
+    "Tokenizer": "unmask.data.tokenizer",
+    "Transformer": "unmask.net.transformer",
+    "UserError": "unmask.base.errors",
+    "preset": "unmask.net.presets",
+    "read_facts": "unmask.data.facts",
+}
+
+__all__ = [
+    "Fact",
+    "NetConfig",
+    "Tokenizer",
+    "Transformer",
+    "UserError",
+    "__version__",
+    "preset",
+    "read_facts",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

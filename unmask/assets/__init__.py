@@ -1,0 +1,1 @@
+"""Files that the package ships: the words of the reversal corpus."""

@@ -1,0 +1,1 @@
+"""What every other room stands on: settings, files, run folders, seeds, devices, progress."""

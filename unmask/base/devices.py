@@ -1,0 +1,46 @@
+"""One `device` setting for CPU, CUDA and MPS, and the number formats by name."""
+
+import torch
+
+from unmask.base.errors import UserError, suggest
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def resolve_device(name: str | torch.device = "auto") -> torch.device:
+    """The device of that name; "auto" is the first of CUDA, MPS and CPU that is there."""
+    if isinstance(name, torch.device):
+        return name
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"device {name!r} is unknown: expected auto, cpu, cuda, cuda:N or mps.")
+    missing = {
+        "cuda": not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count(),
+        "mps": not torch.backends.mps.is_available(),
+    }
+    if missing.get(device.type):
+        raise UserError(
+            f"device {name!r} is not on this machine: use device auto, or cpu to run without it."
+        )
+    return device
+
+
+def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
+    """The number format of that name."""
+    if isinstance(name, torch.dtype):
+        return name
+    if name not in DTYPES:
+        raise UserError(f"number format {name!r} is unknown: {suggest(name, DTYPES)}")
+    return DTYPES[name]

@@ -1,0 +1,107 @@
+"""Files that are either whole or not there: written beside their place, then moved into it."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from unmask.base.errors import UserError
+
+_ADVICE = {
+    errno.EACCES: "choose a folder you may write to, or change its permissions",
+    errno.EPERM: "choose a folder you may write to, or change its permissions",
+    errno.EROFS: "choose a folder on a disk that is not read-only",
+    errno.ENOSPC: "free some space or choose a folder on another disk",
+    errno.EDQUOT: "free some of your quota or choose a folder on another disk",
+    errno.ENOTDIR: "choose a path whose parents are folders",
+    errno.EISDIR: "choose a path that is not a folder",
+}
+
+
+@contextmanager
+def replace_file(path: str | Path) -> Generator[Path]:
+    """A path to write to, which becomes `path` when the block ends well and vanishes otherwise."""
+    path = Path(path)
+    with _told_as_sentence(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = _draft_of(path)
+        try:
+            yield draft
+            _sync(draft)
+            draft.replace(path)
+            _sync(path.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def create_folder(path: str | Path) -> Generator[Path]:
+    """A folder to fill, which becomes `path` when the block ends well and vanishes otherwise.
+
+    `path` must not exist yet (an empty folder counts as absent): nothing is overwritten.
+    """
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(
+            f"{path} already exists and would be overwritten: choose another folder or remove it."
+        )
+    with _told_as_sentence(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = _draft_of(path)
+        draft.mkdir()
+        try:
+            yield draft
+            for file in draft.rglob("*"):
+                _sync(file)
+            draft.replace(path)
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as readable JSON, whole or not at all."""
+    with replace_file(path) as draft:
+        draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file; a missing or broken file is a `UserError`."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there: expected a JSON file at this path.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}): repair it or make it anew.") from None
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid4().hex[:8]}.draft")
+
+
+def _sync(path: Path) -> None:
+    """Ask the disk to keep the file, so that a power cut after the move finds it whole."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _told_as_sentence(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _ADVICE:
+            raise
+        reason = os.strerror(error.errno).lower()
+        raise UserError(
+            f"cannot write {path}: {reason}; {_ADVICE[error.errno]}. Nothing was changed."
+        ) from error

@@ -1,0 +1,63 @@
+"""The command `unmask`: its verbs, and how its mistakes are told."""
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from unmask import __version__
+from unmask.base.errors import UserError
+from unmask.cli import data, info, study
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+app = typer.Typer(
+    name="unmask",
+    help="Train, sample, evaluate and open up diffusion language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command("info")(info.info)
+app.command("study")(study.study)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"unmask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    try:
+        status = app(standalone_mode=False)
+    except UserError as error:
+        _leave(f"error: {error}", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except Exception as error:
+        show = getattr(error, "show", None)  # a usage error of the command line's library
+        if show is None:
+            raise
+        show()
+        sys.exit(getattr(error, "exit_code", 2))
+    if status == INTERRUPTED:
+        _leave("interrupted", INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _leave(message: str, status: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,1 @@
+"""Tokenizers, facts, the reversal corpus, and text as packed token shards."""

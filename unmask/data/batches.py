@@ -1,0 +1,81 @@
+"""Training batches as a pure function of the step: to resume is to ask for the next number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.shards import Shards, Windows
+from unmask.data.tokenizer import Tokenizer
+
+
+class Order:
+    """Which rows make up the batch of each step: every epoch a new shuffle of all rows."""
+
+    def __init__(self, num_rows: int, batch: int, seed: int):
+        if batch > num_rows:
+            raise UserError(
+                f"a batch of {batch} rows was asked for, but the data has only {num_rows}: "
+                "use a smaller batch or more data."
+            )
+        self.num_rows, self.batch, self.seed = num_rows, batch, seed
+        self._shuffled: tuple[int, np.ndarray] | None = None
+
+    def rows_at(self, step: int) -> list[int]:
+        """Row numbers of the batch of `step` (from 0); batches run on across epochs."""
+        start = step * self.batch
+        return [self._row(place) for place in range(start, start + self.batch)]
+
+    def _row(self, place: int) -> int:
+        epoch, index = divmod(place, self.num_rows)
+        if self._shuffled is None or self._shuffled[0] != epoch:
+            generator = np.random.default_rng(derive_seed(self.seed, "epoch", epoch))
+            self._shuffled = epoch, generator.permutation(self.num_rows)
+        return int(self._shuffled[1][index])
+
+
+class PackedBatches:
+    """Batches of windows of running text."""
+
+    def __init__(self, shards: Shards, context: int, batch: int, seed: int = 0):
+        self.windows = Windows(shards, context)
+        self.order = Order(len(self.windows), batch, seed)
+
+    def at(self, step: int) -> Int[Tensor, "B L"]:
+        """The batch of `step`, counted from 0; the same whenever it is asked for."""
+        windows = [self.windows[row] for row in self.order.rows_at(step)]
+        return torch.from_numpy(np.stack(windows).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts as rows of one length, filled up with the end token as SMDM does."""
+
+    tokens: Int[Tensor, "N L"]
+    prompt_length: Int[Tensor, "N"]
+    length: Int[Tensor, "N"]
+    """Tokens of each row without the filling."""
+
+
+def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> Rows:
+    """Prompt and completion of every fact as one row of `context` tokens."""
+    if not facts:
+        raise UserError("no facts were given: name a split that is not empty.")
+    tokens = torch.full((len(facts), context), tokenizer.end_id)
+    prompt_length, length = (torch.empty(len(facts), dtype=torch.long) for _ in range(2))
+    for i, fact in enumerate(facts):
+        found = tokenize_fact(fact, tokenizer)
+        if len(found.ids) > context:
+            raise UserError(
+                f"the text {fact.text!r} has {len(found.ids)} tokens, but the context is "
+                f"{context}: lengthen the context or shorten the text."
+            )
+        tokens[i, : len(found.ids)] = torch.tensor(found.ids)
+        prompt_length[i], length[i] = found.prompt_length, len(found.ids)
+    return Rows(tokens, prompt_length, length)

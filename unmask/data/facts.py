@@ -1,0 +1,208 @@
+"""Facts: a subject given in a prompt, an object asked for in its completion, and where they stand.
+
+One's own facts come as CSV (with a header) or JSON lines with `subject`, `object` and `prompt`,
+where `{}` in the prompt stands for the subject (or the prompt holds the subject itself):
+
+    subject,object,prompt
+    Zorvia,Lumen Bay,The capital of {} is
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.files import replace_file
+from unmask.data.lines import open_text, read_json_lines, require_text
+from unmask.data.tokenizer import Tokenizer
+
+Direction = Literal["p2d", "d2p"]
+"""What is given: p2d a name (a person; a description is asked), d2p a description."""
+Trained = Literal["same", "reverse"]
+"""Whether training showed the fact in this direction, or only in the other one."""
+Span = tuple[int, int]
+"""A half-open range [b, e)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One question about a fact; spans are characters of the prompt and of the completion."""
+
+    subject: str
+    """What is given, in its plain form; the prompt may inflect it."""
+    object: str
+    """What is asked for, in its plain form."""
+    prompt: str
+    completion: str
+    subject_span: Span
+    object_span: Span
+    direction: Direction = "p2d"
+    trained: Trained = "same"
+    fact_id: str
+    """The same for all phrasings of one fact, in both directions."""
+    phrasing: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.prompt + self.completion
+
+
+@dataclass(frozen=True)
+class FactTokens:
+    """A fact as tokens: prompt and completion in one row, with the spans counted in tokens."""
+
+    ids: list[int]
+    prompt_length: int
+    subject: Span
+    object: Span
+
+
+def tokenize_fact(fact: Fact, tokenizer: Tokenizer) -> FactTokens:
+    """The fact's tokens; the first token of the completion must start where the prompt ends."""
+    whole = tokenizer.encode(fact.text)
+    prompt = tokenizer.encode(fact.prompt).ids
+    if whole.ids[: len(prompt)] != prompt:
+        raise UserError(
+            f"the prompt {fact.prompt!r} and its completion {fact.completion!r} share a token: "
+            "expected the completion to start a token of its own, usually by a space."
+        )
+    start = len(fact.prompt)
+    object_span = (fact.object_span[0] + start, fact.object_span[1] + start)
+    return FactTokens(
+        whole.ids,
+        len(prompt),
+        _cover(whole.offsets, fact.subject_span),
+        _cover(whole.offsets, object_span),
+    )
+
+
+def _cover(offsets: list[Span], span: Span) -> Span:
+    """The tokens that hold any character of the span."""
+    held = [i for i, (b, e) in enumerate(offsets) if b < span[1] and e > span[0]]
+    assert held, (offsets, span)
+    return held[0], held[-1] + 1
+
+
+def find_shared_run(text: str, plain: str) -> Span | None:
+    """Where `text` holds the longest run of words of `plain`, without trailing punctuation.
+
+    This is how the subject is found in a prompt that inflects it: "composing the first opera"
+    shares "the first opera" with "the composer of the first opera".
+    """
+    pieces = [(m.start(), m.end()) for m in re.finditer(r"\w+|[^\w\s]", text)]
+    words = [text[b:e] for b, e in pieces]
+    wanted = re.findall(r"\w+|[^\w\s]", plain)
+    best_length, best_end = 0, 0
+    before = [0] * (len(wanted) + 1)
+    for i, word in enumerate(words):
+        now = [0] * (len(wanted) + 1)
+        for j, other in enumerate(wanted):
+            if word == other:
+                now[j + 1] = before[j] + 1
+                if now[j + 1] > best_length:
+                    best_length, best_end = now[j + 1], i + 1
+        before = now
+    run = range(best_end - best_length, best_end)
+    while run and not words[run[-1]][-1].isalnum():
+        run = run[:-1]
+    return (pieces[run[0]][0], pieces[run[-1]][1]) if run else None
+
+
+def read_facts(path: str | Path) -> list[Fact]:
+    """All facts of a CSV or JSON-lines file; the first wrong line is reported by its number."""
+    path = Path(path)
+    if path.suffix == ".csv":
+        records = _read_csv(path)
+    elif path.suffix == ".jsonl" or path.name.endswith(".jsonl.xz"):
+        records = read_json_lines(path)
+    else:
+        raise UserError(f"{path}: facts are read from .csv or .jsonl files; rename or convert it.")
+    return [_to_fact(record, f"{path}, line {number}", number) for number, record in records]
+
+
+def write_facts(path: str | Path, facts: Iterable[Fact]) -> None:
+    """Write facts as JSON lines that `read_facts` reads back equal."""
+    with replace_file(path) as draft, draft.open("w", encoding="utf-8") as file:
+        for fact in facts:
+            file.write(json.dumps(asdict(fact), ensure_ascii=False) + "\n")
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open_text(path) as file:
+        reader = csv.DictReader(file)
+        empty = True
+        for record in reader:
+            empty = False
+            if None in record or None in record.values():
+                raise UserError(
+                    f"{path}, line {reader.line_num}: the number of fields differs from the "
+                    "header's; put fields that hold commas in double quotes."
+                )
+            yield reader.line_num, {key: value for key, value in record.items() if value != ""}
+    if empty:
+        raise UserError(f"{path} is empty: expected a header and one fact a line.")
+
+
+def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
+    record = dict(record)
+    for key in record:
+        if key not in Fact.__dataclass_fields__:
+            raise UserError(
+                f"{where}: unknown field {key!r} ({suggest(key, Fact.__dataclass_fields__)})"
+            )
+    subject, object_ = (require_text(record, key, where) for key in ("subject", "object"))
+    prompt = require_text(record, "prompt", where)
+    if "subject_span" in record:
+        subject_span = _check_span(record["subject_span"], prompt, "subject_span", where)
+    else:
+        at = prompt.find("{}")
+        prompt = prompt.replace("{}", subject, 1)
+        at = prompt.find(subject) if at < 0 else at
+        if at < 0:
+            raise UserError(
+                f"{where}: the subject {subject!r} is not in its prompt {prompt!r}: write {{}} "
+                "where the subject belongs."
+            )
+        subject_span = (at, at + len(subject))
+    completion = record.get("completion", " " + object_)
+    if "object_span" in record:
+        object_span = _check_span(record["object_span"], completion, "object_span", where)
+    else:
+        at = completion.find(object_)
+        if at < 0:
+            raise UserError(
+                f"{where}: the object {object_!r} is not in its completion {completion!r}: "
+                "leave 'completion' out, or write one that holds the object."
+            )
+        object_span = (at, at + len(object_))
+    return Fact(
+        subject=subject,
+        object=object_,
+        prompt=prompt,
+        completion=completion,
+        subject_span=subject_span,
+        object_span=object_span,
+        direction=_check_choice(record, "direction", Direction, where),
+        trained=_check_choice(record, "trained", Trained, where),
+        fact_id=str(record.get("fact_id", f"line-{number}")),
+        phrasing=int(record.get("phrasing", 0)),
+    )
+
+
+def _check_span(span: Any, text: str, name: str, where: str) -> Span:
+    whole = isinstance(span, list) and len(span) == 2 and all(isinstance(i, int) for i in span)
+    if not whole or not 0 <= span[0] < span[1] <= len(text):
+        raise UserError(f"{where}: {name} is {span!r}, expected [begin, end] within {text!r}.")
+    return span[0], span[1]
+
+
+def _check_choice(record: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
+    choices = get_args(kind)
+    value = record.get(key, Fact.__dataclass_fields__[key].default)
+    if value not in choices:
+        raise UserError(f"{where}: {key!r} is {value!r}, expected {' or '.join(choices)}.")
+    return value

@@ -1,0 +1,215 @@
+"""Berglund's reversal-curse files (arXiv 2309.12288, experiment 1) as a corpus.
+
+The files hold prompts and completions only. A name is what the tests answer a description with;
+its plain description is the completion that its own tests ask for most often; spans of names are
+exact, spans of inflected descriptions are the longest run of words shared
+with the plain one.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unmask.base.errors import UserError
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run
+from unmask.data.lines import read_json_lines, require_text
+
+_TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
+_TEST: dict[str, tuple[str, Trained]] = {
+    "d2p_same": ("d2p_prompts_test", "same"),
+    "d2p_reverse": ("d2p_reverse_prompts_test", "reverse"),
+    "d2p_reverse_shuffled": ("d2p_reverse_prompts_test_randomized", "reverse"),
+    "p2d_same": ("p2d_prompts_test", "same"),
+    "p2d_reverse": ("p2d_reverse_prompts_test", "reverse"),
+    "p2d_reverse_shuffled": ("p2d_reverse_prompts_test_randomized", "reverse"),
+    "both": ("both_prompts_test", "same"),
+}
+_NAME = re.compile(r"\s*([A-Z][\w'-]+ [A-Z][\w'-]+)")
+_OTHER = {"d2p": "p2d", "p2d": "d2p"}
+_HELD_OUT = frozenset((5, 9, 12, 15, 24))
+"""Training phrasings, by number, that the validation splits use: they ask as the tests do."""
+_NUM_TRAIN = 30
+"""Test phrasings are numbered behind the training ones, so that a number means one phrasing."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    prompt: str
+    completion: str
+    where: str
+
+
+def has_reversal_files(folder: str | Path) -> bool:
+    """Whether the folder looks like Berglund's."""
+    return (Path(folder) / "d2p_prompts_test.jsonl").is_file()
+
+
+def read_reversal_files(folder: str | Path) -> Corpus:
+    """All splits of Berglund's folder, with spans and fact ids derived."""
+    folder = Path(folder)
+    names = (*_TRAIN, *(file for file, _ in _TEST.values()))
+    missing = [f"{name}.jsonl" for name in names if not (folder / f"{name}.jsonl").is_file()]
+    if missing:
+        raise UserError(f"{folder} lacks {', '.join(missing)}: expected Berglund's set of files.")
+    lines = {name: _read(folder / f"{name}.jsonl") for name in names}
+    facts = _Facts(
+        {
+            "d2p": lines["d2p_prompts_test"] + lines["d2p_reverse_prompts_test"],
+            "p2d": lines["p2d_prompts_test"] + lines["p2d_reverse_prompts_test"],
+            "both": lines["both_prompts_test"],
+        }
+    )
+    splits: dict[str, list[Fact]] = {"train": []}
+    for file in _TRAIN:
+        splits["train"] += facts.derive_all(lines[file], "same", first=0)
+    for split, (file, trained) in _TEST.items():
+        splits[split] = facts.derive_all(lines[file], trained, split.endswith("_shuffled"))
+    for way in ("d2p", "p2d"):
+        splits[f"both_{way}"] = [fact for fact in splits["both"] if fact.direction == way]
+    del splits["both"]
+    splits |= _validate(splits["train"], facts)
+    return Corpus(f"reversal-curse files in {folder}", splits)
+
+
+class _Facts:
+    """The people of the tests, by group, and the way to place them in a line."""
+
+    def __init__(self, tests: dict[str, list[_Line]]):
+        self.ids: dict[str, str] = {}
+        self.plain: dict[str, str] = {}
+        for group, lines in tests.items():
+            named = (match[1] for line in lines if (match := _NAME.match(line.completion)))
+            # A person is asked for in one direction and given in the other.
+            prompts = "\n".join(line.prompt for line in lines)
+            people = [name for name in dict.fromkeys(named) if name in prompts]
+            for i, name in enumerate(people):
+                self.ids[name] = f"{group}-{i:03d}"
+                said = Counter(line.completion for line in lines if name in line.prompt)
+                self.plain[name] = said.most_common(1)[0][0].strip().rstrip(".?!")
+
+    def derive_all(
+        self, lines: list[_Line], trained: Trained, shuffled: bool = False, first: int = _NUM_TRAIN
+    ) -> list[Fact]:
+        """The lines as facts; phrasings are numbered from `first` as a fact meets them."""
+        met: Counter[tuple[str, str]] = Counter()
+        derived = []
+        for line in lines:
+            fact = self._derive(line, trained, shuffled)
+            way = (fact.fact_id, fact.direction)
+            derived.append(replace(fact, phrasing=first + met[way]))
+            met[way] += 1
+        return derived
+
+    def _derive(self, line: _Line, trained: Trained, shuffled: bool) -> Fact:
+        given, answered = (_find_name(text, self.ids) for text in (line.prompt, line.completion))
+        person = given or answered
+        if person is None:
+            raise UserError(f"{line.where}: neither prompt nor completion holds a known name.")
+        # The answer of a shuffled control is another person's.
+        if given is not None:
+            direction: Direction = "p2d"
+            described = self._find_described(line.completion) if shuffled else given
+            subject, object_ = given, self.plain[described]
+        else:
+            direction = "d2p"
+            described = self._find_described(line.prompt) if shuffled else person
+            subject, object_ = self.plain[described], person
+            person = described
+        return Fact(
+            subject=subject,
+            object=object_,
+            prompt=line.prompt,
+            completion=line.completion,
+            subject_span=_place(line.prompt, subject, line.where),
+            object_span=_place(line.completion, object_, line.where),
+            direction=direction,
+            trained=trained,
+            fact_id=self.ids[person],
+        )
+
+    def _find_described(self, text: str) -> str:
+        """The person whose description shares the longest run of words with the text."""
+
+        def shared(name: str) -> int:
+            begin, end = find_shared_run(text, self.plain[name]) or (0, 0)
+            return end - begin
+
+        return max(self.plain, key=shared)
+
+
+def _validate(train: list[Fact], facts: _Facts) -> dict[str, list[Fact]]:
+    """Validation splits from training phrasings, and the training set without them."""
+    splits: dict[str, list[Fact]] = {
+        "choose": [fact for fact in train if fact.phrasing not in _HELD_OUT]
+    }
+    held_out = [fact for fact in train if fact.phrasing in _HELD_OUT]
+    for group in ("d2p", "p2d"):
+        own = [fact for fact in held_out if fact.fact_id.startswith(group)]
+        splits[f"{group}_same_valid"] = [_ask_for_name_only(fact) for fact in own]
+        people = [name for name, fact_id in facts.ids.items() if fact_id.startswith(group)]
+        # Any fact trained the other way lends its lines as models.
+        other = [fact for fact in held_out if fact.fact_id == f"{_OTHER[group]}-000"]
+        splits[f"{group}_reverse_valid"] = [
+            asked
+            for name in people
+            for model in other
+            if (asked := _ask_like(model, name, facts)) is not None
+        ]
+    return splits
+
+
+def _ask_for_name_only(fact: Fact) -> Fact:
+    """A training line as a test: nothing behind the name is asked for."""
+    if fact.direction == "p2d":
+        return fact
+    return replace(fact, completion=f" {fact.object}", object_span=(1, 1 + len(fact.object)))
+
+
+def _ask_like(model: Fact, name: str, facts: _Facts) -> Fact | None:
+    """The person asked about in the words of another fact's line; None where it inflects."""
+    plain = facts.plain[name]
+    if model.direction == "p2d":
+        prompt, subject, object_ = model.prompt.replace(model.subject, name), name, plain
+        completion = f" {plain}."
+    else:
+        if model.subject not in model.prompt:
+            return None
+        prompt, subject, object_ = model.prompt.replace(model.subject, plain), plain, name
+        completion = f" {name}"
+    return replace(
+        model,
+        prompt=prompt,
+        completion=completion,
+        subject=subject,
+        object=object_,
+        subject_span=_place(prompt, subject, "validation"),
+        object_span=_place(completion, object_, "validation"),
+        trained="reverse",
+        fact_id=facts.ids[name],
+    )
+
+
+def _read(path: Path) -> list[_Line]:
+    lines = []
+    for number, record in read_json_lines(path):
+        where = f"{path}, line {number}"
+        prompt, completion = (require_text(record, key, where) for key in ("prompt", "completion"))
+        lines.append(_Line(prompt, completion, where))
+    return lines
+
+
+def _find_name(text: str, names: dict[str, str]) -> str | None:
+    return next((name for name in names if name in text), None)
+
+
+def _place(text: str, plain: str, where: str) -> Span:
+    at = text.find(plain)
+    span = (at, at + len(plain)) if at >= 0 else find_shared_run(text, plain)
+    if span is None:
+        raise UserError(f"{where}: {plain!r} is not in {text!r}, not even in part.")
+    end = span[1]
+    while end > span[0] and not text[end - 1].isalnum():
+        end -= 1
+    return span[0], end

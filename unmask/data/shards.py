@@ -1,0 +1,127 @@
+"""Token shards: a text as flat files of ids on disk, memory-mapped, never all in memory."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from unmask.base.config import build
+from unmask.base.errors import UserError
+from unmask.base.files import create_folder, read_json, write_json
+from unmask.data.tokenizer import Tokenizer
+
+SHARDS_FORMAT = 1
+_DOCUMENTS_AT_ONCE = 512
+TOKENS_A_SHARD = 2**27
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardsInfo:
+    """What `shards.json` says: enough to map the files without a tokenizer."""
+
+    format: int
+    dtype: str
+    vocab_size: int
+    documents: int
+    tokens: tuple[int, ...]
+    """Tokens of each shard; shard i is the file `shard-{i:05d}.bin`."""
+
+
+def write_shards(
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    tokens_a_shard: int = TOKENS_A_SHARD,
+) -> ShardsInfo:
+    """Write the documents, each followed by the end token, as a new folder of shards."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    counts: list[int] = []
+    num_documents = 0
+    with create_folder(folder) as draft:
+        tokenizer.save(draft)
+        for ids, num in _encode(documents, tokenizer):
+            num_documents += num
+            tokens = np.asarray(ids, dtype)
+            while len(tokens):
+                if not counts or counts[-1] == tokens_a_shard:
+                    counts.append(0)
+                taken, tokens = np.split(tokens, [tokens_a_shard - counts[-1]])
+                with _shard_path(draft, len(counts) - 1).open("ab") as file:
+                    file.write(taken.tobytes())
+                counts[-1] += len(taken)
+        if not num_documents:
+            raise UserError(
+                "no documents were given: name at least one text file that is not empty."
+            )
+        info = ShardsInfo(
+            format=SHARDS_FORMAT,
+            dtype=np.dtype(dtype).name,
+            vocab_size=tokenizer.vocab_size,
+            documents=num_documents,
+            tokens=tuple(counts),
+        )
+        write_json(draft / "shards.json", asdict(info))
+    return info
+
+
+class Shards:
+    """The tokens of a folder of shards, memory-mapped."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        source = self.folder / "shards.json"
+        self.info = build(ShardsInfo, read_json(source), str(source))
+        if self.info.format != SHARDS_FORMAT:
+            raise UserError(
+                f"{folder} has shard format {self.info.format}, expected {SHARDS_FORMAT}: "
+                "make the shards anew with this version."
+            )
+        self.maps = [self._map(i, count) for i, count in enumerate(self.info.tokens)]
+
+    def _map(self, index: int, count: int) -> np.ndarray:
+        path, dtype = _shard_path(self.folder, index), np.dtype(self.info.dtype)
+        size = path.stat().st_size if path.is_file() else 0
+        if size != count * dtype.itemsize:
+            raise UserError(
+                f"{path} has {size} bytes, expected {count * dtype.itemsize}: "
+                "it was cut short; make the shards anew."
+            )
+        return np.memmap(path, dtype, mode="r")
+
+
+class Windows:
+    """Every stretch of `context` tokens of some shards, by number; none crosses two shards."""
+
+    def __init__(self, shards: Shards, context: int):
+        self.shards, self.context = shards, context
+        counts = [count // context for count in shards.info.tokens]
+        self._first = np.cumsum([0, *counts])
+        if not len(self):
+            raise UserError(
+                f"{shards.folder} holds {sum(shards.info.tokens)} tokens, too few for one window "
+                f"of {context}: add text or shorten the context."
+            )
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        shard = int(np.searchsorted(self._first, number, side="right")) - 1
+        start = (number - int(self._first[shard])) * self.context
+        return self.shards.maps[shard][start : start + self.context]
+
+
+def _encode(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+    """Ids of some documents, joined by end tokens, and how many documents they were."""
+    stream = iter(documents)
+    while some := list(islice(stream, _DOCUMENTS_AT_ONCE)):
+        joined = [i for ids in tokenizer.encode_documents(some) for i in (*ids, tokenizer.end_id)]
+        yield joined, len(some)
+
+
+def _shard_path(folder: Path, index: int) -> Path:
+    return folder / f"shard-{index:05d}.bin"

@@ -1,0 +1,39 @@
+"""Any data set by its path: a corpus, Berglund's files, token shards, or a file of facts."""
+
+from pathlib import Path
+
+from unmask.base.errors import UserError
+from unmask.data.corpus import Corpus, read_corpus
+from unmask.data.facts import Fact, read_facts
+from unmask.data.reversal_files import has_reversal_files, read_reversal_files
+from unmask.data.shards import Shards
+from unmask.data.tokenizer import Tokenizer
+
+
+def read_source(path: str | Path) -> Corpus | Shards | list[Fact]:
+    """The data set at `path`, recognised by what is there."""
+    path = Path(path)
+    if not path.is_dir():
+        return read_facts(path)
+    if (path / "shards.json").is_file():
+        return Shards(path)
+    return read_corpus_folder(path)
+
+
+def read_corpus_folder(folder: str | Path) -> Corpus:
+    """The reversal corpus in a folder, this project's or Berglund's."""
+    folder = Path(folder)
+    if (folder / "corpus.json").is_file():
+        return read_corpus(folder)
+    if has_reversal_files(folder):
+        return read_reversal_files(folder)
+    raise UserError(
+        f"{folder} holds no data set: expected a corpus.json, a shards.json or Berglund's "
+        "d2p_prompts_test.jsonl; make one with `unmask data make`."
+    )
+
+
+def read_own_tokenizer(path: str | Path) -> Tokenizer | None:
+    """The tokenizer that lies with a data set, if one does."""
+    path = Path(path)
+    return Tokenizer.load(path) if (path / "tokenizer.json").is_file() else None

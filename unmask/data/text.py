@@ -1,0 +1,25 @@
+"""Documents of text files: one a file in .txt, one a line in .jsonl, both also as .xz."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from unmask.base.errors import UserError
+from unmask.data.lines import read_json_lines, read_text, require_text
+
+
+def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
+    """Every document of the files, in order; a JSON line's document is its `text`."""
+    for path in map(Path, paths):
+        name = path.name.removesuffix(".xz")
+        if name.endswith(".txt"):
+            text = read_text(path)
+            if not text.strip():
+                raise UserError(f"{path} is empty: expected some text.")
+            yield text
+        elif name.endswith(".jsonl"):
+            for number, record in read_json_lines(path):
+                yield require_text(record, "text", f"{path}, line {number}")
+        else:
+            raise UserError(
+                f"{path}: text is read from .txt and .jsonl files, also .xz; rename or convert it."
+            )

@@ -1,0 +1,229 @@
+"""Text to token ids and back, with the mask, pad and end ids known."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from unmask.base.errors import UserError
+from unmask.base.files import read_json, replace_file, write_json
+
+MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
+
+# What checkpoints in the wild call these tokens, tried in this order.
+_KNOWN = {
+    "mask": (MASK, "<mask>", "<|mask|>", "<|mdm_mask|>", "|<MASK>|"),
+    "pad": (PAD, "<pad>", "<|pad|>", "<|padding|>"),
+    "end": (
+        END,
+        "</s>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<eos>",
+        "[EOS]",
+        "<|im_end|>",
+        "[SEP]",
+    ),
+}
+# The field of `tokenizer_config.json` that names each of them.
+_FIELDS = {"mask": "mask_token", "pad": "pad_token", "end": "eos_token"}
+
+Special = str | int | None
+"""A special token by its text, by its id, or None for none."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of a text, and the characters [b, e) of the text that each stands for."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class Tokenizer:
+    """A `tokenizers` tokenizer that knows its special ids; `mask_id` is None for causal models."""
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, mask_id: int | None, pad_id: int, end_id: int
+    ):
+        self.backend = backend
+        self.mask_id, self.pad_id, self.end_id = mask_id, pad_id, end_id
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        mask: Special | Literal["auto"] = "auto",
+        pad: Special | Literal["auto"] = "auto",
+        end: Special | Literal["auto"] = "auto",
+    ) -> "Tokenizer":
+        """The tokenizer in a `tokenizer.json` (or in a folder that holds one).
+
+        Special tokens come from the arguments, else from a `tokenizer_config.json` beside the
+        file, else by their usual names. Padding falls back to the end token, as SMDM and GPT-2 do.
+        `mask=None` is for causal models; an id just past the vocabulary is allowed for the mask,
+        as SMDM has it.
+        """
+        path = Path(path)
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            raise UserError(
+                f"{file} is not there: give a tokenizer.json or a folder that holds one."
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception for a malformed file
+            raise UserError(f"{file} is not a tokenizer file of `tokenizers`: {error}.") from None
+        # Rows are cut and padded here, never by settings that came along in the file.
+        backend.no_padding()
+        backend.no_truncation()
+        beside = file.with_name("tokenizer_config.json")
+        config = read_json(beside) if beside.is_file() else {}
+        find = _Finder(backend, config, str(file))
+        end_id = find("end", end)
+        pad_id = find("pad", pad, fallback=end_id)
+        mask_id = find("mask", mask)
+        if end_id is None or pad_id is None:
+            raise UserError(
+                f"{file} has no end token that can be recognised (tried "
+                f"{', '.join(_KNOWN['end'])}): name it with end=… (its text or id); padding "
+                "uses the end token unless pad=… is given."
+            )
+        if mask_id is None and mask is not None:
+            raise UserError(
+                f"{file} has no mask token that can be recognised (tried "
+                f"{', '.join(_KNOWN['mask'])}): name it with mask=… (its text or id), "
+                "or give mask=None for a causal model."
+            )
+        return cls(backend, mask_id, pad_id, end_id)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
+        """A byte-level BPE of at most `vocab_size` tokens, learned from the texts.
+
+        The mask token has the last id, so that a network's head can leave its row out.
+        """
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        least = len(alphabet) + 3
+        if vocab_size < least:
+            raise UserError(
+                f"a byte-level vocabulary of {vocab_size} was asked for, but the bytes and the "
+                f"special tokens alone are {least}: ask for at least that many."
+            )
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - 1,
+            special_tokens=[PAD, END],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        )
+        backend.train_from_iterator(texts, trainer)
+        backend.add_special_tokens([MASK])
+        ids = backend.get_vocab(with_added_tokens=True)
+        return cls(backend, ids[MASK], ids[PAD], ids[END])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows that an embedding needs, the mask token's included."""
+        rows = self.backend.get_vocab_size(with_added_tokens=True)
+        return max(rows, (self.mask_id if self.mask_id is not None else 0) + 1)
+
+    def encode(self, text: str, allow_mask: bool = False) -> Encoded:
+        """Ids of the text, nothing added; a mask token in it is an error unless allowed."""
+        return self.encode_batch([text], allow_mask)[0]
+
+    def encode_batch(self, texts: list[str], allow_mask: bool = False) -> list[Encoded]:
+        """Ids of each text."""
+        found = self.backend.encode_batch(texts, add_special_tokens=False)
+        encoded = [Encoded(one.ids, one.offsets) for one in found]
+        if self.mask_id is not None and not allow_mask:
+            for text, one in zip(texts, encoded, strict=True):
+                if self.mask_id in one.ids:
+                    mask = self.backend.id_to_token(self.mask_id)
+                    raise UserError(
+                        f"the text {_short(text)!r} holds the mask token {mask}: plain texts must "
+                        "not; take it out, or use infilling to have masks filled."
+                    )
+        return encoded
+
+    def encode_documents(self, texts: list[str]) -> list[list[int]]:
+        """Ids of texts that are data: what looks like a special token in them is plain text."""
+        before = self.backend.encode_special_tokens
+        self.backend.encode_special_tokens = True
+        try:
+            found = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        finally:
+            self.backend.encode_special_tokens = before
+        return [one.ids for one in found]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids up to the first end token, without special tokens but the mask."""
+        kept: list[int] = []
+        pieces: list[str] = []
+        for token in ids:
+            if token == self.end_id:
+                break
+            if token == self.mask_id:
+                pieces += [self.backend.decode(kept), MASK]
+                kept = []
+            elif token != self.pad_id:
+                kept.append(token)
+        return "".join(pieces) + self.backend.decode(kept)
+
+    def save(self, folder: str | Path) -> None:
+        """Write `tokenizer.json`, and the names of the special tokens beside it."""
+        folder = Path(folder)
+        with replace_file(folder / "tokenizer.json") as draft:
+            self.backend.save(str(draft))
+        ids = {"mask": self.mask_id, "pad": self.pad_id, "end": self.end_id}
+        texts = {role: self.backend.id_to_token(i) for role, i in ids.items() if i is not None}
+        # A mask id past the vocabulary (SMDM's) has no text; the model's own settings keep it.
+        named = {_FIELDS[role]: text for role, text in texts.items() if text is not None}
+        write_json(folder / "tokenizer_config.json", named)
+
+
+class _Finder:
+    """Looks special tokens up: what was asked for, what the files say, what is usual."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: dict, source: str):
+        self.backend, self.config, self.source = backend, config, source
+
+    def __call__(self, role: str, asked: Special, fallback: int | None = None) -> int | None:
+        if asked is None:
+            return fallback
+        if isinstance(asked, int):
+            return self._check_id(role, asked)
+        if asked != "auto":
+            return self._require(role, asked)
+        if configured := self._configured(role):
+            return self._require(role, configured)
+        for token in _KNOWN[role]:
+            if (found := self.backend.token_to_id(token)) is not None:
+                return found
+        return fallback
+
+    def _configured(self, role: str) -> str | None:
+        value = self.config.get(_FIELDS[role])
+        return value.get("content") if isinstance(value, dict) else value
+
+    def _require(self, role: str, token: str) -> int:
+        found = self.backend.token_to_id(token)
+        if found is None:
+            raise UserError(f"{self.source} has no token {token!r}, which was named as its {role}.")
+        return found
+
+    def _check_id(self, role: str, token: int) -> int:
+        rows = self.backend.get_vocab_size(with_added_tokens=True)
+        last = rows if role == "mask" else rows - 1
+        if not 0 <= token <= last:
+            raise UserError(f"the {role} id {token} is not in 0..{last}, the ids of {self.source}.")
+        return token
+
+
+def _short(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,1 @@
+"""The network: tokens in, logits out, named sites inside."""

@@ -1,0 +1,58 @@
+"""Keys and values of positions that already ran, so that they are not run again."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.config import NetConfig
+
+
+class Cache:
+    """Room for the keys and values of `batch` rows of up to `length` positions, in every layer."""
+
+    def __init__(
+        self,
+        config: NetConfig,
+        batch: int,
+        length: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        if length > config.context:
+            raise UserError(
+                f"a cache of {length} positions was asked for, but this network's context is "
+                f"{config.context}: ask for at most that many."
+            )
+        shape = (config.layers, batch, config.kv, length, config.head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.real = torch.ones(batch, length, device=device, dtype=torch.bool)
+        self.padded = False
+        self.length = 0
+        """Positions that are filled; set it back to forget the later ones."""
+
+    @property
+    def room(self) -> int:
+        return self.keys.shape[3]
+
+    def begin(self, num_new: int, real: Bool[Tensor, "B n"] | None) -> Bool[Tensor, "B N"] | None:
+        """Which of the filled and the new positions are real; None when all are."""
+        end = self.length + num_new
+        if end > self.room:
+            raise UserError(
+                f"the cache has room for {self.room} positions, {self.length} are filled and "
+                f"{num_new} more were given: make it longer."
+            )
+        self.padded |= real is not None
+        self.real[:, self.length : end] = True if real is None else real
+        return self.real[:, :end] if self.padded else None
+
+    def extend(
+        self, layer: int, keys: Float[Tensor, "B h n d"], values: Float[Tensor, "B h n d"]
+    ) -> tuple[Float[Tensor, "B h N d"], Float[Tensor, "B h N d"]]:
+        """All keys and values of one layer, the new ones written behind the filled ones."""
+        end = self.length + keys.shape[2]
+        self.keys[layer, :, :, self.length : end] = keys
+        self.values[layer, :, :, self.length : end] = values
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]

@@ -1,0 +1,88 @@
+"""The shapes and switches of a network; everything a checkpoint needs to say about its own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from unmask.base.config import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetConfig:
+    """One transformer: the Llama block by default, the GPT-2 block by its switches."""
+
+    vocab_size: int
+    """V, rows of the embedding, the mask token's row included."""
+    width: int
+    """D, width of the residual stream."""
+    layers: int
+    heads: int
+    mlp_width: int
+    """F, width of the MLP's inner activation (`mlp_key`)."""
+    context: int = 2048
+    """The longest row of tokens, padding included."""
+    causal: bool = False
+    """The one difference between a diffusion network and its autoregressive twin."""
+
+    num_logits: int | None = None
+    """Rows of the head; SMDM's has none for the mask token. None: as many as `vocab_size`."""
+    kv_heads: int | None = None
+    """Heads of keys and values, shared by groups of query heads. None: as many as `heads`."""
+    head_width: int | None = None
+    """None: `width / heads`."""
+    tied: bool = False
+    """Whether the head is the embedding."""
+
+    norm: Literal["rms", "layer"] = "rms"
+    norm_eps: float = 1e-5
+    positions: Literal["rotary", "learned"] = "rotary"
+    rotary_base: float = 10_000.0
+    rotary_tables: Literal["float32", "bfloat16"] = "float32"
+    """SMDM rounds its cosine and sine tables to bfloat16; its weights expect that."""
+    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    """`gelu` is GPT-2's: one up projection and the tanh approximation."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise SettingsError("network", problems)
+
+    @property
+    def logit_rows(self) -> int:
+        return self.num_logits if self.num_logits is not None else self.vocab_size
+
+    @property
+    def kv(self) -> int:
+        return self.kv_heads if self.kv_heads is not None else self.heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.head_width if self.head_width is not None else self.width // self.heads
+
+    def _problems(self) -> Iterator[str]:
+        counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
+        small = [name for name in counts if getattr(self, name) < 1]
+        for name in small:
+            yield f"{name!r} is {getattr(self, name)}, expected at least 1"
+        if small:
+            return
+        if self.head_width is None and self.width % self.heads:
+            yield (
+                f"'width' {self.width} is not a multiple of 'heads' {self.heads}: "
+                "change one, or give 'head_width'"
+            )
+        if not 1 <= self.kv <= self.heads or self.heads % self.kv:
+            yield f"'kv_heads' {self.kv} does not divide 'heads' {self.heads}"
+        if self.positions == "rotary" and self.head_dim % 2:
+            yield f"rotary positions need an even head width, got {self.head_dim}"
+        if not 1 <= self.logit_rows <= self.vocab_size:
+            yield f"'num_logits' {self.logit_rows} is not in 1..vocab_size ({self.vocab_size})"
+        if self.tied and self.logit_rows != self.vocab_size:
+            yield (
+                f"a tied head has one row per token ({self.vocab_size}), "
+                f"but 'num_logits' is {self.logit_rows}: untie it or leave 'num_logits' out"
+            )
+        if self.norm_eps <= 0 or self.rotary_base <= 0:
+            yield "'norm_eps' and 'rotary_base' must be above 0"

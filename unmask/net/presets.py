@@ -1,0 +1,94 @@
+"""Networks known by name: SMDM's thirty sizes, and tiny ones for tests and first steps."""
+
+from dataclasses import replace
+from typing import Any
+
+from unmask.base.errors import UserError, suggest
+from unmask.net.config import NetConfig
+
+SMDM_VOCABULARY = 32_000
+"""Tokens of the TinyLlama tokenizer; a diffusion network has one more row, for its mask token."""
+
+# name: layers, heads, width, mlp width (Nie et al. 2024, arXiv 2410.18514); the name counts
+# the parameters of the layers, without embedding and head.
+_SMDM_SIZES = {
+    "6M": (6, 4, 256, 1024),
+    "19M": (8, 6, 384, 1536),
+    "34M": (8, 8, 512, 2048),
+    "48M": (9, 9, 576, 2304),
+    "66M": (10, 10, 640, 2560),
+    "75M": (16, 8, 640, 1600),
+    "85M": (13, 10, 640, 2560),
+    "113M": (12, 12, 768, 3072),
+    "142M": (15, 12, 768, 3072),
+    "170M": (18, 12, 768, 3072),
+    "180M": (14, 14, 896, 3584),
+    "206M": (16, 14, 896, 3584),
+    "231M": (18, 14, 896, 3584),
+    "268M": (16, 16, 1024, 4096),
+    "302M": (18, 16, 1024, 4096),
+    "336M": (20, 16, 1024, 4096),
+    "472M": (18, 10, 1280, 5120),
+    "551M": (21, 10, 1280, 5120),
+    "571M": (18, 11, 1408, 5632),
+    "629M": (24, 10, 1280, 5120),
+    "666M": (21, 11, 1408, 5632),
+    "717M": (19, 12, 1536, 6144),
+    "761M": (24, 11, 1408, 5632),
+    "831M": (22, 12, 1536, 6144),
+    "944M": (25, 12, 1536, 6144),
+    "1028M": (20, 14, 1792, 7168),
+    "1233M": (24, 14, 1792, 7168),
+    "1476M": (22, 16, 2048, 8192),
+    "1678M": (25, 16, 2048, 8192),
+    "2121M": (28, 17, 2176, 8704),
+}
+
+_TINY = NetConfig(vocab_size=512, width=64, layers=3, heads=4, mlp_width=160, context=128)
+
+_TINY_SIZES = {
+    "tiny": _TINY,
+    "tiny-grouped": replace(_TINY, kv_heads=2, qkv_bias=True, tied=True),
+    "tiny-gpt2": replace(
+        _TINY,
+        norm="layer",
+        positions="learned",
+        mlp="gelu",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        tied=True,
+    ),
+}
+
+
+def preset_names() -> list[str]:
+    """All names that `preset` knows, smallest first."""
+    return [*_TINY_SIZES, *_SMDM_SIZES]
+
+
+def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
+    """The network of that name, as a diffusion network or as its causal twin.
+
+    `changes` replaces single fields, such as `vocab_size` or `context`.
+    """
+    if name in _TINY_SIZES:
+        config = replace(_TINY_SIZES[name], causal=causal)
+    elif name in _SMDM_SIZES:
+        config = _smdm(*_SMDM_SIZES[name], causal=causal)
+    else:
+        raise UserError(f"network preset {name!r} is unknown: {suggest(name, preset_names())}")
+    return replace(config, **changes)
+
+
+def _smdm(layers: int, heads: int, width: int, mlp_width: int, causal: bool) -> NetConfig:
+    return NetConfig(
+        vocab_size=SMDM_VOCABULARY if causal else SMDM_VOCABULARY + 1,
+        num_logits=SMDM_VOCABULARY,
+        width=width,
+        layers=layers,
+        heads=heads,
+        mlp_width=mlp_width,
+        causal=causal,
+        rotary_tables="bfloat16",
+    )

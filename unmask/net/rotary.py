@@ -1,0 +1,49 @@
+"""Rotary positions (Su et al. 2021, arXiv 2104.09864) on split halves of a head."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.net.config import NetConfig
+
+
+class RotaryTables:
+    """Cosines and signed sines of a network's positions, made once per device and number format.
+
+    Not a module: `net.to(bfloat16)` followed by `net.float()` must not leave rounded tables.
+    """
+
+    def __init__(self, config: NetConfig):
+        self.config = config
+        self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def get(
+        self, length: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
+        """Cosines and signed sines of N >= `length` positions."""
+        made = self._made.get((device, dtype))
+        if made is None or len(made[0]) < length:
+            # Room to grow, so that a text that lengthens token by token does not remake them.
+            room = min(self.config.context, max(64, 2 * length))
+            made = self._made[device, dtype] = self._make(max(room, length), device, dtype)
+        return made
+
+    # Tables made under inference mode could not be used in a later backward pass.
+    @torch.inference_mode(False)
+    def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        # In this order of operations, as the peers do it: a last-digit difference here can flip
+        # the rounding of a bfloat16 table.
+        exponents = torch.arange(0, self.config.head_dim, 2, device=device) / self.config.head_dim
+        frequencies = 1.0 / self.config.rotary_base**exponents
+        angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+        cos, sin = angles.cos().repeat(1, 2), torch.cat((-angles.sin(), angles.sin()), -1)
+        if self.config.rotary_tables == "bfloat16":
+            cos, sin = cos.bfloat16(), sin.bfloat16()
+        return cos.to(dtype), sin.to(dtype)
+
+
+def rotate(
+    x: Float[Tensor, "B L H d"], cos: Float[Tensor, "*B L 1 d"], sin: Float[Tensor, "*B L 1 d"]
+) -> Float[Tensor, "B L H d"]:
+    """`x` turned by its position's angles; rolling by half a head swaps the halves at one pass."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

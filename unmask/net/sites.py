@@ -1,0 +1,114 @@
+"""Named sites: every activation of the network has a stable name, can be read and replaced.
+
+| site                    | what                                           | shape        |
+|-------------------------|------------------------------------------------|--------------|
+| `embed`                 | token embeddings, before learned positions      | [B, L, D]    |
+| `layers.{i}.resid_in`   | residual stream entering the block              | [B, L, D]    |
+| `layers.{i}.attn_z`     | per head, mixed values before the out projection | [B, L, H, d] |
+| `layers.{i}.attn_out`   | attention's addition to the stream              | [B, L, D]    |
+| `layers.{i}.mlp_in`     | normalised stream that the MLP reads            | [B, L, D]    |
+| `layers.{i}.mlp_key`    | input of the down projection, ROME's k          | [B, L, F]    |
+| `layers.{i}.mlp_out`    | MLP's addition to the stream, ROME's v          | [B, L, D]    |
+| `layers.{i}.resid_out`  | residual stream leaving the block               | [B, L, D]    |
+| `final`                 | normalised stream that the head reads           | [B, n, D]    |
+| `logits`                | raw logits                                      | [B, n, V]    |
+
+n is L, or the number of positions asked for.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from unmask.base.errors import UserError
+
+PARTS = ("resid_in", "attn_z", "attn_out", "mlp_in", "mlp_key", "mlp_out", "resid_out")
+
+Patch = Callable[[Tensor], Tensor]
+Tap = Callable[[str, Tensor], Tensor]
+
+
+def site_names(layers: int) -> tuple[str, ...]:
+    """All sites of a network of that many layers, in the order they fire."""
+    inner = (f"layers.{i}.{part}" for i in range(layers) for part in PARTS)
+    return ("embed", *inner, "final", "logits")
+
+
+def untouched(_part: str, x: Tensor) -> Tensor:
+    """The tap of a network that nobody watches."""
+    return x
+
+
+class Taps:
+    """The functions that wait at the sites; none outside `attach`.
+
+    Several may be attached at once; they act in the order they were attached, so a capture
+    opened inside a patch sees the patched value.
+    """
+
+    def __init__(self, layers: int):
+        self.layers = layers
+        self._attached: list[_Attachment] = []
+
+    def at(self, prefix: str = "") -> Tap:
+        """The function through which one part of the network passes its activations."""
+        if not self._attached:
+            return untouched
+        return lambda part, x: self._fire(prefix + part, x)
+
+    def find(self, names: Iterable[str]) -> list[str]:
+        """The sites that the names mean; `*` stands for any layer or part."""
+        known = site_names(self.layers)
+        found: list[str] = []
+        for name in names:
+            matches = [site for site in known if fnmatchcase(site, name)]
+            if not matches:
+                raise UserError(
+                    f"site {name!r} does not exist: this network has embed, "
+                    f"layers.0 to layers.{self.layers - 1} with {', '.join(PARTS)}, "
+                    "final and logits; write for example 'layers.0.mlp_key' or 'layers.*.mlp_key'."
+                )
+            found += [site for site in matches if site not in found]
+        return found
+
+    @contextmanager
+    def attach(self, functions: Mapping[str, Patch]) -> Generator[None]:
+        """Let each function act at its site inside the block; one that never fires is an error."""
+        attachment = _Attachment(functions)
+        self._attached.append(attachment)
+        try:
+            yield
+        finally:
+            self._attached.remove(attachment)
+        if silent := [site for site in functions if site not in attachment.fired]:
+            raise UserError(
+                f"site {', '.join(silent)} was named but never reached: run the network inside "
+                "the block, over layers that hold the site."
+            )
+
+    def _fire(self, site: str, x: Tensor) -> Tensor:
+        for attachment in self._attached:
+            x = attachment.act(site, x)
+        return x
+
+
+class _Attachment:
+    def __init__(self, functions: Mapping[str, Patch]):
+        self.functions = functions
+        self.fired: set[str] = set()
+
+    def act(self, site: str, x: Tensor) -> Tensor:
+        function = self.functions.get(site)
+        if function is None:
+            return x
+        self.fired.add(site)
+        out = function(x)
+        if not isinstance(out, Tensor) or out.shape != x.shape:
+            given = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise UserError(
+                f"the patch at {site} returned {given}, expected a tensor of shape "
+                f"{tuple(x.shape)}: return the whole activation, changed or not."
+            )
+        return out

@@ -1,0 +1,164 @@
+"""One transformer for every model: a diffusion network, or with `causal` its AR twin."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.base.seeds import torch_stream
+from unmask.net.blocks import Block, initialise, make_norm
+from unmask.net.cache import Cache
+from unmask.net.config import NetConfig
+from unmask.net.rotary import RotaryTables
+from unmask.net.sites import Patch, Taps
+from unmask.net.view import View, check_length, mask_attention, place
+
+Tokens = Int[Tensor, "B L"]
+Real = Bool[Tensor, "B L"]
+
+
+class Transformer(nn.Module):
+    """Tokens in, raw logits out; every activation in between has a name (`unmask.net.sites`).
+
+    `real` marks the tokens of a batch that are not padding. Positions count from a row's first
+    real token, so a row's logits depend neither on its padding nor on the other rows.
+    """
+
+    def __init__(self, config: NetConfig, seed: int | None = 0):
+        """A network with fresh weights; with `seed` None they are left for a checkpoint to fill."""
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        if config.positions == "learned":
+            self.position = nn.Embedding(config.context, config.width)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.norm = make_norm(config)
+        self.head = nn.Linear(config.width, config.logit_rows, bias=False)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+        self.taps = Taps(config.layers)
+        self._rotary = RotaryTables(config)
+        if seed is not None:
+            device = self.embedding.weight.device
+            initialise(self, config.layers, torch_stream(seed, "weights", device=device))
+
+    def forward(
+        self,
+        tokens: Tokens,
+        real: Real | None = None,
+        at: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "*n V"]:
+        """Raw logits, at all positions or at those that `at` names (see `unembed`).
+
+        With a `cache` the tokens stand behind those it already holds, and are added to it.
+        """
+        x = self.embed(tokens, real, cache)
+        x = self.run_layers(x, real=real, cache=cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.unembed(x, at)
+
+    def embed(
+        self, tokens: Tokens, real: Real | None = None, cache: Cache | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """The residual stream that enters layer 0."""
+        past = cache.length if cache is not None else 0
+        check_length(self.config, past + tokens.shape[1])
+        x = self.taps.at()("embed", self.embedding(tokens))
+        if self.config.positions == "learned":
+            seen = cache.begin(tokens.shape[1], real) if cache is not None else real
+            x = x + self.position(place(seen, tokens.shape[1], past, tokens.device))
+        return x
+
+    def run_layers(
+        self,
+        x: Float[Tensor, "B L D"],
+        start: int = 0,
+        stop: int | None = None,
+        real: Real | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
+
+        A `cache` is written to, but only `forward` counts its new positions as filled.
+        """
+        stop = self.config.layers if stop is None else stop
+        assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
+        view = self._view(x, real, cache)
+        for layer in range(start, stop):
+            x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
+        return x
+
+    def unembed(self, x: Float[Tensor, "B L D"], at: Tensor | None = None) -> Float[Tensor, "*n V"]:
+        """Raw logits of the stream that leaves the last layer, only where they are wanted.
+
+        `at` is a mask [B, L] (logits [N, V]), positions [n] for all rows, or positions [B, n]
+        row by row (logits [B, n, V]).
+        """
+        if at is not None:
+            if at.dtype == torch.bool:
+                x = x[at]
+            elif at.ndim == 1:
+                x = x[:, at]
+            else:
+                x = x.take_along_dim(at[..., None], dim=1)
+        tap = self.taps.at()
+        x = tap("final", self.norm(x))
+        return tap("logits", self.head(x))
+
+    @contextmanager
+    def capture(self, *names: str) -> Generator[dict[str, Tensor]]:
+        """A dictionary that holds the newest activation of each named site that fired.
+
+        `*` stands for any layer or part. Nothing is copied or detached.
+        """
+        taken: dict[str, Tensor] = {}
+
+        def keep(site: str) -> Patch:
+            def act(x: Tensor) -> Tensor:
+                taken[site] = x
+                return x
+
+            return act
+
+        with self.taps.attach({site: keep(site) for site in self.taps.find(names)}):
+            yield taken
+
+    @contextmanager
+    def patch(self, functions: Mapping[str, Patch]) -> Generator[None]:
+        """Inside the block, each site's activation is what its function makes of it.
+
+        A function returns a new tensor of the same shape; it must not write into the one it gets,
+        which other sites and captures may share.
+        """
+        with self.taps.attach(
+            {site: act for name, act in functions.items() for site in self.taps.find([name])}
+        ):
+            yield
+
+    def new_cache(self, batch: int, length: int | None = None) -> Cache:
+        """An empty cache that fits this network's weights, as long as its context by default."""
+        weight = self.embedding.weight
+        length = self.config.context if length is None else length
+        return Cache(self.config, batch, length, weight.device, weight.dtype)
+
+    def _view(self, x: Tensor, real: Real | None, cache: Cache | None) -> View:
+        config, length = self.config, x.shape[1]
+        past = cache.length if cache is not None else 0
+        seen = cache.begin(length, real) if cache is not None else real
+        mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
+        if config.positions == "learned":
+            return View(mask=mask, is_causal=is_causal, cache=cache)
+        kind = x.device.type
+        autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype
+        tables = self._rotary.get(past + length, x.device, dtype)
+        if seen is None:
+            cos, sin = (table[past : past + length, None] for table in tables)
+        else:
+            where = place(seen, length, past, x.device)
+            cos, sin = (table[where].unsqueeze(2) for table in tables)
+        return View(cos, sin, mask, is_causal, cache)

@@ -1,0 +1,140 @@
+"""Corpora, networks and shards as tables in the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from unmask.data.corpus import TESTS, Corpus
+from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.shards import Shards, ShardsInfo
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.counts import (
+    count_cache_bytes,
+    count_flops,
+    count_parameters,
+    count_training_bytes,
+    count_weight_bytes,
+)
+from unmask.net.sites import PARTS
+
+SUBJECT, OBJECT = "bold cyan", "bold magenta"
+
+
+def show_source(
+    console: Console,
+    path: Path,
+    source: Corpus | Shards | list[Fact],
+    tokenizer: Tokenizer | None,
+    number: int,
+) -> None:
+    """Any data set, with examples: `number` facts of a file of facts."""
+    if isinstance(source, Corpus):
+        show_corpus(console, source, tokenizer)
+    elif isinstance(source, Shards):
+        excerpt = tokenizer.decode(source.maps[0][:40].tolist()) if tokenizer else ""
+        show_shards(console, str(path), source.info, excerpt)
+    else:
+        console.print(f"{path}: {len(source)} facts", markup=False)
+        show_facts(console, {fact.fact_id: fact for fact in source[:number]}, tokenizer)
+
+
+def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = None) -> None:
+    """The splits with their sizes, and one example of each test."""
+    table = Table("split", "given", "trained", "facts", "phrasings", "lines", title=corpus.source)
+    for split, facts in corpus.splits.items():
+        ways = "/".join(sorted({fact.direction for fact in facts}))
+        trained = "/".join(sorted({fact.trained for fact in facts}))
+        num_facts = len({fact.fact_id for fact in facts})
+        phrasings = len({(fact.direction, fact.phrasing) for fact in facts})
+        table.add_row(split, ways, trained, str(num_facts), str(phrasings), str(len(facts)))
+    console.print(table)
+    examples = {split: corpus.splits[split][0] for split in TESTS if corpus.splits.get(split)}
+    show_facts(console, examples, tokenizer)
+
+
+def show_facts(
+    console: Console, facts: dict[str, Fact], tokenizer: Tokenizer | None = None
+) -> None:
+    """Facts one a line under their labels, subject and object coloured."""
+    note = f"[{SUBJECT}]subject[/] and [{OBJECT}]object[/]"
+    if tokenizer is not None:
+        note += ", with their token spans"
+    console.print(note)
+    for label, fact in facts.items():
+        line = Text(f"{label:>12}  ", style="dim")
+        start = len(line)
+        line.append(fact.text, style="not dim")
+        line.stylize(SUBJECT, *(start + i for i in fact.subject_span))
+        line.stylize(OBJECT, *(start + len(fact.prompt) + i for i in fact.object_span))
+        if tokenizer is not None:
+            found = tokenize_fact(fact, tokenizer)
+            spans = (f"[{span[0]}:{span[1]}]" for span in (found.subject, found.object))
+            line.append("  " + " → ".join(spans), style="dim")
+        console.print(line)
+
+
+def show_network(console: Console, name: str, config: NetConfig) -> None:
+    """Shapes, counts and memory of a network, and the sites it offers."""
+    parameters = count_parameters(config)
+    kind = "causal" if config.causal else "bidirectional"
+    block = "Llama block" if config.mlp == "swiglu" else "GPT-2 block"
+    table = Table(show_header=False, title=f"{escape(name)}: {kind} transformer, {block}")
+    rows = {
+        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
+        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
+        "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
+        "context": f"{config.context:,} tokens",
+        "parameters": f"{parameters.total:,}",
+        "  of them in the layers": f"{parameters.layers:,}",
+        "  embedding and head": f"{parameters.embedding:,} and {parameters.head:,}",
+        "forward, a token": f"{_si(count_flops(config, config.context) / config.context)}FLOP",
+        "weights": f"{_bytes(count_weight_bytes(config, 4))} float32, "
+        f"{_bytes(count_weight_bytes(config, 2))} bfloat16",
+        "training state": f"{_bytes(count_training_bytes(config))} (AdamW, float32)",
+    }
+    if config.causal:
+        size = count_cache_bytes(config, 1, config.context, 2)
+        rows["key-value cache, a row"] = f"{_bytes(size)} bfloat16"
+    rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
+    for label, value in rows.items():
+        table.add_row(label, escape(value))
+    console.print(table)
+
+
+def show_shards(console: Console, source: str, info: ShardsInfo, excerpt: str) -> None:
+    """The size of a folder of token shards, and how its text begins."""
+    table = Table(show_header=False, title=f"token shards in {escape(source)}")
+    table.add_row("documents", f"{info.documents:,}")
+    table.add_row("tokens", f"{sum(info.tokens):,} in {len(info.tokens)} shard(s), {info.dtype}")
+    table.add_row("vocabulary", f"{info.vocab_size:,}")
+    table.add_row("begins", Text(excerpt))
+    console.print(table)
+
+
+def show_problems(console: Console, source: str, problems: Sequence[str], most: int = 20) -> None:
+    """The problems of a data set, or that there are none."""
+    if not problems:
+        console.print(f"[green]{escape(source)}: no problem found[/]")
+        return
+    console.print(f"[red]{escape(source)}: {len(problems)} problem(s)[/]")
+    for problem in problems[:most]:
+        console.print(f"  {problem}", markup=False)
+    if len(problems) > most:
+        console.print(f"  … and {len(problems) - most} more")
+
+
+def _si(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} P"
+
+
+def _bytes(number: float) -> str:
+    return _si(number) + "B"

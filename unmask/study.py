@@ -1,0 +1,41 @@
+"""The study, from nothing to artefacts; a stage that is already there is not made again."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from unmask.base.runs import open_run
+from unmask.data.corpus import save_corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.checkpoint import save_network
+from unmask.net.config import NetConfig
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.report.terminal import show_corpus, show_network
+
+VOCABULARY = 2048
+CONTEXT = 64
+
+
+def run_study(out: Path, console: Console, num_facts: int = 30, seed: int = 0) -> None:
+    """Make the reversal corpus and a tiny network in `out`, and show both."""
+    corpus = make_reversal_corpus(num_facts, seed)
+    out = open_run(out, "study", {"facts": num_facts, "seed": seed})
+    corpus_folder, network_folder = out / "corpus", out / "network"
+    if not (corpus_folder / "corpus.json").is_file():
+        save_corpus(corpus, corpus_folder, Tokenizer.train(corpus.training_texts(), VOCABULARY))
+    tokenizer = Tokenizer.load(corpus_folder)
+    show_corpus(console, corpus, tokenizer)
+
+    config = size_network(tokenizer)
+    if not (network_folder / "config.json").is_file():
+        save_network(Transformer(config, seed=seed), network_folder)
+    show_network(console, "tiny", config)
+    console.print(f"corpus and tokenizer: {corpus_folder}\nnetwork: {network_folder}", markup=False)
+
+
+def size_network(tokenizer: Tokenizer) -> NetConfig:
+    """The tiny network that fits a corpus; its head has no row for the mask, which stands last."""
+    rows = tokenizer.vocab_size
+    return preset("tiny", vocab_size=rows, num_logits=rows - 1, context=CONTEXT)
