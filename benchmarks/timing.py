@@ -1,0 +1,59 @@
+"""Fair timing: contenders take turns, the median of many rounds counts, a record says how."""
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+
+def time_interleaved(
+    contenders: dict[str, Callable[[], object]], device: torch.device, seconds: float
+) -> dict[str, float]:
+    """Median seconds of a call of each contender; they alternate for about `seconds` in all.
+
+    Alternating spreads whatever else the machine does over all of them alike.
+    """
+    for call in contenders.values():
+        for _ in range(3):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    end = time.perf_counter() + seconds
+    names = list(contenders)
+    while time.perf_counter() < end or len(times[names[0]]) < 7:
+        for name in names:
+            times[name].append(_time_once(contenders[name], device))
+        names.append(names.pop(0))  # nobody always follows the same neighbour
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _time_once(call: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def describe_run(device: torch.device) -> str:
+    """The command and the machine, for the record."""
+    chip = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        chip = torch.cuda.get_device_name(device)
+    words = " ".join(["python", Path(sys.argv[0]).as_posix(), *sys.argv[1:]])
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    return f"`{words}` on {chip}{threads}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"

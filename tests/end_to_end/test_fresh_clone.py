@@ -1,0 +1,60 @@
+"""From nothing: a clone, its own set-up, the two commands, the wheel. Run by `make prove`."""
+
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.prove
+
+
+def run(*words: object, folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "120"} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_fresh_clone(tmp_path):
+    """Set-up and all tests in six minutes; the second time nothing is set up again."""
+    run("git", "clone", "-q", ROOT, tmp_path / "unmask", folder=tmp_path)
+    clone = tmp_path / "unmask"
+    shared = os.environ.get("UNMASK_SHARED", str(ROOT.parent / "shared"))
+    start = time.perf_counter()
+    said = run("make", "test", folder=clone, UNMASK_SHARED=shared)
+    took = time.perf_counter() - start
+    print(f"make test from a fresh clone: {took:.0f} s")
+    assert " passed" in said and took < 360
+    assert "pip install" not in run("make", "study", folder=clone)
+    assert "pip install" not in run("make", "-n", "test", folder=clone)
+    assert "house is in order" in run("make", "check", folder=clone)
+    status = run("git", "status", "--porcelain", folder=clone)
+    assert status == "", f"the commands left files that git sees:\n{status}"
+
+
+def test_wheel(tmp_path):
+    """The wheel holds what it needs and works away from the repository."""
+    run("make", "wheel", folder=ROOT)
+    (wheel,) = ROOT.glob("dist/unmask-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"unmask/py.typed", "unmask/assets/reversal.yaml"} <= set(names)
+    assert all(name.startswith("unmask") for name in names)
+    target = tmp_path / "installed"
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", target, wheel,
+        folder=tmp_path)  # fmt: skip
+    probe = "import unmask; print(unmask.__file__)"
+    path = {"PYTHONPATH": str(target)}
+    assert str(target) in run(sys.executable, "-c", probe, folder=tmp_path, **path)
+    said = run(sys.executable, "-m", "unmask", "study", "--facts", 2, folder=tmp_path, **path)
+    assert "corpus and tokenizer" in said
