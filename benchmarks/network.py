@@ -15,6 +15,8 @@ from timing import describe_run, format_table, time_interleaved
 
 from unmask.base.devices import resolve_device, resolve_dtype
 from unmask.net.counts import count_flops
+from unmask.net.dialects import get_dialect
+from unmask.net.loading import collect_weights
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 
@@ -36,24 +38,10 @@ def make_peer(ours: Transformer) -> transformers.LlamaForCausalLM:
             num_attention_heads=config.heads,
             max_position_embeddings=config.context,
             rms_norm_eps=config.norm_eps,
-            attn_implementation="sdpa",
         )
     )
-    weights = {
-        "model.embed_tokens.weight": ours.embedding.weight,
-        "model.norm.weight": ours.norm.weight,
-        "lm_head.weight": ours.head.weight,
-    }
-    for i, block in enumerate(ours.layers):
-        prefix = f"model.layers.{i}."
-        for part, weight in zip("qkv", block.attn.qkv.weight.chunk(3), strict=True):
-            weights[f"{prefix}self_attn.{part}_proj.weight"] = weight
-        weights[prefix + "self_attn.o_proj.weight"] = block.attn.out.weight
-        weights[prefix + "input_layernorm.weight"] = block.attn_norm.weight
-        weights[prefix + "post_attention_layernorm.weight"] = block.mlp_norm.weight
-        for part in ("gate", "up", "down"):
-            weights[f"{prefix}mlp.{part}_proj.weight"] = getattr(block.mlp, part).weight
-    peer.load_state_dict(weights)
+    assert peer.config._attn_implementation == "sdpa"
+    peer.load_state_dict(collect_weights(ours, get_dialect("llama")))
     return peer.to(ours.embedding.weight.device, ours.embedding.weight.dtype).eval()
 
 

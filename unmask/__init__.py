@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact, read_facts
     from unmask.data.tokenizer import Tokenizer
     from unmask.net.config import NetConfig
+    from unmask.net.loading import load, save
+    from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
 
@@ -19,23 +21,29 @@ __version__ = "0.1.0"
 
 _HOME_OF = {
     "Fact": "unmask.data.facts",
+    "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
     "Tokenizer": "unmask.data.tokenizer",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
+    "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
+    "save": "unmask.net.loading",
 }
 
 __all__ = [
     "Fact",
+    "Model",
     "NetConfig",
     "Tokenizer",
     "Transformer",
     "UserError",
     "__version__",
+    "load",
     "preset",
     "read_facts",
+    "save",
 ]
 
 

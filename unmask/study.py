@@ -8,8 +8,8 @@ from unmask.base.runs import open_run
 from unmask.data.corpus import save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.checkpoint import save_network
-from unmask.net.config import NetConfig
+from unmask.net.loading import save
+from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.report.terminal import show_corpus, show_network
@@ -28,14 +28,16 @@ def run_study(out: Path, console: Console, num_facts: int = 30, seed: int = 0) -
     tokenizer = Tokenizer.load(corpus_folder)
     show_corpus(console, corpus, tokenizer)
 
-    config = size_network(tokenizer)
+    blueprint = plan_network(tokenizer)
     if not (network_folder / "config.json").is_file():
-        save_network(Transformer(config, seed=seed), network_folder)
-    show_network(console, "tiny", config)
+        net = Transformer(blueprint.config, seed=seed)
+        save(Model("tiny", net, blueprint, tokenizer), network_folder)
+    show_network(console, "tiny", blueprint.config)
     console.print(f"corpus and tokenizer: {corpus_folder}\nnetwork: {network_folder}", markup=False)
 
 
-def size_network(tokenizer: Tokenizer) -> NetConfig:
+def plan_network(tokenizer: Tokenizer) -> Blueprint:
     """The tiny network that fits a corpus; its head has no row for the mask, which stands last."""
     rows = tokenizer.vocab_size
-    return preset("tiny", vocab_size=rows, num_logits=rows - 1, context=CONTEXT)
+    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, context=CONTEXT)
+    return Blueprint(config, "masked", tokenizer.mask_id)

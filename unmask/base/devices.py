@@ -1,5 +1,7 @@
 """One `device` setting for CPU, CUDA and MPS, and the number formats by name."""
 
+from pathlib import Path
+
 import torch
 
 from unmask.base.errors import UserError, suggest
@@ -44,3 +46,15 @@ def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
     if name not in DTYPES:
         raise UserError(f"number format {name!r} is unknown: {suggest(name, DTYPES)}")
     return DTYPES[name]
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that is free on a device, in bytes; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None

@@ -1,5 +1,6 @@
 """Files that are either whole or not there: written beside their place, then moved into it."""
 
+import ctypes
 import errno
 import json
 import os
@@ -50,6 +51,17 @@ def create_folder(path: str | Path) -> Generator[Path]:
         raise UserError(
             f"{path} already exists and would be overwritten: choose another folder or remove it."
         )
+    with replace_folder(path) as draft:
+        yield draft
+
+
+@contextmanager
+def replace_folder(path: str | Path) -> Generator[Path]:
+    """A folder to fill, which takes the place of `path` at one stroke when the block ends well.
+
+    The old folder stays whole until then, and whole if anything goes wrong.
+    """
+    path = Path(path)
     with _told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
@@ -58,7 +70,10 @@ def create_folder(path: str | Path) -> Generator[Path]:
             yield draft
             for file in draft.rglob("*"):
                 _sync(file)
-            draft.replace(path)
+            if path.exists():
+                _exchange(draft, path)
+            else:
+                draft.replace(path)
             _sync(path.parent)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -83,6 +98,17 @@ def read_json(path: str | Path) -> Any:
 
 def _draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}.draft")
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two paths at one stroke where the system can, else by two renames."""
+    at_cwd, swap = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None or rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), swap) != 0:
+        aside = _draft_of(other)
+        other.rename(aside)
+        one.rename(other)
+        aside.rename(one)
 
 
 def _sync(path: Path) -> None:

@@ -1,16 +1,34 @@
-"""`unmask info PRESET`: what a network is and needs."""
+"""`unmask info MODEL`: what a model or a preset is and needs."""
 
 import typer
 
 
 def info(
-    name: str = typer.Argument(..., metavar="PRESET", help="A preset such as tiny or 1028M."),
-    causal: bool = typer.Option(False, help="The autoregressive twin."),
+    name: str = typer.Argument(
+        ..., metavar="MODEL", help="A preset such as 1028M, or a model's name, folder or file."
+    ),
+    causal: bool = typer.Option(False, help="Of a preset, the autoregressive twin."),
 ) -> None:
-    """Show shapes, parameters, operations, memory and sites of a network."""
+    """Show shapes, parameters, operations, memory and sites; no weights are read."""
     from rich.console import Console
 
-    from unmask.net.presets import preset
+    from unmask.base.units import format_bytes
+    from unmask.net.loading import inspect
+    from unmask.net.presets import preset, preset_names
     from unmask.report.terminal import show_network
 
-    show_network(Console(), name, preset(name, causal=causal))
+    if name in preset_names():
+        show_network(Console(), name, preset(name, causal=causal))
+        return
+    blueprint, dialect, checkpoint = inspect(name)
+    stored = "/".join(sorted(set(checkpoint.weights.dtypes.values())))
+    size = sum(path.stat().st_size for path in checkpoint.weights.files)
+    reads = "position i + 1" if blueprint.kind == "causal" else "position i"
+    more = {
+        "kind": blueprint.kind + (", shifted as Dream's" if blueprint.shift else ""),
+        "logits row i predicts": reads,
+        "mask id": "none" if blueprint.mask_id is None else f"{blueprint.mask_id:,}",
+        "dialect": dialect.name,
+        "stored": f"{stored}, {format_bytes(size)} in {len(checkpoint.weights.files)} file(s)",
+    }
+    show_network(Console(), name, blueprint.config, more)

@@ -7,7 +7,7 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, study
+from unmask.cli import data, info, models, study
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command("info")(info.info)
+app.command("models")(models.models)
+app.command("convert")(models.convert)
 app.command("study")(study.study)
 
 

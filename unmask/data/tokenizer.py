@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, replace_file, write_json
@@ -28,6 +28,11 @@ _KNOWN = {
         "[SEP]",
     ),
 }
+# How Qwen2 cuts a text into words before merging: contractions, letters, single digits, the rest.
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # The field of `tokenizer_config.json` that names each of them.
 _FIELDS = {"mask": "mask_token", "pad": "pad_token", "end": "eos_token"}
 
@@ -56,7 +61,7 @@ class Tokenizer:
     def load(
         cls,
         path: str | Path,
-        mask: Special | Literal["auto"] = "auto",
+        mask: Special | Literal["auto", "if any"] = "auto",
         pad: Special | Literal["auto"] = "auto",
         end: Special | Literal["auto"] = "auto",
     ) -> "Tokenizer":
@@ -64,8 +69,8 @@ class Tokenizer:
 
         Special tokens come from the arguments, else from a `tokenizer_config.json` beside the
         file, else by their usual names. Padding falls back to the end token, as SMDM and GPT-2 do.
-        `mask=None` is for causal models; an id just past the vocabulary is allowed for the mask,
-        as SMDM has it.
+        A missing mask is an error unless `mask` is "if any" or None, for causal models. A mask id
+        just past the vocabulary is allowed, as SMDM has it.
         """
         path = Path(path)
         file = path / "tokenizer.json" if path.is_dir() else path
@@ -80,19 +85,58 @@ class Tokenizer:
         # Rows are cut and padded here, never by settings that came along in the file.
         backend.no_padding()
         backend.no_truncation()
+        return cls._resolve(backend, file, mask, pad, end)
+
+    @classmethod
+    def from_qwen2_files(cls, folder: str | Path, mask: Special = None) -> "Tokenizer":
+        """Qwen2's tokenizer from its `vocab.json`, `merges.txt` and table of added tokens.
+
+        For checkpoints that bring these without a `tokenizer.json`.
+        """
+        folder = Path(folder)
+        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+        backend = tokenizers.Tokenizer(model)
+        backend.normalizer = normalizers.NFC()
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(tokenizers.Regex(_QWEN2_WORDS), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        backend.decoder = decoders.ByteLevel()
+        file = folder / "tokenizer_config.json"
+        added = read_json(file).get("added_tokens_decoder", {}) if file.is_file() else {}
+        tokens = [added[number]["content"] for number in sorted(added, key=int)]
+        backend.add_special_tokens(tokens)
+        for number, token in zip(sorted(added, key=int), tokens, strict=True):
+            if backend.token_to_id(token) != int(number):
+                raise UserError(
+                    f"{file} gives {token!r} the id {number}, but the vocabulary puts it at "
+                    f"{backend.token_to_id(token)}: the files do not belong together."
+                )
+        return cls._resolve(backend, folder / "vocab.json", mask, "auto", "auto")
+
+    @classmethod
+    def _resolve(
+        cls,
+        backend: tokenizers.Tokenizer,
+        file: Path,
+        mask: Special | Literal["auto", "if any"],
+        pad: Special | Literal["auto"],
+        end: Special | Literal["auto"],
+    ) -> "Tokenizer":
         beside = file.with_name("tokenizer_config.json")
-        config = read_json(beside) if beside.is_file() else {}
-        find = _Finder(backend, config, str(file))
+        find = _Finder(backend, read_json(beside) if beside.is_file() else {}, str(file))
         end_id = find("end", end)
         pad_id = find("pad", pad, fallback=end_id)
-        mask_id = find("mask", mask)
+        mask_id = find("mask", "auto" if mask == "if any" else mask)
         if end_id is None or pad_id is None:
             raise UserError(
                 f"{file} has no end token that can be recognised (tried "
                 f"{', '.join(_KNOWN['end'])}): name it with end=… (its text or id); padding "
                 "uses the end token unless pad=… is given."
             )
-        if mask_id is None and mask is not None:
+        if mask_id is None and mask == "auto":
             raise UserError(
                 f"{file} has no mask token that can be recognised (tried "
                 f"{', '.join(_KNOWN['mask'])}): name it with mask=… (its text or id), "

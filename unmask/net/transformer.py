@@ -36,8 +36,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
         self.head = nn.Linear(config.width, config.logit_rows, bias=False)
-        if config.tied:
-            self.head.weight = self.embedding.weight
+        self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
         if seed is not None:
@@ -138,6 +137,11 @@ class Transformer(nn.Module):
             {site: act for name, act in functions.items() for site in self.taps.find([name])}
         ):
             yield
+
+    def tie_head(self) -> None:
+        """Make a tied head the embedding again, after weights were given new memory."""
+        if self.config.tied:
+            self.head.weight = self.embedding.weight
 
     def new_cache(self, batch: int, length: int | None = None) -> Cache:
         """An empty cache that fits this network's weights, as long as its context by default."""

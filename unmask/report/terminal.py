@@ -1,6 +1,6 @@
 """Corpora, networks and shards as tables in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from unmask.base.units import format_bytes, format_number
 from unmask.data.corpus import TESTS, Corpus
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.data.shards import Shards, ShardsInfo
@@ -78,13 +79,17 @@ def show_facts(
         console.print(line)
 
 
-def show_network(console: Console, name: str, config: NetConfig) -> None:
-    """Shapes, counts and memory of a network, and the sites it offers."""
+def show_network(
+    console: Console, name: str, config: NetConfig, more: Mapping[str, str] | None = None
+) -> None:
+    """Shapes, counts and memory of a network, the sites it offers, and `more` on top."""
     parameters = count_parameters(config)
+    flops = count_flops(config, config.context) / config.context
     kind = "causal" if config.causal else "bidirectional"
     block = "Llama block" if config.mlp == "swiglu" else "GPT-2 block"
     table = Table(show_header=False, title=f"{escape(name)}: {kind} transformer, {block}")
     rows = {
+        **(more or {}),
         "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
         "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
         "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
@@ -92,14 +97,14 @@ def show_network(console: Console, name: str, config: NetConfig) -> None:
         "parameters": f"{parameters.total:,}",
         "  of them in the layers": f"{parameters.layers:,}",
         "  embedding and head": f"{parameters.embedding:,} and {parameters.head:,}",
-        "forward, a token": f"{_si(count_flops(config, config.context) / config.context)}FLOP",
-        "weights": f"{_bytes(count_weight_bytes(config, 4))} float32, "
-        f"{_bytes(count_weight_bytes(config, 2))} bfloat16",
-        "training state": f"{_bytes(count_training_bytes(config))} (AdamW, float32)",
+        "forward, a token": f"{format_number(flops)}FLOP",
+        "weights": f"{format_bytes(count_weight_bytes(config, 4))} float32, "
+        f"{format_bytes(count_weight_bytes(config, 2))} bfloat16",
+        "training state": f"{format_bytes(count_training_bytes(config))} (AdamW, float32)",
     }
     if config.causal:
         size = count_cache_bytes(config, 1, config.context, 2)
-        rows["key-value cache, a row"] = f"{_bytes(size)} bfloat16"
+        rows["key-value cache, a row"] = f"{format_bytes(size)} bfloat16"
     rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
     for label, value in rows.items():
         table.add_row(label, escape(value))
@@ -126,15 +131,3 @@ def show_problems(console: Console, source: str, problems: Sequence[str], most: 
         console.print(f"  {problem}", markup=False)
     if len(problems) > most:
         console.print(f"  … and {len(problems) - most} more")
-
-
-def _si(number: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} P"
-
-
-def _bytes(number: float) -> str:
-    return _si(number) + "B"

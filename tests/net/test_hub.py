@@ -1,0 +1,99 @@
+"""Hub ids on a local cache, without a network; and models known by name."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.net.test_loading import make_model
+from unmask.data.tokenizer import Tokenizer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def run(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "COLUMNS": "150"}
+    command = [sys.executable, "-m", "unmask", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture
+def cache(tmp_path) -> Path:
+    """A cache as `huggingface_hub` lays it out, with one model in it."""
+    repo = tmp_path / "hub" / "models--someone--tiny-mdm"
+    unmask.save(make_model(), repo / "snapshots" / COMMIT)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    return tmp_path / "hub"
+
+
+def test_cached_model(cache, tmp_path):
+    shown = run("info", "someone/tiny-mdm", cache=cache)
+    assert shown.returncode == 0, shown.stderr
+    assert "masked" in shown.stdout
+    done = run("convert", "someone/tiny-mdm", tmp_path / "copy", "--to", "llada", cache=cache)
+    assert done.returncode == 0, done.stderr
+    assert unmask.load(tmp_path / "copy", device="cpu").mask_id == make_model().mask_id
+    again = run("convert", "someone/tiny-mdm", tmp_path / "copy", cache=cache)
+    assert again.returncode == 2 and "already exists" in again.stderr
+
+
+def test_models_lists_shipped_cached_and_known(cache):
+    listed = run("models", cache=cache)
+    assert listed.returncode == 0
+    assert "someone/tiny-mdm" in listed.stdout and "cached" in listed.stdout
+    assert "nieshen/SMDM (mdm-1028M-1600e18.safetensors)" in listed.stdout
+
+
+def test_no_such_model_offline(cache):
+    for name, said in (
+        ("someone/else", "'someone/else' is neither a path nor in the local cache, and the hub"),
+        ("llada-8b", "'GSAI-ML/LLaDA-8B-Base' is neither a path nor in the local cache"),
+        ("llada-8", "no model 'llada-8': it is no file or folder, no hub id (owner/name)"),
+        ("some one/x y", "cannot be a hub id (owner/name)"),
+    ):
+        done = run("info", name, cache=cache)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_dream_tokenizer_without_a_tokenizer_file(tmp_path):
+    """Dream's repository has Qwen2's vocabulary and merges; we read them as `transformers` does."""
+    from transformers import Qwen2TokenizerFast
+
+    trained = Tokenizer.train(["The caves of Orsel, don't you see 12 of them?"] * 9, 300).backend
+    model = json.loads(trained.to_str())["model"]
+    names = ("[PAD]", "[END]")
+    vocab = [
+        token for token in sorted(model["vocab"], key=model["vocab"].get) if token not in names
+    ]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(vocab)}))
+    merges = "\n".join(" ".join(pair) for pair in model["merges"])
+    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n")
+    n = len(vocab)
+    added = {str(n): {"content": "<|endoftext|>"}, str(n + 1): {"content": "<|mask|>"}}
+    config = {"added_tokens_decoder": added, "eos_token": "<|endoftext|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = Tokenizer.from_qwen2_files(tmp_path, mask=n + 1)
+    assert (ours.end_id, ours.pad_id, ours.mask_id) == (n, n, n + 1)
+    theirs = Qwen2TokenizerFast(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    for text in ("Orsel isn't 1234 deep\n\n  See?", "über  den Höhlen 5%", "  a\tb "):
+        assert ours.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.decode(ours.encode(text).ids) == text
+
+
+def test_remote_code_is_never_run(cache, tmp_path):
+    """A repository's Python files stay unread, whatever its settings ask for."""
+    folder = cache / "models--someone--tiny-mdm" / "snapshots" / COMMIT
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "modeling_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    config = json.loads((copy / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "modeling_evil.Evil"}
+    (copy / "config.json").write_text(json.dumps(config))
+    unmask.load(copy, device="cpu")
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,42 @@
+"""Checkpoint dialects, one small file each: how others name and lay out the same network.
+
+A dialect is a module of this folder with a `DIALECT`; a new one is found by being there.
+"""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from unmask.base.errors import UserError, suggest
+from unmask.net.dialects.dialect import Dialect, Source
+
+_NOT_DIALECTS = ("dialect", "names")
+
+
+@cache
+def known_dialects() -> dict[str, Dialect]:
+    """All dialects by name."""
+    modules = (module.name for module in iter_modules(__path__) if module.name not in _NOT_DIALECTS)
+    found = (import_module(f"{__name__}.{name}").DIALECT for name in modules)
+    return {dialect.name: dialect for dialect in found}
+
+
+def get_dialect(name: str) -> Dialect:
+    """The dialect of that name."""
+    if name not in known_dialects():
+        raise UserError(f"dialect {name!r} is unknown: {suggest(name, known_dialects())}")
+    return known_dialects()[name]
+
+
+def recognise(source: Source) -> Dialect:
+    """The dialect that a checkpoint speaks."""
+    for dialect in known_dialects().values():
+        if dialect.recognise(source):
+            return dialect
+    kind = source.config.get("model_type")
+    given = f"model_type {kind!r}" if kind else "no model_type in a config.json beside it"
+    raise UserError(
+        f"{source.label} has {given} and tensors such as "
+        f"{', '.join(sorted(source.shapes)[:3])}: none of the known dialects "
+        f"({', '.join(known_dialects())}) has these."
+    )

@@ -1,0 +1,134 @@
+"""What a dialect says: how its settings and its tensors correspond to ours, both ways."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unmask.base.config import SettingsError
+from unmask.base.errors import UserError
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint on disk before anything of it is believed."""
+
+    label: str
+    """How messages call it."""
+    config: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of every tensor, by its name in the checkpoint."""
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One tensor of a checkpoint, and the parameter of ours (or the rows of it) that it fills."""
+
+    theirs: str
+    ours: str
+    rows: tuple[int, int] | None = None
+    to_ours: Callable[[Tensor], Tensor] = _same
+    to_theirs: Callable[[Tensor], Tensor] = _same
+
+    def place(self, own: Mapping[str, Tensor]) -> Tensor:
+        """The part of our parameters that this wire fills, as a view."""
+        parameter = own[self.ours]
+        return parameter if self.rows is None else parameter[slice(*self.rows)]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to lay out a checkpoint."""
+
+    name: str
+    recognise: Callable[[Source], bool]
+    read: Callable[[Source], Blueprint]
+    wire: Callable[[NetConfig], Iterable[Wire]]
+    write: Callable[[Blueprint], dict[str, Any]]
+    """The settings file of a model in this dialect; `write_exactly` guards it."""
+    config_file: str = "config.json"
+    prefixes: tuple[str, ...] = ("",)
+    """Leading parts of tensor names that checkpoints may leave off, the full one first."""
+    ignored: tuple[str, ...] = ()
+    """Endings of tensor names that hold nothing learned, such as stored masks."""
+    read_tokenizer: Callable[[Path, int | None], Tokenizer | None] | None = None
+    """For checkpoints that come without a `tokenizer.json`."""
+
+
+@dataclass(frozen=True)
+class FieldTable:
+    """Correspondence of settings: fields with two names, and what our network takes for granted."""
+
+    same: Mapping[str, str]
+    """Our field: theirs."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Their field: the one value that our network has; another one is refused."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """Their field: what its absence means."""
+    needed: tuple[str, ...] = ()
+    """Their further fields that a dialect looks at itself."""
+
+    def read(self, config: Mapping[str, Any], label: str) -> dict[str, Any]:
+        """Our fields from their settings; all problems are reported at once."""
+        problems = [
+            f"{theirs!r} is missing"
+            for theirs in (*dict.fromkeys(self.same.values()), *self.needed)
+            if theirs not in config and theirs not in self.optional
+        ]
+        problems += [
+            f"{theirs!r} is {config[theirs]!r}, but only {value!r} is supported"
+            for theirs, value in self.fixed.items()
+            if theirs in config and config[theirs] != value
+        ]
+        if problems:
+            raise SettingsError(label, problems)
+        return {
+            ours: config[theirs] if theirs in config else self.optional[theirs]
+            for ours, theirs in self.same.items()
+        }
+
+    def write(self, config: NetConfig) -> dict[str, Any]:
+        """Their settings from ours; absent ones are resolved first."""
+        resolved = {"kv_heads": config.kv, "head_width": config.head_dim}
+        resolved |= {"num_logits": config.logit_rows}
+        values = {
+            theirs: resolved.get(ours, getattr(config, ours)) for ours, theirs in self.same.items()
+        }
+        return values | dict(self.fixed)
+
+
+def write_exactly(
+    dialect: Dialect, wanted: Blueprint, own: Mapping[str, Tensor], label: str
+) -> dict[str, Any]:
+    """A model's settings in a dialect that, read back, give the same model; else it raises."""
+    settings = dialect.write(wanted)
+    wires = (wire for wire in dialect.wire(wanted.config) if wire.ours in own)
+    shapes = {wire.theirs: tuple(wire.to_theirs(wire.place(own)).shape) for wire in wires}
+    got = dialect.read(Source(label, settings, shapes))
+    differing = [
+        f"{name} {ours!r} would become {theirs!r}"
+        for name, ours, theirs in (*_compare(wanted, got), *_compare(wanted.config, got.config))
+        if name != "config" and ours != theirs
+    ]
+    if differing:
+        raise UserError(
+            f"{label} cannot be written in the dialect {dialect.name}: "
+            f"{'; '.join(differing)}. Choose another dialect."
+        )
+    return settings
+
+
+def _compare(one: Any, other: Any) -> Iterable[tuple[str, Any, Any]]:
+    resolved = {"kv_heads": "kv", "head_width": "head_dim", "num_logits": "logit_rows"}
+    for item in fields(one):
+        name = resolved.get(item.name, item.name)
+        yield item.name, getattr(one, name), getattr(other, name)

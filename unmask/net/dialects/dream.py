@@ -1,0 +1,52 @@
+"""Dream: Qwen2.5's names and shapes, bidirectional, predicting the next position."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Dialect, Source
+from unmask.net.dialects.llama import read_rotary_base, write_rotary_base
+from unmask.net.dialects.names import TRANSFORMERS, wire_llama
+from unmask.net.dialects.qwen2 import TABLE
+from unmask.net.model import Blueprint
+
+_TABLE = replace(TABLE, needed=("mask_token_id",))
+
+
+def _read(source: Source) -> Blueprint:
+    base = read_rotary_base(source.config, source.label)
+    values = _TABLE.read(source.config, source.label)
+    config = NetConfig(**values, rotary_base=base, qkv_bias=True)
+    return Blueprint(config, "masked", source.config["mask_token_id"], shift=True)
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "architectures": ["DreamModel"],
+        "model_type": "Dream",
+        **_TABLE.write(blueprint.config),
+        **write_rotary_base(blueprint.config.rotary_base),
+        "rope_scaling": None,
+        "mask_token_id": blueprint.mask_id,
+    }
+
+
+def _read_tokenizer(folder: Path, mask_id: int | None) -> Tokenizer | None:
+    """Dream ships Qwen2's vocabulary and merges, and a tokenizer class as remote code."""
+    if not (folder / "vocab.json").is_file() or not (folder / "merges.txt").is_file():
+        return None
+    return Tokenizer.from_qwen2_files(folder, mask=mask_id)
+
+
+DIALECT = Dialect(
+    name="dream",
+    recognise=lambda source: source.config.get("model_type") == "Dream",
+    read=_read,
+    wire=partial(wire_llama, names=TRANSFORMERS),
+    write=_write,
+    ignored=("rotary_emb.inv_freq",),
+    read_tokenizer=_read_tokenizer,
+)

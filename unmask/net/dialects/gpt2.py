@@ -1,0 +1,92 @@
+"""GPT-2 in `transformers`: projections stored as [in, out], queries, keys and values as one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire
+from unmask.net.model import Blueprint
+
+_TABLE = FieldTable(
+    same={
+        "vocab_size": "vocab_size",
+        "width": "n_embd",
+        "layers": "n_layer",
+        "heads": "n_head",
+        "mlp_width": "n_inner",
+        "context": "n_positions",
+        "norm_eps": "layer_norm_epsilon",
+        "tied": "tie_word_embeddings",
+    },
+    fixed={
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    optional={"tie_word_embeddings": True, "n_inner": None},
+)
+_NORMS = {"ln_1": "attn_norm", "ln_2": "mlp_norm"}
+_PROJECTIONS = {
+    "attn.c_attn": "attn.qkv",
+    "attn.c_proj": "attn.out",
+    "mlp.c_fc": "mlp.up",
+    "mlp.c_proj": "mlp.down",
+}
+
+
+def _read(source: Source) -> Blueprint:
+    values = _TABLE.read(source.config, source.label)
+    values["mlp_width"] = values["mlp_width"] or 4 * values["width"]
+    config = NetConfig(
+        **values,
+        causal=True,
+        norm="layer",
+        positions="learned",
+        mlp="gelu",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+    )
+    return Blueprint(config, "causal")
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        **_TABLE.write(blueprint.config),
+    }
+
+
+def _turn(tensor: Tensor) -> Tensor:
+    return tensor.t().contiguous()
+
+
+def _wire(config: NetConfig) -> Iterator[Wire]:
+    yield Wire("transformer.wte.weight", "embedding.weight")
+    yield Wire("transformer.wpe.weight", "position.weight")
+    if not config.tied:
+        yield Wire("lm_head.weight", "head.weight")
+    for kind in ("weight", "bias"):
+        yield Wire(f"transformer.ln_f.{kind}", f"norm.{kind}")
+        for i in range(config.layers):
+            theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
+            for name, own in _NORMS.items():
+                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+            for name, own in _PROJECTIONS.items():
+                turns = (_turn, _turn) if kind == "weight" else ()
+                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}", None, *turns)
+
+
+DIALECT = Dialect(
+    name="gpt2",
+    recognise=lambda source: source.config.get("model_type") == "gpt2",
+    read=_read,
+    wire=_wire,
+    write=_write,
+    prefixes=("transformer.", ""),
+    ignored=("attn.bias", "attn.masked_bias"),
+)

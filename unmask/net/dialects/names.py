@@ -1,0 +1,76 @@
+"""The tensor names of a Llama block, as tables; the wires follow from them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Wire
+
+
+@dataclass(frozen=True)
+class BlockNames:
+    """What a checkpoint calls each part of a network whose q, k and v are kept apart."""
+
+    embedding: str
+    block: str
+    """With {i} for the layer."""
+    attn_norm: str
+    q: str
+    k: str
+    v: str
+    out: str
+    mlp_norm: str
+    gate: str
+    up: str
+    down: str
+    norm: str
+    head: str
+
+
+TRANSFORMERS = BlockNames(
+    embedding="model.embed_tokens",
+    block="model.layers.{i}.",
+    attn_norm="input_layernorm",
+    q="self_attn.q_proj",
+    k="self_attn.k_proj",
+    v="self_attn.v_proj",
+    out="self_attn.o_proj",
+    mlp_norm="post_attention_layernorm",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+    norm="model.norm",
+    head="lm_head",
+)
+"""Llama's and its many descendants' in `transformers`."""
+
+
+def wire_llama(config: NetConfig, names: BlockNames) -> Iterator[Wire]:
+    """The wires of a whole network with these names."""
+    yield Wire(f"{names.embedding}.weight", "embedding.weight")
+    yield Wire(f"{names.norm}.weight", "norm.weight")
+    if not config.tied:
+        yield Wire(f"{names.head}.weight", "head.weight")
+    queries, keys = config.heads * config.head_dim, config.kv * config.head_dim
+    rows = {
+        names.q: (0, queries),
+        names.k: (queries, queries + keys),
+        names.v: (queries + keys, queries + 2 * keys),
+    }
+    mlp = {names.gate: "mlp.gate", names.up: "mlp.up", names.down: "mlp.down"}
+    for i in range(config.layers):
+        theirs, ours = names.block.format(i=i), f"layers.{i}."
+        yield Wire(f"{theirs}{names.attn_norm}.weight", f"{ours}attn_norm.weight")
+        yield Wire(f"{theirs}{names.mlp_norm}.weight", f"{ours}mlp_norm.weight")
+        for kind in _kinds(config.qkv_bias):
+            for part, place in rows.items():
+                yield Wire(f"{theirs}{part}.{kind}", f"{ours}attn.qkv.{kind}", place)
+        for kind in _kinds(config.out_bias):
+            yield Wire(f"{theirs}{names.out}.{kind}", f"{ours}attn.out.{kind}")
+        for kind in _kinds(config.mlp_bias):
+            for part, own in mlp.items():
+                yield Wire(f"{theirs}{part}.{kind}", f"{ours}{own}.{kind}")
+
+
+def _kinds(biased: bool) -> tuple[str, ...]:
+    return ("weight", "bias") if biased else ("weight",)

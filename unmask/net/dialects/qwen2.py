@@ -1,0 +1,40 @@
+"""Qwen2 in `transformers`: Llama's names, with biases on queries, keys and values."""
+
+from functools import partial
+from typing import Any
+
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source
+from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary_base, write_rotary_base
+from unmask.net.dialects.names import TRANSFORMERS, wire_llama
+from unmask.net.model import Blueprint
+
+TABLE = FieldTable(
+    same=SHAPES, fixed={"hidden_act": "silu", "use_sliding_window": False}, optional=ABSENT
+)
+
+
+def _read(source: Source) -> Blueprint:
+    base = read_rotary_base(source.config, source.label)
+    values = TABLE.read(source.config, source.label)
+    config = NetConfig(**values, rotary_base=base, qkv_bias=True, causal=True)
+    return Blueprint(config, "causal")
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        **TABLE.write(blueprint.config),
+        **write_rotary_base(blueprint.config.rotary_base),
+    }
+
+
+DIALECT = Dialect(
+    name="qwen2",
+    recognise=lambda source: source.config.get("model_type") == "qwen2",
+    read=_read,
+    wire=partial(wire_llama, names=TRANSFORMERS),
+    write=_write,
+    ignored=("rotary_emb.inv_freq",),
+)

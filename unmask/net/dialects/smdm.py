@@ -1,0 +1,120 @@
+"""SMDM's files (Nie et al. 2024): one file a model, its shapes in its name or in `lit_config.json`.
+
+The last row of a diffusion model's embedding is the mask token; the head has no row for it, and
+that is how the two kinds are told apart.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire
+from unmask.net.model import Blueprint
+from unmask.net.presets import preset
+
+_EMBEDDING, _HEAD = "transformer.wte.weight", "lm_head.weight"
+_MARK = "transformer.h.0.attn.attn.weight"
+_SIZE = re.compile(r"(?:mdm|ar)-(\d+M)")
+
+_TABLE = FieldTable(
+    same={
+        "num_logits": "padded_vocab_size",
+        "width": "n_embd",
+        "layers": "n_layer",
+        "heads": "n_head",
+        "kv_heads": "n_query_groups",
+        "mlp_width": "intermediate_size",
+        "context": "block_size",
+        "norm_eps": "norm_eps",
+    },
+    fixed={
+        "_mlp_class": "LLaMAMLP",
+        "_norm_class": "FusedRMSNorm",
+        "bias": False,
+        "condense_ratio": 1,
+        "parallel_residual": False,
+        "rotary_percentage": 1.0,
+        "shared_attention_norm": False,
+    },
+)
+
+
+def _read(source: Source) -> Blueprint:
+    shapes = source.shapes
+    if missing := [name for name in (_EMBEDDING, _HEAD) if name not in shapes]:
+        raise UserError(f"{source.label} lacks {', '.join(missing)}: expected a whole SMDM model.")
+    rows, logits = shapes[_EMBEDDING][0], shapes[_HEAD][0]
+    if rows - logits not in (0, 1):
+        raise UserError(
+            f"{source.label} has {rows} embedding rows and {logits} head rows: expected as many "
+            "(autoregressive) or one more for the mask token (diffusion)."
+        )
+    causal = rows == logits
+    if any(name in source.config for name in _TABLE.same.values()):
+        values = _TABLE.read(source.config, source.label)
+        config = NetConfig(vocab_size=rows, causal=causal, rotary_tables="bfloat16", **values)
+    elif size := _SIZE.search(source.label):
+        config = replace(preset(size[1], causal=causal), vocab_size=rows, num_logits=logits)
+    else:
+        raise UserError(
+            f"{source.label} does not say how large it is: expected a name such as "
+            "mdm-1028M-….safetensors, or a lit_config.json beside it."
+        )
+    return Blueprint(config, "causal" if causal else "masked", None if causal else rows - 1)
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    rows = blueprint.config.logit_rows
+    return _TABLE.write(blueprint.config) | {"vocab_size": rows, "padding_multiple": 64}
+
+
+def _split_groups(fused: Tensor, config: NetConfig) -> Tensor:
+    """Rows interleaved by query group [group, its queries + k + v] to all q, all k, all v."""
+    per_group = config.heads // config.kv
+    grouped = fused.unflatten(0, (config.kv, per_group + 2, config.head_dim))
+    parts = grouped.split((per_group, 1, 1), dim=1)
+    return torch.cat([part.flatten(0, 2) for part in parts])
+
+
+def _join_groups(qkv: Tensor, config: NetConfig) -> Tensor:
+    """The inverse of `_split_groups`."""
+    heads = qkv.unflatten(0, (-1, config.head_dim)).split((config.heads, config.kv, config.kv))
+    grouped = [part.unflatten(0, (config.kv, -1)) for part in heads]
+    return torch.cat(grouped, dim=1).flatten(0, 2)
+
+
+def _wire(config: NetConfig) -> Iterator[Wire]:
+    yield Wire(_EMBEDDING, "embedding.weight")
+    yield Wire("transformer.ln_f.weight", "norm.weight")
+    yield Wire(_HEAD, "head.weight")
+    split, join = (partial(turn, config=config) for turn in (_split_groups, _join_groups))
+    same = {
+        "norm_1": "attn_norm",
+        "attn.proj": "attn.out",
+        "norm_2": "mlp_norm",
+        "mlp.swiglu.w1": "mlp.gate",
+        "mlp.swiglu.w2": "mlp.up",
+        "mlp.swiglu.w3": "mlp.down",
+    }
+    for i in range(config.layers):
+        theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
+        yield Wire(f"{theirs}attn.attn.weight", f"{ours}attn.qkv.weight", None, split, join)
+        for name, own in same.items():
+            yield Wire(f"{theirs}{name}.weight", f"{ours}{own}.weight")
+
+
+DIALECT = Dialect(
+    name="smdm",
+    recognise=lambda source: _MARK in source.shapes,
+    read=_read,
+    wire=_wire,
+    write=_write,
+    config_file="lit_config.json",
+)

@@ -1,0 +1,117 @@
+"""Models by name: shipped with the package, on disk, or on the Hugging Face hub."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from unmask.base.errors import UserError, suggest
+
+
+@dataclass(frozen=True)
+class Known:
+    """Where to get a model of the literature."""
+
+    repo: str
+    file: str | None = None
+    """For a repository that holds many models, the file of this one."""
+    tokenizer: str | None = None
+    """For models that come without one, the repository whose tokenizer they use."""
+
+
+_SMDM_TOKENIZER = "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T"
+
+KNOWN = {
+    "mdm-1028M": Known("nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER),
+    "ar-1028M": Known("nieshen/SMDM", "ar-1028M-100e18.safetensors", _SMDM_TOKENIZER),
+    "llada-8b": Known("GSAI-ML/LLaDA-8B-Base"),
+    "llada-8b-instruct": Known("GSAI-ML/LLaDA-8B-Instruct"),
+    "dream-7b": Known("Dream-org/Dream-v0-Base-7B"),
+    "dream-7b-instruct": Known("Dream-org/Dream-v0-Instruct-7B"),
+    "gpt2": Known("openai-community/gpt2"),
+    "smollm2-135m": Known("HuggingFaceTB/SmolLM2-135M"),
+    "qwen2.5-0.5b": Known("Qwen/Qwen2.5-0.5B"),
+}
+
+# No pickled weights and no code are fetched.
+_WANTED = ["*.json", "*.safetensors", "merges.txt"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model lies on this machine, and its tokenizer if that lies elsewhere."""
+
+    path: Path
+    tokenizer: Path | None = None
+
+
+def shipped_models() -> dict[str, Path]:
+    """The models that came with the package."""
+    folder = Path(str(files("unmask.assets")))
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
+
+
+def cached_models() -> dict[str, int]:
+    """Hub repositories on this machine that hold safetensors, and their bytes."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        found = scan_cache_dir().repos
+    except CacheNotFound:
+        return {}
+    return {
+        repo.repo_id: repo.size_on_disk
+        for repo in sorted(found, key=lambda repo: repo.repo_id)
+        if repo.repo_type == "model"
+        and any(
+            file.file_name.endswith(".safetensors")
+            for revision in repo.revisions
+            for file in revision.files
+        )
+    }
+
+
+def find_model(name: str) -> Place:
+    """Where the model of that name lies; a hub model is fetched unless it is cached."""
+    if name in shipped_models():
+        return Place(shipped_models()[name])
+    if Path(name).exists():
+        return Place(Path(name))
+    if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
+        raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
+    known = KNOWN.get(name)
+    if known is None and name.count("/") != 1:
+        names = [*shipped_models(), *KNOWN]
+        raise UserError(
+            f"no model {name!r}: it is no file or folder, no hub id (owner/name), and no known "
+            f"name; {suggest(name, names)}"
+        )
+    known = known or Known(name)
+    path = _fetch(known.repo, [known.file] if known.file else _WANTED)
+    tokenizer = _fetch(known.tokenizer, ["*.json"]) if known.tokenizer else None
+    return Place(path / known.file if known.file else path, tokenizer)
+
+
+def _fetch(repo: str, patterns: list[str]) -> Path:
+    """A local copy of a repository; what is cached is not fetched again, a broken fetch resumes."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=patterns))
+    except RepositoryNotFoundError:
+        raise UserError(
+            f"the hub has no model {repo!r} (or it is private): check the name."
+        ) from None
+    except HFValidationError:
+        raise UserError(f"{repo!r} is no path here and cannot be a hub id (owner/name).") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"{repo!r} is neither a path nor in the local cache, and the hub cannot be reached "
+            f"({type(error).__name__}): connect, or give the path of a copy."
+        ) from None

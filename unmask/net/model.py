@@ -1,0 +1,76 @@
+"""A Model: a network with its tokenizer, its mask and the meaning of its logits."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.transformer import Transformer
+
+Kind = Literal["masked", "uniform", "hybrid", "gaussian", "causal"]
+"""The process that a model was trained for; causal is the autoregressive twin."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything about a model but its weights and its tokenizer."""
+
+    config: NetConfig
+    kind: Kind
+    mask_id: int | None = None
+    shift: bool = False
+    """Dream's habit: the network's row i predicts position i + 1, though it sees everything."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model; `.net` gives raw logits, `.logits` aligned ones."""
+
+    name: str
+    net: Transformer
+    blueprint: Blueprint
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return self.blueprint.kind
+
+    @property
+    def mask_id(self) -> int | None:
+        return self.blueprint.mask_id
+
+    @property
+    def device(self) -> torch.device:
+        return self.net.embedding.weight.device
+
+    def logits(
+        self,
+        tokens: Int[Tensor, "B L"],
+        real: Bool[Tensor, "B L"] | None = None,
+        at: Tensor | None = None,
+    ) -> Float[Tensor, "*n V"]:
+        """Logits whose row i predicts position i, or position i + 1 for a causal model.
+
+        `at` chooses rows as in `Transformer.unembed`.
+        """
+        x = self.net.run_layers(self.net.embed(tokens, real), real=real)
+        return self.net.unembed(self.align(x, real), at)
+
+    def align(
+        self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """The stream in which row i predicts position i: Dream's moves one place to the right.
+
+        A row's first real token has nothing before it and keeps its own.
+        """
+        if not self.blueprint.shift:
+            return x
+        before = (torch.arange(x.shape[1], device=x.device) - 1).clamp(min=0)
+        if real is None:
+            return x[:, before]
+        first = real.long().argmax(-1, keepdim=True)
+        return x.take_along_dim(torch.maximum(before, first)[..., None], dim=1)

@@ -1,0 +1,90 @@
+"""Tensors in safetensors files, known by their headers and read one at a time."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.files import read_json, write_json
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 5_000_000_000
+
+
+class WeightFiles:
+    """The tensors of some safetensors files: names, shapes and number formats, no data yet."""
+
+    def __init__(self, files: Iterable[Path]):
+        self.files = list(files)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._home: dict[str, Path] = {}
+        for path in self.files:
+            with _open(path) as handle:
+                for name in handle.keys():  # noqa: SIM118 (a handle is no mapping)
+                    view = handle.get_slice(name)
+                    self._home[name] = path
+                    self.shapes[name] = tuple(view.get_shape())
+                    self.dtypes[name] = view.get_dtype()
+
+    @classmethod
+    def of_index(cls, index: Path) -> "WeightFiles":
+        """The shards that an index names."""
+        record = read_json(index)
+        if "weight_map" not in record:
+            raise UserError(f"{index} has no 'weight_map': expected an index of weight shards.")
+        shards = [index.parent / name for name in sorted(set(record["weight_map"].values()))]
+        if missing := [path.name for path in shards if not path.is_file()]:
+            raise UserError(
+                f"{index} names {', '.join(missing)}, not there: fetch the model again."
+            )
+        return cls(shards)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, mapped from its file; the mapping ends when the tensor is dropped.
+
+        Opened anew each time: one lasting mapping of the file would count every page it touched
+        as memory of this process.
+        """
+        with _open(self._home[name]) as handle:
+            return handle.get_tensor(name)
+
+
+def write_weights(weights: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
+    """Write tensors as one file, or as shards of at most `shard_bytes` with an index."""
+    shards: list[dict[str, Tensor]] = [{}]
+    room = shard_bytes
+    for name, tensor in weights.items():
+        if tensor.nbytes > room and shards[-1]:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS, {"format": "pt"})
+        return
+    home: dict[str, str] = {}
+    for i, shard in enumerate(shards, start=1):
+        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, {"format": "pt"})
+        home |= dict.fromkeys(shard, file)
+    total = sum(tensor.nbytes for tensor in weights.values())
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": home})
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, "pt")
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        raise UserError(
+            f"{path} is not a whole safetensors file ({error}): it was cut short or is something "
+            "else; fetch or convert it again."
+        ) from None
