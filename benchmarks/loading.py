@@ -8,7 +8,6 @@ what the operating system counted at its worst moment (CPU) or what CUDA gave ou
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 
 import torch
-from timing import describe_run, format_table
+from timing import describe_run, format_table, write_record
 
 import unmask
 from unmask.base.devices import resolve_device
@@ -38,15 +37,23 @@ def write_random_model(size: str, folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
+def peak_bytes() -> int:
+    """The most memory this process held so far; Linux counts it anew from a program's start."""
+    status = Path("/proc/self/status").read_text()
+    return next(
+        int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")
+    )
+
+
 def measure_load(folder: Path, device: str) -> dict[str, float]:
     """Seconds and bytes of one load, measured inside a process that does nothing else."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = peak_bytes()
     start = time.perf_counter()
     model = unmask.load(folder, device=device, dtype="bfloat16", quiet=True)
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    after = peak_bytes()
     on_device = torch.cuda.max_memory_allocated() if model.device.type == "cuda" else 0
     tokens = torch.zeros(1, NUM_TOKENS, dtype=torch.long, device=model.device)
     start = time.perf_counter()
@@ -105,10 +112,7 @@ def main() -> None:
         f"# Loading SMDM's {options.size} shapes, {device.type}, bfloat16\n\n"
         f"{describe_run(device)}.\n\n{format_table(header, rows)}\n"
     )
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
+    write_record(text, options.out)
 
 
 if __name__ == "__main__":

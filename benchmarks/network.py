@@ -3,7 +3,8 @@
     python benchmarks/network.py --device cpu --sizes 19M,85M --out docs/results/network-cpu.md
 
 Both networks are causal, of the same shapes, with the same weights, in eager mode with
-`scaled_dot_product_attention`; their logits are compared before the clock starts.
+`scaled_dot_product_attention`. Beside the times stands each one's error: the norm of the
+difference of its logits to ours in float32, over the norm of those.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from timing import describe_run, format_table, time_interleaved
+from timing import describe_run, format_table, time_interleaved, write_record
 
 from unmask.base.devices import resolve_device, resolve_dtype
 from unmask.net.counts import count_flops
@@ -45,6 +46,11 @@ def make_peer(ours: Transformer) -> transformers.LlamaForCausalLM:
     return peer.to(ours.embedding.weight.device, ours.embedding.weight.dtype).eval()
 
 
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """How far logits are from the exact ones, as a share of their size."""
+    return float((found.float() - exact).norm() / exact.norm())
+
+
 @torch.inference_mode()
 def measure(size: str, device: torch.device, dtype: torch.dtype, seconds: float) -> list[list[str]]:
     """One row of the table for each shape."""
@@ -56,7 +62,11 @@ def measure(size: str, device: torch.device, dtype: torch.dtype, seconds: float)
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(0, config.vocab_size, (batch, length), generator=generator)
         tokens = tokens.to(device)
-        difference = (ours(tokens[:2]) - peer(tokens[:2], use_cache=False).logits).abs().max()
+        exact = ours.float()(tokens[:2])
+        errors = {
+            "ours": relative_error(ours.to(dtype)(tokens[:2]), exact),
+            "peer": relative_error(peer(tokens[:2], use_cache=False).logits, exact),
+        }
         half, at = config.layers // 2, torch.arange(length - NUM_ANSWERS, length, device=device)
         x = ours.run_layers(ours.embed(tokens), stop=half)
 
@@ -83,7 +93,8 @@ def measure(size: str, device: torch.device, dtype: torch.dtype, seconds: float)
                 f"{1e3 * found['answers']:.2f} ({found['answers'] / found['ours']:.2f} ×)",
                 f"{1e3 * found['middle']:.2f} ({found['middle'] / found['ours']:.2f} ×)",
                 f"{rate / 1e12:.3g}",
-                f"{difference:.1e}",
+                f"{errors['peer']:.1e}",
+                f"{errors['ours']:.1e}",
             ]
         )
         print(" ".join(rows[-1]), flush=True)
@@ -103,7 +114,7 @@ def main() -> None:
 
     header = ["size", "batch × length", "transformers, ms", "unmask, ms", "ratio"]
     header += [f"logits at {NUM_ANSWERS}, ms", "and from the middle layer, ms"]
-    header += ["TFLOP/s", "largest difference of logits"]
+    header += ["TFLOP/s", "error, transformers", "error, unmask"]
     sizes = options.sizes.split(",")
     rows = [row for size in sizes for row in measure(size, device, dtype, options.seconds)]
     text = (
@@ -111,10 +122,7 @@ def main() -> None:
         f"{describe_run(device)}, transformers {transformers.__version__}.\n\n"
         f"{format_table(header, rows)}\n"
     )
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
+    write_record(text, options.out)
 
 
 if __name__ == "__main__":

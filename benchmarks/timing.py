@@ -49,11 +49,29 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def write_record(text: str, out: Path | None) -> None:
+    """Print a page of results, and keep it where asked."""
+    print(text)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
+
+
 def describe_run(device: torch.device) -> str:
     """The command and the machine, for the record."""
     chip = platform.processor() or platform.machine()
     if device.type == "cuda":
         chip = torch.cuda.get_device_name(device)
-    words = " ".join(["python", Path(sys.argv[0]).as_posix(), *sys.argv[1:]])
+    words = " ".join(
+        ["python", f"benchmarks/{Path(sys.argv[0]).name}", *_without_out(sys.argv[1:])]
+    )
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return f"`{words}` on {chip}{threads}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
+
+
+def _without_out(words: list[str]) -> list[str]:
+    """The command without the place its record went to."""
+    if "--out" not in words:
+        return words
+    at = words.index("--out")
+    return words[:at] + words[at + 2 :]

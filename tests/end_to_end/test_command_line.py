@@ -1,6 +1,7 @@
 """The command line as a person uses it: in a process of its own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,18 @@ def test_study_twice(tmp_path):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
     other = run("study", "--facts", 4, folder=tmp_path)
     assert other.returncode == 2 and "facts was 3 and is now 4): choose another" in other.stderr
+
+
+def test_readme_python(tmp_path):
+    """The README's lines run as they stand, once the study has been run."""
+    assert run("study", "--facts", 2, folder=tmp_path).returncode == 0
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code += "\nassert keys['layers.0.mlp_key'].shape == (1, 8, 160)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_data_make_show_check(tmp_path):
