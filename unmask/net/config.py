@@ -45,6 +45,11 @@ class NetConfig:
     out_bias: bool = False
     mlp_bias: bool = False
 
+    time: bool = False
+    """Whether the network is told the time t; masked processes can do without."""
+    latent_width: int | None = None
+    """For Gaussian noise: width of the token vectors that are noised. None: tokens only."""
+
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
             raise SettingsError("network", problems)

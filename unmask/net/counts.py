@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from unmask.net.conditioning import TIME_FEATURES
 from unmask.net.config import NetConfig
 
 
@@ -16,10 +17,13 @@ class Parameters:
     final_norm: int
     head: int
     """0 where the head is the embedding."""
+    conditioning: int = 0
+    """What tells a network the time and noised token vectors; 0 for most."""
 
     @property
     def total(self) -> int:
-        return self.embedding + self.positions + self.layers + self.final_norm + self.head
+        ends = self.embedding + self.positions + self.final_norm + self.head
+        return ends + self.layers + self.conditioning
 
 
 def count_parameters(config: NetConfig) -> Parameters:
@@ -35,7 +39,14 @@ def count_parameters(config: NetConfig) -> Parameters:
         layers=config.layers * block,
         final_norm=norm,
         head=0 if config.tied else config.logit_rows * width,
+        conditioning=_count_conditioning(config),
     )
+
+
+def _count_conditioning(config: NetConfig) -> int:
+    width, latent = config.width, config.latent_width
+    time = width * (TIME_FEATURES + 1) + width * (width + 1) if config.time else 0
+    return time + (0 if latent is None else config.logit_rows * latent + width * (2 * latent + 1))
 
 
 def count_flops(config: NetConfig, length: int, num_logits: int | None = None) -> int:

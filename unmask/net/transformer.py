@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unmask.base.seeds import torch_stream
 from unmask.net.blocks import Block, initialise, make_norm
 from unmask.net.cache import Cache
+from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.rotary import RotaryTables
 from unmask.net.sites import Patch, Taps
@@ -33,6 +34,10 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         if config.positions == "learned":
             self.position = nn.Embedding(config.context, config.width)
+        if config.time:
+            self.time = TimeInput(config)
+        if config.latent_width is not None:
+            self.latents = LatentInput(config)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
         self.head = nn.Linear(config.width, config.logit_rows, bias=False)
@@ -49,27 +54,48 @@ class Transformer(nn.Module):
         real: Real | None = None,
         at: Tensor | None = None,
         cache: Cache | None = None,
+        t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Raw logits, at all positions or at those that `at` names (see `unembed`).
 
         With a `cache` the tokens stand behind those it already holds, and are added to it.
         """
-        x = self.embed(tokens, real, cache)
+        x = self.embed(tokens, real, cache, t)
         x = self.run_layers(x, real=real, cache=cache)
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.unembed(x, at)
 
     def embed(
-        self, tokens: Tokens, real: Real | None = None, cache: Cache | None = None
+        self,
+        tokens: Tokens,
+        real: Real | None = None,
+        cache: Cache | None = None,
+        t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """The residual stream that enters layer 0."""
-        past = cache.length if cache is not None else 0
-        check_length(self.config, past + tokens.shape[1])
-        x = self.taps.at()("embed", self.embedding(tokens))
+        """The residual stream that enters layer 0; `t` is for networks that are told the time."""
+        return self._enter(self.embedding(tokens), real, cache, t)
+
+    def embed_latents(
+        self,
+        z: Float[Tensor, "B L d"],
+        hint: Float[Tensor, "B L d"] | None = None,
+        real: Real | None = None,
+        t: Float[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """The same for noised token vectors, with the last guess at the clean ones as a hint."""
+        return self._enter(self.latents(z, hint), real, None, t)
+
+    def _enter(self, x: Tensor, real: Real | None, cache: Cache | None, t: Tensor | None) -> Tensor:
+        past, length = (cache.length if cache is not None else 0), x.shape[1]
+        check_length(self.config, past + length)
+        x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
-            seen = cache.begin(tokens.shape[1], real) if cache is not None else real
-            x = x + self.position(place(seen, tokens.shape[1], past, tokens.device))
+            seen = cache.begin(length, real) if cache is not None else real
+            x = x + self.position(place(seen, length, past, x.device))
+        if self.config.time:
+            assert t is not None, "this network is told the time: pass t"
+            x = x + self.time(t)
         return x
 
     def run_layers(

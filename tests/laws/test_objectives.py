@@ -1,0 +1,243 @@
+"""Objectives: the peers' formulas on the same draws, gradients, and what may be noised."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.conftest import lively
+from unmask import UserError, preset
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.noise.hybrid import Hybrid
+from unmask.noise.masked import Masked
+from unmask.noise.uniform import Uniform
+from unmask.objectives.batch import Batch, draw_length, draw_times
+from unmask.objectives.causal import next_token_loss
+from unmask.objectives.cross_entropy import weighted_cross_entropy
+from unmask.objectives.discrete import process_loss, round_up
+from unmask.objectives.masked import RECIPES, get_recipe, masked_loss, noise_batch
+from unmask.objectives.vectors import gaussian_loss
+
+V, MASK = 40, 39
+B, L = 6, 10
+
+
+@pytest.fixture
+def net() -> Transformer:
+    return lively(preset("tiny", vocab_size=V)).requires_grad_()
+
+
+@pytest.fixture
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, MASK, (B, L), generator=generator)
+    prompt, length = torch.tensor([3, 1, 4, 2, 5, 3]), torch.tensor([9, 10, 7, 8, 10, 6])
+    return Batch(tokens, prompt, length)
+
+
+T = torch.linspace(0.15, 0.95, B, dtype=torch.float64)
+
+
+def draw_hidden(chance: torch.Tensor) -> torch.Tensor:
+    """The masks that the streams of seed 5 give."""
+    return RowStreams.make(5, B).uniform(L) < chance[:, None]
+
+
+def compute(net, batch, recipe: str, **options) -> torch.Tensor:
+    process = Masked(V - 1, MASK)
+    noised = noise_batch(process, batch, T, RowStreams.make(5, B), get_recipe(recipe), **options)
+    return masked_loss(net, process, batch, noised)[0]
+
+
+def cross_entropies(net, batch, hidden: torch.Tensor) -> torch.Tensor:
+    logits = net(torch.where(hidden, MASK, batch.tokens)).double()
+    logits = torch.where(torch.arange(V) == MASK, -torch.inf, logits)
+    return F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
+
+
+def test_smdm(net, batch):
+    p = (1 - 1e-3) * T + 1e-3
+    hidden = draw_hidden(p)
+    expected = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
+    torch.testing.assert_close(compute(net, batch, "smdm").double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_smdm_sft(net, batch):
+    p = (1 - 1e-3) * T + 1e-3
+    hidden = draw_hidden(p) & ~batch.is_prompt()
+    total = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum()
+    expected = total / (B * L - batch.prompt_length.sum())
+    found = compute(net, batch, "smdm_sft", response_only=True)
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_llada(net, batch):
+    p = (1 - 1e-3) * T + 1e-3
+    hidden = draw_hidden(p) & ~batch.is_prompt() & ~batch.is_filling()
+    answer = (batch.length - batch.prompt_length)[:, None]
+    terms = torch.where(hidden, cross_entropies(net, batch, hidden) / p[:, None] / answer, 0.0)
+    found = compute(net, batch, "llada", response_only=True, noise_filling=False)
+    torch.testing.assert_close(found.double(), terms.sum() / B, atol=1e-6, rtol=1e-6)
+
+
+def test_mdlm(net, batch):
+    hidden = draw_hidden((1 - 1e-3) * T) & ~batch.is_filling()
+    terms = (cross_entropies(net, batch, hidden) / T[:, None])[hidden].sum()
+    found = compute(net, batch, "mdlm", noise_filling=False)
+    expected = terms / (~batch.is_filling()).sum()
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_bound_is_the_process(net, batch):
+    hidden = draw_hidden(T)
+    xt = torch.where(hidden, MASK, batch.tokens)
+    expected = Masked(V - 1, MASK).nll(net(xt).double(), batch.tokens, xt, T[:, None]).sum() / B
+    torch.testing.assert_close(
+        compute(net, batch, "bound").double(), expected, atol=1e-6, rtol=1e-6
+    )
+    loss, terms = process_loss(net, Masked(V - 1, MASK), batch, T, RowStreams.make(5, B))
+    torch.testing.assert_close(loss.double() * L, expected, atol=1e-5, rtol=1e-5)
+    assert terms.shape == (B, L) and (terms[~hidden] == 0).all()
+
+
+def test_unknown_recipe():
+    with pytest.raises(UserError, match="masked objective 'smdn' is unknown: did you mean 'smdm'"):
+        get_recipe("smdn")
+    assert set(RECIPES) == {"bound", "smdm", "smdm_sft", "llada", "mdlm"}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 4096])
+@pytest.mark.parametrize("forbidden", [None, 4])
+def test_chunked_cross_entropy_is_cross_entropy(chunk, forbidden):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(23, 8, dtype=torch.float64, generator=generator, requires_grad=True)
+    head = torch.randn(5, 8, dtype=torch.float64, generator=generator, requires_grad=True)
+    targets = torch.randint(0, 4, (23,), generator=generator)
+    weights = torch.rand(23, dtype=torch.float64, generator=generator)
+    loss, nll = weighted_cross_entropy(x, head, targets, weights, forbidden, chunk)
+    found = torch.autograd.grad(2.5 * loss, (x, head))
+    logits = x @ head.T
+    if forbidden is not None:
+        logits = torch.where(torch.arange(5) == forbidden, -torch.inf, logits)
+    plain = F.cross_entropy(logits, targets, reduction="none")
+    expected = torch.autograd.grad(2.5 * (plain * weights).sum(), (x, head))
+    torch.testing.assert_close(nll, plain.detach())
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            weighted_cross_entropy(x, head, targets, weights)[1].shape, nll.shape
+        )
+
+
+def test_masked_gradients_are_those_of_the_plain_way(net, batch):
+    loss = compute(net, batch, "smdm")
+    found = torch.autograd.grad(loss, list(net.parameters()))
+    p = (1 - 1e-3) * T + 1e-3
+    hidden = draw_hidden(p)
+    plain = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
+    expected = torch.autograd.grad(plain, list(net.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+
+
+def test_a_row_is_noised_the_same_in_any_batch(batch):
+    process, recipe = Masked(V - 1, MASK), get_recipe("smdm")
+    whole = noise_batch(process, batch, T, RowStreams.make(5, B), recipe, drop_prompt=0.5)
+    one = Batch(batch.tokens[2:3], batch.prompt_length[2:3], batch.length[2:3])
+    alone = noise_batch(process, one, T[2:3], RowStreams.make(5, [2]), recipe, drop_prompt=0.5)
+    assert torch.equal(whole.xt[2:3], alone.xt)
+
+
+def test_prompts_are_dropped_whole(batch):
+    process, recipe = Masked(V - 1, MASK), get_recipe("smdm_sft")
+    many = Batch(batch.tokens[:1].expand(400, L), torch.full((400,), 3))
+    t = torch.full((400,), 0.3, dtype=torch.float64)
+    noised = noise_batch(
+        process, many, t, RowStreams.make(0, 400), recipe, response_only=True, drop_prompt=0.25
+    )
+    masked = (noised.xt[:, :3] == MASK).sum(-1)
+    assert set(masked.tolist()) == {0, 3} and 0.17 < (masked == 3).double().mean() < 0.33
+    assert not noised.hidden[:, :3].any(), "a dropped prompt is not predicted"
+
+
+def test_nothing_to_noise(net, batch):
+    full = Batch(batch.tokens, torch.full((B,), L), batch.length)
+    with pytest.raises(UserError, match="nothing to noise: every position is prompt or filling"):
+        compute(net, full, "smdm_sft", response_only=True)
+    with pytest.raises(UserError, match="clean tokens hold the mask id 39"):
+        compute(net, Batch(torch.full((B, L), MASK)), "smdm")
+
+
+def test_antithetic_times_spread_evenly_over_ranks():
+    whole = draw_times(RowStreams.make(1, 1), 8)
+    assert torch.equal((whole * 8).long().sort().values, torch.arange(8))
+    halves = [draw_times(RowStreams.make(1, 1), 4, first=first, total=8) for first in (0, 4)]
+    torch.testing.assert_close(torch.cat(halves), whole)
+    free = draw_times(RowStreams.make(1, 1), 8, antithetic=False)
+    assert ((free > 0) & (free < 1)).all() and len(set(free.tolist())) == 8
+
+
+def test_stochastic_length(batch):
+    lengths = [
+        draw_length(batch, 0.5, RowStreams.make(seed, 1)).tokens.shape[1] for seed in range(400)
+    ]
+    cut = [length for length in lengths if length < L]
+    assert 120 < len(cut) < 250 and set(lengths) == set(range(1, L + 1))
+    assert draw_length(batch, 0.0, RowStreams.make(0, 1)) is batch
+
+
+@pytest.mark.parametrize(
+    "process",
+    [Uniform(V - 1), Hybrid(V - 1), Masked(V - 1, MASK)],
+    ids=["uniform", "hybrid", "masked"],
+)
+@pytest.mark.parametrize("num_steps", [None, 7])
+@pytest.mark.parametrize("timed", [False, True])
+def test_every_process_trains(process, num_steps, timed, batch):
+    """A few steps of each make its loss on the same draws smaller."""
+    net = Transformer(preset("tiny", vocab_size=V, time=timed))
+    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        loss, _ = process_loss(net, process, batch, T, RowStreams.make(3, B), num_steps=num_steps)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("form", ["bound", "cdcd"])
+def test_gaussian_trains(form, batch):
+    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
+    net = Transformer(config)
+    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        loss, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), form=form)
+        assert terms.shape == (B, L)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_next_token(batch):
+    net = lively(preset("tiny", vocab_size=V, causal=True))
+    loss, _ = next_token_loss(net, batch)
+    plain = F.cross_entropy(net(batch.tokens)[:, :-1].transpose(1, 2), batch.tokens[:, 1:])
+    torch.testing.assert_close(loss, plain)
+    answers, nll = next_token_loss(net, batch, response_only=True, learn_filling=False)
+    assert len(nll) == int((batch.length - batch.prompt_length).sum())
+    torch.testing.assert_close(answers, nll.mean())
+    with pytest.raises(UserError, match="this network sees the next token"):
+        next_token_loss(lively(preset("tiny", vocab_size=V)), batch)
+
+
+def test_steps_of_time():
+    t = torch.tensor([0.0, 0.1, 0.25, 0.999], dtype=torch.float64)
+    assert round_up(t, 4).tolist() == [0.25, 0.25, 0.5, 1.0]
+    with pytest.raises(UserError, match="0 noise steps were asked for"):
+        round_up(t, 0)

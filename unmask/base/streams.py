@@ -1,0 +1,71 @@
+"""Random numbers row by row: what a row draws does not depend on the batch it is in.
+
+Counter-based: the n-th number of a row is a hash of the row's key and n (SplitMix64, Steele et al.
+2014), computed for all rows at once, and the same to the bit on every device.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.seeds import derive_seed
+
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX_2 = 0x94D049BB133111EB - 2**64
+
+
+class RowStreams:
+    """One stream of random numbers for each row of a batch; every draw moves all of them on."""
+
+    def __init__(self, keys: Int[Tensor, "B"]):
+        self.keys = keys
+        self.drawn = 0
+
+    @classmethod
+    def make(
+        cls, seed: int, rows: Sequence[object] | int, device: torch.device | str = "cpu"
+    ) -> "RowStreams":
+        """Streams for the named rows (or rows 0, 1, …) under a seed."""
+        names = range(rows) if isinstance(rows, int) else rows
+        keys = [derive_seed(seed, "row", name) for name in names]
+        return cls(torch.tensor(keys, dtype=torch.long, device=device))
+
+    @property
+    def rows(self) -> int:
+        return len(self.keys)
+
+    def uniform(self, *shape: int) -> Float[Tensor, "B *shape"]:
+        """Numbers strictly between 0 and 1, in float64."""
+        count = math.prod(shape)
+        places = torch.arange(self.drawn + 1, self.drawn + count + 1, device=self.keys.device)
+        self.drawn += count
+        bits = _mix(self.keys[:, None] + places * _GAMMA)
+        # The upper 52 bits and a half: float64 holds it exactly, and neither end is ever drawn.
+        return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).view(self.rows, *shape)
+
+    def normal(self, *shape: int) -> Float[Tensor, "B *shape"]:
+        """Standard normal numbers, in float64."""
+        return torch.special.ndtri(self.uniform(*shape))
+
+    def gumbel(self, *shape: int) -> Float[Tensor, "B *shape"]:
+        """Standard Gumbel numbers, in float64: float32 would cut off their tail."""
+        return -torch.log(-torch.log(self.uniform(*shape)))
+
+    def below(self, limit: int, *shape: int) -> Int[Tensor, "B *shape"]:
+        """Whole numbers from 0 up to, not including, `limit`."""
+        return (self.uniform(*shape) * limit).long().clamp(max=limit - 1)
+
+
+def _shift(bits: Tensor, places: int) -> Tensor:
+    """A shift to the right that fills with zeros, which torch has for signed numbers only."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shift(bits, 30)) * _MIX_1
+    bits = (bits ^ _shift(bits, 27)) * _MIX_2
+    return bits ^ _shift(bits, 31)

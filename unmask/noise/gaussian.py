@@ -1,0 +1,99 @@
+"""Gaussian noise on token vectors: z_t = sqrt(alpha_t) e(x0) + sqrt(1 - alpha_t) eps.
+
+Li et al. 2022 (Diffusion-LM, arXiv 2205.14217), Gulrajani and Hashimoto 2023 (Plaid, 2305.18619),
+Dieleman et al. 2022 (CDCD, 2211.15089). The network predicts a distribution over tokens; the mean
+vector under it is the denoised estimate. The signal-to-noise ratio is alpha / (1 - alpha).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.streams import RowStreams
+from unmask.noise.process import check_tokens, check_vocabulary
+from unmask.noise.schedules import Schedule, Sigmoid, check_schedule, check_times
+
+Times = Float[Tensor, "*B"]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Noise on the vectors of a table, one row a token."""
+
+    table: Float[Tensor, "V d"]
+    schedule: Schedule = field(default_factory=Sigmoid)
+
+    def __post_init__(self) -> None:
+        check_vocabulary(len(self.table))
+        check_schedule(self.schedule)
+
+    def corrupt(
+        self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams
+    ) -> Float[Tensor, "B L d"]:
+        """z_t of every token."""
+        check_times(t)
+        check_tokens(x0, len(self.table))
+        clean = self.table[x0]
+        noise = streams.normal(*clean.shape[1:]).to(clean.dtype)
+        return self._signal(t) * clean + self._noise(t) * noise
+
+    def prior(self, length: int, streams: RowStreams) -> Float[Tensor, "B L d"]:
+        """z_1: pure noise."""
+        return streams.normal(length, self.table.shape[1]).to(self.table.dtype)
+
+    def denoise(self, logits: Float[Tensor, "*S V"], clamp: bool = False) -> Float[Tensor, "*S d"]:
+        """The mean vector under the prediction; clamped, the token vector nearest to it."""
+        mean = logits.softmax(-1) @ self.table
+        return self.table[self.nearest(mean)] if clamp else mean
+
+    def nearest(self, vectors: Float[Tensor, "*S d"]) -> Int[Tensor, "*S"]:
+        """The token whose vector is nearest."""
+        return torch.cdist(vectors.flatten(0, -2), self.table).argmin(-1).view(vectors.shape[:-1])
+
+    def nll(
+        self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], t: Times
+    ) -> Float[Tensor, "*S"]:
+        """The integrand -SNR'(t)/2 |e(x0) - e_hat|^2 of the bound, in nats a token."""
+        check_times(t)
+        # -SNR' = -alpha' / (1 - alpha)^2
+        rate = self.schedule.weight(t) / self.schedule.noised(t)
+        return 0.5 * rate * (self.table[x0] - self.denoise(logits)).square().sum(-1)
+
+    def reconstruct(self, z0: Float[Tensor, "*S d"], x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """-log p(x0 | z_0): which token vector, noised a little, gave z_0."""
+        t = torch.zeros((), dtype=z0.dtype, device=z0.device)
+        distances = (z0[..., None, :] - self._signal(t) * self.table).square().sum(-1)
+        logp = (-0.5 * distances / self.schedule.noised(t)).log_softmax(-1)
+        return -logp.gather(-1, x0[..., None])[..., 0]
+
+    def prior_kl(self, x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """KL(q(z_1 | x0) || N(0, 1)): what is left of the token at t = 1."""
+        t = torch.ones((), dtype=self.table.dtype, device=self.table.device)
+        alpha, noised = self.schedule.alpha(t), self.schedule.noised(t)
+        spread = 0.5 * (noised - 1 - noised.log()) * self.table.shape[1]
+        return 0.5 * alpha * self.table[x0].square().sum(-1) + spread
+
+    def posterior(
+        self,
+        logits: Float[Tensor, "*S V"],
+        zt: Float[Tensor, "*S d"],
+        t: Times,
+        s: Times,
+        clamp: bool = False,
+    ) -> tuple[Float[Tensor, "*S d"], Float[Tensor, "*S 1"]]:
+        """Mean and standard deviation of z_s given z_t, s < t, under the network's prediction."""
+        check_times(t, s)
+        clean = self.denoise(logits, clamp)
+        keep = self._signal(t) / self._signal(s)
+        noised_t, noised_s = (self.schedule.noised(time)[..., None] for time in (t, s))
+        added = (noised_t - keep.square() * noised_s).clamp(min=0)
+        mean = (keep * noised_s * zt + self._signal(s) * added * clean) / noised_t
+        return mean, (added * noised_s / noised_t).sqrt()
+
+    def _signal(self, t: Times) -> Tensor:
+        return self.schedule.alpha(t)[..., None].sqrt()
+
+    def _noise(self, t: Times) -> Tensor:
+        return self.schedule.noised(t)[..., None].sqrt()

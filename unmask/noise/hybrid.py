@@ -1,0 +1,142 @@
+"""Hybrid noise: partly mask, partly uniform, the mask's share growing with time.
+
+von Rütte et al. 2025 (GIDD, arXiv 2503.04482). At time t a token is clean with probability alpha_t,
+else a mask (share m_t) or a uniform draw. Because a draw can happen at any time, a mask can turn
+into a token and a token into a mask in both directions of time: what was written can be corrected.
+Share 1 throughout is masked noise, share 0 uniform noise. The network predicts x0 at a position
+from the other positions, as for uniform noise.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+from unmask.noise.process import Times, check_tokens, check_vocabulary
+from unmask.noise.rates import bound_rate
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Tokens 0 … num_tokens - 1, and the mask right behind them."""
+
+    num_tokens: int
+    schedule: Schedule = field(default_factory=Linear)
+    share_start: float = 0.0
+    share_stop: float = 1.0
+    """Share of the mask in the noise at t = 0 and t = 1; a straight line in between."""
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.num_tokens)
+        check_schedule(self.schedule)
+        if not 0 <= self.share_start <= self.share_stop <= 1:
+            raise UserError(
+                f"the mask's share runs from {self.share_start} to {self.share_stop}, expected it "
+                "to grow within 0 to 1."
+            )
+        grid = torch.linspace(0, 1, 1001, dtype=torch.float64)[1:-1]
+        if (self._rate(grid, mask=False) < -1e-9).any():
+            raise UserError(
+                f"the mask's share grows faster than {type(self.schedule).__name__} noises tokens, "
+                "so that uniform noise would have to vanish again: start it higher or end it lower."
+            )
+
+    @property
+    def mask_id(self) -> int:
+        return self.num_tokens
+
+    @property
+    def num_states(self) -> int:
+        return self.num_tokens + 1
+
+    def share(self, t: Times) -> Tensor:
+        """The share of the mask in the noise at t."""
+        return self.share_start + (self.share_stop - self.share_start) * t
+
+    def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
+        check_times(t)
+        check_tokens(x0, self.num_tokens, self.mask_id)
+        noised = streams.uniform(*x0.shape[1:]) < self.schedule.noised(t.double())
+        return torch.where(
+            noised, self._draw_noise(self.share(t.double()), x0.shape[1], streams), x0
+        )
+
+    def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
+        share = torch.full((streams.rows, 1), self.share_stop, device=streams.keys.device)
+        return self._draw_noise(share, length, streams)
+
+    def _draw_noise(self, share: Tensor, length: int, streams: RowStreams) -> Tensor:
+        hidden = streams.uniform(length) < share
+        return torch.where(hidden, self.mask_id, streams.below(self.num_tokens, length))
+
+    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
+        return torch.ones_like(xt, dtype=torch.bool)
+
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+        """log x_theta over the tokens; the mask is impossible."""
+        return logits[..., : self.num_tokens].log_softmax(-1)
+
+    def nll(
+        self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
+    ) -> Float[Tensor, "*S"]:
+        check_times(t)
+        check_tokens(x0, self.num_tokens, self.mask_id)
+        t = t.expand(x0.shape)
+        is_mask = xt == self.mask_id
+        return bound_rate(
+            self.predict(logits),
+            x0,
+            xt,
+            self.schedule.alpha(t),
+            self._floor(t, mask=False),
+            torch.where(is_mask, self._floor(t, mask=True), self._floor(t, mask=False)),
+            torch.where(is_mask, self._rate(t, mask=True), self._rate(t, mask=False)),
+        )
+
+    def _floor(self, t: Times, mask: bool) -> Tensor:
+        """beta_t pi_t of one state: the mask's, or that of any single token."""
+        share = self.share(t)
+        return self.schedule.noised(t) * (share if mask else (1 - share) / self.num_tokens)
+
+    def _rate(self, t: Times, mask: bool) -> Tensor:
+        """Rate of entering the state: (beta pi)' - (alpha' / alpha) beta pi, never below 0."""
+        growth = self.share_stop - self.share_start
+        part, slope = (self.share(t), growth) if mask else (1 - self.share(t), -growth)
+        alpha, dalpha = self.schedule.alpha(t).clamp(min=1e-12), self.schedule.dalpha(t)
+        # beta' - (alpha'/alpha) beta = -alpha'/alpha, as beta = 1 - alpha.
+        rate = -dalpha / alpha * part + self.schedule.noised(t) * slope
+        return rate if mask else rate / self.num_tokens
+
+    def posterior(
+        self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(self.predict(logits).exp(), xt, t, s)
+
+    def true_posterior(
+        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(F.one_hot(x0, self.num_tokens).to(t.dtype), xt, t, s)
+
+    def _step_back(self, p: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
+        """q(z_s | z_t, x) ∝ (alpha_ts [z_s = z_t] + c(z_t)) (alpha_s x + beta_s pi_s)."""
+        check_times(t, s)
+        alpha_s = self.schedule.alpha(s)
+        keep = self.schedule.alpha(t) / alpha_s.clamp(min=1e-30)
+        is_mask = xt == self.mask_id
+        floors = {
+            time: torch.where(is_mask, self._floor(at, mask=True), self._floor(at, mask=False))
+            for time, at in (("s", s), ("t", t))
+        }
+        enter = (floors["t"] - keep * floors["s"]).clamp(min=0)
+        is_xt = F.one_hot(xt, self.num_states).to(p.dtype)
+        stay = keep[..., None] * is_xt + enter[..., None]
+        tokens = alpha_s[..., None] * p + self._floor(s, mask=False)[..., None]
+        mask = self._floor(s, mask=True)[..., None].expand_as(tokens[..., :1])
+        # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
+        joint = stay * torch.cat((tokens, mask), -1) + torch.finfo(p.dtype).tiny * is_xt
+        return (joint / joint.sum(-1, keepdim=True)).log()

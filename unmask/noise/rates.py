@@ -1,0 +1,55 @@
+"""The continuous-time bound of processes that mix a token with a fixed distribution.
+
+At time t such a process is q(j | x) = alpha [j = x] + floor_j, with a floor that is the same for
+all tokens. A state i is entered at the rate rho_i from anywhere. For a network that predicts
+x_theta, with q_theta(j) = alpha x_theta(j) + floor_j, the bound's integrand at z_t = i is (Campbell
+et al. 2022, arXiv 2205.14987, applied to these rates)
+
+    rho_i [ 1/q_theta(i) - 1/q(i) + ( KL(q || q_theta) + log(q_theta(i) / q(i)) ) / q(i) ].
+
+For uniform noise this is UDLM's equation (Schiff et al. 2024, arXiv 2412.10193), for mixed noise
+GIDD's (von Rütte et al. 2025, arXiv 2503.04482). The KL needs, beside two gathers, only the sum
+over the vocabulary of log q_theta, as DUO computes it (Sahoo et al. 2025, arXiv 2506.10892).
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_LEAST = 1e-12
+"""Below this a probability stands for 0, so that no logarithm or quotient is infinite."""
+
+
+def bound_rate(
+    logp: Float[Tensor, "*S V"],
+    x0: Int[Tensor, "*S"],
+    zt: Int[Tensor, "*S"],
+    alpha: Tensor,
+    token_floor: Tensor,
+    state_floor: Tensor,
+    rate: Tensor,
+) -> Float[Tensor, "*S"]:
+    """The integrand, in nats a token; `state_floor` and `rate` are the floor and rho of z_t.
+
+    `logp` is the prediction over the tokens alone; a z_t past them (the mask) is no token.
+    """
+    floor = token_floor.double().clamp(min=_LEAST)
+    alpha = alpha.double().clamp(min=_LEAST)
+    # Over the vocabulary in the network's own number format, what remains in float64.
+    scale = (alpha / floor).to(logp.dtype)
+    raised = torch.log1p(scale[..., None] * logp.exp()).sum(-1).double()
+    theta_x0 = _pick(logp, x0)
+    # KL = sum_j q_j log(q_j / q_theta_j): floor everywhere, alpha more at x0.
+    kl = alpha * torch.log1p(alpha / floor) - floor * raised
+    kl = kl - alpha * torch.log1p(alpha * theta_x0 / floor) + floor * torch.log1p(alpha / floor)
+
+    is_token = zt < logp.shape[-1]
+    theta_i = torch.where(is_token, _pick(logp, torch.where(is_token, zt, 0)), 0.0)
+    here = state_floor.double().clamp(min=_LEAST)
+    q_i, q_theta_i = here + alpha * (zt == x0), here + alpha * theta_i
+    terms = (q_i - q_theta_i) / (q_theta_i * q_i) + (kl + torch.log(q_theta_i / q_i)) / q_i
+    return (rate.double() * terms).clamp(min=0).to(logp.dtype)
+
+
+def _pick(logp: Tensor, index: Tensor) -> Tensor:
+    return logp.gather(-1, index[..., None])[..., 0].exp().double()

@@ -1,0 +1,222 @@
+"""Schedules: alpha_t, the probability that a token is still clean at time t, and its weight.
+
+Each has closed forms: the weight w_t = -alpha'_t / (1 - alpha_t) is 0/0 at t = 0 and loses its
+digits near t = 1 when it is computed from alpha.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError, suggest
+
+
+class Schedule(Protocol):
+    """A keep probability that falls with time."""
+
+    def alpha(self, t: Tensor) -> Tensor:
+        """The probability that a token is clean at t."""
+        ...
+
+    def noised(self, t: Tensor) -> Tensor:
+        """p_t = 1 - alpha_t, accurate where it is small."""
+        ...
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        """The slope of alpha, never above 0."""
+        ...
+
+    def weight(self, t: Tensor) -> Tensor:
+        """w_t = -alpha'_t / (1 - alpha_t), the rate at which a noised token is un-noised."""
+        ...
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """alpha = 1 - t^n."""
+
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.power > 0:
+            raise UserError(
+                f"a polynomial schedule of power {self.power} does not fall from 1 to 0: "
+                "use a power above 0."
+            )
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return 1 - t**self.power
+
+    def noised(self, t: Tensor) -> Tensor:
+        return t**self.power
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return -self.power * t ** (self.power - 1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        return self.power / t
+
+
+@dataclass(frozen=True)
+class Linear(Polynomial):
+    """alpha = 1 - t; MDLM calls it log-linear."""
+
+    power: float = 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """alpha = 1 - cos(pi/2 (1 - t)), so that 1 - alpha = sin(pi/2 t)."""
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return 2 * torch.sin(math.pi / 4 * (1 - t)) ** 2
+
+    def noised(self, t: Tensor) -> Tensor:
+        return torch.sin(math.pi / 2 * t)
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return -math.pi / 2 * torch.sin(math.pi / 2 * (1 - t))
+
+    def weight(self, t: Tensor) -> Tensor:
+        return -self.dalpha(t) / self.noised(t)
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """alpha = exp(-sigma), sigma = sigma_min^(1-t) sigma_max^t (SEDD).
+
+    Its ends are open: alpha_0 = exp(-sigma_min) < 1 and alpha_1 = exp(-sigma_max) > 0. A bound
+    under it needs the reconstruction at t = 0; what is left of the token at t = 1 is the prior's
+    error.
+    """
+
+    sigma_min: float = 1e-3
+    sigma_max: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma_min < self.sigma_max:
+            raise UserError(
+                f"a geometric schedule from sigma {self.sigma_min} to {self.sigma_max} does not "
+                "grow: expected 0 < sigma_min < sigma_max."
+            )
+
+    def sigma(self, t: Tensor) -> Tensor:
+        return self.sigma_min ** (1 - t) * self.sigma_max**t
+
+    def dsigma(self, t: Tensor) -> Tensor:
+        return self.sigma(t) * math.log(self.sigma_max / self.sigma_min)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.exp(-self.sigma(t))
+
+    def noised(self, t: Tensor) -> Tensor:
+        return -torch.expm1(-self.sigma(t))
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return -self.dsigma(t) * self.alpha(t)
+
+    def weight(self, t: Tensor) -> Tensor:
+        return self.dsigma(t) / torch.expm1(self.sigma(t))
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """alpha = sigmoid(log-SNR), the log-SNR falling in a straight line: for Gaussian noise.
+
+    alpha / (1 - alpha) is the signal-to-noise ratio of sqrt(alpha) e + sqrt(1 - alpha) eps.
+    """
+
+    start: float = 10.0
+    stop: float = -10.0
+
+    def __post_init__(self) -> None:
+        if not self.start > self.stop:
+            raise UserError(
+                f"a log-SNR from {self.start} to {self.stop} does not fall: expected start > stop."
+            )
+
+    def log_snr(self, t: Tensor) -> Tensor:
+        return self.start + (self.stop - self.start) * t
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(self.log_snr(t))
+
+    def noised(self, t: Tensor) -> Tensor:
+        return torch.sigmoid(-self.log_snr(t))
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return (self.stop - self.start) * self.alpha(t) * self.noised(t)
+
+    def weight(self, t: Tensor) -> Tensor:
+        return (self.start - self.stop) * self.alpha(t)
+
+
+class Learned(nn.Module):
+    """1 - alpha is a learned mixture of powers of t: monotone and with exact ends by construction.
+
+    For the masked process the bound does not depend on the schedule, only its variance does.
+    """
+
+    powers: Tensor
+
+    def __init__(self, powers: Sequence[float] = (0.5, 1.0, 2.0, 4.0, 8.0)):
+        super().__init__()
+        self.register_buffer("powers", torch.tensor(powers, dtype=torch.float64))
+        self.scores = nn.Parameter(torch.zeros(len(powers), dtype=torch.float64))
+
+    def _sum(self, t: Tensor, factor: Tensor, drop: int = 0) -> Tensor:
+        shares = self.scores.softmax(0) * factor
+        return (shares * t.double()[..., None] ** (self.powers - drop)).sum(-1).to(t.dtype)
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return 1 - self.noised(t)
+
+    def noised(self, t: Tensor) -> Tensor:
+        return self._sum(t, torch.ones_like(self.scores))
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return -self._sum(t, self.powers, drop=1)
+
+    def weight(self, t: Tensor) -> Tensor:
+        return self._sum(t, self.powers) / self.noised(t) / t
+
+
+SCHEDULES = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "polynomial": Polynomial,
+    "geometric": Geometric,
+    "sigmoid": Sigmoid,
+    "learned": Learned,
+}
+
+
+def make_schedule(name: str, **settings: Any) -> Schedule:
+    """The schedule of that name."""
+    if name not in SCHEDULES:
+        raise UserError(f"schedule {name!r} is unknown: {suggest(name, SCHEDULES)}")
+    return SCHEDULES[name](**settings)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise unless alpha stays in [0, 1] and never rises; looked at on a grid."""
+    with torch.no_grad():
+        alpha = schedule.alpha(torch.linspace(0, 1, 1001, dtype=torch.float64))
+    if not ((alpha >= -1e-9) & (alpha <= 1 + 1e-9)).all() or (alpha.diff() > 1e-9).any():
+        raise UserError(
+            f"the schedule {type(schedule).__name__} is not monotone: alpha must fall from at most "
+            "1 at t = 0 to at least 0 at t = 1."
+        )
+
+
+def check_times(*times: Tensor) -> None:
+    """Raise unless all times lie in [0, 1]."""
+    for t in times:
+        if not ((t >= 0) & (t <= 1)).all():
+            raise UserError(
+                f"times run from {float(t.min()):g} to {float(t.max()):g}, expected 0 to 1."
+            )

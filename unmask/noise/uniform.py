@@ -1,0 +1,93 @@
+"""Uniform noise: a token keeps its value or is drawn anew from all of them.
+
+Schiff et al. 2024 (UDLM, arXiv 2412.10193), Sahoo et al. 2025 (DUO, 2506.10892), Austin et al. 2021
+(D3PM, 2107.03006). The network predicts x0 at a position from the OTHER positions: the bound's
+optimum is p(x0_l | z_t without position l). A network that was trained by plain cross-entropy
+predicts p(x0_l | z_t) instead and needs the mixture form (`mixture=True`).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.streams import RowStreams
+from unmask.noise.process import Times, check_tokens, check_vocabulary, log_linear
+from unmask.noise.rates import bound_rate
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Tokens 0 … num_tokens - 1; there is no mask."""
+
+    num_tokens: int
+    schedule: Schedule = field(default_factory=Linear)
+    mixture: bool = False
+    """Whether the network predicts p(x0_l | z_t), its own position seen (D3PM's form)."""
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.num_tokens)
+        check_schedule(self.schedule)
+
+    @property
+    def num_states(self) -> int:
+        return self.num_tokens
+
+    def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
+        check_times(t)
+        check_tokens(x0, self.num_tokens)
+        redrawn = streams.uniform(*x0.shape[1:]) < self.schedule.noised(t.double())
+        return torch.where(redrawn, streams.below(self.num_tokens, *x0.shape[1:]), x0)
+
+    def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
+        return streams.below(self.num_tokens, length)
+
+    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
+        return torch.ones_like(xt, dtype=torch.bool)
+
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+        """log x_theta over the tokens; rows past them, such as a mask's, are impossible."""
+        return logits[..., : self.num_tokens].log_softmax(-1)
+
+    def nll(
+        self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
+    ) -> Float[Tensor, "*S"]:
+        check_times(t)
+        check_tokens(x0, self.num_tokens)
+        logp = self._leave_own_out(self.predict(logits), xt, t)
+        alpha = self.schedule.alpha(t).expand(x0.shape)
+        floor = (self.schedule.noised(t) / self.num_tokens).expand(x0.shape)
+        rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha.clamp(min=1e-12))
+        return bound_rate(logp, x0, xt, alpha, floor, floor, rate)
+
+    def posterior(
+        self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(self._leave_own_out(self.predict(logits), xt, t), xt, t, s)
+
+    def _leave_own_out(self, logp: Tensor, xt: Tensor, t: Times) -> Tensor:
+        """x_theta from the prediction: p(x0 | z_t) is divided by what position l says itself."""
+        if not self.mixture:
+            return logp
+        kept = self.schedule.alpha(t)[..., None] * F.one_hot(xt, self.num_tokens)
+        said = kept + self.schedule.noised(t)[..., None] / self.num_tokens
+        return (logp - said.clamp(min=1e-30).log()).log_softmax(-1)
+
+    def true_posterior(
+        self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
+    ) -> Float[Tensor, "*S N"]:
+        return self._step_back(F.one_hot(x0, self.num_tokens).to(t.dtype).log(), xt, t, s)
+
+    def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
+        """q(z_s | z_t, x) ∝ q(z_t | z_s) q(z_s | x), which is UDLM's equation factored."""
+        check_times(t, s)
+        alpha_s, alpha_t = (self.schedule.alpha(time)[..., None] for time in (s, t))
+        keep = alpha_t / alpha_s.clamp(min=1e-30)
+        is_xt = F.one_hot(xt, self.num_tokens).to(logp.dtype)
+        stay = keep * is_xt + (1 - keep) / self.num_tokens
+        come = log_linear(logp, alpha_s, self.schedule.noised(s)[..., None] / self.num_tokens)
+        # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
+        return (stay.log() + come.clamp(min=-1e6)).log_softmax(-1)

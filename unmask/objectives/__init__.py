@@ -1,0 +1,1 @@
+"""What is minimised in training, and how likely a text is under a trained model."""

@@ -1,0 +1,90 @@
+"""A batch of rows to learn from, the times they are noised at, and which positions count."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens; fine-tuning rows know where their prompt ends and their filling starts."""
+
+    tokens: Int[Tensor, "B L"]
+    prompt_length: Int[Tensor, "B"] | None = None
+    length: Int[Tensor, "B"] | None = None
+
+    @property
+    def places(self) -> Int[Tensor, "L"]:
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device)
+
+    def is_prompt(self) -> Bool[Tensor, "B L"]:
+        """True on the prompt of each row."""
+        if self.prompt_length is None:
+            return torch.zeros_like(self.tokens, dtype=torch.bool)
+        return self.places < self.prompt_length[:, None]
+
+    def is_filling(self) -> Bool[Tensor, "B L"]:
+        """True on what was added behind a row's own tokens."""
+        if self.length is None:
+            return torch.zeros_like(self.tokens, dtype=torch.bool)
+        return self.places >= self.length[:, None]
+
+    def truncate(self, length: int) -> "Batch":
+        """The first `length` positions of every row."""
+        return Batch(self.tokens[:, :length])
+
+
+def draw_times(
+    streams: RowStreams,
+    batch: int,
+    antithetic: bool = True,
+    first: int = 0,
+    total: int | None = None,
+) -> Float[Tensor, "B"]:
+    """Times in (0, 1), one a row, in float64.
+
+    Antithetic ones share a single draw u: row i of `total` has (u + i / total) mod 1, so that the
+    rows of a step, over all ranks and accumulated batches, spread evenly. `first` is the number of
+    this batch's first row among them. The streams must have one row, the step's.
+    """
+    if not antithetic:
+        return streams.uniform(batch)[0]
+    places = torch.arange(first, first + batch, device=streams.keys.device)
+    return (streams.uniform(1)[0] + places / (total or batch)) % 1.0
+
+
+def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
+    """True where a position may be noised; a batch without any such position is an error."""
+    may = torch.ones_like(batch.tokens, dtype=torch.bool)
+    if response_only:
+        may &= ~batch.is_prompt()
+    if not noise_filling:
+        may &= ~batch.is_filling()
+    if not may.any():
+        raise UserError(
+            "the batch has nothing to noise: every position is prompt or filling; give rows with a "
+            "response, or noise prompts too."
+        )
+    return may
+
+
+def drop_prompts(
+    batch: Batch, xt: Tensor, mask_id: int, chance: float, streams: RowStreams
+) -> Tensor:
+    """x_t with whole prompts masked, each with the given chance: training for standard guidance."""
+    if not chance:
+        return xt
+    dropped = streams.uniform(1) < chance
+    return torch.where(dropped & batch.is_prompt(), mask_id, xt)
+
+
+def draw_length(batch: Batch, chance: float, streams: RowStreams) -> Batch:
+    """With the given chance, the batch cut to a length drawn evenly: SMDM's stochastic length."""
+    if chance and float(streams.uniform(1)) < chance:
+        return batch.truncate(1 + int(streams.below(batch.tokens.shape[1], 1)))
+    return batch

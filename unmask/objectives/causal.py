@@ -1,0 +1,26 @@
+"""Next-token cross-entropy: the objective of the autoregressive twin."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.transformer import Transformer
+from unmask.objectives.batch import Batch, choose_noised
+from unmask.objectives.cross_entropy import weighted_cross_entropy
+
+
+def next_token_loss(
+    net: Transformer, batch: Batch, response_only: bool = False, learn_filling: bool = True
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """Nats a token, and the cross-entropies (no gradient), of every token but a row's first."""
+    if not net.config.causal:
+        raise UserError("this network sees the next token: next-token loss needs a causal one.")
+    wanted = choose_noised(batch, response_only, learn_filling)
+    wanted = wanted & (batch.places > 0)
+    x = net.run_layers(net.embed(batch.tokens))
+    before = wanted.roll(-1, dims=1)
+    rows = net.norm(x[before])
+    count = int(wanted.sum())
+    weights = torch.full((count,), 1 / max(count, 1), device=rows.device)
+    return weighted_cross_entropy(rows, net.head.weight, batch.tokens[wanted], weights)

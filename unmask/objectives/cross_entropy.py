@@ -1,0 +1,79 @@
+"""Cross-entropy of a linear head without ever holding all its logits.
+
+Rows go through the head in chunks. The loss is a weighted sum of the rows' cross-entropies, so each
+chunk's gradient is known as soon as its logits are: it is computed on the spot and the logits are
+dropped. Memory is one chunk of logits instead of several copies of all of them.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+CHUNK = 2048
+
+
+def weighted_cross_entropy(
+    x: Float[Tensor, "N D"],
+    head: Float[Tensor, "V D"],
+    targets: Int[Tensor, "N"],
+    weights: Float[Tensor, "N"],
+    forbidden: int | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """The sum of weights times cross-entropies, and the cross-entropies themselves (no gradient).
+
+    `forbidden` is a row of the head that can never be predicted. No gradient flows to `weights`.
+    """
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        x, head = x.to(dtype), head.to(dtype)
+    return _WeightedCrossEntropy.apply(x, head, targets, weights.detach(), forbidden, chunk)
+
+
+class _WeightedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        head: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        forbidden: int | None,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor]:
+        wants_x, wants_head = ctx.needs_input_grad[:2]
+        nll = torch.empty(
+            len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
+        )
+        grad_x = torch.empty_like(x) if wants_x else None
+        grad_head = torch.zeros_like(head, dtype=nll.dtype) if wants_head else None
+        for rows in (slice(i, i + chunk) for i in range(0, len(x), chunk)):
+            logits = (x[rows] @ head.T).to(nll.dtype)
+            if forbidden is not None:
+                logits[:, forbidden] = -torch.inf
+            at = targets[rows, None]
+            log_total = logits.logsumexp(-1, keepdim=True)
+            nll[rows] = (log_total - logits.gather(-1, at))[:, 0]
+            if not (wants_x or wants_head):
+                continue
+            # d/dlogits = weight (softmax - one-hot), written over the logits.
+            grad = logits.sub_(log_total).exp_()
+            grad.scatter_add_(-1, at, torch.full_like(at, -1, dtype=grad.dtype))
+            grad = grad.mul_(weights[rows, None]).to(x.dtype)
+            if grad_x is not None:
+                grad_x[rows] = grad @ head
+            if grad_head is not None:
+                grad_head += grad.T @ x[rows]
+        ctx.grads = (grad_x, grad_head if grad_head is None else grad_head.to(head.dtype))
+        ctx.mark_non_differentiable(nll)
+        return (nll * weights).sum(), nll
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        grad_loss = grad_outputs[0]
+        grad_x, grad_head = ctx.grads
+        scaled = (None if g is None else g * grad_loss.to(g.dtype) for g in (grad_x, grad_head))
+        return (*scaled, None, None, None, None)

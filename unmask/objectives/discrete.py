@@ -1,0 +1,71 @@
+"""Bounds of any discrete process, in continuous time (UDLM, GIDD) or in T steps (D3PM); SEDD's."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.noise.process import Process, step_nll
+from unmask.objectives.batch import Batch, choose_noised
+
+
+def process_loss(
+    net: Transformer,
+    process: Process,
+    batch: Batch,
+    t: Float[Tensor, "B"],
+    streams: RowStreams,
+    num_steps: int | None = None,
+    response_only: bool = False,
+    noise_filling: bool = True,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+    """The bound in nats a noised position, and the integrand at each of them (no gradient).
+
+    Without `num_steps` time is continuous; with it t is rounded up to a multiple of 1/T and the
+    terms are the T steps' divergences, T times each, so that their mean is the bound.
+    """
+    may = choose_noised(batch, response_only, noise_filling)
+    if num_steps is not None:
+        t = round_up(t, num_steps)
+    times = t[:, None]
+    xt = torch.where(may, process.corrupt(batch.tokens, times, streams), batch.tokens)
+    wanted = process.needs(xt) & may
+    x = net.run_layers(net.embed(xt, t=t))
+    logits = net.unembed(x, wanted).float()
+    given = (logits, batch.tokens[wanted], xt[wanted])
+    at = times.expand_as(xt)[wanted].to(logits.dtype)
+    if num_steps is None:
+        found = process.nll(*given, at)
+    else:
+        found = num_steps * step_nll(process, *given, at, (at - 1 / num_steps).clamp(min=0))
+    terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(wanted, found)
+    return terms.sum() / may.sum(), terms.detach()
+
+
+def round_up(t: Float[Tensor, "*B"], num_steps: int) -> Float[Tensor, "*B"]:
+    """The times 1/T, 2/T, …, 1 that follow t."""
+    if num_steps < 1:
+        raise UserError(f"{num_steps} noise steps were asked for: expected at least 1.")
+    return ((t * num_steps).floor() + 1).clamp(max=num_steps) / num_steps
+
+
+def score_entropy(
+    log_score: Float[Tensor, "*S V"],
+    x0: Int[Tensor, "*S"],
+    is_mask: Tensor,
+    sigma: Tensor,
+    dsigma: Tensor,
+) -> Float[Tensor, "*S"]:
+    """SEDD's integrand for absorbing noise (Lou et al. 2023, arXiv 2310.16834), nats a token.
+
+    dsigma [ sum_y s_y - r log s_x0 + r (log r - 1) ] where masked, r = 1 / (e^sigma - 1).
+    `log_score` is log s_y over the tokens, without the mask. With s_y = r p(y | x_t) it is the
+    masked bound.
+    """
+    ratio = 1 / torch.expm1(sigma)
+    at_x0 = log_score.gather(-1, x0[..., None])[..., 0]
+    total = log_score.logsumexp(-1).exp()
+    terms = dsigma * (total - ratio * at_x0 + ratio * (ratio.log() - 1))
+    return torch.where(is_mask, terms, 0.0)

@@ -1,0 +1,130 @@
+"""The masked cross-entropy bound, with the weights and normalisations of its peers by name.
+
+| recipe     | mask probability   | weight | divided by                                            |
+|------------|--------------------|--------|-------------------------------------------------------|
+| `bound`    | p_t                | w_t    | rows: nats a row, the bound itself                    |
+| `smdm`     | (1 - eps) t + eps  | 1 / p  | all positions, B L                                    |
+| `smdm_sft` | (1 - eps) t + eps  | 1 / p  | B L minus all prompt lengths                          |
+| `llada`    | (1 - eps) t + eps  | 1 / p  | each row by its answer's length, then by rows         |
+| `mdlm`     | (1 - eps) t        | 1 / t  | positions that may be noised                          |
+
+With eps above 0 these are training losses, off the bound by O(eps); `bound` has none.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.noise.masked import Masked
+from unmask.noise.process import check_tokens
+from unmask.noise.schedules import check_times
+from unmask.objectives.batch import Batch, choose_noised, drop_prompts
+from unmask.objectives.cross_entropy import weighted_cross_entropy
+
+Share = Literal["rows", "positions", "responses", "answers", "noised"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How likely a mask is, how much its cross-entropy counts, what the sum is divided by."""
+
+    share: Share
+    eps: float = 0.0
+    floor: bool = False
+    """Whether eps is a floor under the mask probability (SMDM) or only taken off it (MDLM)."""
+
+    def chance(self, process: Masked, t: Tensor) -> Tensor:
+        """The probability that a position is masked at t."""
+        if self.eps == 0:
+            return process.schedule.noised(t)
+        return (1 - self.eps) * t + (self.eps if self.floor else 0.0)
+
+    def weight(self, process: Masked, t: Tensor) -> Tensor:
+        """How much a masked position's cross-entropy counts at t."""
+        if self.eps == 0:
+            return process.schedule.weight(t)
+        return 1 / (self.chance(process, t) if self.floor else t)
+
+    def divide(self, batch: Batch, may: Bool[Tensor, "B L"]) -> Float[Tensor, "B"]:
+        """What each row's sum is divided by."""
+        rows, length = batch.tokens.shape
+        ones = torch.ones(rows, dtype=torch.float64, device=batch.tokens.device)
+        if self.share == "rows":
+            return ones * rows
+        if self.share == "positions":
+            return ones * rows * length
+        if self.share == "responses":
+            return ones * (~batch.is_prompt()).sum()
+        if self.share == "answers":
+            own = ~batch.is_prompt() & ~batch.is_filling()
+            return own.sum(-1).clamp(min=1).double() * rows
+        return ones * may.sum()
+
+
+RECIPES = {
+    "bound": Recipe("rows"),
+    "smdm": Recipe("positions", eps=1e-3, floor=True),
+    "smdm_sft": Recipe("responses", eps=1e-3, floor=True),
+    "llada": Recipe("answers", eps=1e-3, floor=True),
+    "mdlm": Recipe("noised", eps=1e-3),
+}
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of that name."""
+    if name not in RECIPES:
+        raise UserError(f"masked objective {name!r} is unknown: {suggest(name, RECIPES)}")
+    return RECIPES[name]
+
+
+@dataclass(frozen=True)
+class Noised:
+    """A batch masked for one step: what the network sees, and what each position counts."""
+
+    t: Float[Tensor, "B"]
+    xt: Tensor
+    hidden: Bool[Tensor, "B L"]
+    weights: Float[Tensor, "B L"]
+    """Of the cross-entropy of each hidden position, all division done."""
+
+
+def noise_batch(
+    process: Masked,
+    batch: Batch,
+    t: Float[Tensor, "B"],
+    streams: RowStreams,
+    recipe: Recipe,
+    response_only: bool = False,
+    noise_filling: bool = True,
+    drop_prompt: float = 0.0,
+) -> Noised:
+    """Mask the batch at times t, row by row, and weigh what was masked."""
+    check_times(t)
+    check_tokens(batch.tokens, process.num_states, process.mask_id)
+    may = choose_noised(batch, response_only, noise_filling)
+    chance = recipe.chance(process, t.double())[:, None]
+    hidden = (streams.uniform(batch.tokens.shape[1]) < chance) & may
+    xt = torch.where(hidden, process.mask_id, batch.tokens)
+    xt = drop_prompts(batch, xt, process.mask_id, drop_prompt, streams)
+    weight = recipe.weight(process, t.double().clamp(min=1e-12)) / recipe.divide(batch, may)
+    return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
+
+
+def masked_loss(
+    net: Transformer, process: Masked, batch: Batch, noised: Noised
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """The loss, and the cross-entropies of the hidden positions (no gradient).
+
+    Logits are computed at hidden positions only, a chunk of them at a time.
+    """
+    x = net.run_layers(net.embed(noised.xt, t=noised.t))
+    rows = net.norm(x[noised.hidden])
+    targets, weights = batch.tokens[noised.hidden], noised.weights[noised.hidden]
+    forbidden = process.mask_id if process.mask_id < net.config.logit_rows else None
+    return weighted_cross_entropy(rows, net.head.weight, targets, weights.float(), forbidden)

@@ -1,0 +1,58 @@
+"""Losses of the Gaussian process: the variational bound, and CDCD's cross-entropy."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
+from unmask.noise.schedules import Schedule, Sigmoid
+from unmask.objectives.batch import Batch
+
+Form = Literal["bound", "cdcd"]
+
+
+def predict(
+    net: Transformer, z: Tensor, t: Float[Tensor, "B"], hint: Tensor | None = None
+) -> Float[Tensor, "B L V"]:
+    """Logits over tokens from noised vectors."""
+    return net.unembed(net.run_layers(net.embed_latents(z, hint, t=t)))
+
+
+def gaussian_loss(
+    net: Transformer,
+    batch: Batch,
+    t: Float[Tensor, "B"],
+    streams: RowStreams,
+    schedule: Schedule | None = None,
+    form: Form = "bound",
+    self_condition: float = 0.5,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+    """The loss in nats a token, and each token's term (no gradient).
+
+    `bound` adds the reconstruction at t = 0 and the prior's divergence to the integrand; `cdcd` is
+    the plain cross-entropy of the clean token, which is no bound. With the chance `self_condition`
+    a row is first predicted without, then with its own guess as a hint (Chen et al. 2022, arXiv
+    2208.04202).
+    """
+    process = Gaussian(net.latents.table(), schedule or Sigmoid())
+    times = t.to(process.table.dtype)[:, None]
+    zt = process.corrupt(batch.tokens, times, streams)
+    hint = None
+    if self_condition:
+        with torch.no_grad():
+            guess = process.denoise(predict(net, zt, t))
+        hinted = streams.uniform(1)[..., None] < self_condition
+        hint = torch.where(hinted, guess, 0.0)
+    logits = predict(net, zt, t, hint).float()
+    if form == "cdcd":
+        terms = F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
+    else:
+        z0 = process.corrupt(batch.tokens, torch.zeros_like(times), streams)
+        ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
+        terms = process.nll(logits, batch.tokens, times) + ends
+    return terms.mean(), terms.detach()
