@@ -4,7 +4,7 @@
 
 Both networks are causal, of the same shapes, with the same weights, in eager mode with
 `scaled_dot_product_attention`. Beside the times stands each one's error: the norm of the
-difference of its logits to ours in float32, over the norm of those.
+difference of its logits to ours in float64, over the norm of those.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def make_peer(ours: Transformer) -> transformers.LlamaForCausalLM:
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
     """How far logits are from the exact ones, as a share of their size."""
-    return float((found.float() - exact).norm() / exact.norm())
+    return float((found.double() - exact).norm() / exact.norm())
 
 
 @torch.inference_mode()
@@ -62,7 +62,7 @@ def measure(size: str, device: torch.device, dtype: torch.dtype, seconds: float)
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(0, config.vocab_size, (batch, length), generator=generator)
         tokens = tokens.to(device)
-        exact = ours.float()(tokens[:2])
+        exact = ours.double()(tokens[:2])
         errors = {
             "ours": relative_error(ours.to(dtype)(tokens[:2]), exact),
             "peer": relative_error(peer(tokens[:2], use_cache=False).logits, exact),

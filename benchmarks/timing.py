@@ -41,6 +41,8 @@ def _time_once(call: Callable[[], object], device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from unmask.base.runs import open_run
-from unmask.data.corpus import save_corpus
+from unmask.data.corpus import read_corpus, save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.loading import save
@@ -20,13 +20,13 @@ CONTEXT = 64
 
 def run_study(out: Path, console: Console, num_facts: int = 30, seed: int = 0) -> None:
     """Make the reversal corpus and a tiny network in `out`, and show both."""
-    corpus = make_reversal_corpus(num_facts, seed)
+    made = make_reversal_corpus(num_facts, seed)  # first, since it checks the settings
     out = open_run(out, "study", {"facts": num_facts, "seed": seed})
     corpus_folder, network_folder = out / "corpus", out / "network"
     if not (corpus_folder / "corpus.json").is_file():
-        save_corpus(corpus, corpus_folder, Tokenizer.train(corpus.training_texts(), VOCABULARY))
+        save_corpus(made, corpus_folder, Tokenizer.train(made.training_texts(), VOCABULARY))
     tokenizer = Tokenizer.load(corpus_folder)
-    show_corpus(console, corpus, tokenizer)
+    show_corpus(console, read_corpus(corpus_folder), tokenizer)
 
     blueprint = plan_network(tokenizer)
     if not (network_folder / "config.json").is_file():

@@ -52,6 +52,19 @@ def test_own_facts_as_csv_and_json_lines(tmp_path):
             '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [2, 9]}',
             "subject_span is [2, 9], expected [begin, end] within 'A is'",
         ),
+        ("a.csv", "subject,object,prompt\nA,B,{} and {} is\n", "has several {}: expected one"),
+        ("a.csv", "subject,object,prompt,phrasing\nA,B,{} is,x\n", "'phrasing' is 'x', expected"),
+        (
+            "a.jsonl",
+            '{"subject": "A", "object": "B", "prompt": "{} is", "completion": 5}',
+            "'completion' is 5, expected a text",
+        ),
+        (
+            "a.jsonl",
+            '{"subject": "A", "object": "B", "prompt": "A is", "subject_span": [true, 2]}',
+            "subject_span is [True, 2]",
+        ),
+        ("a.csv", "subject,object,prompt\nA,B," + "x" * 140_000, "field larger than field limit"),
         ("a.txt", "x", "facts are read from .csv or .jsonl files"),
     ],
 )
@@ -67,9 +80,16 @@ def test_missing_file(tmp_path):
 
 
 def test_not_utf8(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"a": "\xff\xfe"}')
-    with pytest.raises(UserError, match="cannot be read as UTF-8"):
-        read_facts(tmp_path / "a.jsonl")
+    for name in ("a.jsonl", "a.csv"):
+        (tmp_path / name).write_bytes(b'{"a": "\xff\xfe"}')
+        with pytest.raises(UserError, match="cannot be read as UTF-8"):
+            read_facts(tmp_path / name)
+
+
+def test_byte_order_mark(tmp_path):
+    """Spreadsheets write one; it is no part of the first column's name."""
+    (tmp_path / "a.csv").write_text(CSV, encoding="utf-8-sig")
+    assert len(read_facts(tmp_path / "a.csv")) == 2
 
 
 @pytest.mark.parametrize(

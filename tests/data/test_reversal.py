@@ -67,9 +67,13 @@ def test_every_line_knows_its_spans(corpus, tokenizer):
             found = tokenize_fact(fact, tokenizer)
             given = tokenizer.decode(found.ids[slice(*found.subject)]).strip()
             assert given == fact.prompt[slice(*fact.subject_span)]
-            name = fact.subject if fact.direction == "p2d" else fact.object
-            text = fact.prompt if fact.direction == "p2d" else fact.completion
-            assert name in text
+            answer = fact.completion[slice(*fact.object_span)]
+            asked = tokenizer.decode(found.ids[slice(*found.object)]).strip()
+            assert asked.rstrip(".") == answer
+            if fact.direction == "p2d":
+                assert given == fact.subject and fact.object.endswith(answer)
+            else:
+                assert answer == fact.object and fact.subject[-20:] == given[-20:]
 
 
 def test_validation_touches_no_test_phrasing(corpus):
@@ -134,6 +138,12 @@ def test_berglund(shared):
         for fact in facts:
             given = fact.prompt[slice(*fact.subject_span)]
             assert given == fact.subject or len(given.split()) >= 2, fact
+            answer = fact.completion[slice(*fact.object_span)]
+            if fact.direction == "d2p":
+                assert answer == fact.object
+            else:
+                plain = fact.object.rstrip('."')
+                assert answer == plain or (len(answer.split()) >= 2 and answer in plain), fact
     first = corpus["d2p_same"][0]
     assert first.prompt[slice(*first.subject_span)] == (
         "the world's first underwater symphony, \"Abyssal Melodies"

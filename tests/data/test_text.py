@@ -87,10 +87,20 @@ def test_bad_shards(tmp_path, tokenizer):
         Windows(Shards(tmp_path / "shards"), 4096)
     with pytest.raises(UserError, match="batch of 4096 rows was asked for, but the data has only"):
         PackedBatches(Shards(tmp_path / "shards"), 8, batch=4096)
-    with (tmp_path / "shards" / "shard-00000.bin").open("ab") as file:
-        file.truncate(10)
+    file = tmp_path / "shards" / "shard-00000.bin"
+    assert list(Shards(tmp_path / "shards").find_problems()) == []
+    kept = file.read_bytes()
+    file.write_bytes(b"\xff" * len(kept))
+    (problem,) = Shards(tmp_path / "shards").find_problems()
+    assert "shard-00000.bin holds the token 65535, past the vocabulary's" in problem
+    with file.open("ab") as cut:
+        cut.truncate(10)
     with pytest.raises(UserError, match="has 10 bytes, expected .* cut short"):
         Shards(tmp_path / "shards")
+    for record, said in (("[]", "expected an object"), ('{"format": 1}', "'dtype' is missing")):
+        (tmp_path / "shards" / "shards.json").write_text(record)
+        with pytest.raises(UserError, match=said):
+            Shards(tmp_path / "shards")
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path, tokenizer):
@@ -100,4 +110,14 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, tokenizer):
 
     with pytest.raises(UserError, match="line 61"):
         write_shards(broken(), tokenizer, tmp_path / "shards")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreadable_input_is_not_told_as_a_full_disk(tmp_path, tokenizer):
+    def unreadable():
+        yield "a"
+        raise PermissionError(13, "Permission denied", "/elsewhere/secret.txt")
+
+    with pytest.raises(PermissionError, match=r"secret\.txt"):
+        write_shards(unreadable(), tokenizer, tmp_path / "shards")
     assert list(tmp_path.iterdir()) == []

@@ -37,7 +37,7 @@ _ANY = Tokenizer.train(TEXTS, 280)
 def test_any_text_survives(text):
     if not any(special in text for special in ("[MASK]", "[PAD]", "[END]")):
         assert _ANY.decode(_ANY.encode(text).ids) == text
-    assert _ANY.encode_documents([text]) == [_ANY.encode_documents([text])[0]]
+    assert _ANY.decode(_ANY.encode_documents([text])[0]) == text
     assert _ANY.mask_id not in _ANY.encode_documents([text])[0]
 
 
@@ -122,3 +122,27 @@ def test_files_that_are_no_tokenizer(tmp_path):
 def test_vocabulary_smaller_than_the_bytes():
     with pytest.raises(UserError, match="vocabulary of 100 was asked for.*alone are 259"):
         Tokenizer.train(TEXTS, 100)
+
+
+def test_gaps_in_the_ids(tmp_path):
+    """An embedding needs rows up to the highest id, however few tokens there are."""
+    vocab = {"[UNK]": 0, "</s>": 1, "[MASK]": 2, "far": 70_000}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, "[UNK]"))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).vocab_size == 70_001
+
+
+def test_full_disk(tokenizer, tmp_path, monkeypatch):
+    """The library tells the system's error only in its text."""
+
+    class Full:
+        def save(self, path: str) -> None:
+            raise Exception("No space left on device (os error 28)")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(tokenizer.backend, name)
+
+    copy = Tokenizer(Full(), tokenizer.mask_id, tokenizer.pad_id, tokenizer.end_id)
+    with pytest.raises(UserError, match="no space left on device; free some space"):
+        copy.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -136,6 +136,14 @@ def test_patch_of_another_shape(net, tokens):
             net(tokens)
 
 
+def test_patch_in_another_number_format(net, tokens):
+    with pytest.raises(
+        UserError, match="returned .* float64 cpu, expected a tensor .* float32 cpu"
+    ):
+        with net.patch({"layers.0.mlp_out": lambda x: x.double()}):
+            net(tokens)
+
+
 def test_running_in_parts_is_running_at_once(net, tokens):
     batch, real = pad([tokens[0], tokens[1, :5]], 11, "left")
     x = net.run_layers(net.embed(batch, real), stop=2, real=real)
@@ -180,6 +188,21 @@ def test_cache_without_room(tokens):
         net(tokens, cache=net.new_cache(4, 8))
     with pytest.raises(UserError, match="cache of 999 positions was asked for"):
         net.new_cache(4, 999)
+
+
+def test_cache_of_another_kind(tokens):
+    with pytest.raises(UserError, match="a network that sees in both directions"):
+        lively(preset("tiny")).new_cache(4)
+    net = lively(preset("tiny", causal=True))
+    with pytest.raises(UserError, match="a batch of 4 rows met a cache for 5"):
+        net(tokens, cache=net.new_cache(5, 16))
+
+
+def test_building_a_network_draws_nothing_global():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    Transformer(preset("tiny-gpt2"))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_text_longer_than_the_context(net):

@@ -12,6 +12,7 @@ import pytest
 import unmask
 from tests.net.test_loading import make_model
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.model import Blueprint, Model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -52,13 +53,38 @@ def test_models_lists_shipped_cached_and_known(cache):
 
 def test_no_such_model_offline(cache):
     for name, said in (
-        ("someone/else", "'someone/else' is neither a path nor in the local cache, and the hub"),
+        ("someone/else", "'someone/else' is neither a path nor in the local cache, and this"),
         ("llada-8b", "'GSAI-ML/LLaDA-8B-Base' is neither a path nor in the local cache"),
         ("llada-8", "no model 'llada-8': it is no file or folder, no hub id (owner/name)"),
         ("some one/x y", "cannot be a hub id (owner/name)"),
     ):
         done = run("info", name, cache=cache)
         assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_one_file_of_many_cached(cache, tmp_path):
+    """SMDM's repository holds many models: having one is not having them all."""
+    repo = cache / "models--nieshen--SMDM"
+    folder = repo / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    small = unmask.preset(
+        "1028M", vocab_size=33, num_logits=32, width=16, mlp_width=16, heads=2, layers=1
+    )
+    model = Model("x", unmask.Transformer(small), Blueprint(small, "masked", 32))
+    unmask.save(model, tmp_path / "x", "smdm")
+    for file in (tmp_path / "x").iterdir():
+        name = "mdm-1028M-1600e18.safetensors" if file.suffix == ".safetensors" else file.name
+        file.rename(folder / name)
+    listed = run("models", cache=cache).stdout
+    (mdm,) = [line for line in listed.splitlines() if "mdm-1028M-1600e18" in line]
+    (ar,) = [line for line in listed.splitlines() if "ar-1028M-100e18" in line]
+    assert "cached" in mdm and "cached" not in ar
+    # Its tokenizer lies in another repository, which looking at it does not need.
+    assert run("info", "mdm-1028M", cache=cache).returncode == 0
+    absent = run("info", "ar-1028M", cache=cache)
+    assert absent.returncode == 2 and "has no ar-1028M-100e18.safetensors here" in absent.stderr
 
 
 def test_dream_tokenizer_without_a_tokenizer_file(tmp_path):
@@ -92,8 +118,12 @@ def test_remote_code_is_never_run(cache, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "modeling_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    config = json.loads((copy / "config.json").read_text())
-    config["auto_map"] = {"AutoModel": "modeling_evil.Evil"}
-    (copy / "config.json").write_text(json.dumps(config))
     unmask.load(copy, device="cpu")
+    # A foreign dialect's settings may ask for their code to be run.
+    unmask.save(unmask.load(copy, device="cpu"), tmp_path / "llada", "llada")
+    config = json.loads((tmp_path / "llada" / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "modeling_evil.Evil"}
+    (tmp_path / "llada" / "config.json").write_text(json.dumps(config))
+    shutil.copy(copy / "modeling_evil.py", tmp_path / "llada")
+    unmask.load(tmp_path / "llada", device="cpu")
     assert not (tmp_path / "ran").exists()

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -61,12 +62,12 @@ def replace_folder(path: str | Path) -> Generator[Path]:
 
     The old folder stays whole until then, and whole if anything goes wrong.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     with _told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
-        draft.mkdir()
         try:
+            draft.mkdir()
             yield draft
             for file in draft.rglob("*"):
                 _sync(file)
@@ -94,6 +95,14 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path} is not there: expected a JSON file at this path.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON ({error}): repair it or make it anew.") from None
+
+
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """The same for a file that must hold an object."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a JSON {type(value).__name__}, expected an object {{…}}.")
+    return value
 
 
 def _draft_of(path: Path) -> Path:
@@ -124,10 +133,34 @@ def _sync(path: Path) -> None:
 def _told_as_sentence(path: Path) -> Generator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in _ADVICE:
+    except UserError:
+        raise
+    except Exception as error:
+        code = _find_error_number(error)
+        if code not in _ADVICE or not _concerns(getattr(error, "filename", None), path):
             raise
-        reason = os.strerror(error.errno).lower()
+        reason = os.strerror(code).lower()
         raise UserError(
-            f"cannot write {path}: {reason}; {_ADVICE[error.errno]}. Nothing was changed."
+            f"cannot write {path}: {reason}; {_ADVICE[code]}. Nothing was changed."
         ) from error
+
+
+def _concerns(name: str | None, path: Path) -> bool:
+    """Whether a file named by an error is being written: the path, its draft, a folder above.
+
+    Others were being read inside the block and are not our complaint.
+    """
+    if name is None:
+        return True
+    at = Path(name).absolute()
+    own = path.absolute()
+    in_draft = any(part.startswith(f".{path.name}.") for part in at.parts)
+    return in_draft or at == own or at in own.parents
+
+
+def _find_error_number(error: Exception) -> int | None:
+    """The system's number of an error; libraries written in Rust have it only in their text."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None

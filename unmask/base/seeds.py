@@ -8,7 +8,7 @@ import torch
 
 def derive_seed(seed: int, *names: object) -> int:
     """A 63-bit seed for the stream `names` under `seed`, the same on every machine."""
-    text = repr((seed, *(str(name) for name in names)))
+    text = repr((int(seed), *(str(name) for name in names)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 

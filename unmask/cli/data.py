@@ -42,7 +42,7 @@ def make_text(
     if tokenizer is None:
         known = Tokenizer.train(track(read_documents(files), "learning the tokenizer"), vocab)
     else:
-        known = Tokenizer.load(tokenizer)
+        known = Tokenizer.load(tokenizer, mask="if any")
     write_shards(track(read_documents(files), "writing shards"), known, out)
     _show(out)
 
@@ -64,14 +64,16 @@ def check(
     from rich.console import Console
 
     from unmask.data.corpus import Corpus, find_problems
+    from unmask.data.shards import Shards
     from unmask.data.sources import read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     found = read_source(path)
-    # Shards and files of facts are checked whole by being read.
-    problems = (
-        list(find_problems(found, read_own_tokenizer(path))) if isinstance(found, Corpus) else []
-    )
+    problems: list[str] = []
+    if isinstance(found, Corpus):
+        problems = list(find_problems(found, read_own_tokenizer(path)))
+    elif isinstance(found, Shards):
+        problems = list(found.find_problems())
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

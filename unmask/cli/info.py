@@ -9,7 +9,7 @@ def info(
     ),
     causal: bool = typer.Option(False, help="Of a preset, the autoregressive twin."),
 ) -> None:
-    """Show shapes, parameters, operations, memory and sites; no weights are read."""
+    """Show shapes, parameters, operations, memory and sites; nothing is loaded or fetched."""
     from rich.console import Console
 
     from unmask.base.units import format_bytes
@@ -20,7 +20,7 @@ def info(
     if name in preset_names():
         show_network(Console(), name, preset(name, causal=causal))
         return
-    blueprint, dialect, checkpoint = inspect(name)
+    blueprint, dialect, checkpoint = inspect(name, also_known=preset_names())
     stored = "/".join(sorted(set(checkpoint.weights.dtypes.values())))
     size = sum(path.stat().st_size for path in checkpoint.weights.files)
     reads = "position i + 1" if blueprint.kind == "causal" else "position i"

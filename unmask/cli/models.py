@@ -19,10 +19,12 @@ def models() -> None:
         table.add_row(name, "shipped", "this package")
     for name, known in KNOWN.items():
         origin = known.repo + (f" ({known.file})" if known.file else "")
-        table.add_row(name, "cached" if known.repo in cached else "hub", origin)
-    for repo, size in cached.items():
+        files = cached.get(known.repo, {})
+        here = known.file in files if known.file else bool(files)
+        table.add_row(name, "cached" if here else "hub", origin)
+    for repo, files in cached.items():
         if repo not in {known.repo for known in KNOWN.values()}:
-            table.add_row(repo, "cached", format_bytes(size))
+            table.add_row(repo, "cached", format_bytes(sum(files.values())))
     console = Console()
     console.print(table)
     console.print(

@@ -10,16 +10,26 @@ phrasings of the validation splits, to train on while settings are being chosen.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
-from unmask.base.files import create_folder, read_json, write_json
+from unmask.base.files import create_folder, read_json_object, write_json
 from unmask.data.facts import Fact, read_facts, tokenize_fact, write_facts
 from unmask.data.tokenizer import Tokenizer
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 CORPUS_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """What `corpus.json` says: how many lines each split must have."""
+
+    format: int
+    source: str
+    splits: dict
 
 
 @dataclass(frozen=True)
@@ -46,28 +56,28 @@ def save_corpus(corpus: Corpus, folder: str | Path, tokenizer: Tokenizer) -> Non
             write_facts(draft / f"{split}.jsonl", facts)
         tokenizer.save(draft)
         counts = {split: len(facts) for split, facts in corpus.splits.items()}
-        record = {"format": CORPUS_FORMAT, "source": corpus.source, "splits": counts}
-        write_json(draft / "corpus.json", record)
+        record = CorpusRecord(CORPUS_FORMAT, corpus.source, counts)
+        write_json(draft / "corpus.json", asdict(record))
 
 
 def read_corpus(folder: str | Path) -> Corpus:
     """The corpus that `save_corpus` wrote; a missing split or line is an error."""
     folder = Path(folder)
-    record = read_json(folder / "corpus.json")
-    if record.get("format") != CORPUS_FORMAT:
+    record = build(CorpusRecord, read_json_object(folder / "corpus.json"), f"{folder}/corpus.json")
+    if record.format != CORPUS_FORMAT:
         raise UserError(
-            f"{folder} has corpus format {record.get('format')!r}, expected {CORPUS_FORMAT}: "
+            f"{folder} has corpus format {record.format}, expected {CORPUS_FORMAT}: "
             "make the corpus anew with this version."
         )
     splits = {}
-    for split, count in record["splits"].items():
+    for split, count in record.splits.items():
         splits[split] = read_facts(folder / f"{split}.jsonl")
         if len(splits[split]) != count:
             raise UserError(
                 f"{folder / split}.jsonl has {len(splits[split])} lines, expected {count}: "
                 "the file was changed; make the corpus anew."
             )
-    return Corpus(record["source"], splits)
+    return Corpus(record.source, splits)
 
 
 def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterator[str]:

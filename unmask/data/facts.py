@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
-from unmask.data.lines import open_text, read_json_lines, require_text
+from unmask.data.lines import read_json_lines, read_text, require_text
 from unmask.data.tokenizer import Tokenizer
 
 Direction = Literal["p2d", "d2p"]
@@ -132,9 +133,9 @@ def write_facts(path: str | Path, facts: Iterable[Fact]) -> None:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open_text(path) as file:
-        reader = csv.DictReader(file)
-        empty = True
+    reader = csv.DictReader(StringIO(read_text(path), newline=""))
+    empty = True
+    try:
         for record in reader:
             empty = False
             if None in record or None in record.values():
@@ -143,6 +144,8 @@ def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     "header's; put fields that hold commas in double quotes."
                 )
             yield reader.line_num, {key: value for key, value in record.items() if value != ""}
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}; is this a CSV file?") from None
     if empty:
         raise UserError(f"{path} is empty: expected a header and one fact a line.")
 
@@ -160,7 +163,9 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
         subject_span = _check_span(record["subject_span"], prompt, "subject_span", where)
     else:
         at = prompt.find("{}")
-        prompt = prompt.replace("{}", subject, 1)
+        if prompt.count("{}") > 1:
+            raise UserError(f"{where}: the prompt {prompt!r} has several {{}}: expected one.")
+        prompt = prompt.replace("{}", subject)
         at = prompt.find(subject) if at < 0 else at
         if at < 0:
             raise UserError(
@@ -168,7 +173,8 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
                 "where the subject belongs."
             )
         subject_span = (at, at + len(subject))
-    completion = record.get("completion", " " + object_)
+    has_one = "completion" in record
+    completion = require_text(record, "completion", where) if has_one else f" {object_}"
     if "object_span" in record:
         object_span = _check_span(record["object_span"], completion, "object_span", where)
     else:
@@ -189,15 +195,21 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
         direction=_check_choice(record, "direction", Direction, where),
         trained=_check_choice(record, "trained", Trained, where),
         fact_id=str(record.get("fact_id", f"line-{number}")),
-        phrasing=int(record.get("phrasing", 0)),
+        phrasing=_check_count(record.get("phrasing", 0), "phrasing", where),
     )
 
 
 def _check_span(span: Any, text: str, name: str, where: str) -> Span:
-    whole = isinstance(span, list) and len(span) == 2 and all(isinstance(i, int) for i in span)
+    whole = isinstance(span, list) and len(span) == 2 and all(type(i) is int for i in span)
     if not whole or not 0 <= span[0] < span[1] <= len(text):
         raise UserError(f"{where}: {name} is {span!r}, expected [begin, end] within {text!r}.")
     return span[0], span[1]
+
+
+def _check_count(value: Any, name: str, where: str) -> int:
+    if not str(value).isdecimal():
+        raise UserError(f"{where}: {name!r} is {value!r}, expected a whole number from 0.")
+    return int(value)
 
 
 def _check_choice(record: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:

@@ -10,13 +10,13 @@ from unmask.base.errors import UserError
 
 
 def open_text(path: str | Path) -> IO[str]:
-    """The file as text, unpacked if its name ends in .xz."""
+    """The file as text, unpacked if its name ends in .xz; a byte order mark is no part of it."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} is not there: expected a file at this path.")
     if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+        return lzma.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
 
 
 def read_text(path: str | Path) -> str:

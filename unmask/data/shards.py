@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import create_folder, read_json, write_json
+from unmask.base.files import create_folder, read_json_object, write_json
 from unmask.data.tokenizer import Tokenizer
 
 SHARDS_FORMAT = 1
@@ -22,8 +23,9 @@ class ShardsInfo:
     """What `shards.json` says: enough to map the files without a tokenizer."""
 
     format: int
-    dtype: str
+    dtype: Literal["uint16", "uint32"]
     vocab_size: int
+    mask_id: int | None
     documents: int
     tokens: tuple[int, ...]
     """Tokens of each shard; shard i is the file `shard-{i:05d}.bin`."""
@@ -57,8 +59,9 @@ def write_shards(
             )
         info = ShardsInfo(
             format=SHARDS_FORMAT,
-            dtype=np.dtype(dtype).name,
+            dtype="uint16" if dtype is np.uint16 else "uint32",
             vocab_size=tokenizer.vocab_size,
+            mask_id=tokenizer.mask_id,
             documents=num_documents,
             tokens=tuple(counts),
         )
@@ -72,13 +75,21 @@ class Shards:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         source = self.folder / "shards.json"
-        self.info = build(ShardsInfo, read_json(source), str(source))
-        if self.info.format != SHARDS_FORMAT:
+        self.info = build(ShardsInfo, read_json_object(source), str(source))
+        if self.info.format != SHARDS_FORMAT or not self.info.tokens:
             raise UserError(
-                f"{folder} has shard format {self.info.format}, expected {SHARDS_FORMAT}: "
-                "make the shards anew with this version."
+                f"{folder} has shard format {self.info.format} and {len(self.info.tokens)} shards, "
+                f"expected format {SHARDS_FORMAT} and at least one: make the shards anew."
             )
         self.maps = [self._map(i, count) for i, count in enumerate(self.info.tokens)]
+
+    def find_problems(self) -> Iterator[str]:
+        """What is wrong with the tokens themselves, a sentence each; all of them are read."""
+        for i, tokens in enumerate(self.maps):
+            if (highest := int(tokens.max())) >= self.info.vocab_size:
+                name = _shard_path(self.folder, i).name
+                size = self.info.vocab_size
+                yield f"{name} holds the token {highest}, past the vocabulary's {size}"
 
     def _map(self, index: int, count: int) -> np.ndarray:
         path, dtype = _shard_path(self.folder, index), np.dtype(self.info.dtype)

@@ -34,6 +34,6 @@ def read_corpus_folder(folder: str | Path) -> Corpus:
 
 
 def read_own_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that lies with a data set, if one does."""
+    """The tokenizer that lies with a data set, if one does; it may have no mask."""
     path = Path(path)
-    return Tokenizer.load(path) if (path / "tokenizer.json").is_file() else None
+    return Tokenizer.load(path, mask="if any") if (path / "tokenizer.json").is_file() else None

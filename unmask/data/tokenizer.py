@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json, replace_file, write_json
+from unmask.base.files import read_json_object, replace_file, write_json
 
 MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
 
@@ -105,7 +105,7 @@ class Tokenizer:
         )
         backend.decoder = decoders.ByteLevel()
         file = folder / "tokenizer_config.json"
-        added = read_json(file).get("added_tokens_decoder", {}) if file.is_file() else {}
+        added = read_json_object(file).get("added_tokens_decoder", {}) if file.is_file() else {}
         tokens = [added[number]["content"] for number in sorted(added, key=int)]
         backend.add_special_tokens(tokens)
         for number, token in zip(sorted(added, key=int), tokens, strict=True):
@@ -126,7 +126,7 @@ class Tokenizer:
         end: Special | Literal["auto"],
     ) -> "Tokenizer":
         beside = file.with_name("tokenizer_config.json")
-        find = _Finder(backend, read_json(beside) if beside.is_file() else {}, str(file))
+        find = _Finder(backend, read_json_object(beside) if beside.is_file() else {}, str(file))
         end_id = find("end", end)
         pad_id = find("pad", pad, fallback=end_id)
         mask_id = find("mask", "auto" if mask == "if any" else mask)
@@ -174,8 +174,8 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Rows that an embedding needs, the mask token's included."""
-        rows = self.backend.get_vocab_size(with_added_tokens=True)
-        return max(rows, (self.mask_id if self.mask_id is not None else 0) + 1)
+        highest = max(self.backend.get_vocab(with_added_tokens=True).values())
+        return max(highest, self.mask_id if self.mask_id is not None else 0) + 1
 
     def encode(self, text: str, allow_mask: bool = False) -> Encoded:
         """Ids of the text, nothing added; a mask token in it is an error unless allowed."""
@@ -253,7 +253,8 @@ class _Finder:
 
     def _configured(self, role: str) -> str | None:
         value = self.config.get(_FIELDS[role])
-        return value.get("content") if isinstance(value, dict) else value
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else None
 
     def _require(self, role: str, token: str) -> int:
         found = self.backend.token_to_id(token)
@@ -262,8 +263,8 @@ class _Finder:
         return found
 
     def _check_id(self, role: str, token: int) -> int:
-        rows = self.backend.get_vocab_size(with_added_tokens=True)
-        last = rows if role == "mask" else rows - 1
+        highest = max(self.backend.get_vocab(with_added_tokens=True).values())
+        last = highest + 1 if role == "mask" else highest
         if not 0 <= token <= last:
             raise UserError(f"the {role} id {token} is not in 0..{last}, the ids of {self.source}.")
         return token

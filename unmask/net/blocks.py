@@ -13,6 +13,20 @@ from unmask.net.sites import Tap
 from unmask.net.view import View
 
 
+class Linear(nn.Linear):
+    """torch's, without drawing weights that are drawn or loaded afterwards anyway."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Embedding(nn.Embedding):
+    """torch's, likewise."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 def make_norm(config: NetConfig) -> nn.Module:
     """The normalisation that the configuration names."""
     if config.norm == "rms":
@@ -29,8 +43,8 @@ class Attention(nn.Module):
         self.heads, self.kv, self.head_dim = config.heads, config.kv, config.head_dim
         # One product for queries, keys and values: fewer, larger matrices.
         rows = (config.heads + 2 * config.kv) * config.head_dim
-        self.qkv = nn.Linear(config.width, rows, bias=config.qkv_bias)
-        self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=config.out_bias)
+        self.qkv = Linear(config.width, rows, bias=config.qkv_bias)
+        self.out = Linear(config.heads * config.head_dim, config.width, bias=config.out_bias)
 
     def forward(self, x: Float[Tensor, "B L D"], view: View) -> Float[Tensor, "B L H d"]:
         """Each head's mixture of values, before the out projection."""
@@ -58,9 +72,9 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: NetConfig):
         super().__init__()
-        self.gate = nn.Linear(config.width, config.mlp_width, bias=config.mlp_bias)
-        self.up = nn.Linear(config.width, config.mlp_width, bias=config.mlp_bias)
-        self.down = nn.Linear(config.mlp_width, config.width, bias=config.mlp_bias)
+        self.gate = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L F"]:
         """The inner activation, input of the down projection."""
@@ -72,8 +86,8 @@ class GELU(nn.Module):
 
     def __init__(self, config: NetConfig):
         super().__init__()
-        self.up = nn.Linear(config.width, config.mlp_width, bias=config.mlp_bias)
-        self.down = nn.Linear(config.mlp_width, config.width, bias=config.mlp_bias)
+        self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L F"]:
         """The inner activation, input of the down projection."""

@@ -39,6 +39,8 @@ class Cache:
     def begin(self, num_new: int, real: Bool[Tensor, "B n"] | None) -> Bool[Tensor, "B N"] | None:
         """Which of the filled and the new positions are real; None when all are."""
         end = self.length + num_new
+        if real is not None:
+            self._check_rows(len(real))
         if end > self.room:
             raise UserError(
                 f"the cache has room for {self.room} positions, {self.length} are filled and "
@@ -52,7 +54,14 @@ class Cache:
         self, layer: int, keys: Float[Tensor, "B h n d"], values: Float[Tensor, "B h n d"]
     ) -> tuple[Float[Tensor, "B h N d"], Float[Tensor, "B h N d"]]:
         """All keys and values of one layer, the new ones written behind the filled ones."""
+        self._check_rows(len(keys))
         end = self.length + keys.shape[2]
         self.keys[layer, :, :, self.length : end] = keys
         self.values[layer, :, :, self.length : end] = values
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def _check_rows(self, rows: int) -> None:
+        if rows != len(self.real):
+            raise UserError(
+                f"a batch of {rows} rows met a cache for {len(self.real)}: make one of that size."
+            )

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.net.blocks import Embedding, Linear
 from unmask.net.config import NetConfig
 
 TIME_FEATURES = 64
@@ -16,8 +17,8 @@ class TimeInput(nn.Module):
 
     def __init__(self, config: NetConfig):
         super().__init__()
-        self.rise = nn.Linear(TIME_FEATURES, config.width)
-        self.mix = nn.Linear(config.width, config.width)
+        self.rise = Linear(TIME_FEATURES, config.width)
+        self.mix = Linear(config.width, config.width)
 
     def forward(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B 1 D"]:
         weight = self.rise.weight
@@ -34,8 +35,8 @@ class LatentInput(nn.Module):
     def __init__(self, config: NetConfig):
         super().__init__()
         assert config.latent_width is not None
-        self.vectors = nn.Embedding(config.logit_rows, config.latent_width)
-        self.enter = nn.Linear(2 * config.latent_width, config.width)
+        self.vectors = Embedding(config.logit_rows, config.latent_width)
+        self.enter = Linear(2 * config.latent_width, config.width)
 
     def table(self) -> Float[Tensor, "V d"]:
         """The vector of each token; of fixed length, so that noise cannot be outgrown."""

@@ -1,5 +1,6 @@
 """Models by name: shipped with the package, on disk, or on the Hugging Face hub."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -38,10 +39,14 @@ _WANTED = ["*.json", "*.safetensors", "merges.txt"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model lies on this machine, and its tokenizer if that lies elsewhere."""
+    """Where a model lies on this machine, and whose tokenizer it uses if it brings none."""
 
     path: Path
-    tokenizer: Path | None = None
+    tokenizer_repo: str | None = None
+
+    def find_tokenizer(self) -> Path | None:
+        """The folder of a tokenizer that lies elsewhere; fetched only when it is asked for."""
+        return _fetch(self.tokenizer_repo, ["*.json"]) if self.tokenizer_repo else None
 
 
 def shipped_models() -> dict[str, Path]:
@@ -50,8 +55,8 @@ def shipped_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/config.json"))}
 
 
-def cached_models() -> dict[str, int]:
-    """Hub repositories on this machine that hold safetensors, and their bytes."""
+def cached_models() -> dict[str, dict[str, int]]:
+    """Hub repositories on this machine that hold safetensors: their weight files and bytes."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -59,20 +64,24 @@ def cached_models() -> dict[str, int]:
         found = scan_cache_dir().repos
     except CacheNotFound:
         return {}
-    return {
-        repo.repo_id: repo.size_on_disk
-        for repo in sorted(found, key=lambda repo: repo.repo_id)
-        if repo.repo_type == "model"
-        and any(
-            file.file_name.endswith(".safetensors")
+    models = {
+        repo.repo_id: {
+            file.file_name: file.size_on_disk
             for revision in repo.revisions
             for file in revision.files
-        )
+            if file.file_name.endswith(".safetensors")
+        }
+        for repo in sorted(found, key=lambda repo: repo.repo_id)
+        if repo.repo_type == "model"
     }
+    return {name: files for name, files in models.items() if files}
 
 
-def find_model(name: str) -> Place:
-    """Where the model of that name lies; a hub model is fetched unless it is cached."""
+def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) -> Place:
+    """Where the model of that name lies; a hub model is fetched unless it is cached or not to be.
+
+    `also_known` are further names to suggest where this one is not found.
+    """
     if name in shipped_models():
         return Place(shipped_models()[name])
     if Path(name).exists():
@@ -81,21 +90,27 @@ def find_model(name: str) -> Place:
         raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
     known = KNOWN.get(name)
     if known is None and name.count("/") != 1:
-        names = [*shipped_models(), *KNOWN]
+        names = [*shipped_models(), *KNOWN, *also_known]
         raise UserError(
             f"no model {name!r}: it is no file or folder, no hub id (owner/name), and no known "
             f"name; {suggest(name, names)}"
         )
     known = known or Known(name)
-    path = _fetch(known.repo, [known.file] if known.file else _WANTED)
-    tokenizer = _fetch(known.tokenizer, ["*.json"]) if known.tokenizer else None
-    return Place(path / known.file if known.file else path, tokenizer)
+    folder = _fetch(known.repo, [known.file] if known.file else _WANTED, fetch)
+    path = folder / known.file if known.file else folder
+    if not path.exists() or (path.is_dir() and not list(path.glob("*.safetensors"))):
+        raise UserError(
+            f"{known.repo!r} has no {known.file or 'safetensors weights'} here: connect to fetch "
+            "it; weights that are only there as pickles must be converted first."
+        )
+    return Place(path, known.tokenizer)
 
 
-def _fetch(repo: str, patterns: list[str]) -> Path:
+def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:
     """A local copy of a repository; what is cached is not fetched again, a broken fetch resumes."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
+        GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
@@ -103,15 +118,20 @@ def _fetch(repo: str, patterns: list[str]) -> Path:
     )
 
     try:
-        return Path(snapshot_download(repo, allow_patterns=patterns))
+        return Path(snapshot_download(repo, allow_patterns=patterns, local_files_only=not fetch))
+    except GatedRepoError:
+        raise UserError(
+            f"{repo!r} is gated: ask for access on its page and log in with `hf auth login`."
+        ) from None
     except RepositoryNotFoundError:
         raise UserError(
             f"the hub has no model {repo!r} (or it is private): check the name."
         ) from None
     except HFValidationError:
         raise UserError(f"{repo!r} is no path here and cannot be a hub id (owner/name).") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        why = "and the hub cannot be reached" if fetch else "and this command fetches nothing"
         raise UserError(
-            f"{repo!r} is neither a path nor in the local cache, and the hub cannot be reached "
-            f"({type(error).__name__}): connect, or give the path of a copy."
+            f"{repo!r} is neither a path nor in the local cache, {why} "
+            f"({type(error).__name__}): load it once while connected, or give the path of a copy."
         ) from None

@@ -1,25 +1,40 @@
 """Loading and saving models: shard by shard into place, and nothing believed unchecked."""
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from unmask.base.config import SettingsError
 from unmask.base.devices import free_bytes, resolve_device, resolve_dtype
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.units import format_bytes
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes
 from unmask.net.dialects import get_dialect, recognise
-from unmask.net.dialects.dialect import Dialect, write_exactly
+from unmask.net.dialects.dialect import Dialect, Wire, write_exactly
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
-from unmask.net.weights import SHARD_BYTES, WeightFiles, write_weights
+from unmask.net.weights import SHARD_BYTES, write_weights
 
+_BLOCK_BYTES = 8_000_000
+_OWN_FILES = (
+    "config.json",
+    "lit_config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 _STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -36,32 +51,43 @@ def load(
     that lies with the model (if any), or None. What is loaded is tried out before it is returned.
     """
     place = find_model(str(name))
-    checkpoint = open_checkpoint(place.path)
-    dialect = recognise(checkpoint.source)
-    blueprint = dialect.read(checkpoint.source)
+    blueprint, dialect, checkpoint = _look_into(place.path)
     label = checkpoint.source.label
     target = resolve_device(device)
-    number_format = _stored_dtype(checkpoint) if dtype == "auto" else resolve_dtype(dtype)
+    names = _find_tensors(blueprint.config, dialect, checkpoint)
+    number_format = _stored_dtype(checkpoint, names) if dtype == "auto" else resolve_dtype(dtype)
     _check_room(label, blueprint, target, number_format, quiet)
     known = None
     if tokenizer is not None:
-        folder = place.tokenizer or checkpoint.folder if tokenizer == "auto" else Path(tokenizer)
+        elsewhere = place.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
+        folder = elsewhere or checkpoint.folder
         known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
-    with torch.device("meta"):
-        net = Transformer(blueprint.config, seed=None)
-    net = net.to(number_format).to_empty(device=target).eval().requires_grad_(False)
-    net.tie_head()
+    net = _lay_out(blueprint.config, target, number_format)
     _fill(net, dialect, checkpoint)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
     return model
 
 
-def inspect(name: str | Path) -> tuple[Blueprint, Dialect, Checkpoint]:
-    """What a model is, from its settings and headers alone."""
-    checkpoint = open_checkpoint(find_model(str(name)).path)
+def inspect(
+    name: str | Path, also_known: Iterable[str] = ()
+) -> tuple[Blueprint, Dialect, Checkpoint]:
+    """What a model on this machine is, from its settings and headers alone.
+
+    `also_known` are further names to suggest where this one is not found.
+    """
+    return _look_into(find_model(str(name), fetch=False, also_known=also_known).path)
+
+
+def _look_into(path: Path) -> tuple[Blueprint, Dialect, Checkpoint]:
+    checkpoint = open_checkpoint(path)
+    if not checkpoint.weights.shapes:
+        raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)
-    return dialect.read(checkpoint.source), dialect, checkpoint
+    try:
+        return dialect.read(checkpoint.source), dialect, checkpoint
+    except SettingsError as error:
+        raise SettingsError(checkpoint.source.label, error.problems) from None
 
 
 def save(
@@ -72,12 +98,29 @@ def save(
     A dialect that cannot say exactly what the model is refuses.
     """
     spoken = get_dialect(dialect)
+    _check_replaceable(Path(folder))
     settings = write_exactly(spoken, model.blueprint, model.net.state_dict(), str(folder))
     with replace_folder(folder) as draft:
         write_weights(collect_weights(model.net, spoken), draft, shard_bytes)
         write_json(draft / spoken.config_file, settings)
         if model.tokenizer is not None:
             model.tokenizer.save(draft)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise where saving would remove anything but a model that was saved before."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder to save the model in.")
+    strange = [
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if not any(fnmatchcase(path.name, pattern) for pattern in _OWN_FILES)
+    ]
+    if strange:
+        raise UserError(
+            f"{folder} holds {_some(sorted(strange))}, which saving a model there would remove: "
+            "choose another folder."
+        )
 
 
 def collect_weights(net: Transformer, dialect: Dialect) -> dict[str, Tensor]:
@@ -89,58 +132,73 @@ def collect_weights(net: Transformer, dialect: Dialect) -> dict[str, Tensor]:
     }
 
 
+def _lay_out(config: NetConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
+    """A network whose weights have their memory but no values yet."""
+    with torch.device("meta"):
+        net = Transformer(config, seed=None)
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.empty(parameter.shape, device=device, dtype=dtype)
+            setattr(module, name, nn.Parameter(empty, requires_grad=False))
+    net.tie_head()
+    return net.eval()
+
+
 @torch.no_grad()
 def _fill(net: Transformer, dialect: Dialect, checkpoint: Checkpoint) -> None:
     """Copy every tensor of the checkpoint into its place, one at a time."""
-    wires = list(dialect.wire(net.config))
     files, label = checkpoint.weights, checkpoint.source.label
-    cut = _find_cut(dialect, files)
-    theirs = {wire.theirs: _cut_name(wire.theirs, cut) for wire in wires}
-    missing = [name for name in theirs.values() if name not in files]
+    wires = _find_tensors(net.config, dialect, checkpoint)
+    own = net.state_dict()
+    for name, wire in wires.items():
+        place = wire.place(own)
+        wanted = tuple(wire.to_theirs(place).shape)
+        if files.shapes[name] != wanted:
+            raise UserError(
+                f"{label}: {name} has shape {list(files.shapes[name])}, expected {list(wanted)} "
+                "by its settings."
+            )
+        # What is turned on the way must be whole; the rest goes in blocks, to need little memory.
+        most = _BLOCK_BYTES if wire.is_plain else sys.maxsize
+        for rows, block in files.read_blocks(name, most):
+            if not block.isfinite().all():
+                raise UserError(f"{label}: {name} holds numbers that are not finite: damaged.")
+            place[rows].copy_(wire.to_ours(block))
+
+
+def _find_tensors(config: NetConfig, dialect: Dialect, checkpoint: Checkpoint) -> dict[str, Wire]:
+    """The wires by the names of their tensors in this checkpoint; none missing, none left over."""
+    shapes, prefix = checkpoint.weights.shapes, dialect.optional_prefix
+    cut = prefix and not any(name.startswith(prefix) for name in shapes)
+    wires = {
+        wire.theirs.removeprefix(prefix) if cut and prefix else wire.theirs: wire
+        for wire in dialect.wire(config)
+    }
+    missing = [name for name in wires if name not in shapes]
     left_over = [
         name
-        for name in files.shapes
-        if name not in set(theirs.values())
+        for name in shapes
+        if name not in wires
         and not name.endswith(dialect.ignored)
-        and not (net.config.tied and name == "lm_head.weight")
+        and not (config.tied and name == dialect.tied_head)
     ]
     if missing or left_over:
         told = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
         told += [f"{len(left_over)} too many ({_some(left_over)})"] if left_over else []
         raise UserError(
-            f"{label} does not hold the tensors of a {dialect.name} checkpoint: "
+            f"{checkpoint.source.label} does not hold the tensors of a {dialect.name} checkpoint: "
             f"{' and '.join(told)}. Fetch it again, or check its settings."
         )
-    own = net.state_dict()
-    for wire in wires:
-        place = wire.place(own)
-        tensor = wire.to_ours(files.read(theirs[wire.theirs]))
-        if tensor.shape != place.shape:
-            given = list(files.shapes[theirs[wire.theirs]])
-            raise UserError(
-                f"{label}: {theirs[wire.theirs]} has shape {given}, expected "
-                f"{list(wire.to_theirs(place).shape)} by its settings."
-            )
-        place.copy_(tensor)
+    return wires
 
 
-def _find_cut(dialect: Dialect, files: WeightFiles) -> str:
-    """The prefix that this checkpoint leaves off its tensor names, if any."""
-    full, *shorter = dialect.prefixes
-    return "" if not shorter or any(name.startswith(full) for name in files.shapes) else full
-
-
-def _cut_name(name: str, cut: str) -> str:
-    return name.removeprefix(cut)
-
-
-def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    """The number format of most of the stored numbers."""
-    sizes: dict[str, int] = {}
-    for name, shape in checkpoint.weights.shapes.items():
-        kind = checkpoint.weights.dtypes[name]
-        sizes[kind] = sizes.get(kind, 0) + torch.Size(shape).numel()
-    most = max(sizes, key=lambda kind: sizes[kind])
+def _stored_dtype(checkpoint: Checkpoint, wires: Iterable[str]) -> torch.dtype:
+    """The number format of most of the stored numbers that are learned."""
+    files = checkpoint.weights
+    sizes: Counter[str] = Counter()
+    for name in wires:
+        sizes[files.dtypes[name]] += torch.Size(files.shapes[name]).numel()
+    most = sizes.most_common(1)[0][0]
     if most not in _STORED:
         raise UserError(
             f"{checkpoint.source.label} stores {most} numbers: give dtype, such as bfloat16."
@@ -185,19 +243,14 @@ def _read_tokenizer(
 
 @torch.inference_mode()
 def _try_out(model: Model, label: str) -> None:
-    """Run a few tokens: logits must be finite, sites must fire, the mask must have a row."""
+    """Run a few tokens, the mask among them: sites must fire and logits be finite."""
     config = model.net.config
-    if model.mask_id is not None and not 0 <= model.mask_id < config.vocab_size:
-        raise UserError(
-            f"{label}: its mask id {model.mask_id} is not in 0..{config.vocab_size - 1}, the rows "
-            "of its embedding: correct the settings."
-        )
-    # Two tokens, first and last row: enough to touch every weight, quick on any processor.
-    tokens = torch.tensor([[0, config.vocab_size - 1][: config.context]], device=model.device)
+    tried = [0, config.vocab_size - 1] + ([] if model.mask_id is None else [model.mask_id])
+    tokens = torch.tensor([tried[: config.context]])
     with model.net.capture("embed", f"layers.{config.layers - 1}.mlp_key", "logits"):
         logits = model.logits(tokens)
     if not logits.isfinite().all():
-        raise UserError(f"{label} computes numbers that are not finite: its weights are damaged.")
+        raise UserError(f"{label} computes numbers that are not finite: use a wider dtype.")
 
 
 def _some(names: list[str], most: int = 4) -> str:

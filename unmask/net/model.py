@@ -1,12 +1,14 @@
 """A Model: a network with its tokenizer, its mask and the meaning of its logits."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.config import SettingsError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
@@ -24,6 +26,25 @@ class Blueprint:
     mask_id: int | None = None
     shift: bool = False
     """Dream's habit: the network's row i predicts position i + 1, though it sees everything."""
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise SettingsError("model", problems)
+
+    def _problems(self) -> Iterator[str]:
+        if self.kind not in get_args(Kind):
+            yield f"'kind' is {self.kind!r}, expected one of {', '.join(get_args(Kind))}"
+        elif (self.kind == "causal") != self.config.causal:
+            sees = "only earlier tokens" if self.config.causal else "both directions"
+            yield f"'kind' is {self.kind!r}, but the network sees {sees}"
+        if self.kind in ("masked", "hybrid") and self.mask_id is None:
+            yield f"a {self.kind} model needs a mask id, but has none"
+        if self.mask_id is not None and type(self.mask_id) is not int:
+            yield f"the mask id is {self.mask_id!r}, expected an integer"
+        elif self.mask_id is not None and not 0 <= self.mask_id < self.config.vocab_size:
+            yield f"mask id {self.mask_id} is not in 0..{self.config.vocab_size - 1}, the embedding"
+        if type(self.shift) is not bool:
+            yield f"'shift' is {self.shift!r}, expected true or false"
 
 
 @dataclass(frozen=True)
@@ -55,8 +76,10 @@ class Model:
     ) -> Float[Tensor, "*n V"]:
         """Logits whose row i predicts position i, or position i + 1 for a causal model.
 
-        `at` chooses rows as in `Transformer.unembed`.
+        `at` chooses rows as in `Transformer.unembed`. What is given is moved to the model's device.
         """
+        tokens = tokens.to(self.device)
+        real, at = (x if x is None else x.to(self.device) for x in (real, at))
         x = self.net.run_layers(self.net.embed(tokens, real), real=real)
         return self.net.unembed(self.align(x, real), at)
 

@@ -11,9 +11,10 @@
 | `layers.{i}.mlp_out`    | MLP's addition to the stream, ROME's v          | [B, L, D]    |
 | `layers.{i}.resid_out`  | residual stream leaving the block               | [B, L, D]    |
 | `final`                 | normalised stream that the head reads           | [B, n, D]    |
-| `logits`                | raw logits                                      | [B, n, V]    |
+| `logits`                | logits                                          | [B, n, V]    |
 
-n is L, or the number of positions asked for.
+n is L, or the number of positions asked for. `final` and `logits` are as the caller aligned them:
+raw from the network, moved one place for Dream's models through `Model.logits`.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -105,10 +106,14 @@ class _Attachment:
             return x
         self.fired.add(site)
         out = function(x)
-        if not isinstance(out, Tensor) or out.shape != x.shape:
-            given = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        if not isinstance(out, Tensor) or _describe(out) != _describe(x):
+            given = _describe(out) if isinstance(out, Tensor) else type(out).__name__
             raise UserError(
-                f"the patch at {site} returned {given}, expected a tensor of shape "
-                f"{tuple(x.shape)}: return the whole activation, changed or not."
+                f"the patch at {site} returned {given}, expected a tensor {_describe(x)}: return "
+                "the whole activation, changed or not, in its number format and on its device."
             )
         return out
+
+
+def _describe(x: Tensor) -> str:
+    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} {x.device}"

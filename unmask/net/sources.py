@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json
+from unmask.base.files import read_json_object
 from unmask.net.dialects.dialect import Source
 from unmask.net.weights import INDEX, WEIGHTS, WeightFiles
 
@@ -27,11 +27,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
         weights = _find_weights(path)
     else:
         _refuse_foreign(path)
-        # `model.safetensors` named by its path means its folder; other files stand alone.
-        weights = _find_weights(path.parent) if path.name == WEIGHTS else WeightFiles([path])
+        weights = WeightFiles([path])
     folder = path if path.is_dir() else path.parent
     settings = next((folder / name for name in _SETTINGS if (folder / name).is_file()), None)
-    config = read_json(settings) if settings else {}
+    config = read_json_object(settings) if settings else {}
     return Checkpoint(Source(str(path), config, weights.shapes), folder, weights)
 
 

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, initialise, make_norm
+from unmask.net.blocks import Block, Embedding, Linear, initialise, make_norm
 from unmask.net.cache import Cache
 from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
@@ -31,16 +32,16 @@ class Transformer(nn.Module):
         """A network with fresh weights; with `seed` None they are left for a checkpoint to fill."""
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.embedding = Embedding(config.vocab_size, config.width)
         if config.positions == "learned":
-            self.position = nn.Embedding(config.context, config.width)
+            self.position = Embedding(config.context, config.width)
         if config.time:
             self.time = TimeInput(config)
         if config.latent_width is not None:
             self.latents = LatentInput(config)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
-        self.head = nn.Linear(config.width, config.logit_rows, bias=False)
+        self.head = Linear(config.width, config.logit_rows, bias=False)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
@@ -125,7 +126,7 @@ class Transformer(nn.Module):
         """
         if at is not None:
             if at.dtype == torch.bool:
-                x = x[at]
+                x = select_rows(x, at)
             elif at.ndim == 1:
                 x = x[:, at]
             else:
@@ -171,6 +172,11 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int, length: int | None = None) -> Cache:
         """An empty cache that fits this network's weights, as long as its context by default."""
+        if not self.config.causal:
+            raise UserError(
+                "a cache was asked for a network that sees in both directions: the keys and values "
+                "of earlier tokens change with later ones; run it whole, or use a causal network."
+            )
         weight = self.embedding.weight
         length = self.config.context if length is None else length
         return Cache(self.config, batch, length, weight.device, weight.dtype)
@@ -192,3 +198,11 @@ class Transformer(nn.Module):
             where = place(seen, length, past, x.device)
             cos, sin = (table[where].unsqueeze(2) for table in tables)
         return View(cos, sin, mask, is_causal, cache)
+
+
+def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Tensor, "N D"]:
+    """The rows where `at` is True.
+
+    By number: the gradient of indexing with a mask sorts all its positions first.
+    """
+    return x.flatten(0, 1).index_select(0, at.flatten().nonzero()[:, 0])

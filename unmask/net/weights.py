@@ -1,7 +1,7 @@
 """Tensors in safetensors files, known by their headers and read one at a time."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json, write_json
+from unmask.base.files import read_json_object, write_json
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -35,10 +35,11 @@ class WeightFiles:
     @classmethod
     def of_index(cls, index: Path) -> "WeightFiles":
         """The shards that an index names."""
-        record = read_json(index)
-        if "weight_map" not in record:
-            raise UserError(f"{index} has no 'weight_map': expected an index of weight shards.")
-        shards = [index.parent / name for name in sorted(set(record["weight_map"].values()))]
+        home = read_json_object(index).get("weight_map")
+        named = isinstance(home, dict) and all(isinstance(name, str) for name in home.values())
+        if not home or not named:
+            raise UserError(f"{index} has no 'weight_map' of files: expected an index of shards.")
+        shards = [index.parent / name for name in sorted(set(home.values()))]
         if missing := [path.name for path in shards if not path.is_file()]:
             raise UserError(
                 f"{index} names {', '.join(missing)}, not there: fetch the model again."
@@ -56,6 +57,19 @@ class WeightFiles:
         """
         with _open(self._home[name]) as handle:
             return handle.get_tensor(name)
+
+    def read_blocks(self, name: str, most_bytes: int) -> Iterator[tuple[slice, Tensor]]:
+        """The same tensor a few rows at a time, none larger than `most_bytes` if it can be."""
+        rows = self.shapes[name][0] if self.shapes[name] else 1
+        whole = self.read(name)
+        step = max(1, rows * most_bytes // max(whole.nbytes, 1))
+        del whole
+        if step >= rows:
+            yield slice(None), self.read(name)
+            return
+        for start in range(0, rows, step):
+            with _open(self._home[name]) as handle:
+                yield slice(start, start + step), handle.get_slice(name)[start : start + step]
 
 
 def write_weights(weights: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:

@@ -20,7 +20,10 @@ class Process(Protocol):
     All functions work position by position: leading dimensions are free, times broadcast.
     """
 
-    schedule: Schedule
+    @property
+    def schedule(self) -> Schedule:
+        """How fast tokens are noised."""
+        ...
 
     @property
     def num_states(self) -> int:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.net.transformer import Transformer
+from unmask.net.transformer import Transformer, select_rows
 from unmask.objectives.batch import Batch, choose_noised
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 
@@ -20,7 +20,7 @@ def next_token_loss(
     wanted = wanted & (batch.places > 0)
     x = net.run_layers(net.embed(batch.tokens))
     before = wanted.roll(-1, dims=1)
-    rows = net.norm(x[before])
+    rows = net.norm(select_rows(x, before))
     count = int(wanted.sum())
     weights = torch.full((count,), 1 / max(count, 1), device=rows.device)
     return weighted_cross_entropy(rows, net.head.weight, batch.tokens[wanted], weights)

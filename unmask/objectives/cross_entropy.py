@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-CHUNK = 2048
+CHUNK = 4096
 
 
 def weighted_cross_entropy(
@@ -51,22 +51,23 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         grad_x = torch.empty_like(x) if wants_x else None
         grad_head = torch.zeros_like(head, dtype=nll.dtype) if wants_head else None
         for rows in (slice(i, i + chunk) for i in range(0, len(x), chunk)):
-            logits = (x[rows] @ head.T).to(nll.dtype)
+            logits = x[rows] @ head.T
             if forbidden is not None:
                 logits[:, forbidden] = -torch.inf
             at = targets[rows, None]
-            log_total = logits.logsumexp(-1, keepdim=True)
-            nll[rows] = (log_total - logits.gather(-1, at))[:, 0]
+            logp = logits.log_softmax(-1, dtype=nll.dtype)
+            nll[rows] = -logp.gather(-1, at)[:, 0]
             if not (wants_x or wants_head):
                 continue
-            # d/dlogits = weight (softmax - one-hot), written over the logits.
-            grad = logits.sub_(log_total).exp_()
+            # d/dlogits = softmax - one-hot, over the logits' memory; the weights come in later,
+            # on the rows of width D instead of V.
+            grad = torch.exp(logp, out=logits)
             grad.scatter_add_(-1, at, torch.full_like(at, -1, dtype=grad.dtype))
-            grad = grad.mul_(weights[rows, None]).to(x.dtype)
+            weight = weights[rows, None].to(x.dtype)
             if grad_x is not None:
-                grad_x[rows] = grad @ head
+                grad_x[rows] = (grad @ head) * weight
             if grad_head is not None:
-                grad_head += grad.T @ x[rows]
+                grad_head += grad.T @ (x[rows] * weight)
         ctx.grads = (grad_x, grad_head if grad_head is None else grad_head.to(head.dtype))
         ctx.mark_non_differentiable(nll)
         return (nll * weights).sum(), nll

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
-from unmask.net.transformer import Transformer
+from unmask.net.transformer import Transformer, select_rows
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
 from unmask.noise.schedules import check_times
@@ -124,7 +124,7 @@ def masked_loss(
     Logits are computed at hidden positions only, a chunk of them at a time.
     """
     x = net.run_layers(net.embed(noised.xt, t=noised.t))
-    rows = net.norm(x[noised.hidden])
+    rows = net.norm(select_rows(x, noised.hidden))
     targets, weights = batch.tokens[noised.hidden], noised.weights[noised.hidden]
     forbidden = process.mask_id if process.mask_id < net.config.logit_rows else None
     return weighted_cross_entropy(rows, net.head.weight, targets, weights.float(), forbidden)

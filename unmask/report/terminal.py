@@ -41,7 +41,7 @@ def show_source(
         show_shards(console, str(path), source.info, excerpt)
     else:
         console.print(f"{path}: {len(source)} facts", markup=False)
-        show_facts(console, {fact.fact_id: fact for fact in source[:number]}, tokenizer)
+        show_facts(console, [(fact.fact_id, fact) for fact in source[:number]], tokenizer)
 
 
 def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = None) -> None:
@@ -54,19 +54,19 @@ def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = 
         phrasings = len({(fact.direction, fact.phrasing) for fact in facts})
         table.add_row(split, ways, trained, str(num_facts), str(phrasings), str(len(facts)))
     console.print(table)
-    examples = {split: corpus.splits[split][0] for split in TESTS if corpus.splits.get(split)}
+    examples = [(split, corpus.splits[split][0]) for split in TESTS if corpus.splits.get(split)]
     show_facts(console, examples, tokenizer)
 
 
 def show_facts(
-    console: Console, facts: dict[str, Fact], tokenizer: Tokenizer | None = None
+    console: Console, facts: Sequence[tuple[str, Fact]], tokenizer: Tokenizer | None = None
 ) -> None:
     """Facts one a line under their labels, subject and object coloured."""
     note = f"[{SUBJECT}]subject[/] and [{OBJECT}]object[/]"
     if tokenizer is not None:
         note += ", with their token spans"
     console.print(note)
-    for label, fact in facts.items():
+    for label, fact in facts:
         line = Text(f"{label:>12}  ", style="dim")
         start = len(line)
         line.append(fact.text, style="not dim")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.base.config import SettingsError
+from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
@@ -39,6 +39,11 @@ class Wire:
     to_ours: Callable[[Tensor], Tensor] = _same
     to_theirs: Callable[[Tensor], Tensor] = _same
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the tensor goes into its place as it is."""
+        return self.to_ours is _same
+
     def place(self, own: Mapping[str, Tensor]) -> Tensor:
         """The part of our parameters that this wire fills, as a view."""
         parameter = own[self.ours]
@@ -56,10 +61,12 @@ class Dialect:
     write: Callable[[Blueprint], dict[str, Any]]
     """The settings file of a model in this dialect; `write_exactly` guards it."""
     config_file: str = "config.json"
-    prefixes: tuple[str, ...] = ("",)
-    """Leading parts of tensor names that checkpoints may leave off, the full one first."""
+    optional_prefix: str | None = None
+    """A leading part of all layers' names that checkpoints may leave off."""
     ignored: tuple[str, ...] = ()
     """Endings of tensor names that hold nothing learned, such as stored masks."""
+    tied_head: str | None = None
+    """The head's tensor, which checkpoints with a tied head may store all the same."""
     read_tokenizer: Callable[[Path, int | None], Tokenizer | None] | None = None
     """For checkpoints that come without a `tokenizer.json`."""
 
@@ -79,20 +86,22 @@ class FieldTable:
 
     def read(self, config: Mapping[str, Any], label: str) -> dict[str, Any]:
         """Our fields from their settings; all problems are reported at once."""
+        # Nothing said and null mean the same.
+        said = {name: value for name, value in config.items() if value is not None}
         problems = [
             f"{theirs!r} is missing"
             for theirs in (*dict.fromkeys(self.same.values()), *self.needed)
-            if theirs not in config and theirs not in self.optional
+            if theirs not in said and theirs not in self.optional
         ]
         problems += [
             f"{theirs!r} is {config[theirs]!r}, but only {value!r} is supported"
             for theirs, value in self.fixed.items()
-            if theirs in config and config[theirs] != value
+            if theirs in said and said[theirs] != value
         ]
         if problems:
             raise SettingsError(label, problems)
         return {
-            ours: config[theirs] if theirs in config else self.optional[theirs]
+            ours: said[theirs] if theirs in said else self.optional[theirs]
             for ours, theirs in self.same.items()
         }
 
@@ -104,6 +113,11 @@ class FieldTable:
             theirs: resolved.get(ours, getattr(config, ours)) for ours, theirs in self.same.items()
         }
         return values | dict(self.fixed)
+
+
+def build_config(values: Mapping[str, Any], source: Source, **more: Any) -> NetConfig:
+    """The network's settings; ill-typed ones are told with the checkpoint's name."""
+    return build(NetConfig, dict(values) | more, source.label)
 
 
 def write_exactly(

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, Source
+from unmask.net.dialects.dialect import Dialect, Source, build_config
 from unmask.net.dialects.llama import read_rotary_base, write_rotary_base
 from unmask.net.dialects.names import TRANSFORMERS, wire_llama
 from unmask.net.dialects.qwen2 import TABLE
@@ -19,7 +18,7 @@ _TABLE = replace(TABLE, needed=("mask_token_id",))
 def _read(source: Source) -> Blueprint:
     base = read_rotary_base(source.config, source.label)
     values = _TABLE.read(source.config, source.label)
-    config = NetConfig(**values, rotary_base=base, qkv_bias=True)
+    config = build_config(values, source, rotary_base=base, qkv_bias=True)
     return Blueprint(config, "masked", source.config["mask_token_id"], shift=True)
 
 
@@ -48,5 +47,6 @@ DIALECT = Dialect(
     wire=partial(wire_llama, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
+    tied_head="lm_head.weight",
     read_tokenizer=_read_tokenizer,
 )

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire, build_config
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
@@ -39,9 +39,11 @@ _PROJECTIONS = {
 
 def _read(source: Source) -> Blueprint:
     values = _TABLE.read(source.config, source.label)
-    values["mlp_width"] = values["mlp_width"] or 4 * values["width"]
-    config = NetConfig(
-        **values,
+    if values["mlp_width"] is None:
+        values["mlp_width"] = 4 * values["width"]
+    config = build_config(
+        values,
+        source,
         causal=True,
         norm="layer",
         positions="learned",
@@ -87,6 +89,7 @@ DIALECT = Dialect(
     read=_read,
     wire=_wire,
     write=_write,
-    prefixes=("transformer.", ""),
-    ignored=("attn.bias", "attn.masked_bias"),
+    optional_prefix="transformer.",
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    tied_head="lm_head.weight",
 )

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.names import BlockNames, wire_llama
 from unmask.net.model import Blueprint
 
@@ -56,9 +55,11 @@ _TABLE = FieldTable(
 
 
 def _read(source: Source) -> Blueprint:
-    rows = {"embedding_size": source.config["vocab_size"]} if "vocab_size" in source.config else {}
-    values = _TABLE.read(rows | dict(source.config), source.label)
-    return Blueprint(NetConfig(**values), "masked", source.config["mask_token_id"])
+    config = dict(source.config)
+    if config.get("embedding_size") is None:
+        config["embedding_size"] = config.get("vocab_size")
+    values = _TABLE.read(config, source.label)
+    return Blueprint(build_config(values, source), "masked", source.config["mask_token_id"])
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
-from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.names import TRANSFORMERS, wire_llama
 from unmask.net.model import Blueprint
 
@@ -40,12 +39,15 @@ _TABLE = FieldTable(
 def read_rotary_base(config: Mapping[str, Any], label: str) -> float:
     """The base of the rotary positions, in the old or the new way of saying it."""
     said = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = said.get("rope_type", said.get("type", "default"))
+    kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, dict) else said
     if kind != "default":
         raise SettingsError(
             label, [f"rotary scaling {kind!r} is not supported, only plain positions"]
         )
-    return float(said.get("rope_theta", config.get("rope_theta", 10_000.0)))
+    base = said.get("rope_theta", config.get("rope_theta", 10_000.0))
+    if not isinstance(base, int | float):
+        raise SettingsError(label, [f"'rope_theta' is {base!r}, expected a number"])
+    return float(base)
 
 
 def write_rotary_base(base: float) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def write_rotary_base(base: float) -> dict[str, Any]:
 def _read(source: Source) -> Blueprint:
     base = read_rotary_base(source.config, source.label)
     values = _TABLE.read(source.config, source.label)
-    return Blueprint(NetConfig(**values, rotary_base=base, causal=True), "causal")
+    return Blueprint(build_config(values, source, rotary_base=base, causal=True), "causal")
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
@@ -75,4 +77,5 @@ DIALECT = Dialect(
     wire=partial(wire_llama, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
+    tied_head="lm_head.weight",
 )

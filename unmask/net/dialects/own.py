@@ -1,12 +1,12 @@
 """This project's own format: the Hugging Face layout, with our settings and names."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, get_args
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
-from unmask.base.config import SettingsError, build
+from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, Wire
@@ -16,6 +16,18 @@ from unmask.net.transformer import Transformer
 FORMAT = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What `config.json` says."""
+
+    model_type: str
+    format: int
+    kind: Kind
+    mask_id: int | None
+    shift: bool
+    network: dict
+
+
 def _read(source: Source) -> Blueprint:
     config = source.config
     if config.get("format") != FORMAT:
@@ -23,25 +35,21 @@ def _read(source: Source) -> Blueprint:
             f"{source.label} has model format {config.get('format')!r}, expected {FORMAT}: "
             "convert it with the version that wrote it, or make it anew."
         )
-    problems = [f"{key!r} is missing" for key in ("kind", "network") if key not in config]
-    kind = config.get("kind")
-    if kind is not None and kind not in get_args(Kind):
-        problems.append(f"'kind' is {kind!r}, expected one of {', '.join(get_args(Kind))}")
-    if problems:
-        raise SettingsError(source.label, problems)
-    network = build(NetConfig, config["network"], source.label)
-    return Blueprint(network, config["kind"], config.get("mask_id"), config.get("shift", False))
+    record = build(_Record, config, source.label)
+    network = build(NetConfig, record.network, source.label)
+    return Blueprint(network, record.kind, record.mask_id, record.shift)
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
-    return {
-        "model_type": "unmask",
-        "format": FORMAT,
-        "kind": blueprint.kind,
-        "mask_id": blueprint.mask_id,
-        "shift": blueprint.shift,
-        "network": asdict(blueprint.config),
-    }
+    record = _Record(
+        model_type="unmask",
+        format=FORMAT,
+        kind=blueprint.kind,
+        mask_id=blueprint.mask_id,
+        shift=blueprint.shift,
+        network=asdict(blueprint.config),
+    )
+    return asdict(record)
 
 
 def _wire(config: NetConfig) -> Iterator[Wire]:

@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary_base, write_rotary_base
 from unmask.net.dialects.names import TRANSFORMERS, wire_llama
 from unmask.net.model import Blueprint
@@ -17,7 +16,7 @@ TABLE = FieldTable(
 def _read(source: Source) -> Blueprint:
     base = read_rotary_base(source.config, source.label)
     values = TABLE.read(source.config, source.label)
-    config = NetConfig(**values, rotary_base=base, qkv_bias=True, causal=True)
+    config = build_config(values, source, rotary_base=base, qkv_bias=True, causal=True)
     return Blueprint(config, "causal")
 
 
@@ -37,4 +36,5 @@ DIALECT = Dialect(
     wire=partial(wire_llama, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
+    tied_head="lm_head.weight",
 )

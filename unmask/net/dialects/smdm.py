@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire, build_config
 from unmask.net.model import Blueprint
 from unmask.net.presets import preset
 
@@ -59,8 +60,10 @@ def _read(source: Source) -> Blueprint:
     causal = rows == logits
     if any(name in source.config for name in _TABLE.same.values()):
         values = _TABLE.read(source.config, source.label)
-        config = NetConfig(vocab_size=rows, causal=causal, rotary_tables="bfloat16", **values)
-    elif size := _SIZE.search(source.label):
+        config = build_config(
+            values, source, vocab_size=rows, causal=causal, rotary_tables="bfloat16"
+        )
+    elif size := _SIZE.search(PurePath(source.label).name):
         config = replace(preset(size[1], causal=causal), vocab_size=rows, num_logits=logits)
     else:
         raise UserError(
