@@ -10,11 +10,12 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
+from unmask.noise.schedules import Geometric, Linear
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.cross_entropy import weighted_cross_entropy
-from unmask.objectives.discrete import process_loss, round_up
+from unmask.objectives.discrete import process_loss, round_up, score_entropy_loss
 from unmask.objectives.masked import RECIPES, get_recipe, masked_loss, noise_batch
 from unmask.objectives.vectors import gaussian_loss
 
@@ -234,6 +235,34 @@ def test_next_token(batch):
     torch.testing.assert_close(answers, nll.mean())
     with pytest.raises(UserError, match="this network sees the next token"):
         next_token_loss(lively(preset("tiny", vocab_size=V)), batch)
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Geometric(1e-2, 8.0)], ids=["linear", "geometric"])
+def test_score_entropy_of_a_normalised_network_is_the_bound(batch, schedule):
+    """Outputs that are log-probabilities make SEDD's loss the masked bound on the same draws."""
+    net = lively(preset("tiny", vocab_size=V, num_logits=V - 1))
+    process = Masked(V - 1, MASK, schedule)
+    bound, _ = process_loss(net, process, batch, T, RowStreams.make(5, B))
+    with net.patch({"logits": lambda x: x.log_softmax(-1)}):
+        score, terms = score_entropy_loss(net, process, batch, T, RowStreams.make(5, B))
+    torch.testing.assert_close(score, bound, atol=1e-4, rtol=1e-4)
+    assert terms.shape == (B, L)
+    # Scores that are not normalised cost more.
+    with net.patch({"logits": lambda x: x.log_softmax(-1) + 0.4}):
+        assert score_entropy_loss(net, process, batch, T, RowStreams.make(5, B))[0] > score
+
+
+def test_auxiliary_cross_entropy(net, batch):
+    """D3PM's hybrid loss: the bound in steps, and a share of the plain cross-entropy."""
+    process = Uniform(V - 1, mixture=True)
+    plain, terms = process_loss(net, process, batch, T, RowStreams.make(5, B), num_steps=9)
+    both, more = process_loss(
+        net, process, batch, T, RowStreams.make(5, B), num_steps=9, auxiliary=0.001
+    )
+    xt = process.corrupt(batch.tokens, round_up(T, 9)[:, None], RowStreams.make(5, B))
+    extra = F.cross_entropy(net(xt).transpose(1, 2), batch.tokens, reduction="none")
+    torch.testing.assert_close(more - terms, 0.001 * extra.detach(), atol=1e-4, rtol=1e-2)
+    assert both > plain
 
 
 def test_steps_of_time():

@@ -63,11 +63,11 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             # on the rows of width D instead of V.
             grad = torch.exp(logp, out=logits)
             grad.scatter_add_(-1, at, torch.full_like(at, -1, dtype=grad.dtype))
-            weight = weights[rows, None].to(x.dtype)
+            weight = weights[rows, None].to(nll.dtype)
             if grad_x is not None:
-                grad_x[rows] = (grad @ head) * weight
+                grad_x[rows] = ((grad @ head) * weight).to(x.dtype)
             if grad_head is not None:
-                grad_head += grad.T @ (x[rows] * weight)
+                grad_head += grad.T @ (x[rows] * weight).to(x.dtype)
         ctx.grads = (grad_x, grad_head if grad_head is None else grad_head.to(head.dtype))
         ctx.mark_non_differentiable(nll)
         return (nll * weights).sum(), nll

@@ -1,12 +1,14 @@
 """Bounds of any discrete process, in continuous time (UDLM, GIDD) or in T steps (D3PM); SEDD's."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
+from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
 from unmask.objectives.batch import Batch, choose_noised
 
@@ -18,13 +20,15 @@ def process_loss(
     t: Float[Tensor, "B"],
     streams: RowStreams,
     num_steps: int | None = None,
+    auxiliary: float = 0.0,
     response_only: bool = False,
     noise_filling: bool = True,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
     """The bound in nats a noised position, and the integrand at each of them (no gradient).
 
     Without `num_steps` time is continuous; with it t is rounded up to a multiple of 1/T and the
-    terms are the T steps' divergences, T times each, so that their mean is the bound.
+    terms are the T steps' divergences, T times each, so that their mean is the bound. D3PM adds
+    `auxiliary` times the plain cross-entropy (0.001 in the paper), after which it is no bound.
     """
     may = choose_noised(batch, response_only, noise_filling)
     if num_steps is not None:
@@ -40,7 +44,47 @@ def process_loss(
         found = process.nll(*given, at)
     else:
         found = num_steps * step_nll(process, *given, at, (at - 1 / num_steps).clamp(min=0))
+    if auxiliary:
+        found = found + auxiliary * F.cross_entropy(logits, given[1], reduction="none")
     terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(wanted, found)
+    return terms.sum() / may.sum(), terms.detach()
+
+
+def score_entropy_loss(
+    net: Transformer,
+    process: Masked,
+    batch: Batch,
+    t: Float[Tensor, "B"],
+    streams: RowStreams,
+    response_only: bool = False,
+    noise_filling: bool = True,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+    """SEDD's loss in nats a noised position, and the integrand at each (no gradient).
+
+    The network's outputs are log scores up to -log(e^sigma - 1), which depends on time alone; they
+    need not be normalised. sigma = -log alpha for any schedule.
+    """
+    may = choose_noised(batch, response_only, noise_filling)
+    times = t[:, None]
+    xt = torch.where(may, process.corrupt(batch.tokens, times, streams), batch.tokens)
+    hidden = process.needs(xt) & may
+    outputs = net.unembed(net.run_layers(net.embed(xt, t=t)), hidden).float()
+    if outputs.shape[-1] > process.mask_id:
+        is_mask = torch.arange(outputs.shape[-1], device=xt.device) == process.mask_id
+        outputs = outputs.masked_fill(is_mask, -torch.inf)
+    at = times.expand_as(xt)[hidden]
+    alpha, noised = process.schedule.alpha(at), process.schedule.noised(at)
+    # e^sigma - 1 = (1 - alpha) / alpha, and sigma' = -alpha' / alpha.
+    scale = (noised / alpha).log()
+    sigma = torch.log1p(noised / alpha)
+    found = score_entropy(
+        outputs - scale[:, None].to(outputs.dtype),
+        batch.tokens[hidden],
+        torch.ones_like(at, dtype=torch.bool),
+        sigma.to(outputs.dtype),
+        (-process.schedule.dalpha(at) / alpha).to(outputs.dtype),
+    )
+    terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(hidden, found)
     return terms.sum() / may.sum(), terms.detach()
 
 
