@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
+    from unmask.sampling.loop import sample
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _HOME_OF = {
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
+    "sample": "unmask.sampling.loop",
     "save": "unmask.net.loading",
 }
 
@@ -43,6 +45,7 @@ __all__ = [
     "load",
     "preset",
     "read_facts",
+    "sample",
     "save",
 ]
 

@@ -14,6 +14,12 @@ def test_a_row_draws_the_same_alone_and_in_any_batch():
     assert torch.equal(alone.gumbel(2, 3)[0], second[1])
 
 
+def test_rows_of_different_lengths_stay_in_step():
+    long, short = (RowStreams.make(1, ["a"], pace=16) for _ in range(2))
+    assert torch.equal(long.uniform(16)[:, :5], short.uniform(5))
+    assert torch.equal(long.uniform(9)[:, :3], short.uniform(3))
+
+
 def test_written_down_once():
     """A change here would change every sample and every training run."""
     drawn = RowStreams(torch.tensor([0])).uniform(2)[0].tolist()

@@ -19,20 +19,28 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 
 
 class RowStreams:
-    """One stream of random numbers for each row of a batch; every draw moves all of them on."""
+    """One stream of random numbers for each row of a batch; every draw moves all of them on.
 
-    def __init__(self, keys: Int[Tensor, "B"]):
-        self.keys = keys
+    With a `pace` they move on by multiples of it, so that rows drawn for canvases of different
+    lengths, none longer than the pace, stay in step.
+    """
+
+    def __init__(self, keys: Int[Tensor, "B"], pace: int = 1):
+        self.keys, self.pace = keys, pace
         self.drawn = 0
 
     @classmethod
     def make(
-        cls, seed: int, rows: Sequence[object] | int, device: torch.device | str = "cpu"
+        cls,
+        seed: int,
+        rows: Sequence[object] | int,
+        device: torch.device | str = "cpu",
+        pace: int = 1,
     ) -> "RowStreams":
         """Streams for the named rows (or rows 0, 1, …) under a seed."""
         names = range(rows) if isinstance(rows, int) else rows
         keys = [derive_seed(seed, "row", name) for name in names]
-        return cls(torch.tensor(keys, dtype=torch.long, device=device))
+        return cls(torch.tensor(keys, dtype=torch.long, device=device), pace)
 
     @property
     def rows(self) -> int:
@@ -42,7 +50,7 @@ class RowStreams:
         """Numbers strictly between 0 and 1, in float64."""
         count = math.prod(shape)
         places = torch.arange(self.drawn + 1, self.drawn + count + 1, device=self.keys.device)
-        self.drawn += count
+        self.drawn += -(-count // self.pace) * self.pace
         bits = _mix(self.keys[:, None] + places * _GAMMA)
         # The upper 52 bits and a half: float64 holds it exactly, and neither end is ever drawn.
         return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).view(self.rows, *shape)

@@ -1,0 +1,67 @@
+"""Token for token what SMDM's and LLaDA's own samplers wrote, batched and alone."""
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from unmask.sampling.loop import sample
+
+
+@pytest.fixture
+def model(shared):
+    return unmask.load(
+        shared / "fixtures" / "smdm-tiny" / "mdm.safetensors", device="cpu", quiet=True
+    )
+
+
+@pytest.fixture
+def prompts(shared) -> list[list[int]]:
+    return load_file(shared / "fixtures" / "smdm-tiny" / "expected.safetensors")["prompts"].tolist()
+
+
+def test_smdm_greedy(shared, model, prompts):
+    expected = load_file(shared / "fixtures" / "smdm-tiny" / "expected.safetensors")
+    names = [name for name in expected if name.startswith("greedy")]
+    assert len(names) == 12
+    for name in names:
+        guidance, steps = re.findall(r"[\d.]+", name)
+        settings = {"steps": int(steps), "guidance": float(guidance), "length": 40}
+        found = sample(model, prompts, **settings)
+        assert torch.equal(found.tokens, expected[name]), name
+        assert found.calls == int(steps) and found.states.shape == (int(steps) + 1, 4, 40)
+        alone = sample(model, prompts[2:3], **settings)
+        assert torch.equal(alone.tokens, expected[name][2:3]), name
+
+
+def test_llada(shared, model, prompts):
+    expected = load_file(shared / "fixtures" / "smdm-tiny" / "expected_llada.safetensors")
+    assert len(expected) == 10
+    for name, tokens in expected.items():
+        response, steps, block, guidance = re.findall(r"[\d.]+", name)
+        settings = {"steps": int(steps), "guidance": float(guidance), "block": int(block)}
+        length = int(response) + len(prompts[0])
+        found = sample(model, prompts, **settings, plan="llada", length=length)
+        assert torch.equal(found.tokens, tokens), name
+        alone = sample(model, prompts[1:2], **settings, plan="llada", length=length)
+        assert torch.equal(alone.tokens, tokens[1:2]), name
+
+
+@pytest.mark.parametrize("plan", ["smdm", "llada", "linear", "cosine", "one"])
+@pytest.mark.parametrize("guidance", [0.0, 0.8])
+def test_mixed_lengths_in_one_batch(model, prompts, plan, guidance):
+    """Prompts and canvases of different lengths: each row is what it is alone."""
+    rows = [prompts[0][:3], prompts[1], prompts[2][:6], prompts[3][:1]]
+    lengths = [20, 17, 26, 9]
+    for order in ("confidence", "entropy", "margin", "left", "random"):
+        settings = {"steps": 8, "plan": plan, "order": order, "guidance": guidance}
+        settings |= {"temperature": 0.7 if order == "random" else 0.0, "seed": 3}
+        if plan == "one":
+            settings["steps"] = 26
+        together = sample(model, rows, **settings, length=lengths)
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            alone = sample(model, [row], **settings, length=length)
+            assert torch.equal(together.tokens[i, :length], alone.tokens[0]), (order, i)
+            assert (alone.tokens != model.mask_id).all()

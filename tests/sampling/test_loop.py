@@ -1,0 +1,135 @@
+"""Plans, orders and the loop: counts add up, given tokens stay, mistakes are sentences."""
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.base.streams import RowStreams
+from unmask.net.model import Blueprint, Model
+from unmask.sampling.guess import Guess
+from unmask.sampling.loop import sample
+from unmask.sampling.orders import ORDERS, choose_first
+from unmask.sampling.plans import PLANS, get_plan
+
+V = 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+
+
+def run_plan(name: str, masks: int, steps: int) -> list[int]:
+    left, counts = torch.tensor([masks]), []
+    for step in range(1, steps + 1):
+        count = get_plan(name)(left, torch.tensor([masks]), step, steps)
+        counts.append(int(count))
+        left = left - count
+    return counts
+
+
+def test_plans_as_their_peers_have_them():
+    assert run_plan("smdm", 10, 4) == [2, 2, 2, 4]
+    assert run_plan("smdm", 32, 32) == [0, *[1] * 30, 2]
+    assert run_plan("llada", 10, 4) == [3, 3, 2, 2]
+    assert run_plan("linear", 10, 4) == [3, 2, 3, 2]
+    assert run_plan("one", 3, 5) == [1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "one"])
+@pytest.mark.parametrize("steps", [1, 3, 16, 40])
+def test_plans_fill_everything(name, steps):
+    counts = run_plan(name, 23, steps)
+    assert sum(counts) == 23 and min(counts) >= 0
+
+
+def test_ties_go_to_the_left():
+    open_ = torch.tensor([[True, False, True, True, True]])
+    chosen = choose_first(torch.tensor([[0.5, 9.0, 0.5, 0.7, 0.5]]), open_, torch.tensor([3]))
+    assert chosen.tolist() == [[True, False, True, True, False]]
+
+
+def test_orders_on_a_known_guess():
+    p = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.49, 0.01], [0.4, 0.3, 0.3]], dtype=torch.float64)
+    guess = Guess(torch.tensor([[True, True, True]]), p.log(), p.argmax(-1))
+    streams = RowStreams.make(0, 1)
+    first = {name: int(order(guess, streams).argmax()) for name, order in ORDERS.items()}
+    # Surest, least spread out, clearest lead, leftmost.
+    assert (first["confidence"], first["entropy"], first["margin"], first["left"]) == (0, 1, 0, 0)
+
+
+@pytest.mark.parametrize("order", [*ORDERS, list(range(31, -1, -1))], ids=str)
+def test_trajectory_tells_what_happened(model, order):
+    found = sample(model, [[1, 2, 3], [4]], steps=7, order=order, temperature=0.5)
+    assert found.states is not None and found.states.shape == (8, 2, 32)
+    assert (found.states[0] == V - 1).sum() == 2 * 32 - 4
+    for step in range(1, 8):
+        before, after = found.states[step - 1], found.states[step]
+        assert torch.equal(before != after, found.committed_at == step)
+    assert torch.equal(found.tokens, found.states[-1])
+    assert found.tokens[0, :3].tolist() == [1, 2, 3] and (found.committed_at[0, :3] == 0).all()
+    written = found.committed_at > 0
+    assert ((found.confidence[written] > 0) & (found.confidence[written] <= 1)).all()
+    assert (found.entropy[written] > 0).all() and (found.entropy[~written] == 0).all()
+    cheap = sample(
+        model, [[1, 2, 3], [4]], steps=7, order=order, temperature=0.5, keep_states=False
+    )
+    assert cheap.states is None and torch.equal(cheap.tokens, found.tokens)
+
+
+def test_seeds_and_repeated_prompts(model):
+    one, two = (sample(model, [[1, 2]] * 3, temperature=1.0, seed=seed).tokens for seed in (0, 1))
+    assert not torch.equal(one, two)
+    assert not torch.equal(one[0], one[1]), "the same prompt twice is two draws"
+    again = sample(model, [[5], [1, 2]], temperature=1.0, seed=0, length=32).tokens
+    assert torch.equal(again[1], one[0]), "a row does not depend on its neighbours"
+
+
+def test_temperature_draws_from_the_distribution(model):
+    """One mask, many rows: the shares of the tokens are their probabilities."""
+    prompt = list(range(9))
+    found = sample(model, [prompt] * 3000, steps=1, temperature=1.0, length=10, keep_states=False)
+    xt = torch.tensor([[*prompt, V - 1]])
+    p = model.logits(xt)[0, 9].double().softmax(-1)
+    counts = torch.bincount(found.tokens[:, 9], minlength=V - 1).double()
+    assert (counts / 3000 - p).abs().max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prompts": []}, "no prompts were given"),
+        ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves no mask to fill"),
+        ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
+        ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
+        ({"steps": 0}, "0 sampling steps were asked for"),
+        ({"plan": "smdn"}, "plan 'smdn' is unknown: did you mean 'smdm'"),
+        ({"order": "lift"}, "order 'lift' is unknown: did you mean 'left'"),
+        ({"order": [0, 2]}, "is no permutation of 0 to 1"),
+        ({"order": [1, 0]}, "names 2 positions, but the canvas has 32"),
+        ({"prompts": [[]], "guidance": 0.5}, "guidance needs a prompt in every row"),
+        ({"block": 0}, "a block of 0 tokens was asked for"),
+        ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
+        ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),
+    ],
+)
+def test_bad_input(model, settings, said):
+    with pytest.raises(UserError) as caught:
+        sample(model, **({"prompts": [[1, 2]]} | settings))
+    assert said in str(caught.value)
+
+
+def test_not_a_number(model):
+    with model.net.patch({"logits": lambda x: x * torch.nan}):
+        with pytest.raises(UserError, match="logits are not numbers"):
+            sample(model, [[1]])
+
+
+def test_causal_models_have_no_masks():
+    config = unmask.preset("tiny", vocab_size=V, causal=True)
+    model = Model("twin", lively(config), Blueprint(config, "causal"))
+    with pytest.raises(UserError, match="the model twin is causal and has no mask token"):
+        sample(model, [[1]])

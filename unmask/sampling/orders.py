@@ -1,0 +1,87 @@
+"""Orders: which open positions of a row go first, as scores; ties are broken by position."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.streams import RowStreams
+from unmask.sampling.guess import Guess
+
+Order = Callable[[Guess, RowStreams], Tensor]
+"""A guess to scores [B, L]; the highest goes first."""
+
+
+def by_confidence(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+    """The probability of the proposed token."""
+    return guess.spread(guess.confidence(), -torch.inf)
+
+
+def by_entropy(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+    """Least entropy first."""
+    return guess.spread(-guess.entropy(), -torch.inf)
+
+
+def by_margin(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+    """The lead of the likeliest token over the next."""
+    best = guess.logp.topk(2, dim=-1).values.exp()
+    return guess.spread(best[:, 0] - best[:, 1], -torch.inf)
+
+
+def at_random(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+    """In an order drawn anew at each step."""
+    return streams.uniform(guess.open.shape[1])
+
+
+def left_to_right(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+    """The leftmost first."""
+    places = torch.arange(guess.open.shape[1], device=guess.open.device, dtype=torch.float64)
+    return -places.expand(guess.open.shape)
+
+
+def by_permutation(places: Sequence[int]) -> Order:
+    """The order of a given permutation of the positions."""
+    if sorted(places) != list(range(len(places))):
+        raise UserError(f"the order {list(places)} is no permutation of 0 to {len(places) - 1}.")
+
+    def score(guess: Guess, streams: RowStreams) -> Tensor:
+        if guess.open.shape[1] != len(places):
+            raise UserError(
+                f"the order names {len(places)} positions, but the canvas has "
+                f"{guess.open.shape[1]}: name them all."
+            )
+        rank = torch.empty(len(places), dtype=torch.float64)
+        rank[torch.tensor(places)] = -torch.arange(len(places)).double()
+        return rank.to(guess.open.device).expand(guess.open.shape)
+
+    return score
+
+
+ORDERS: dict[str, Order] = {
+    "confidence": by_confidence,
+    "entropy": by_entropy,
+    "margin": by_margin,
+    "random": at_random,
+    "left": left_to_right,
+}
+
+
+def get_order(order: str | Sequence[int]) -> Order:
+    """The order of that name, or of a permutation."""
+    if not isinstance(order, str):
+        return by_permutation(order)
+    if order not in ORDERS:
+        raise UserError(f"order {order!r} is unknown: {suggest(order, ORDERS)}")
+    return ORDERS[order]
+
+
+def choose_first(
+    scores: Float[Tensor, "B L"], open_: Bool[Tensor, "B L"], counts: Int[Tensor, "B"]
+) -> Bool[Tensor, "B L"]:
+    """The `counts` open positions of each row with the highest scores; ties go to the left."""
+    ranked = scores.masked_fill(~open_, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(scores.shape[1], device=scores.device)
+    first = torch.zeros_like(open_).scatter(-1, ranked, places < counts[:, None])
+    return first & open_
