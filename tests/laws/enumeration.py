@@ -30,7 +30,7 @@ class Language:
     def marginal(self, t: float) -> Tensor:
         """q(state | token) [K, N] at t, written down anew for each process."""
         process, time = self.process, torch.tensor(t, dtype=torch.float64)
-        alpha = float(process.schedule.alpha(time))
+        alpha = float(process.schedule.alpha(time).detach())
         noise = torch.zeros(process.num_states, dtype=torch.float64)
         if isinstance(process, Masked):
             noise[process.mask_id] = 1.0

@@ -9,16 +9,17 @@ import torch
 from scipy import stats
 
 from tests.laws.enumeration import Language, quadrature
+from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import step_nll
-from unmask.noise.schedules import Cosine, Geometric, Polynomial, Sigmoid
+from unmask.noise.schedules import Cosine, Geometric, Polynomial, Rescaled, Sigmoid
 from unmask.noise.uniform import Uniform
 from unmask.objectives.discrete import score_entropy
-from unmask.objectives.likelihood import Scorer, score_causal, score_rolling
-from unmask.sampling.ancestral import sample_ancestral
+from unmask.objectives.likelihood import Estimate, Scorer, score_causal, score_rolling
+from unmask.sampling.ancestral import sample_ancestral, sample_gaussian
 
 K = 3
 DISCRETE = {
@@ -275,20 +276,6 @@ def test_gaussian_random_network_stays_above():
     assert (bound >= exact - 2e-2).all() and exact.isfinite().all() and bound.isfinite().all()
 
 
-def test_cdcd_has_its_optimum_at_the_posterior():
-    """Not a bound: only its best prediction is known, p(x0 | z_t)."""
-    process, law = gaussian_law()
-    time = torch.tensor(0.5, dtype=torch.float64)
-    zt = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    distances = (zt[:, None] - process.schedule.alpha(time).sqrt() * process.table).square().sum(-1)
-    truth = (law.log() - 0.5 * distances / process.schedule.noised(time)).log_softmax(-1)
-    for shift in (0.0, 0.2, -0.4):
-        other = (truth + torch.tensor([shift, 0.0, 0.0])).log_softmax(-1)
-        cost = -(truth.exp() * other).sum(-1).mean()
-        best = -(truth.exp() * truth).sum(-1).mean()
-        assert cost == best if shift == 0.0 else cost > best
-
-
 def test_rolling_counts_every_token_once():
     """A bigram language: windows of any size give the exact likelihood of a long text."""
     generator = torch.Generator().manual_seed(0)
@@ -299,8 +286,113 @@ def test_rolling_counts_every_token_once():
     assert whole.nll == pytest.approx(exact) and whole.tokens == 36
     for context, stride in ((8, 3), (8, 7), (37, 5), (100, 50), (2, 1)):
         found = score_rolling(
-            lambda x, given: score_causal(lambda y: moves[y], x, given), text, context, stride
+            lambda x, given, seed: score_causal(lambda y: moves[y], x, given), text, context, stride
         )
         assert found.nll == pytest.approx(exact) and found.tokens == 36
     assert whole.perplexity == pytest.approx(math.exp(exact / 36))
     assert whole.bits_per_character("a" * 72) == pytest.approx(exact / math.log(2) / 72)
+
+
+def test_rolling_gives_all_the_context_it_can():
+    """A model that counts what it sees: windows must hold the tokens before, and say so."""
+    seen = []
+
+    def score(window: torch.Tensor, given: torch.Tensor, seed: int) -> Estimate:
+        seen.append((window[0].item(), window[-1].item(), int(given.sum()), seed))
+        return Estimate(1.0, 1.0, int((~given).sum()))
+
+    total = score_rolling(score, torch.arange(20), context=8, stride=3)
+    assert [entry[:3] for entry in seen] == [
+        (0, 7, 1), (3, 10, 5), (6, 13, 5), (9, 16, 5), (12, 19, 5)
+    ]  # fmt: skip
+    assert len({entry[3] for entry in seen}) == 5, "windows need draws of their own"
+    assert total.tokens == 19 and total.error == pytest.approx(5**0.5)
+
+
+def test_reported_errors_are_the_spread():
+    """Over many seeds the estimates spread as their standard errors say; strata are not ignored."""
+    language = Language(Masked(K, K), length=3, seed=3)
+    network = language.random_network()
+    scorer = Scorer(tabulate(language, network(0.5)), language.process, batch=10_000)
+    text = language.texts[14]
+    for method in (scorer.bernoulli, scorer.exact_k):
+        estimates = [method(text, strata=24, repeats=8, seed=seed) for seed in range(60)]
+        spread = torch.tensor([e.nll for e in estimates]).std()
+        said = torch.tensor([e.error for e in estimates]).square().mean().sqrt()
+        assert 0.7 < float(said / spread) < 1.4
+
+
+def test_rolling_of_a_masked_model_knows_its_error():
+    table = 1.5 * torch.randn(K + 1, K, generator=torch.Generator().manual_seed(0)).double()
+    text = torch.randint(0, K, (60,), generator=torch.Generator().manual_seed(1))
+
+    def logits(xt: torch.Tensor) -> torch.Tensor:
+        return table[xt.roll(1, -1)]
+
+    scorer = Scorer(logits, Masked(K, K))
+
+    def estimate(seed: int) -> Estimate:
+        def score(window: torch.Tensor, given: torch.Tensor, window_seed: int) -> Estimate:
+            return scorer.exact_k(window, given, strata=4, repeats=4, seed=window_seed)
+
+        return score_rolling(score, text, context=12, stride=6, seed=seed)
+
+    found = [estimate(seed) for seed in range(40)]
+    spread = torch.tensor([e.nll for e in found]).std()
+    said = torch.tensor([e.error for e in found]).square().mean().sqrt()
+    assert 0.6 < float(said / spread) < 1.6
+
+
+def test_scorer_refuses_what_it_cannot_score():
+    scorer = Scorer(lambda xt: torch.zeros(*xt.shape, K), Masked(K, K))
+    for call, said in (
+        (lambda: scorer.chain(torch.tensor([0, K])), "clean tokens hold the mask id 3"),
+        (
+            lambda: scorer.chain(torch.tensor([0, 1]), torch.tensor([True, True])),
+            "all tokens are given",
+        ),
+        (lambda: scorer.chain(torch.tensor([0, 1]), order=[0, 0]), "is no order of the unknown"),
+        (lambda: scorer.exact_k(torch.tensor([0, 1]), repeats=1), "give no standard error"),
+        (
+            lambda: Scorer(scorer.logits, scorer.process, 0.5).chain(torch.tensor([0])),
+            "needs a prompt",
+        ),
+        (lambda: Scorer(scorer.logits, Masked(K, K, Geometric())), "has open ends"),
+        (
+            lambda: score_causal(scorer.logits, torch.tensor([0]), torch.tensor([False])),
+            "first token",
+        ),
+        (
+            lambda: score_rolling(lambda *_: None, torch.arange(9), 4, 4),
+            "a stride of 4 does not fit",
+        ),
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
+
+
+def test_rescaled_schedule_closes_the_ends():
+    process = Masked(K, K, Rescaled(Geometric(0.3, 3.0)))
+    language = Language(process, length=2, seed=8)
+    bound = language.bound(language.oracle, nodes=300)
+    torch.testing.assert_close(bound, -language.law.log(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("clamp", [False, True])
+def test_gaussian_sampling_reproduces_the_law(clamp):
+    """With the oracle, length one: clamped vectors are the surer, and no longer the exact law."""
+    table = 2.5 * torch.tensor([[1.0, 0.3], [-0.8, 0.9], [0.1, -1.2]], dtype=torch.float64)
+    process = Gaussian(table, Sigmoid(5.0, -7.0))
+    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+    def oracle(zt: torch.Tensor, t: torch.Tensor, hint: torch.Tensor | None) -> torch.Tensor:
+        alpha, noised = (
+            f(t)[:, None, None] for f in (process.schedule.alpha, process.schedule.noised)
+        )
+        distances = (zt[..., None, :] - alpha.sqrt()[..., None] * table).square().sum(-1)
+        return law.log() - 0.5 * distances / noised
+
+    drawn = sample_gaussian(oracle, process, 1, 60, RowStreams.make(3, 6000), clamp=clamp)
+    shares = torch.bincount(drawn.flatten(), minlength=3).double() / 6000
+    distance = 0.5 * (shares - law).abs().sum()
+    assert (distance < 0.03) if not clamp else (shares.argmax() == 0 and distance > 0.03)

@@ -37,7 +37,9 @@ PROCESSES = {
     "uniform": Uniform(K),
     "uniform-cosine": Uniform(K, Cosine()),
     "uniform-mixture": Uniform(K, mixture=True),
+    "uniform-steep": Uniform(K, Polynomial(0.5)),
     "hybrid": Hybrid(K),
+    "hybrid-learned": Hybrid(K, Learned(), share_start=0.6, share_stop=0.8),
     "hybrid-flat": Hybrid(K, share_start=0.4, share_stop=0.4),
 }
 SHARP = [Linear(), Cosine(), Polynomial(3.0), Polynomial(0.5), Learned()]
@@ -257,6 +259,13 @@ def test_guidance():
         torch.testing.assert_close(on.sum(-1), torch.ones(7, dtype=torch.float64))
         same = guide_posterior(process, conditional, conditional, 0.8, states, t, s)
         torch.testing.assert_close(same.exp(), off.exp())
+    # Uniform mixes log posteriors, which is not the posterior of mixed logits.
+    posteriors = [Uniform(K).posterior(z, xt % K, t, s) for z in (conditional, without)]
+    expected = (posteriors[1] + 1.8 * (posteriors[0] - posteriors[1])).softmax(-1)
+    found = guide_posterior(Uniform(K), conditional, without, 0.8, xt % K, t, s).exp()
+    torch.testing.assert_close(found, expected)
+    mixed = Uniform(K).posterior(mix(conditional, without, 0.8), xt % K, t, s).exp()
+    assert (found - mixed).abs().max() > 1e-3
     # Masked mixes logits: the chance to stay masked is untouched.
     masked = guide_posterior(Masked(K, K), conditional, without, 0.8, xt, t, s)
     torch.testing.assert_close(masked[:, K].exp(), torch.full((7,), 0.4 / 0.9, dtype=torch.float64))
@@ -294,8 +303,13 @@ def test_never_not_a_number(name, t, back, scale, seed, dtype):
         step_nll(process, logits, x0, xt, time, before),
     ):
         assert not found.isnan().any()
-    nll.clamp(max=1e6).sum().backward()
-    assert not logits.grad.isnan().any()
+    stepwise = step_nll(process, logits, x0, xt, time, before)
+    for value in (nll, stepwise):
+        logits.grad = None
+        value.clamp(max=1e6).sum().backward(retain_graph=True)
+        assert not logits.grad.isnan().any()
+    guided = guide_posterior(process, logits, -logits, 0.7, xt, time, before)
+    assert not guided.isnan().any()
 
 
 @pytest.mark.parametrize(
@@ -341,6 +355,13 @@ def test_gaussian_clamps_to_the_nearest_vector():
     process = Gaussian(table)
     logits = torch.tensor([[2.0, 1.9, -5.0]])
     assert torch.equal(process.denoise(logits, clamp=True), table[:1])
+    zt, t, s = torch.zeros(1, 2), torch.tensor(0.6), torch.tensor(0.2)
+    sure = torch.tensor([[60.0, 0.0, 0.0]])
+    clamped, free = (process.posterior(logits, zt, t, s, clamp=clamp)[0] for clamp in (True, False))
+    torch.testing.assert_close(clamped, process.posterior(sure, zt, t, s)[0])
+    assert not torch.allclose(clamped, free)
+    with pytest.raises(UserError, match="Linear has no noise at t = 0"):
+        Gaussian(table, Linear())
     assert process.nearest(torch.tensor([[[-0.7, -2.0]]])).tolist() == [[2]]
     x0 = torch.zeros(2000, 3, dtype=torch.long)
     zt = process.corrupt(x0, torch.full((1, 1), 0.5), RowStreams.make(0, 2000))

@@ -8,16 +8,18 @@ from tests.conftest import lively
 from unmask import UserError, preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
-from unmask.noise.schedules import Geometric, Linear
+from unmask.noise.schedules import Cosine, Geometric, Learned, Linear
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 from unmask.objectives.discrete import process_loss, round_up, score_entropy_loss
 from unmask.objectives.masked import RECIPES, get_recipe, masked_loss, noise_batch
-from unmask.objectives.vectors import gaussian_loss
+from unmask.objectives.schedule import schedule_loss
+from unmask.objectives.vectors import gaussian_loss, predict
 
 V, MASK = 40, 39
 B, L = 6, 10
@@ -74,10 +76,11 @@ def test_smdm_sft(net, batch):
 
 def test_llada(net, batch):
     p = (1 - 1e-3) * T + 1e-3
-    hidden = draw_hidden(p) & ~batch.is_prompt() & ~batch.is_filling()
-    answer = (batch.length - batch.prompt_length)[:, None]
+    hidden = draw_hidden(p) & ~batch.is_prompt()
+    # The filling up to the longest row is part of the answer, as in the peer's guidelines.
+    answer = (L - batch.prompt_length)[:, None]
     terms = torch.where(hidden, cross_entropies(net, batch, hidden) / p[:, None] / answer, 0.0)
-    found = compute(net, batch, "llada", response_only=True, noise_filling=False)
+    found = compute(net, batch, "llada", response_only=True)
     torch.testing.assert_close(found.double(), terms.sum() / B, atol=1e-6, rtol=1e-6)
 
 
@@ -131,6 +134,32 @@ def test_chunked_cross_entropy_is_cross_entropy(chunk, forbidden):
         )
 
 
+@pytest.mark.parametrize("sure", [0.0, 6.0, 12.0])
+def test_chunked_cross_entropy_in_a_short_format(sure):
+    """Sure targets, as memorised facts have: p - 1 must survive rounding, in autocast as well."""
+    generator = torch.Generator().manual_seed(0)
+    head = torch.randn(30, 16, generator=generator)
+    targets = torch.randint(0, 30, (50,), generator=generator)
+    x = 0.3 * torch.randn(50, 16, generator=generator) + sure * F.normalize(head[targets], dim=-1)
+    x, head = (a.bfloat16().float().requires_grad_() for a in (x, head))
+    weights = torch.rand(50, generator=generator) + 0.5
+    plain = (F.cross_entropy(x @ head.T, targets, reduction="none") * weights).sum()
+    expected = torch.autograd.grad(plain, (x, head))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = weighted_cross_entropy(x, head, targets, weights)
+    found = torch.autograd.grad(loss, (x, head))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert float((one - other).norm() / other.norm()) < 0.03
+
+
+def test_no_gradient_is_made_where_none_is_wanted(monkeypatch):
+    x, head = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    monkeypatch.setattr(torch, "expm1", lambda *_: pytest.fail("a gradient was computed"))
+    with torch.no_grad():
+        weighted_cross_entropy(x, head, torch.zeros(4, dtype=torch.long), torch.ones(4))
+
+
 def test_masked_gradients_are_those_of_the_plain_way(net, batch):
     loss = compute(net, batch, "smdm")
     found = torch.autograd.grad(loss, list(net.parameters()))
@@ -148,6 +177,47 @@ def test_a_row_is_noised_the_same_in_any_batch(batch):
     one = Batch(batch.tokens[2:3], batch.prompt_length[2:3], batch.length[2:3])
     alone = noise_batch(process, one, T[2:3], RowStreams.make(5, [2]), recipe, drop_prompt=0.5)
     assert torch.equal(whole.xt[2:3], alone.xt)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [Uniform(V - 1), Hybrid(V - 1), Masked(V - 1, MASK)],
+    ids=["uniform", "hybrid", "masked"],
+)
+def test_a_row_is_noised_the_same_however_it_is_padded(process, batch):
+    longer = F.pad(batch.tokens, (0, 5))
+    t = T[:, None]
+    short = process.corrupt(batch.tokens, t, RowStreams.make(5, B))
+    assert torch.equal(process.corrupt(longer, t, RowStreams.make(5, B))[:, :L], short)
+    masked, recipe = Masked(V - 1, MASK), get_recipe("smdm")
+    rows = (batch, Batch(longer, batch.prompt_length, batch.length))
+    one, other = (
+        noise_batch(masked, row, T, RowStreams.make(5, B), recipe, drop_prompt=0.5).xt
+        for row in rows
+    )
+    assert torch.equal(one, other[:, :L])
+
+
+@pytest.mark.parametrize("process", [Uniform(V - 1), Hybrid(V - 1)], ids=["uniform", "hybrid"])
+def test_only_the_response_is_noised_and_counted(process, net, batch):
+    kept = batch.is_prompt() | batch.is_filling()
+    options = {"response_only": True, "noise_filling": False}
+    with net.capture("embed") as sites:
+        loss, terms = process_loss(net, process, batch, T, RowStreams.make(5, B), **options)
+    noised = process.corrupt(batch.tokens, T[:, None], RowStreams.make(5, B))
+    xt = torch.where(kept, batch.tokens, noised)
+    torch.testing.assert_close(sites["embed"], net.embedding(xt))
+    expected = process.nll(net(xt), batch.tokens, xt, T[:, None])
+    assert (terms[kept] == 0).all()
+    torch.testing.assert_close(terms[~kept], expected[~kept].detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(loss, expected[~kept].mean(), atol=1e-4, rtol=1e-4)
+
+
+def test_recipes_of_peers_are_linear(net, batch):
+    curved = Masked(V - 1, MASK, Cosine())
+    with pytest.raises(UserError, match="recipes have linear noise, but the process has Cosine"):
+        noise_batch(curved, batch, T, RowStreams.make(5, B), get_recipe("smdm"))
+    noise_batch(curved, batch, T, RowStreams.make(5, B), get_recipe("bound"))
 
 
 def test_prompts_are_dropped_whole(batch):
@@ -176,6 +246,11 @@ def test_antithetic_times_spread_evenly_over_ranks():
     halves = [draw_times(RowStreams.make(1, 1), 4, first=first, total=8) for first in (0, 4)]
     torch.testing.assert_close(torch.cat(halves), whole)
     free = draw_times(RowStreams.make(1, 1), 8, antithetic=False)
+    parts = [
+        draw_times(RowStreams.make(1, 1), 4, antithetic=False, first=first, total=8)
+        for first in (0, 4)
+    ]
+    assert torch.equal(torch.cat(parts), free)
     assert ((free > 0) & (free < 1)).all() and len(set(free.tolist())) == 8
 
 
@@ -186,6 +261,8 @@ def test_stochastic_length(batch):
     cut = [length for length in lengths if length < L]
     assert 120 < len(cut) < 250 and set(lengths) == set(range(1, L + 1))
     assert draw_length(batch, 0.0, RowStreams.make(0, 1)) is batch
+    short = batch.truncate(4)
+    assert short.prompt_length.tolist() == [3, 1, 4, 2, 4, 3] and short.length.tolist() == [4] * B
 
 
 @pytest.mark.parametrize(
@@ -225,6 +302,78 @@ def test_gaussian_trains(form, batch):
     assert losses[-1] < 0.9 * losses[0]
 
 
+def gaussian_net(dtype: torch.dtype = torch.float32) -> Transformer:
+    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
+    return Transformer(config).to(dtype)
+
+
+def test_gaussian_loss_is_its_process(batch):
+    """Integrand, reconstruction and prior, on the same draws; and CDCD's plain cross-entropy."""
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), streams)
+    logits = predict(net, zt, T)
+    ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
+    expected = process.nll(logits, batch.tokens, T[:, None]) + ends
+    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), self_condition=0.0)
+    torch.testing.assert_close(terms, expected.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, expected.mean(), atol=1e-4, rtol=1e-4)
+    plain = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
+    cdcd, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=0.0)
+    torch.testing.assert_close(cdcd, plain)
+
+
+def test_self_conditioning_is_told_its_own_guess(batch):
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    hint = process.denoise(predict(net, zt, T))
+    expected = F.cross_entropy(predict(net, zt, T, hint).transpose(1, 2), batch.tokens)
+    found, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=1.0)
+    torch.testing.assert_close(found, expected)
+
+
+def test_gaussian_in_short_formats(batch):
+    """A sure and right prediction costs next to nothing, whatever the network computes in."""
+    net = gaussian_net(torch.bfloat16)
+    loss, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B))
+    assert loss.isfinite()
+    net = gaussian_net()
+    sure = 50.0 * F.one_hot(batch.tokens, V - 1)
+    early = torch.full((B,), 0.02, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16), net.patch({"logits": lambda x: sure.to(x.dtype)}):
+        _, terms = gaussian_loss(net, batch, early, RowStreams.make(3, B))
+    assert float(terms.max()) < 0.1
+
+
+def test_learned_schedule_learns_to_spread_time():
+    """Cross-entropies in proportion to p are best met by linear noise, whatever it starts from."""
+    schedule = Learned()
+    with torch.no_grad():
+        schedule.scores.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
+    optimiser = torch.optim.Adam(schedule.parameters(), lr=0.1)
+    streams = RowStreams.make(0, 1)
+    half = torch.tensor([0.5], dtype=torch.float64)
+    before = float(schedule.noised(half).detach())
+    for _ in range(150):
+        t = draw_times(streams, 256)
+        loss = schedule_loss(schedule, t, 3.0 * schedule.noised(t))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    after = float(schedule.noised(half).detach())
+    assert abs(before - 0.5) > 0.1 and abs(after - 0.5) < 0.03
+
+
+def test_losses_leave_the_schedule_alone(net, batch):
+    """Half a gradient, through the weight but not the draw, would be worse than none."""
+    for process in (Masked(V - 1, MASK, Learned()), Uniform(V - 1, Learned())):
+        loss, _ = process_loss(net, process, batch, T, RowStreams.make(3, B))
+        loss.backward()
+        assert process.schedule.scores.grad is None
+
+
 def test_next_token(batch):
     net = lively(preset("tiny", vocab_size=V, causal=True))
     loss, _ = next_token_loss(net, batch)
@@ -242,7 +391,8 @@ def test_score_entropy_of_a_normalised_network_is_the_bound(batch, schedule):
     """Outputs that are log-probabilities make SEDD's loss the masked bound on the same draws."""
     net = lively(preset("tiny", vocab_size=V, num_logits=V - 1))
     process = Masked(V - 1, MASK, schedule)
-    bound, _ = process_loss(net, process, batch, T, RowStreams.make(5, B))
+    xt = process.corrupt(batch.tokens, T[:, None], RowStreams.make(5, B))
+    bound = process.nll(net(xt), batch.tokens, xt, T[:, None]).mean()
     with net.patch({"logits": lambda x: x.log_softmax(-1)}):
         score, terms = score_entropy_loss(net, process, batch, T, RowStreams.make(5, B))
     torch.testing.assert_close(score, bound, atol=1e-4, rtol=1e-4)

@@ -88,6 +88,19 @@ def test_our_causal_network_runs_in_transformers(tmp_path):
     compare(AutoModelForCausalLM.from_pretrained(tmp_path / "llama").eval(), ours)
 
 
+def test_decoding_agrees(peer):
+    """Greedy decoding with the cache writes what `transformers` writes."""
+    theirs, folder = peer
+    prompts = torch.randint(0, 300, (3, 5), generator=torch.Generator().manual_seed(1))
+    expected = theirs.generate(
+        prompts, max_length=40, min_length=40, do_sample=False, pad_token_id=0, eos_token_id=None
+    )
+    found = unmask.sample(
+        unmask.load(folder, device="cpu", quiet=True), prompts.tolist(), length=40
+    )
+    assert torch.equal(found.tokens, expected)
+
+
 def test_gpt2_as_the_hub_has_it(tmp_path):
     """Names without their first part, and stored attention masks among the weights."""
     make, config = PEERS["gpt2"]

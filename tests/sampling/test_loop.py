@@ -102,7 +102,7 @@ def test_temperature_draws_from_the_distribution(model):
     ("settings", "said"),
     [
         ({"prompts": []}, "no prompts were given"),
-        ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves no mask to fill"),
+        ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves nothing to write"),
         ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
         ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
         ({"steps": 0}, "0 sampling steps were asked for"),
@@ -128,8 +128,54 @@ def test_not_a_number(model):
             sample(model, [[1]])
 
 
-def test_causal_models_have_no_masks():
-    config = unmask.preset("tiny", vocab_size=V, causal=True)
-    model = Model("twin", lively(config), Blueprint(config, "causal"))
-    with pytest.raises(UserError, match="the model twin is causal and has no mask token"):
-        sample(model, [[1]])
+@pytest.fixture(scope="module")
+def twin() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, causal=True, context=32)
+    return Model("twin", lively(config), Blueprint(config, "causal"))
+
+
+def test_causal_decoding_is_greedy_and_cached(twin):
+    """Every token is the likeliest after those before it, as whole passes say."""
+    prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
+    found = sample(twin, prompts, length=lengths)
+    assert found.calls == 19 and found.states is not None and found.states.shape == (20, 3, 20)
+    for row, at, prompt, length in zip(
+        found.tokens, found.committed_at, prompts, lengths, strict=True
+    ):
+        for i in range(len(prompt), length):
+            logits = twin.net(row[None, :i])[0, -1]
+            assert int(row[i]) == int(logits.argmax()) and int(at[i]) == i - len(prompt) + 1
+        assert (at[length:] == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
+    prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
+    settings = {"temperature": temperature, "seed": 2}
+    together = sample(twin, prompts, length=lengths, **settings)
+    for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        alone = sample(twin, [prompt], length=length, **settings)
+        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
+        torch.testing.assert_close(
+            together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
+        )
+
+
+def test_causal_decoding_stops_at_the_end_token():
+    tokenizer = unmask.Tokenizer.train(["caves of Orsel"] * 9, 280)
+    rows = tokenizer.vocab_size
+    config = unmask.preset("tiny", vocab_size=rows, causal=True, context=32)
+    model = Model("twin", lively(config), Blueprint(config, "causal"), tokenizer)
+    end = torch.nn.functional.one_hot(torch.tensor(tokenizer.end_id), rows) * 1e3
+    with model.net.patch({"logits": lambda x: x + end}):
+        found = sample(model, ["caves", "caves of"], length=[20, 30])
+    assert found.calls == 1 and found.texts == ["caves", "caves of"]
+
+
+def test_causal_bad_input(twin):
+    with pytest.raises(UserError, match="needs a first token: give no empty prompts"):
+        sample(twin, [[]])
+    with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
+        sample(twin, [[1]], guidance=0.5)
+    with pytest.raises(UserError, match=r"a temperature of -1 was asked for"):
+        sample(twin, [[1]], temperature=-1)

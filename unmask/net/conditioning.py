@@ -23,7 +23,7 @@ class TimeInput(nn.Module):
     def forward(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B 1 D"]:
         weight = self.rise.weight
         steps = torch.arange(TIME_FEATURES // 2, device=t.device) / (TIME_FEATURES // 2)
-        # Wavelengths from two whole intervals down to a thousandth of one.
+        # Wavelengths from two whole intervals down to about a four-hundredth of one.
         angles = math.pi * t.double()[:, None] * 1000.0**steps
         features = torch.cat((angles.sin(), angles.cos()), -1).to(weight.dtype)
         return self.mix(nn.functional.silu(self.rise(features)))[:, None]
@@ -48,4 +48,6 @@ class LatentInput(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """The stream for noised vectors `z` and the last guess at the clean ones, if any."""
         hint = torch.zeros_like(z) if hint is None else hint
-        return self.enter(torch.cat((z, hint), -1))
+        dtype = self.enter.weight.dtype
+        # Under autocast the product is short; the stream is as wide as the weights.
+        return self.enter(torch.cat((z, hint), -1).to(dtype)).to(dtype)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import check_tokens, check_vocabulary
 from unmask.noise.schedules import Schedule, Sigmoid, check_schedule, check_times
@@ -28,6 +29,11 @@ class Gaussian:
     def __post_init__(self) -> None:
         check_vocabulary(len(self.table))
         check_schedule(self.schedule)
+        if float(self.schedule.noised(torch.zeros((), dtype=torch.float64))) < 1e-9:
+            raise UserError(
+                f"the schedule {type(self.schedule).__name__} has no noise at t = 0, where tokens "
+                "are read back from noised vectors: use one with open ends, such as sigmoid."
+            )
 
     def corrupt(
         self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams
@@ -45,7 +51,7 @@ class Gaussian:
 
     def denoise(self, logits: Float[Tensor, "*S V"], clamp: bool = False) -> Float[Tensor, "*S d"]:
         """The mean vector under the prediction; clamped, the token vector nearest to it."""
-        mean = logits.softmax(-1) @ self.table
+        mean = logits.to(self.table.dtype).softmax(-1) @ self.table
         return self.table[self.nearest(mean)] if clamp else mean
 
     def nearest(self, vectors: Float[Tensor, "*S d"]) -> Int[Tensor, "*S"]:
@@ -58,14 +64,15 @@ class Gaussian:
         """The integrand -SNR'(t)/2 |e(x0) - e_hat|^2 of the bound, in nats a token."""
         check_times(t)
         # -SNR' = -alpha' / (1 - alpha)^2
-        rate = self.schedule.weight(t) / self.schedule.noised(t)
+        t = t.double()
+        rate = (self.schedule.weight(t) / self.schedule.noised(t)).to(self.table.dtype)
         return 0.5 * rate * (self.table[x0] - self.denoise(logits)).square().sum(-1)
 
     def reconstruct(self, z0: Float[Tensor, "*S d"], x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """-log p(x0 | z_0): which token vector, noised a little, gave z_0."""
-        t = torch.zeros((), dtype=z0.dtype, device=z0.device)
+        t = torch.zeros((), dtype=torch.float64, device=z0.device)
         distances = (z0[..., None, :] - self._signal(t) * self.table).square().sum(-1)
-        logp = (-0.5 * distances / self.schedule.noised(t)).log_softmax(-1)
+        logp = (-0.5 * distances / self.schedule.noised(t).to(z0.dtype)).log_softmax(-1)
         return -logp.gather(-1, x0[..., None])[..., 0]
 
     def prior_kl(self, x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
@@ -87,13 +94,14 @@ class Gaussian:
         check_times(t, s)
         clean = self.denoise(logits, clamp)
         keep = self._signal(t) / self._signal(s)
-        noised_t, noised_s = (self.schedule.noised(time)[..., None] for time in (t, s))
+        noised_t, noised_s = (self._noise(time).square() for time in (t, s))
         added = (noised_t - keep.square() * noised_s).clamp(min=0)
         mean = (keep * noised_s * zt + self._signal(s) * added * clean) / noised_t
         return mean, (added * noised_s / noised_t).sqrt()
 
+    # Times are kept in float64 as long as they are times.
     def _signal(self, t: Times) -> Tensor:
-        return self.schedule.alpha(t)[..., None].sqrt()
+        return self.schedule.alpha(t.double())[..., None].sqrt().to(self.table.dtype)
 
     def _noise(self, t: Times) -> Tensor:
-        return self.schedule.noised(t)[..., None].sqrt()
+        return self.schedule.noised(t.double())[..., None].sqrt().to(self.table.dtype)

@@ -18,7 +18,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,17 @@ class Hybrid:
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
         check_tokens(x0, self.num_tokens, self.mask_id)
-        noised = streams.uniform(*x0.shape[1:]) < self.schedule.noised(t.double())
-        return torch.where(
-            noised, self._draw_noise(self.share(t.double()), x0.shape[1], streams), x0
-        )
+        # Three numbers a position, side by side: what a position draws is no matter of the length.
+        chance, *noise = streams.uniform(x0.shape[1], 3).unbind(-1)
+        noised = chance < self.schedule.noised(t.double())
+        return torch.where(noised, self._draw_noise(self.share(t.double()), *noise), x0)
 
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
         share = torch.full((streams.rows, 1), self.share_stop, device=streams.keys.device)
-        return self._draw_noise(share, length, streams)
+        return self._draw_noise(share, *streams.uniform(length, 2).unbind(-1))
 
-    def _draw_noise(self, share: Tensor, length: int, streams: RowStreams) -> Tensor:
-        hidden = streams.uniform(length) < share
-        return torch.where(hidden, self.mask_id, streams.below(self.num_tokens, length))
+    def _draw_noise(self, share: Tensor, chance: Tensor, value: Tensor) -> Tensor:
+        return torch.where(chance < share, self.mask_id, (value * self.num_tokens).long())
 
     def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
         return torch.ones_like(xt, dtype=torch.bool)
@@ -86,7 +85,7 @@ class Hybrid:
     ) -> Float[Tensor, "*S"]:
         check_times(t)
         check_tokens(x0, self.num_tokens, self.mask_id)
-        t = t.expand(x0.shape)
+        t = keep_inside(t).expand(x0.shape)
         is_mask = xt == self.mask_id
         return bound_rate(
             self.predict(logits),
@@ -107,7 +106,7 @@ class Hybrid:
         """Rate of entering the state: (beta pi)' - (alpha' / alpha) beta pi, never below 0."""
         growth = self.share_stop - self.share_start
         part, slope = (self.share(t), growth) if mask else (1 - self.share(t), -growth)
-        alpha, dalpha = self.schedule.alpha(t).clamp(min=1e-12), self.schedule.dalpha(t)
+        alpha, dalpha = self.schedule.alpha(t), self.schedule.dalpha(t)
         # beta' - (alpha'/alpha) beta = -alpha'/alpha, as beta = 1 - alpha.
         rate = -dalpha / alpha * part + self.schedule.noised(t) * slope
         return rate if mask else rate / self.num_tokens
@@ -139,4 +138,6 @@ class Hybrid:
         mask = self._floor(s, mask=True)[..., None].expand_as(tokens[..., :1])
         # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
         joint = stay * torch.cat((tokens, mask), -1) + torch.finfo(p.dtype).tiny * is_xt
-        return (joint / joint.sum(-1, keepdim=True)).log()
+        # Never quite 0: its logarithm, and the gradient through the sum, would be no numbers.
+        least = torch.finfo(p.dtype).tiny
+        return (joint / joint.sum(-1, keepdim=True)).clamp(min=least).log()

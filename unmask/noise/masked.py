@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Masked:
         logp = self.predict(logits).gather(-1, x0[..., None])[..., 0]
         hidden = xt == self.mask_id
         # Zeros are put in before the product: 0 times an infinite weight would be no number.
-        weight = torch.where(hidden, self.schedule.weight(t.clamp(min=1e-12)), 0.0)
-        return -torch.where(hidden, logp, 0.0) * weight
+        weight = torch.where(hidden, self.schedule.weight(keep_inside(t)).detach(), 0.0)
+        return -torch.where(hidden, logp, 0.0) * weight.to(logp.dtype)
 
     def posterior(
         self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times

@@ -42,6 +42,10 @@ class Process(Protocol):
         """True where `nll` can differ from 0, so that logits are needed."""
         ...
 
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+        """log p over clean tokens, what is no token left out."""
+        ...
+
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:

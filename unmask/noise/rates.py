@@ -33,8 +33,12 @@ def bound_rate(
 
     `logp` is the prediction over the tokens alone; a z_t past them (the mask) is no token.
     """
-    floor = token_floor.double().clamp(min=_LEAST)
-    alpha = alpha.double().clamp(min=_LEAST)
+    # The draw of z_t depends on the schedule as well: half a gradient would be worse than none.
+    alpha, token_floor, state_floor, rate = (
+        x.detach().double() for x in (alpha, token_floor, state_floor, rate)
+    )
+    floor = token_floor.clamp(min=_LEAST)
+    alpha = alpha.clamp(min=_LEAST)
     # Over the vocabulary in the network's own number format, what remains in float64.
     scale = (alpha / floor).to(logp.dtype)
     raised = torch.log1p(scale[..., None] * logp.exp()).sum(-1).double()
@@ -45,10 +49,10 @@ def bound_rate(
 
     is_token = zt < logp.shape[-1]
     theta_i = torch.where(is_token, _pick(logp, torch.where(is_token, zt, 0)), 0.0)
-    here = state_floor.double().clamp(min=_LEAST)
+    here = state_floor.clamp(min=_LEAST)
     q_i, q_theta_i = here + alpha * (zt == x0), here + alpha * theta_i
     terms = (q_i - q_theta_i) / (q_theta_i * q_i) + (kl + torch.log(q_theta_i / q_i)) / q_i
-    return (rate.double() * terms).clamp(min=0).to(logp.dtype)
+    return (rate * terms).clamp(min=0).to(logp.dtype)
 
 
 def _pick(logp: Tensor, index: Tensor) -> Tensor:

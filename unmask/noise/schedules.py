@@ -185,6 +185,36 @@ class Learned(nn.Module):
         return self._sum(t, self.powers) / self.noised(t) / t
 
 
+@dataclass(frozen=True)
+class Rescaled:
+    """A schedule with open ends, stretched to (alpha - alpha_1) / (alpha_0 - alpha_1).
+
+    For bounds and samplers, which would else need a reconstruction at t = 0 and miss what the prior
+    leaves out at t = 1.
+    """
+
+    inner: Schedule
+
+    def _ends(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Noise at t = 0, and the fall of alpha over the whole interval."""
+        zero, one = (torch.full_like(t, end) for end in (0.0, 1.0))
+        first = self.inner.noised(zero)
+        return first, self.inner.noised(one) - first
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return 1 - self.noised(t)
+
+    def noised(self, t: Tensor) -> Tensor:
+        first, fall = self._ends(t)
+        return (self.inner.noised(t) - first) / fall
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        return self.inner.dalpha(t) / self._ends(t)[1]
+
+    def weight(self, t: Tensor) -> Tensor:
+        return -self.dalpha(t) / self.noised(t)
+
+
 SCHEDULES = {
     "linear": Linear,
     "cosine": Cosine,
@@ -205,12 +235,34 @@ def make_schedule(name: str, **settings: Any) -> Schedule:
 def check_schedule(schedule: Schedule) -> None:
     """Raise unless alpha stays in [0, 1] and never rises; looked at on a grid."""
     with torch.no_grad():
-        alpha = schedule.alpha(torch.linspace(0, 1, 1001, dtype=torch.float64))
+        alpha = schedule.alpha(_make_grid(schedule))
     if not ((alpha >= -1e-9) & (alpha <= 1 + 1e-9)).all() or (alpha.diff() > 1e-9).any():
         raise UserError(
             f"the schedule {type(schedule).__name__} is not monotone: alpha must fall from at most "
             "1 at t = 0 to at least 0 at t = 1."
         )
+
+
+def check_closed(schedule: Schedule) -> None:
+    """Raise unless alpha falls from 1 to 0: else a bound lacks its ends and samples keep noise."""
+    with torch.no_grad():
+        alpha = schedule.alpha(_make_grid(schedule))
+    if alpha[0] < 1 - 1e-6 or alpha[-1] > 1e-6:
+        raise UserError(
+            f"the schedule {type(schedule).__name__} has open ends (alpha from {float(alpha[0]):g} "
+            f"to {float(alpha[-1]):g}): wrap it in Rescaled for bounds and sampling."
+        )
+
+
+def _make_grid(schedule: Schedule) -> Tensor:
+    """Times from 0 to 1, on the device of a schedule that is learned."""
+    device = next(schedule.parameters()).device if isinstance(schedule, nn.Module) else "cpu"
+    return torch.linspace(0, 1, 1001, dtype=torch.float64, device=device)
+
+
+def keep_inside(t: Tensor) -> Tensor:
+    """Times in float64, a hair away from 0 and 1, where slopes and quotients may be infinite."""
+    return t.double().clamp(1e-9, 1 - 1e-9)
 
 
 def check_times(*times: Tensor) -> None:

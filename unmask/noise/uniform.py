@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary, log_linear
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Uniform:
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
         check_tokens(x0, self.num_tokens)
-        redrawn = streams.uniform(*x0.shape[1:]) < self.schedule.noised(t.double())
-        return torch.where(redrawn, streams.below(self.num_tokens, *x0.shape[1:]), x0)
+        # Two numbers a position, side by side: what a position draws is no matter of the length.
+        chance, value = streams.uniform(x0.shape[1], 2).unbind(-1)
+        redrawn = chance < self.schedule.noised(t.double())
+        return torch.where(redrawn, (value * self.num_tokens).long(), x0)
 
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
         return streams.below(self.num_tokens, length)
@@ -58,9 +60,9 @@ class Uniform:
         check_times(t)
         check_tokens(x0, self.num_tokens)
         logp = self._leave_own_out(self.predict(logits), xt, t)
-        alpha = self.schedule.alpha(t).expand(x0.shape)
-        floor = (self.schedule.noised(t) / self.num_tokens).expand(x0.shape)
-        rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha.clamp(min=1e-12))
+        t = keep_inside(t).expand(x0.shape)
+        alpha, floor = self.schedule.alpha(t), self.schedule.noised(t) / self.num_tokens
+        rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha)
         return bound_rate(logp, x0, xt, alpha, floor, floor, rate)
 
     def posterior(
@@ -89,5 +91,7 @@ class Uniform:
         is_xt = F.one_hot(xt, self.num_tokens).to(logp.dtype)
         stay = keep * is_xt + (1 - keep) / self.num_tokens
         come = log_linear(logp, alpha_s, self.schedule.noised(s)[..., None] / self.num_tokens)
-        # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
-        return (stay.log() + come.clamp(min=-1e6)).log_softmax(-1)
+        # Never quite 0: an impossible x_t is copied instead of dividing 0 by 0, and the logarithms
+        # can be mixed.
+        least = torch.finfo(logp.dtype).tiny
+        return (stay.clamp(min=least).log() + come.clamp(min=-1e6)).log_softmax(-1)

@@ -36,7 +36,9 @@ class Batch:
 
     def truncate(self, length: int) -> "Batch":
         """The first `length` positions of every row."""
-        return Batch(self.tokens[:, :length])
+        ends = (self.prompt_length, self.length)
+        kept = (None if end is None else end.clamp(max=length) for end in ends)
+        return Batch(self.tokens[:, :length], *kept)
 
 
 def draw_times(
@@ -48,14 +50,15 @@ def draw_times(
 ) -> Float[Tensor, "B"]:
     """Times in (0, 1), one a row, in float64.
 
-    Antithetic ones share a single draw u: row i of `total` has (u + i / total) mod 1, so that the
-    rows of a step, over all ranks and accumulated batches, spread evenly. `first` is the number of
-    this batch's first row among them. The streams must have one row, the step's.
+    `first` is the number of this batch's first row among the `total` rows of a step, over all ranks
+    and accumulated batches. Antithetic times share one draw u: row i has (u + i / total) mod 1, so
+    that the rows of a step spread evenly. The streams must have one row, the step's.
     """
+    total = batch if total is None else total
     if not antithetic:
-        return streams.uniform(batch)[0]
-    places = torch.arange(first, first + batch, device=streams.keys.device)
-    return (streams.uniform(1)[0] + places / (total or batch)) % 1.0
+        return streams.uniform(total)[0, first : first + batch]
+    places = torch.arange(first, first + batch, device=streams.keys.device).double()
+    return (streams.uniform(1)[0] + places / total) % 1.0
 
 
 def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
@@ -73,14 +76,11 @@ def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Boo
     return may
 
 
-def drop_prompts(
-    batch: Batch, xt: Tensor, mask_id: int, chance: float, streams: RowStreams
-) -> Tensor:
-    """x_t with whole prompts masked, each with the given chance: training for standard guidance."""
+def drop_prompts(batch: Batch, chance: float, streams: RowStreams) -> Bool[Tensor, "B L"]:
+    """True on whole prompts, each with the given chance: training for standard guidance."""
     if not chance:
-        return xt
-    dropped = streams.uniform(1) < chance
-    return torch.where(dropped & batch.is_prompt(), mask_id, xt)
+        return torch.zeros_like(batch.tokens, dtype=torch.bool)
+    return (streams.uniform(1) < chance) & batch.is_prompt()
 
 
 def draw_length(batch: Batch, chance: float, streams: RowStreams) -> Batch:

@@ -22,5 +22,7 @@ def next_token_loss(
     before = wanted.roll(-1, dims=1)
     rows = net.norm(select_rows(x, before))
     count = int(wanted.sum())
-    weights = torch.full((count,), 1 / max(count, 1), device=rows.device)
+    if not count:
+        raise UserError("the rows have no second token: there is nothing to predict.")
+    weights = torch.full((count,), 1 / count, device=rows.device)
     return weighted_cross_entropy(rows, net.head.weight, batch.tokens[wanted], weights)

@@ -30,7 +30,9 @@ def weighted_cross_entropy(
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         x, head = x.to(dtype), head.to(dtype)
-    return _WeightedCrossEntropy.apply(x, head, targets, weights.detach(), forbidden, chunk)
+    learning = torch.is_grad_enabled()
+    settings = (forbidden, chunk, learning)
+    return _WeightedCrossEntropy.apply(x, head, targets, weights.detach(), *settings)
 
 
 class _WeightedCrossEntropy(torch.autograd.Function):
@@ -43,8 +45,9 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         weights: Tensor,
         forbidden: int | None,
         chunk: int,
+        learning: bool,
     ) -> tuple[Tensor, Tensor]:
-        wants_x, wants_head = ctx.needs_input_grad[:2]
+        wants_x, wants_head = (learning and wanted for wanted in ctx.needs_input_grad[:2])
         nll = torch.empty(
             len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
         )
@@ -60,9 +63,10 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             if not (wants_x or wants_head):
                 continue
             # d/dlogits = softmax - one-hot, over the logits' memory; the weights come in later,
-            # on the rows of width D instead of V.
+            # on the rows of width D instead of V. At a sure target p - 1 is lost in a short
+            # number format unless it is made from the log-probability.
             grad = torch.exp(logp, out=logits)
-            grad.scatter_add_(-1, at, torch.full_like(at, -1, dtype=grad.dtype))
+            grad.scatter_(-1, at, torch.expm1(-nll[rows, None]).to(grad.dtype))
             weight = weights[rows, None].to(nll.dtype)
             if grad_x is not None:
                 grad_x[rows] = ((grad @ head) * weight).to(x.dtype)
@@ -77,4 +81,4 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         grad_loss = grad_outputs[0]
         grad_x, grad_head = ctx.grads
         scaled = (None if g is None else g * grad_loss.to(g.dtype) for g in (grad_x, grad_head))
-        return (*scaled, None, None, None, None)
+        return (*scaled, None, None, None, None, None)

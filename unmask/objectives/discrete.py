@@ -10,6 +10,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
+from unmask.noise.schedules import check_closed, keep_inside
 from unmask.objectives.batch import Batch, choose_noised
 
 
@@ -30,6 +31,7 @@ def process_loss(
     terms are the T steps' divergences, T times each, so that their mean is the bound. D3PM adds
     `auxiliary` times the plain cross-entropy (0.001 in the paper), after which it is no bound.
     """
+    check_closed(process.schedule)
     may = choose_noised(batch, response_only, noise_filling)
     if num_steps is not None:
         t = round_up(t, num_steps)
@@ -39,13 +41,14 @@ def process_loss(
     x = net.run_layers(net.embed(xt, t=t))
     logits = net.unembed(x, wanted).float()
     given = (logits, batch.tokens[wanted], xt[wanted])
-    at = times.expand_as(xt)[wanted].to(logits.dtype)
+    at = times.expand_as(xt)[wanted]
     if num_steps is None:
         found = process.nll(*given, at)
     else:
-        found = num_steps * step_nll(process, *given, at, (at - 1 / num_steps).clamp(min=0))
+        before = (at - 1 / num_steps).clamp(min=0)
+        found = num_steps * step_nll(process, *given, *(x.to(logits.dtype) for x in (at, before)))
     if auxiliary:
-        found = found + auxiliary * F.cross_entropy(logits, given[1], reduction="none")
+        found = found + auxiliary * F.nll_loss(process.predict(logits), given[1], reduction="none")
     terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(wanted, found)
     return terms.sum() / may.sum(), terms.detach()
 
@@ -72,7 +75,7 @@ def score_entropy_loss(
     if outputs.shape[-1] > process.mask_id:
         is_mask = torch.arange(outputs.shape[-1], device=xt.device) == process.mask_id
         outputs = outputs.masked_fill(is_mask, -torch.inf)
-    at = times.expand_as(xt)[hidden]
+    at = keep_inside(times.expand_as(xt)[hidden])
     alpha, noised = process.schedule.alpha(at), process.schedule.noised(at)
     # e^sigma - 1 = (1 - alpha) / alpha, and sigma' = -alpha' / alpha.
     scale = (noised / alpha).log()
@@ -111,5 +114,5 @@ def score_entropy(
     ratio = 1 / torch.expm1(sigma)
     at_x0 = log_score.gather(-1, x0[..., None])[..., 0]
     total = log_score.logsumexp(-1).exp()
-    terms = dsigma * (total - ratio * at_x0 + ratio * (ratio.log() - 1))
+    terms = dsigma * (total - ratio * at_x0 + torch.special.xlogy(ratio, ratio) - ratio)
     return torch.where(is_mask, terms, 0.0)

@@ -15,9 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.noise.guidance import mix
 from unmask.noise.masked import Masked
+from unmask.noise.process import check_tokens
+from unmask.noise.schedules import check_closed
 
 Logits = Callable[[Tensor], Tensor]
 """x_t [B, L] to logits [B, L, V]."""
@@ -40,6 +43,7 @@ class Estimate:
         return self.nll / math.log(2) / len(text)
 
     def __add__(self, other: "Estimate") -> "Estimate":
+        """Of two texts together; estimated with different seeds, else their errors add up."""
         error = math.hypot(self.error, other.error)
         return Estimate(self.nll + other.nll, error, self.tokens + other.tokens)
 
@@ -48,6 +52,7 @@ class Scorer:
     """Scores texts under a masked diffusion model, in batches of at most `batch` rows."""
 
     def __init__(self, logits: Logits, process: Masked, guidance: float = 0.0, batch: int = 64):
+        check_closed(process.schedule)
         self.logits, self.process = logits, process
         self.guidance, self.batch = guidance, batch
 
@@ -86,7 +91,9 @@ class Scorer:
         # The k unknown tokens with the smallest draws are hidden.
         draws = streams.uniform(len(x0)).masked_fill(~unknown, torch.inf)
         hidden = draws.argsort(-1).argsort(-1) < k[:, None]
-        return self._combine(n / k * self._sum_hidden(x0, hidden, unknown), repeats, unknown)
+        return self._combine(
+            n / k.double() * self._sum_hidden(x0, hidden, unknown), repeats, unknown
+        )
 
     def chain(
         self,
@@ -111,6 +118,7 @@ class Scorer:
         return Estimate(-float(logp[rows, steps].sum()), 0.0, len(order))
 
     def _find_unknown(self, x0: Tensor, given: Tensor | None) -> Bool[Tensor, "L"]:
+        check_tokens(x0, self.process.num_states, self.process.mask_id)
         unknown = torch.ones_like(x0, dtype=torch.bool) if given is None else ~given
         if not unknown.any():
             raise UserError("all tokens are given: nothing is left whose likelihood is asked.")
@@ -162,12 +170,17 @@ def score_causal(
 
 
 def score_rolling(
-    score: Callable[[Tensor, Tensor], Estimate], x0: Int[Tensor, "N"], context: int, stride: int
+    score: Callable[[Tensor, Tensor, int], Estimate],
+    x0: Int[Tensor, "N"],
+    context: int,
+    stride: int,
+    seed: int = 0,
 ) -> Estimate:
     """-log p of a text longer than the context, in windows that move on by `stride` tokens.
 
     Every token counts once, given the tokens of its window that were counted before; `score` takes
-    a window and which of its tokens are given. The text's first token is taken as given.
+    a window, which of its tokens are given, and a seed, another one for each window, so that their
+    errors are independent. The text's first token is taken as given.
     """
     if not 1 <= stride < context:
         raise UserError(
@@ -179,5 +192,6 @@ def score_rolling(
         start = max(0, stop - context)
         window = x0[start:stop]
         given = torch.arange(start, stop, device=x0.device) < done
-        total, done = total + score(window, given), stop
+        found = score(window, given, derive_seed(seed, "window", start))
+        total, done = total + found, stop
     return total

@@ -5,7 +5,7 @@
 | `bound`    | p_t                | w_t    | rows: nats a row, the bound itself                    |
 | `smdm`     | (1 - eps) t + eps  | 1 / p  | all positions, B L                                    |
 | `smdm_sft` | (1 - eps) t + eps  | 1 / p  | B L minus all prompt lengths                          |
-| `llada`    | (1 - eps) t + eps  | 1 / p  | each row by its answer's length, then by rows         |
+| `llada`    | (1 - eps) t + eps  | 1 / p  | each row by its answer and filling, then by rows      |
 | `mdlm`     | (1 - eps) t        | 1 / t  | positions that may be noised                          |
 
 With eps above 0 these are training losses, off the bound by O(eps); `bound` has none.
@@ -23,7 +23,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer, select_rows
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import check_times
+from unmask.noise.schedules import Linear, check_closed, check_times, keep_inside
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 
@@ -51,6 +51,16 @@ class Recipe:
             return process.schedule.weight(t)
         return 1 / (self.chance(process, t) if self.floor else t)
 
+    def check(self, process: Masked) -> None:
+        """Raise where the process's schedule is not the recipe's."""
+        if self.eps and not isinstance(process.schedule, Linear):
+            raise UserError(
+                f"the peers' recipes have linear noise, but the process has "
+                f"{type(process.schedule).__name__}: use the recipe `bound`, or a linear schedule."
+            )
+        if not self.eps:
+            check_closed(process.schedule)
+
     def divide(self, batch: Batch, may: Bool[Tensor, "B L"]) -> Float[Tensor, "B"]:
         """What each row's sum is divided by."""
         rows, length = batch.tokens.shape
@@ -62,8 +72,7 @@ class Recipe:
         if self.share == "responses":
             return ones * (~batch.is_prompt()).sum()
         if self.share == "answers":
-            own = ~batch.is_prompt() & ~batch.is_filling()
-            return own.sum(-1).clamp(min=1).double() * rows
+            return (~batch.is_prompt()).sum(-1).clamp(min=1).double() * rows
         return ones * may.sum()
 
 
@@ -107,12 +116,14 @@ def noise_batch(
     """Mask the batch at times t, row by row, and weigh what was masked."""
     check_times(t)
     check_tokens(batch.tokens, process.num_states, process.mask_id)
+    recipe.check(process)
     may = choose_noised(batch, response_only, noise_filling)
-    chance = recipe.chance(process, t.double())[:, None]
+    chance = recipe.chance(process, t.double()).detach()[:, None]
+    # What a row draws once comes first: it must not depend on the row's length.
+    dropped = drop_prompts(batch, drop_prompt, streams)
     hidden = (streams.uniform(batch.tokens.shape[1]) < chance) & may
-    xt = torch.where(hidden, process.mask_id, batch.tokens)
-    xt = drop_prompts(batch, xt, process.mask_id, drop_prompt, streams)
-    weight = recipe.weight(process, t.double().clamp(min=1e-12)) / recipe.divide(batch, may)
+    xt = torch.where(hidden | dropped, process.mask_id, batch.tokens)
+    weight = recipe.weight(process, keep_inside(t)).detach() / recipe.divide(batch, may)
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
 
 

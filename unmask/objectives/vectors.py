@@ -39,20 +39,22 @@ def gaussian_loss(
     a row is first predicted without, then with its own guess as a hint (Chen et al. 2022, arXiv
     2208.04202).
     """
-    process = Gaussian(net.latents.table(), schedule or Sigmoid())
-    times = t.to(process.table.dtype)[:, None]
-    zt = process.corrupt(batch.tokens, times, streams)
+    with torch.autocast(batch.tokens.device.type, enabled=False):
+        process = Gaussian(net.latents.table().float(), schedule or Sigmoid())
+        zt = process.corrupt(batch.tokens, t[:, None], streams)
     hint = None
     if self_condition:
+        hinted = streams.uniform(1)[..., None] < self_condition
         with torch.no_grad():
             guess = process.denoise(predict(net, zt, t))
-        hinted = streams.uniform(1)[..., None] < self_condition
         hint = torch.where(hinted, guess, 0.0)
     logits = predict(net, zt, t, hint).float()
-    if form == "cdcd":
-        terms = F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
-    else:
-        z0 = process.corrupt(batch.tokens, torch.zeros_like(times), streams)
-        ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
-        terms = process.nll(logits, batch.tokens, times) + ends
+    # Small differences times a large signal-to-noise ratio: not for a short number format.
+    with torch.autocast(batch.tokens.device.type, enabled=False):
+        if form == "cdcd":
+            terms = F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
+        else:
+            z0 = process.corrupt(batch.tokens, torch.zeros_like(t)[:, None], streams)
+            ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
+            terms = process.nll(logits, batch.tokens, t[:, None]) + ends
     return terms.mean(), terms.detach()

@@ -11,6 +11,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
+from unmask.noise.schedules import check_closed
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """(x_t [B, L], t [B]) to logits [B, L, V]."""
@@ -22,7 +23,8 @@ VectorDenoiser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 def sample_ancestral(
     denoise: Denoiser, process: Process, length: int, steps: int, streams: RowStreams
 ) -> Int[Tensor, "B L"]:
-    """Texts drawn in `steps` equal steps of time from a discrete process."""
+    """Texts drawn in `steps` equal steps of time from a discrete process with closed ends."""
+    check_closed(process.schedule)
     xt = process.prior(length, streams)
     for t, s in _times(steps, streams):
         logp = process.posterior(denoise(xt, t[:, 0]).double(), xt, t, s)
@@ -39,15 +41,17 @@ def sample_gaussian(
     streams: RowStreams,
     clamp: bool = False,
 ) -> Int[Tensor, "B L"]:
-    """Texts drawn from a Gaussian process; each step is given the last one's guess."""
+    """Texts drawn from a Gaussian process; each step is given the last one's guess.
+
+    At t = 0 every position takes the token whose vector is nearest to what was reached.
+    """
     zt, hint = process.prior(length, streams), None
-    logits = zt.new_zeros(*zt.shape[:2], len(process.table))
     for t, s in _times(steps, streams):
         logits = denoise(zt, t[:, 0], hint)
         hint = process.denoise(logits)
-        mean, deviation = process.posterior(logits, zt, t.to(zt.dtype), s.to(zt.dtype), clamp)
+        mean, deviation = process.posterior(logits, zt, t, s, clamp)
         zt = mean + deviation * streams.normal(*mean.shape[1:]).to(mean.dtype)
-    return logits.argmax(-1)
+    return process.nearest(zt)
 
 
 def draw(logp: Float[Tensor, "B L N"], streams: RowStreams) -> Int[Tensor, "B L"]:

@@ -52,24 +52,9 @@ def lay_out_prompts(
     `length` is that of the whole row, prompt included: one for all (the model's context by
     default), or one a prompt.
     """
-    if not prompts:
-        raise UserError("no prompts were given: give at least one; an empty text is one, too.")
-    mask_id, context = require_mask(model), model.net.config.context
+    mask_id = require_mask(model)
     rows = [encode_prompt(model, prompt) for prompt in prompts]
-    wanted = context if length is None else length
-    lengths = [wanted] * len(rows) if isinstance(wanted, int) else list(wanted)
-    if len(lengths) != len(rows):
-        raise UserError(f"{len(lengths)} lengths were given for {len(rows)} prompts.")
-    for prompt, row, each in zip(prompts, rows, lengths, strict=True):
-        if not 1 <= each <= context:
-            raise UserError(
-                f"a length of {each} was asked for, expected 1 to the context {context}."
-            )
-        if len(row) >= each:
-            raise UserError(
-                f"the prompt {prompt!r} has {len(row)} tokens, which leaves no mask to fill in a "
-                f"length of {each}: lengthen it or shorten the prompt."
-            )
+    lengths = check_lengths(model, prompts, rows, length)
     tokens = torch.full((len(rows), max(lengths)), mask_id)
     for i, row in enumerate(rows):
         tokens[i, : len(row)] = torch.tensor(row, dtype=torch.long)
@@ -84,6 +69,33 @@ def lay_out_prompts(
         counts.to(device),
         None if len(set(lengths)) == 1 else real.to(device),
     )
+
+
+def check_lengths(
+    model: Model,
+    prompts: Sequence[Prompt],
+    rows: list[list[int]],
+    length: int | Sequence[int] | None,
+) -> list[int]:
+    """The length of each row; one that its prompt fills, or the context cannot hold, raises."""
+    if not prompts:
+        raise UserError("no prompts were given: give at least one; an empty text is one, too.")
+    context = model.net.config.context
+    wanted = context if length is None else length
+    lengths = [wanted] * len(rows) if isinstance(wanted, int) else list(wanted)
+    if len(lengths) != len(rows):
+        raise UserError(f"{len(lengths)} lengths were given for {len(rows)} prompts.")
+    for prompt, row, each in zip(prompts, rows, lengths, strict=True):
+        if not 1 <= each <= context:
+            raise UserError(
+                f"a length of {each} was asked for, expected 1 to the context {context}."
+            )
+        if len(row) >= each:
+            raise UserError(
+                f"the prompt {prompt!r} has {len(row)} tokens, which leaves nothing to write in a "
+                f"length of {each}: lengthen it or shorten the prompt."
+            )
+    return lengths
 
 
 def require_mask(model: Model) -> int:

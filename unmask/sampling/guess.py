@@ -74,10 +74,16 @@ def propose(
     Drawn by inverting the distribution at one uniform number a position, in float64: the same law
     as Gumbel noise on every token, with one number instead of V.
     """
-    if temperature == 0:
+    draws = streams.uniform(open_.shape[1])[open_] if temperature else None
+    return draw_tokens(logp, temperature, draws)
+
+
+def draw_tokens(
+    logp: Float[Tensor, "N V"], temperature: float, draws: Float[Tensor, "N"] | None
+) -> Int[Tensor, "N"]:
+    """The likeliest token of each row; with a temperature, the one at a uniform number."""
+    if draws is None:
         return logp.argmax(-1)
-    draws = streams.uniform(open_.shape[1])[open_]
     total = (logp / temperature).softmax(-1).cumsum(-1)
-    return torch.searchsorted(total, draws[:, None] * total[:, -1:])[:, 0].clamp(
-        max=logp.shape[-1] - 1
-    )
+    found = torch.searchsorted(total, draws[:, None] * total[:, -1:])[:, 0]
+    return found.clamp(max=logp.shape[-1] - 1)

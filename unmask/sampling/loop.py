@@ -11,6 +11,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.sampling.autoregressive import decode_causal
 from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, lay_out_prompts
 from unmask.sampling.guess import Guess, predict, propose
 from unmask.sampling.orders import Order, choose_first, get_order
@@ -46,16 +47,25 @@ def sample(
 ) -> Trajectory:
     """Texts that continue the prompts, un-masked in `steps` steps.
 
+    A causal model writes its texts from left to right instead, one token a step; `steps`, `plan`,
+    `block` and `order` are not for it.
+
     `length` is that of the whole row, prompt included. A row's text is the same alone and in any
     batch: it depends on the seed and its prompt alone.
     """
     if steps < 1:
         raise UserError(f"{steps} sampling steps were asked for: expected at least 1.")
+    if temperature < 0:
+        raise UserError(f"a temperature of {temperature} was asked for: expected 0 or more.")
+    streams = name_streams(model, prompts, seed)
+    if model.kind == "causal":
+        if guidance:
+            raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
+        return decode_causal(model, prompts, length, temperature, streams, keep_states)
     canvas = lay_out_prompts(model, prompts, length)
     if guidance and not bool((canvas.prompt_length > 0).all()):
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
     strategy = Strategy(steps, get_plan(plan), get_order(order), block, guidance, temperature)
-    streams = name_streams(model, prompts, seed)
     return fill_masks(model, canvas, strategy, streams, keep_states)
 
 
