@@ -356,7 +356,7 @@ def test_learned_schedule_learns_to_spread_time():
     streams = RowStreams.make(0, 1)
     half = torch.tensor([0.5], dtype=torch.float64)
     before = float(schedule.noised(half).detach())
-    for _ in range(150):
+    for _ in range(300):
         t = draw_times(streams, 256)
         loss = schedule_loss(schedule, t, 3.0 * schedule.noised(t))
         optimiser.zero_grad()
