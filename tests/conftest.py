@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 
@@ -49,3 +51,14 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
 def tokens() -> torch.Tensor:
     """Four rows of eleven tokens."""
     return torch.randint(0, 512, (4, 11), generator=torch.Generator().manual_seed(7))
+
+
+TEXTS = ["The caves of Orsel are deep.", "The baker of Wrenmouth sings."] * 5
+
+
+def make_model(name: str = "tiny", causal: bool = False, seed: int = 0) -> Model:
+    tokenizer = Tokenizer.train(TEXTS, 280)
+    rows = tokenizer.vocab_size
+    config = preset(name, causal=causal, vocab_size=rows)
+    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+    return Model("made", lively(config, seed), Blueprint(config, *kind), tokenizer)

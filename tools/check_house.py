@@ -20,9 +20,12 @@ ROOMS = (
     "tracing",
     "representation",
     "report",
+    "toy",
     "study",
     "cli",
 )
+TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py")
+"""Files of the package that belong to no room; `__init__` only names what the rooms offer."""
 MOST_LINES = 400
 
 
@@ -41,10 +44,11 @@ def find_breaches(root: Path) -> Iterator[str]:
 def _find_order_breaches(file: Path, name: str) -> Iterator[str]:
     room = _room_of(name.removesuffix(".py").replace("/", "."))
     if room is None:
-        if name.count("/") > 1 and not name.startswith("unmask/assets/"):
+        if name not in TOP_LEVEL and not name.startswith("unmask/assets/"):
             yield f"{name}:1: a room that tools/check_house.py does not know"
         return
     tree = ast.parse(file.read_text(encoding="utf-8"))
+    yield from (f"{name}:{line}: {what}" for line, what in _find_hidden_rooms(tree))
     reached = {(line, _room_of(module)) for line, module in _imported(tree)}
     for line, other in sorted((line, other) for line, other in reached if other is not None):
         if ROOMS.index(other) > ROOMS.index(room):
@@ -55,9 +59,20 @@ def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.lineno, node.module
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _find_hidden_rooms(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports that do not say which room they reach."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "a relative import hides its room"
+        elif isinstance(node, ast.ImportFrom) and node.module == "unmask":
+            for alias in node.names:
+                if alias.name not in (*ROOMS, "__version__"):
+                    yield node.lineno, f"`from unmask import {alias.name}` hides its room"
 
 
 def _room_of(module: str) -> str | None:

@@ -5,40 +5,19 @@ import torch
 import torch.nn.functional as F
 
 from tests.conftest import lively
+from tests.laws.conftest import MASK, B, L, T, V
 from unmask import UserError, preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
-from unmask.noise.gaussian import Gaussian
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
-from unmask.noise.schedules import Cosine, Geometric, Learned, Linear
+from unmask.noise.schedules import Cosine, Geometric, Linear
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 from unmask.objectives.discrete import process_loss, round_up, score_entropy_loss
 from unmask.objectives.masked import RECIPES, get_recipe, masked_loss, noise_batch
-from unmask.objectives.schedule import schedule_loss
-from unmask.objectives.vectors import gaussian_loss, predict
-
-V, MASK = 40, 39
-B, L = 6, 10
-
-
-@pytest.fixture
-def net() -> Transformer:
-    return lively(preset("tiny", vocab_size=V)).requires_grad_()
-
-
-@pytest.fixture
-def batch() -> Batch:
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, MASK, (B, L), generator=generator)
-    prompt, length = torch.tensor([3, 1, 4, 2, 5, 3]), torch.tensor([9, 10, 7, 8, 10, 6])
-    return Batch(tokens, prompt, length)
-
-
-T = torch.linspace(0.15, 0.95, B, dtype=torch.float64)
 
 
 def draw_hidden(chance: torch.Tensor) -> torch.Tensor:
@@ -58,48 +37,50 @@ def cross_entropies(net, batch, hidden: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")
 
 
-def test_smdm(net, batch):
+def test_smdm(small, batch):
     p = (1 - 1e-3) * T + 1e-3
     hidden = draw_hidden(p)
-    expected = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
-    torch.testing.assert_close(compute(net, batch, "smdm").double(), expected, atol=1e-6, rtol=1e-6)
+    expected = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
+    torch.testing.assert_close(
+        compute(small, batch, "smdm").double(), expected, atol=1e-6, rtol=1e-6
+    )
 
 
-def test_smdm_sft(net, batch):
+def test_smdm_sft(small, batch):
     p = (1 - 1e-3) * T + 1e-3
     hidden = draw_hidden(p) & ~batch.is_prompt()
-    total = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum()
+    total = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum()
     expected = total / (B * L - batch.prompt_length.sum())
-    found = compute(net, batch, "smdm_sft", response_only=True)
+    found = compute(small, batch, "smdm_sft", response_only=True)
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
 
-def test_llada(net, batch):
+def test_llada(small, batch):
     p = (1 - 1e-3) * T + 1e-3
     hidden = draw_hidden(p) & ~batch.is_prompt()
     # The filling up to the longest row is part of the answer, as in the peer's guidelines.
     answer = (L - batch.prompt_length)[:, None]
-    terms = torch.where(hidden, cross_entropies(net, batch, hidden) / p[:, None] / answer, 0.0)
-    found = compute(net, batch, "llada", response_only=True)
+    terms = torch.where(hidden, cross_entropies(small, batch, hidden) / p[:, None] / answer, 0.0)
+    found = compute(small, batch, "llada", response_only=True)
     torch.testing.assert_close(found.double(), terms.sum() / B, atol=1e-6, rtol=1e-6)
 
 
-def test_mdlm(net, batch):
+def test_mdlm(small, batch):
     hidden = draw_hidden((1 - 1e-3) * T) & ~batch.is_filling()
-    terms = (cross_entropies(net, batch, hidden) / T[:, None])[hidden].sum()
-    found = compute(net, batch, "mdlm", noise_filling=False)
+    terms = (cross_entropies(small, batch, hidden) / T[:, None])[hidden].sum()
+    found = compute(small, batch, "mdlm", noise_filling=False)
     expected = terms / (~batch.is_filling()).sum()
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
 
-def test_bound_is_the_process(net, batch):
+def test_bound_is_the_process(small, batch):
     hidden = draw_hidden(T)
     xt = torch.where(hidden, MASK, batch.tokens)
-    expected = Masked(V - 1, MASK).nll(net(xt).double(), batch.tokens, xt, T[:, None]).sum() / B
+    expected = Masked(V - 1, MASK).nll(small(xt).double(), batch.tokens, xt, T[:, None]).sum() / B
     torch.testing.assert_close(
-        compute(net, batch, "bound").double(), expected, atol=1e-6, rtol=1e-6
+        compute(small, batch, "bound").double(), expected, atol=1e-6, rtol=1e-6
     )
-    loss, terms = process_loss(net, Masked(V - 1, MASK), batch, T, RowStreams.make(5, B))
+    loss, terms = process_loss(small, Masked(V - 1, MASK), batch, T, RowStreams.make(5, B))
     torch.testing.assert_close(loss.double() * L, expected, atol=1e-5, rtol=1e-5)
     assert terms.shape == (B, L) and (terms[~hidden] == 0).all()
 
@@ -160,13 +141,13 @@ def test_no_gradient_is_made_where_none_is_wanted(monkeypatch):
         weighted_cross_entropy(x, head, torch.zeros(4, dtype=torch.long), torch.ones(4))
 
 
-def test_masked_gradients_are_those_of_the_plain_way(net, batch):
-    loss = compute(net, batch, "smdm")
-    found = torch.autograd.grad(loss, list(net.parameters()))
+def test_masked_gradients_are_those_of_the_plain_way(small, batch):
+    loss = compute(small, batch, "smdm")
+    found = torch.autograd.grad(loss, list(small.parameters()))
     p = (1 - 1e-3) * T + 1e-3
     hidden = draw_hidden(p)
-    plain = (cross_entropies(net, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
-    expected = torch.autograd.grad(plain, list(net.parameters()))
+    plain = (cross_entropies(small, batch, hidden) / p[:, None])[hidden].sum() / (B * L)
+    expected = torch.autograd.grad(plain, list(small.parameters()))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
 
@@ -199,21 +180,21 @@ def test_a_row_is_noised_the_same_however_it_is_padded(process, batch):
 
 
 @pytest.mark.parametrize("process", [Uniform(V - 1), Hybrid(V - 1)], ids=["uniform", "hybrid"])
-def test_only_the_response_is_noised_and_counted(process, net, batch):
+def test_only_the_response_is_noised_and_counted(process, small, batch):
     kept = batch.is_prompt() | batch.is_filling()
     options = {"response_only": True, "noise_filling": False}
-    with net.capture("embed") as sites:
-        loss, terms = process_loss(net, process, batch, T, RowStreams.make(5, B), **options)
+    with small.capture("embed") as sites:
+        loss, terms = process_loss(small, process, batch, T, RowStreams.make(5, B), **options)
     noised = process.corrupt(batch.tokens, T[:, None], RowStreams.make(5, B))
     xt = torch.where(kept, batch.tokens, noised)
-    torch.testing.assert_close(sites["embed"], net.embedding(xt))
-    expected = process.nll(net(xt), batch.tokens, xt, T[:, None])
+    torch.testing.assert_close(sites["embed"], small.embedding(xt))
+    expected = process.nll(small(xt), batch.tokens, xt, T[:, None])
     assert (terms[kept] == 0).all()
     torch.testing.assert_close(terms[~kept], expected[~kept].detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(loss, expected[~kept].mean(), atol=1e-4, rtol=1e-4)
 
 
-def test_recipes_of_peers_are_linear(net, batch):
+def test_recipes_of_peers_are_linear(small, batch):
     curved = Masked(V - 1, MASK, Cosine())
     with pytest.raises(UserError, match="recipes have linear noise, but the process has Cosine"):
         noise_batch(curved, batch, T, RowStreams.make(5, B), get_recipe("smdm"))
@@ -232,12 +213,12 @@ def test_prompts_are_dropped_whole(batch):
     assert not noised.hidden[:, :3].any(), "a dropped prompt is not predicted"
 
 
-def test_nothing_to_noise(net, batch):
+def test_nothing_to_noise(small, batch):
     full = Batch(batch.tokens, torch.full((B,), L), batch.length)
     with pytest.raises(UserError, match="nothing to noise: every position is prompt or filling"):
-        compute(net, full, "smdm_sft", response_only=True)
+        compute(small, full, "smdm_sft", response_only=True)
     with pytest.raises(UserError, match="clean tokens hold the mask id 39"):
-        compute(net, Batch(torch.full((B, L), MASK)), "smdm")
+        compute(small, Batch(torch.full((B, L), MASK)), "smdm")
 
 
 def test_antithetic_times_spread_evenly_over_ranks():
@@ -286,94 +267,6 @@ def test_every_process_trains(process, num_steps, timed, batch):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("form", ["bound", "cdcd"])
-def test_gaussian_trains(form, batch):
-    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
-    net = Transformer(config)
-    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(12):
-        loss, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), form=form)
-        assert terms.shape == (B, L)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.9 * losses[0]
-
-
-def gaussian_net(dtype: torch.dtype = torch.float32) -> Transformer:
-    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
-    return Transformer(config).to(dtype)
-
-
-def test_gaussian_loss_is_its_process(batch):
-    """Integrand, reconstruction and prior, on the same draws; and CDCD's plain cross-entropy."""
-    net, streams = gaussian_net(), RowStreams.make(3, B)
-    process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
-    z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), streams)
-    logits = predict(net, zt, T)
-    ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
-    expected = process.nll(logits, batch.tokens, T[:, None]) + ends
-    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), self_condition=0.0)
-    torch.testing.assert_close(terms, expected.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found, expected.mean(), atol=1e-4, rtol=1e-4)
-    plain = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
-    cdcd, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=0.0)
-    torch.testing.assert_close(cdcd, plain)
-
-
-def test_self_conditioning_is_told_its_own_guess(batch):
-    net, streams = gaussian_net(), RowStreams.make(3, B)
-    process = Gaussian(net.latents.table())
-    zt = process.corrupt(batch.tokens, T[:, None], streams)
-    hint = process.denoise(predict(net, zt, T))
-    expected = F.cross_entropy(predict(net, zt, T, hint).transpose(1, 2), batch.tokens)
-    found, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=1.0)
-    torch.testing.assert_close(found, expected)
-
-
-def test_gaussian_in_short_formats(batch):
-    """A sure and right prediction costs next to nothing, whatever the network computes in."""
-    net = gaussian_net(torch.bfloat16)
-    loss, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B))
-    assert loss.isfinite()
-    net = gaussian_net()
-    sure = 50.0 * F.one_hot(batch.tokens, V - 1)
-    early = torch.full((B,), 0.02, dtype=torch.float64)
-    with torch.autocast("cpu", torch.bfloat16), net.patch({"logits": lambda x: sure.to(x.dtype)}):
-        _, terms = gaussian_loss(net, batch, early, RowStreams.make(3, B))
-    assert float(terms.max()) < 0.1
-
-
-def test_learned_schedule_learns_to_spread_time():
-    """Cross-entropies in proportion to p are best met by linear noise, whatever it starts from."""
-    schedule = Learned()
-    with torch.no_grad():
-        schedule.scores.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
-    optimiser = torch.optim.Adam(schedule.parameters(), lr=0.1)
-    streams = RowStreams.make(0, 1)
-    half = torch.tensor([0.5], dtype=torch.float64)
-    before = float(schedule.noised(half).detach())
-    for _ in range(300):
-        t = draw_times(streams, 256)
-        loss = schedule_loss(schedule, t, 3.0 * schedule.noised(t))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    after = float(schedule.noised(half).detach())
-    assert abs(before - 0.5) > 0.1 and abs(after - 0.5) < 0.03
-
-
-def test_losses_leave_the_schedule_alone(net, batch):
-    """Half a gradient, through the weight but not the draw, would be worse than none."""
-    for process in (Masked(V - 1, MASK, Learned()), Uniform(V - 1, Learned())):
-        loss, _ = process_loss(net, process, batch, T, RowStreams.make(3, B))
-        loss.backward()
-        assert process.schedule.scores.grad is None
-
-
 def test_next_token(batch):
     net = lively(preset("tiny", vocab_size=V, causal=True))
     loss, _ = next_token_loss(net, batch)
@@ -402,15 +295,15 @@ def test_score_entropy_of_a_normalised_network_is_the_bound(batch, schedule):
         assert score_entropy_loss(net, process, batch, T, RowStreams.make(5, B))[0] > score
 
 
-def test_auxiliary_cross_entropy(net, batch):
+def test_auxiliary_cross_entropy(small, batch):
     """D3PM's hybrid loss: the bound in steps, and a share of the plain cross-entropy."""
     process = Uniform(V - 1, mixture=True)
-    plain, terms = process_loss(net, process, batch, T, RowStreams.make(5, B), num_steps=9)
+    plain, terms = process_loss(small, process, batch, T, RowStreams.make(5, B), num_steps=9)
     both, more = process_loss(
-        net, process, batch, T, RowStreams.make(5, B), num_steps=9, auxiliary=0.001
+        small, process, batch, T, RowStreams.make(5, B), num_steps=9, auxiliary=0.001
     )
     xt = process.corrupt(batch.tokens, round_up(T, 9)[:, None], RowStreams.make(5, B))
-    extra = F.cross_entropy(net(xt).transpose(1, 2), batch.tokens, reduction="none")
+    extra = F.cross_entropy(small(xt).transpose(1, 2), batch.tokens, reduction="none")
     torch.testing.assert_close(more - terms, 0.001 * extra.detach(), atol=1e-4, rtol=1e-2)
     assert both > plain
 

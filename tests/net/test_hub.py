@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.net.test_loading import make_model
+from tests.conftest import make_model
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Blueprint, Model
 

@@ -7,7 +7,7 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, models, study
+from unmask.cli import data, info, models, study, toy
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -24,6 +24,7 @@ app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
 app.command("study")(study.study)
+app.command("toy")(toy.toy)
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,6 +48,8 @@ def main() -> None:
         status = app(standalone_mode=False)
     except UserError as error:
         _leave(f"error: {error}", 2)
+    except OSError as error:
+        _leave(f"error: {error.filename or 'a file'}: {error.strerror or error}.", 2)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except Exception as error:

@@ -1,0 +1,73 @@
+"""Losses of the Gaussian process: its terms, its hints, its number formats."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.laws.conftest import B, L, T, V
+from unmask import preset
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
+from unmask.objectives.vectors import gaussian_loss, predict
+
+
+@pytest.mark.parametrize("form", ["bound", "cdcd"])
+def test_gaussian_trains(form, batch):
+    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
+    net = Transformer(config)
+    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        loss, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), form=form)
+        assert terms.shape == (B, L)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def gaussian_net(dtype: torch.dtype = torch.float32) -> Transformer:
+    config = preset("tiny", vocab_size=V, num_logits=V - 1, time=True, latent_width=16)
+    return Transformer(config).to(dtype)
+
+
+def test_gaussian_loss_is_its_process(batch):
+    """Integrand, reconstruction and prior, on the same draws; and CDCD's plain cross-entropy."""
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), streams)
+    logits = predict(net, zt, T)
+    ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
+    expected = process.nll(logits, batch.tokens, T[:, None]) + ends
+    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), self_condition=0.0)
+    torch.testing.assert_close(terms, expected.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, expected.mean(), atol=1e-4, rtol=1e-4)
+    plain = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
+    cdcd, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=0.0)
+    torch.testing.assert_close(cdcd, plain)
+
+
+def test_self_conditioning_is_told_its_own_guess(batch):
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    hint = process.denoise(predict(net, zt, T))
+    expected = F.cross_entropy(predict(net, zt, T, hint).transpose(1, 2), batch.tokens)
+    found, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=1.0)
+    torch.testing.assert_close(found, expected)
+
+
+def test_gaussian_in_short_formats(batch):
+    """A sure and right prediction costs next to nothing, whatever the network computes in."""
+    net = gaussian_net(torch.bfloat16)
+    loss, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B))
+    assert loss.isfinite()
+    net = gaussian_net()
+    sure = 50.0 * F.one_hot(batch.tokens, V - 1)
+    early = torch.full((B,), 0.02, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16), net.patch({"logits": lambda x: sure.to(x.dtype)}):
+        _, terms = gaussian_loss(net, batch, early, RowStreams.make(3, B))
+    assert float(terms.max()) < 0.1

@@ -1,0 +1,143 @@
+"""Models are written whole: whatever fails or is killed, a whole model stays."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+import unmask
+from tests.conftest import BLOCKS, make_model
+from unmask import UserError
+from unmask.base import files
+from unmask.net import loading
+
+
+def read_all(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("shard_bytes", [10**9, 50_000])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_save_load_save_gives_the_same_bytes(tmp_path, name, causal, shard_bytes):
+    model = make_model(name, causal)
+    unmask.save(model, tmp_path / "one", shard_bytes=shard_bytes)
+    loaded = unmask.load(tmp_path / "one", device="cpu")
+    assert loaded.blueprint == model.blueprint
+    tokens = torch.arange(30)[None]
+    assert torch.equal(loaded.logits(tokens), model.logits(tokens))
+    assert loaded.tokenizer is not None
+    unmask.save(loaded, tmp_path / "two", shard_bytes=shard_bytes)
+    assert read_all(tmp_path / "one") == read_all(tmp_path / "two")
+    assert ("model.safetensors.index.json" in read_all(tmp_path / "one")) == (shard_bytes < 10**9)
+
+
+def test_number_formats(saved):
+    assert unmask.load(saved, device="cpu").net.embedding.weight.dtype == torch.float32
+    small = unmask.load(saved, device="cpu", dtype="bfloat16")
+    assert {p.dtype for p in small.net.parameters()} == {torch.bfloat16}
+    unmask.save(small, saved.parent / "small")
+    again = unmask.load(saved.parent / "small", device="cpu")
+    assert again.net.embedding.weight.dtype == torch.bfloat16
+
+
+FULL = {
+    "write_json": OSError(28, os.strerror(28)),
+    "write_weights": SafetensorError("I/O error: No space left on device (os error 28)"),
+}
+
+
+@pytest.mark.parametrize("moment", FULL)
+def test_a_failing_save_leaves_the_old_model(saved, monkeypatch, moment):
+    before = read_all(saved)
+
+    def fail(*_args):
+        raise FULL[moment]
+
+    monkeypatch.setattr(loading, moment, fail)
+    with pytest.raises(UserError, match="no space left on device; free some space"):
+        unmask.save(make_model(seed=1), saved)
+    assert read_all(saved) == before and [saved] == list(saved.parent.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_save_killed_at_the_swap_leaves_a_whole_model(saved, moment):
+    """The process dies just before, or just after, the new folder takes the old one's place."""
+    script = """
+import os, sys, unmask
+from unmask.base import files
+from tests.conftest import make_model
+swap = files._exchange
+def die(one, other):
+    if sys.argv[2] == "after":
+        swap(one, other)
+    os._exit(9)
+files._exchange = die
+unmask.save(make_model(seed=1), sys.argv[1])
+"""
+    root = Path(__file__).parents[2]
+    died = subprocess.run([sys.executable, "-c", script, str(saved), moment], cwd=root)
+    assert died.returncode == 9
+    wanted = make_model(seed=0 if moment == "before" else 1).logits(torch.arange(9)[None])
+    assert torch.equal(unmask.load(saved, device="cpu").logits(torch.arange(9)[None]), wanted)
+
+
+def test_the_swap_has_no_moment_without_a_folder(tmp_path):
+    """While two folders are swapped again and again, a watcher always finds one in place."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    swaps = threading.Thread(target=lambda: [files._exchange(one, other) for _ in range(4000)])
+    swaps.start()
+    missed = 0
+    while swaps.is_alive():
+        missed += not other.exists()
+    assert missed == 0
+
+
+def test_saving_never_removes_what_is_not_a_model(saved, tmp_path, monkeypatch):
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("years of work")
+    with pytest.raises(UserError, match="holds chapter.tex, which saving a model there would"):
+        unmask.save(make_model(), thesis)
+    assert (thesis / "chapter.tex").read_text() == "years of work"
+    with pytest.raises(UserError, match="is a file: choose a folder"):
+        unmask.save(make_model(), thesis / "chapter.tex")
+    (tmp_path / "link").symlink_to(saved)
+    unmask.save(make_model(seed=1), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    unmask.save(make_model(), ".")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "model", "thesis"]
+
+
+def test_a_killed_save_leaves_a_whole_model(saved):
+    """A process that saves two models in turn, killed at random moments: always one of the two."""
+    script = """
+import sys, unmask
+from tests.conftest import make_model
+models = [make_model(seed=0), make_model(seed=1)]
+print("ready", flush=True)
+while True:
+    for model in models:
+        unmask.save(model, sys.argv[1])
+"""
+    wanted = [make_model(seed=seed).logits(torch.arange(9)[None]) for seed in (0, 1)]
+    root = Path(__file__).parents[2]
+    for moment in (0.0, 0.013, 0.05, 0.11):
+        command = [sys.executable, "-c", script, str(saved)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(moment)
+            process.kill()
+        found = unmask.load(saved, device="cpu").logits(torch.arange(9)[None])
+        assert any(torch.equal(found, one) for one in wanted)

@@ -1,0 +1,202 @@
+"""The toy experiment: every variant learns the language, speaks it, and is measured."""
+
+import math
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError
+from unmask.base.files import write_json
+from unmask.base.progress import track
+from unmask.base.seeds import derive_seed
+from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
+from unmask.objectives.batch import draw_times
+from unmask.toy.language import (
+    KINDS,
+    classify,
+    data_law,
+    decode,
+    empirical_law,
+    encode,
+    list_sentences,
+    noise_floor,
+    total_variation,
+)
+from unmask.toy.variants import Variant, get_variant
+
+COPIES = 2
+"""How often each sentence stands in a batch: every batch is the data law itself."""
+LEARNING_RATE = 5e-3
+TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHOWN = "dog s are our friend s"
+NUM_EXAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long to train (None: each variant its own time), how much to draw, and the seed."""
+
+    steps: int | None = None
+    samples: int = 20_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, number in (("training steps", self.steps), ("samples", self.samples)):
+            if number is not None and number < 1:
+                raise UserError(f"{number} {what} were asked for: expected at least 1.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one variant."""
+
+    name: str
+    loss: float
+    """Nats a unit, after training."""
+    distance: float
+    """Total variation between the law of the samples and the data law."""
+    kinds: dict[str, float]
+    """Share of the samples with each kind of error; `none` is the share of sentences."""
+    examples: list[str]
+    forward: dict[str, str] = field(default_factory=dict)
+    """One sentence at some times of the forward process; empty where there is none."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcomes of all variants, beside what even a perfect one would have."""
+
+    settings: Settings
+    least_loss: float
+    """Entropy of the data law in nats a unit: no bound can be below it."""
+    floor: float
+    """The distance that as many true draws have."""
+    outcomes: list[Outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_toy(names: Sequence[str], settings: Settings, out: Path) -> Report:
+    """The report on the named variants, also written to `toy.json` in `out`."""
+    for name in names:
+        get_variant(name)
+    # Tensors this small gain nothing from threads: variants run side by side on one core each.
+    workers = max(1, min(torch.get_num_threads(), len(names)))
+    with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
+        found = pool.imap(partial(measure, settings=settings), names)
+        outcomes = list(track(found, "learning the toy language", total=len(names)))
+    report = summarise(outcomes, settings)
+    write_json(out / "toy.json", report.to_json())
+    return report
+
+
+def summarise(outcomes: list[Outcome], settings: Settings) -> Report:
+    """The report on outcomes that were measured under these settings."""
+    sentences = list_sentences()
+    least_loss = math.log(len(sentences)) / len(sentences[0])
+    return Report(settings, least_loss, noise_floor(settings.samples, settings.seed), outcomes)
+
+
+def measure(name: str, settings: Settings) -> Outcome:
+    """Train one variant, draw from it, and compare what it says with the language."""
+    start = time.perf_counter()
+    variant, seed = get_variant(name), derive_seed(settings.seed, "toy", name)
+    net = learn(variant, settings.steps or variant.training_steps, seed)
+    rows = decode(speak(variant, net, settings.samples, seed))
+    counts = Counter(classify(row) for row in rows)
+    return Outcome(
+        name,
+        find_loss(variant, net, seed),
+        total_variation(empirical_law(rows), data_law()),
+        {kind: counts[kind] / len(rows) for kind in KINDS},
+        [" ".join(row) for row in rows[:NUM_EXAMPLES]],
+        follow_noise(variant, net, seed),
+        time.perf_counter() - start,
+    )
+
+
+def learn(variant: Variant, steps: int, seed: int) -> Transformer:
+    """A network trained on the whole language at every step."""
+    net = make_network(variant, seed)
+    optimizer = torch.optim.AdamW(net.parameters(), LEARNING_RATE, betas=(0.9, 0.99), fused=True)
+    warm_up = max(1, steps // 10)
+    decay = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, 1 - step / steps)
+    )
+    x0 = encode(list_sentences()).repeat(COPIES, 1)
+    noise = RowStreams.make(derive_seed(seed, "noise"), len(x0))
+    times = RowStreams.make(derive_seed(seed, "times"), 1)
+    for _ in range(steps):
+        loss = variant.loss(net, x0, draw_times(times, len(x0)), noise)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        decay.step()
+    return net
+
+
+@torch.no_grad()
+def find_loss(variant: Variant, net: Transformer, seed: int, copies: int = 100) -> float:
+    """The loss over the whole language, each sentence at many times."""
+    x0 = encode(list_sentences()).repeat(copies, 1)
+    streams = RowStreams.make(derive_seed(seed, "loss"), len(x0))
+    times = draw_times(RowStreams.make(derive_seed(seed, "loss times"), 1), len(x0))
+    return float(variant.loss(net, x0, times, streams))
+
+
+def make_network(variant: Variant, seed: int) -> Transformer:
+    """A network with weights for its small width.
+
+    The usual deviation of 0.02 suits widths in the hundreds; at this one attention would start out
+    blind, and take thousands of steps to compare two words.
+    """
+    net = Transformer(variant.config, seed)
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            if weight.ndim > 1 and not name.startswith("time."):
+                weight *= 4
+    return net
+
+
+def speak(
+    variant: Variant, net: Transformer, number: int, seed: int, batch: int = 10_000
+) -> Int[Tensor, "N L"]:
+    """That many samples, drawn a batch at a time."""
+    places = range(number)
+    with torch.no_grad():
+        return torch.cat(
+            [
+                variant.sample(net, RowStreams.make(seed, places[first : first + batch]))
+                for first in places[::batch]
+            ]
+        )
+
+
+@torch.no_grad()
+def follow_noise(variant: Variant, net: Transformer, seed: int) -> dict[str, str]:
+    """One sentence at each of `TIMES`, every time with the same draws, so that noise adds up."""
+    streams = RowStreams.make(seed, ["forward"] * len(TIMES))
+    x0 = encode([tuple(SHOWN.split())] * len(TIMES))
+    xt = variant.noise(net, x0, torch.tensor(TIMES, dtype=torch.float64), streams)
+    if xt is None:
+        return {}
+    return {f"{t:g}": " ".join(row) for t, row in zip(TIMES, decode(xt), strict=True)}
+
+
+def _prepare_worker() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to tell

@@ -1,0 +1,43 @@
+"""The toy experiment in the terminal."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from unmask.toy.language import KINDS
+from unmask.toy.run import Report
+
+
+def show_report(console: Console, report: Report) -> None:
+    """The forward processes, samples of each variant, and how far from the language they are."""
+    for outcome in report.outcomes:
+        table = Table(show_header=False, title=outcome.name, title_justify="left")
+        for t, sentence in outcome.forward.items():
+            table.add_row(Text(f"t = {t}", style="dim"), Text(sentence))
+        table.add_section()
+        for sentence in outcome.examples:
+            table.add_row(Text("sample", style="dim"), Text(sentence))
+        console.print(table)
+
+    errors = [kind for kind in KINDS if kind != "none"]
+    samples = f"{report.settings.samples:,} samples each"
+    table = Table(
+        "variant", "loss", "TV", "sentences", *errors, "s", title=samples, box=SIMPLE_HEAD
+    )
+    for outcome in report.outcomes:
+        table.add_row(
+            outcome.name,
+            f"{outcome.loss:.3f}",
+            f"{outcome.distance:.3f}",
+            f"{outcome.kinds['none']:.1%}",
+            *(f"{outcome.kinds[kind]:.2%}" for kind in errors),
+            f"{outcome.seconds:.0f}",
+        )
+    console.print(table)
+    console.print(
+        f"TV: total variation to the data law; as many true draws have {report.floor:.3f}\n"
+        f"loss: nats a unit, of which the language has {report.least_loss:.3f}; gaussian's is a "
+        "cross-entropy over all times and no bound",
+        highlight=False,
+    )

@@ -1,0 +1,189 @@
+"""The five ways to learn the toy language, in one shape: a network, a loss, a sampler, a noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.streams import RowStreams
+from unmask.net.config import NetConfig
+from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
+from unmask.noise.hybrid import Hybrid
+from unmask.noise.masked import Masked
+from unmask.noise.process import Process
+from unmask.noise.schedules import Schedule, Sigmoid
+from unmask.noise.uniform import Uniform
+from unmask.objectives.batch import Batch
+from unmask.objectives.causal import next_token_loss
+from unmask.objectives.discrete import process_loss
+from unmask.objectives.vectors import gaussian_loss, predict
+from unmask.sampling.ancestral import draw, sample_ancestral, sample_gaussian
+from unmask.toy.language import LENGTH, UNITS
+
+NUM_UNITS = len(UNITS)
+MASK = NUM_UNITS
+"""The number behind the units: the mask, and for the causal twin what stands before a sentence."""
+
+BLIND = NetConfig(
+    vocab_size=NUM_UNITS + 1,
+    num_logits=NUM_UNITS,
+    width=48,
+    layers=2,
+    heads=2,
+    mlp_width=96,
+    context=LENGTH + 1,
+    # Where all units are masks, rotary positions could not tell one place from another.
+    positions="learned",
+    mlp="gelu",
+)
+"""The network of all variants, before it is told the time or anything else."""
+
+
+class Variant(Protocol):
+    """A way to learn and to draw sentences."""
+
+    @property
+    def config(self) -> NetConfig:
+        """Its network."""
+        ...
+
+    @property
+    def training_steps(self) -> int:
+        """How long it takes to learn the language."""
+        ...
+
+    def loss(
+        self, net: Transformer, x0: Int[Tensor, "B L"], t: Float[Tensor, "B"], streams: RowStreams
+    ) -> Float[Tensor, ""]:
+        """What is minimised, with a gradient."""
+        ...
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Int[Tensor, "B L"]:
+        """One sentence for each row of the streams."""
+        ...
+
+    def noise(
+        self, net: Transformer, x0: Int[Tensor, "B L"], t: Float[Tensor, "B"], streams: RowStreams
+    ) -> Int[Tensor, "B L"] | None:
+        """The sentences at times t of the forward process; None where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Noise on units, undone in many steps that may change several units at once."""
+
+    process: Process
+    config: NetConfig = BLIND
+    training_steps: int = 600
+    sampling_steps: int = 24
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        return process_loss(net, self.process, Batch(x0), t, streams)[0]
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
+        denoise = partial(read, net)
+        return sample_ancestral(denoise, self.process, LENGTH, self.sampling_steps, streams)
+
+    def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        return self.process.corrupt(x0, t[:, None], streams)
+
+
+@dataclass(frozen=True)
+class OneByOne(Discrete):
+    """Masks, filled one at a time in a random order: nothing is lost by drawing units together."""
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
+        order = streams.uniform(LENGTH).argsort(-1)
+        return fill(partial(read, net), self.process.prior(LENGTH, streams), order, streams)
+
+
+@dataclass(frozen=True)
+class Causal:
+    """The autoregressive twin: the same network, each unit from those before it."""
+
+    config: NetConfig
+    training_steps: int = 250
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        return next_token_loss(net, Batch(F.pad(x0, (1, 0), value=MASK)))[0]
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
+        def continue_from(rows: Tensor) -> Tensor:
+            return read(net, F.pad(rows, (1, -1), value=MASK))
+
+        order = torch.arange(LENGTH).expand(streams.rows, -1)
+        return fill(continue_from, torch.full((streams.rows, LENGTH), MASK), order, streams)
+
+    def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Gaussian noise on learned vectors of the units; the noised ones are shown by the nearest."""
+
+    schedule: Schedule
+    config: NetConfig
+    training_steps: int = 600
+    sampling_steps: int = 24
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        return gaussian_loss(net, Batch(x0), t, streams, self.schedule, form="cdcd")[0]
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
+        denoise = partial(predict, net)
+        return sample_gaussian(denoise, self._process(net), LENGTH, self.sampling_steps, streams)
+
+    def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        process = self._process(net)
+        return process.nearest(process.corrupt(x0, t[:, None].to(process.table.dtype), streams))
+
+    def _process(self, net: Transformer) -> Gaussian:
+        return Gaussian(net.latents.table().detach(), self.schedule)
+
+
+VARIANTS: dict[str, Variant] = {
+    "gaussian": Vectors(Sigmoid(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)),
+    "uniform": Discrete(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
+    "hybrid": Discrete(Hybrid(NUM_UNITS, share_start=0.5)),
+    "masked": OneByOne(Masked(NUM_UNITS, MASK)),
+    "causal": Causal(replace(BLIND, causal=True)),
+}
+"""Those that take longest stand first, so that side by side they end together."""
+
+
+def get_variant(name: str) -> Variant:
+    """The variant of that name."""
+    if name not in VARIANTS:
+        raise UserError(f"variant {name!r} is unknown: {suggest(name, VARIANTS)}")
+    return VARIANTS[name]
+
+
+def read(
+    net: Transformer, rows: Int[Tensor, "B L"], t: Float[Tensor, "B"] | None = None
+) -> Float[Tensor, "B L V"]:
+    """Logits of rows that are all at the same time: equal ones, most of them, are read once."""
+    distinct, places = rows.unique(dim=0, return_inverse=True)
+    return net(distinct, t=None if t is None else t[: len(distinct)])[places]
+
+
+@torch.no_grad()
+def fill(
+    predict_units: Callable[[Tensor], Tensor],
+    rows: Int[Tensor, "B L"],
+    order: Int[Tensor, "B L"],
+    streams: RowStreams,
+) -> Int[Tensor, "B L"]:
+    """The rows with one position after the other drawn from the logits at it."""
+    for place in order.split(1, dim=1):
+        logits = predict_units(rows).take_along_dim(place[..., None], dim=1)
+        rows = rows.scatter(1, place, draw(logits.double().log_softmax(-1), streams))
+    return rows
