@@ -194,6 +194,17 @@ def test_only_the_response_is_noised_and_counted(process, small, batch):
     torch.testing.assert_close(loss, expected[~kept].mean(), atol=1e-4, rtol=1e-4)
 
 
+def test_dropped_prompts_of_any_process_with_a_mask(small, batch):
+    options = {"response_only": True, "drop_prompt": 1.0}
+    with small.capture("embed") as sites:
+        _, terms = process_loss(small, Hybrid(V - 1), batch, T, RowStreams.make(5, B), **options)
+    hidden = sites["embed"][batch.is_prompt()]
+    torch.testing.assert_close(hidden, small.embedding.weight[MASK].expand_as(hidden))
+    assert (terms[batch.is_prompt()] == 0).all()
+    with pytest.raises(UserError, match="Uniform noise has no mask to drop prompts with"):
+        process_loss(small, Uniform(V - 1), batch, T, RowStreams.make(5, B), drop_prompt=0.1)
+
+
 def test_recipes_of_peers_are_linear(small, batch):
     curved = Masked(V - 1, MASK, Cosine())
     with pytest.raises(UserError, match="recipes have linear noise, but the process has Cosine"):

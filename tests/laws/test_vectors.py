@@ -71,3 +71,18 @@ def test_gaussian_in_short_formats(batch):
     with torch.autocast("cpu", torch.bfloat16), net.patch({"logits": lambda x: sure.to(x.dtype)}):
         _, terms = gaussian_loss(net, batch, early, RowStreams.make(3, B))
     assert float(terms.max()) < 0.1
+
+
+def test_only_the_response_is_noised(batch):
+    """Prompts enter as their own vectors; nothing but the response counts."""
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    kept = batch.is_prompt() | batch.is_filling()
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    zt = torch.where(kept[..., None], process.table[batch.tokens], zt)
+    plain = F.cross_entropy(predict(net, zt, T).transpose(1, 2), batch.tokens, reduction="none")
+    options = {"form": "cdcd", "self_condition": 0.0}
+    options |= {"response_only": True, "noise_filling": False}
+    found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)
+    assert (terms[kept] == 0).all()
+    torch.testing.assert_close(found, plain[~kept].mean())

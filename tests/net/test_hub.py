@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import unmask
 from tests.conftest import make_model
 from unmask.data.tokenizer import Tokenizer
+from unmask.net import hub
 from unmask.net.model import Blueprint, Model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -127,3 +130,19 @@ def test_remote_code_is_never_run(cache, tmp_path):
     shutil.copy(copy / "modeling_evil.py", tmp_path / "llada")
     unmask.load(tmp_path / "llada", device="cpu")
     assert not (tmp_path / "ran").exists()
+
+
+def test_shipped_models_are_found_by_name(tmp_path, monkeypatch):
+    """A folder of a model among the package's assets is a shipped model, and can be exported."""
+    monkeypatch.setattr(hub, "files", lambda _package: tmp_path)
+    assert hub.shipped_models() == {}
+    unmask.save(make_model("tiny", causal=True), tmp_path / "tiny-twin")
+    assert list(hub.shipped_models()) == ["tiny-twin"]
+    model = unmask.load("tiny-twin", device="cpu", quiet=True)
+    unmask.save(model, tmp_path / "out", "llama")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            theirs(tokens).logits, model.logits(tokens), atol=1e-5, rtol=1e-5
+        )

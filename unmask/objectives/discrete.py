@@ -11,7 +11,7 @@ from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
 from unmask.noise.schedules import check_closed, keep_inside
-from unmask.objectives.batch import Batch, choose_noised
+from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 
 
 def process_loss(
@@ -24,6 +24,7 @@ def process_loss(
     auxiliary: float = 0.0,
     response_only: bool = False,
     noise_filling: bool = True,
+    drop_prompt: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
     """The bound in nats a noised position, and the integrand at each of them (no gradient).
 
@@ -36,8 +37,10 @@ def process_loss(
     if num_steps is not None:
         t = round_up(t, num_steps)
     times = t[:, None]
+    dropped = drop_prompts(batch, drop_prompt, streams)
     xt = torch.where(may, process.corrupt(batch.tokens, times, streams), batch.tokens)
-    wanted = process.needs(xt) & may
+    wanted = process.needs(xt) & may & ~dropped
+    xt = torch.where(dropped, _find_mask(process, drop_prompt), xt)
     x = net.run_layers(net.embed(xt, t=t))
     logits = net.unembed(x, wanted).float()
     given = (logits, batch.tokens[wanted], xt[wanted])
@@ -51,6 +54,16 @@ def process_loss(
         found = found + auxiliary * F.nll_loss(process.predict(logits), given[1], reduction="none")
     terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(wanted, found)
     return terms.sum() / may.sum(), terms.detach()
+
+
+def _find_mask(process: Process, drop_prompt: float) -> int:
+    """The token that hides a dropped prompt; needed only where prompts are dropped."""
+    mask_id = getattr(process, "mask_id", None)
+    if mask_id is None and drop_prompt:
+        raise UserError(
+            f"{type(process).__name__} noise has no mask to drop prompts with: use masked noise."
+        )
+    return mask_id or 0
 
 
 def score_entropy_loss(

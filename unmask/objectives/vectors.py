@@ -11,7 +11,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.schedules import Schedule, Sigmoid
-from unmask.objectives.batch import Batch
+from unmask.objectives.batch import Batch, choose_noised
 
 Form = Literal["bound", "cdcd"]
 
@@ -31,8 +31,10 @@ def gaussian_loss(
     schedule: Schedule | None = None,
     form: Form = "bound",
     self_condition: float = 0.5,
+    response_only: bool = False,
+    noise_filling: bool = True,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """The loss in nats a token, and each token's term (no gradient).
+    """The loss in nats a noised token, and each token's term (no gradient), 0 where none was.
 
     `bound` adds the reconstruction at t = 0 and the prior's divergence to the integrand; `cdcd` is
     the plain cross-entropy of the clean token, which is no bound. With the chance `self_condition`
@@ -41,7 +43,9 @@ def gaussian_loss(
     """
     with torch.autocast(batch.tokens.device.type, enabled=False):
         process = Gaussian(net.latents.table().float(), schedule or Sigmoid())
+        may = choose_noised(batch, response_only, noise_filling)
         zt = process.corrupt(batch.tokens, t[:, None], streams)
+        zt = torch.where(may[..., None], zt, process.table[batch.tokens])
     hint = None
     if self_condition:
         hinted = streams.uniform(1)[..., None] < self_condition
@@ -57,4 +61,5 @@ def gaussian_loss(
             z0 = process.corrupt(batch.tokens, torch.zeros_like(t)[:, None], streams)
             ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
             terms = process.nll(logits, batch.tokens, t[:, None]) + ends
-    return terms.mean(), terms.detach()
+    terms = torch.where(may, terms, 0.0)
+    return terms.sum() / may.sum(), terms.detach()
