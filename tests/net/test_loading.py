@@ -172,7 +172,7 @@ print(held("VmHWM:") - before)
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     # On a small model what the interpreter loads meanwhile shows; the benchmark has a large one.
-    assert 0.8 * size < int(done.stdout) < 1.05 * size + 90e6
+    assert 0.8 * size < int(done.stdout) < 1.05 * size + 140e6
 
 
 def test_files_by_name(saved, tmp_path):
