@@ -8,7 +8,6 @@ from torch import Tensor
 
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
-from unmask.noise.process import Process
 from unmask.noise.uniform import Uniform
 
 Network = Callable[[float], Tensor]
@@ -18,9 +17,9 @@ Network = Callable[[float], Tensor]
 class Language:
     """A random law over all texts of `length` tokens out of `num_tokens`, noised by a process."""
 
-    def __init__(self, process: Process, length: int, seed: int = 0):
+    def __init__(self, process: Masked | Uniform | Hybrid, length: int, seed: int = 0):
         self.process, self.length = process, length
-        self.num_tokens = getattr(process, "num_tokens")  # noqa: B009
+        self.num_tokens = process.num_tokens
         self.texts = torch.tensor(list(product(range(self.num_tokens), repeat=length)))
         self.states = torch.tensor(list(product(range(process.num_states), repeat=length)))
         self.generator = torch.Generator().manual_seed(seed)

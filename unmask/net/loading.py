@@ -54,8 +54,8 @@ def load(
     blueprint, dialect, checkpoint = _look_into(place.path)
     label = checkpoint.source.label
     target = resolve_device(device)
-    names = _find_tensors(blueprint.config, dialect, checkpoint)
-    number_format = _stored_dtype(checkpoint, names) if dtype == "auto" else resolve_dtype(dtype)
+    wires = _find_tensors(blueprint.config, dialect, checkpoint)
+    number_format = _stored_dtype(checkpoint, wires) if dtype == "auto" else resolve_dtype(dtype)
     _check_room(label, blueprint, target, number_format, quiet)
     known = None
     if tokenizer is not None:
@@ -63,7 +63,7 @@ def load(
         folder = elsewhere or checkpoint.folder
         known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
     net = _lay_out(blueprint.config, target, number_format)
-    _fill(net, dialect, checkpoint)
+    _fill(net, wires, checkpoint)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
     return model
@@ -145,10 +145,9 @@ def _lay_out(config: NetConfig, device: torch.device, dtype: torch.dtype) -> Tra
 
 
 @torch.no_grad()
-def _fill(net: Transformer, dialect: Dialect, checkpoint: Checkpoint) -> None:
+def _fill(net: Transformer, wires: dict[str, Wire], checkpoint: Checkpoint) -> None:
     """Copy every tensor of the checkpoint into its place, one at a time."""
     files, label = checkpoint.weights, checkpoint.source.label
-    wires = _find_tensors(net.config, dialect, checkpoint)
     own = net.state_dict()
     for name, wire in wires.items():
         place = wire.place(own)
