@@ -1,0 +1,73 @@
+"""Tidy tables as Parquet: whole or not there, their schema named and numbered."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.errors import UserError
+from unmask.base.files import replace_file
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_SCHEMA = b"unmask.schema"
+
+
+def write_table(
+    path: str | Path, rows: "Sequence[Mapping[str, Any]] | pyarrow.Table", schema: str
+) -> None:
+    """Write rows as a Parquet file under a schema's name and number, such as "recall/1"."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = rows if isinstance(rows, pyarrow.Table) else pyarrow.Table.from_pylist(list(rows))
+    table = table.replace_schema_metadata({_SCHEMA: schema.encode()})
+    with replace_file(path) as draft:
+        pyarrow.parquet.write_table(table, draft)
+
+
+def read_table(path: str | Path, schema: str) -> "pyarrow.Table":
+    """The table in a file; one that is missing, broken or of another schema is a `UserError`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path} is not there: expected a table of {schema}.")
+    try:
+        # Not `read_table`, which would also take folders and their names apart.
+        table = pyarrow.parquet.ParquetFile(path).read()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read ({reason}): remove it and make it anew.") from None
+    found = (table.schema.metadata or {}).get(_SCHEMA, b"no schema").decode()
+    if found != schema:
+        raise UserError(f"{path} holds {found}, expected {schema}: make it anew with this version.")
+    return table
+
+
+class Parts:
+    """A table made part by part, so that an interrupted run goes on with the parts still missing.
+
+    Each part is a file of its own in `folder`, whole or absent, under a key that names it.
+    """
+
+    def __init__(self, folder: str | Path, schema: str):
+        self.folder, self.schema = Path(folder), schema
+
+    def has(self, key: str) -> bool:
+        return self._path(key).is_file()
+
+    def write(self, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        write_table(self._path(key), rows, self.schema)
+
+    def gather(self, keys: Iterable[str]) -> "pyarrow.Table":
+        """The parts of those keys as one table, in that order."""
+        import pyarrow
+
+        tables = [read_table(self._path(key), self.schema) for key in keys]
+        return pyarrow.concat_tables(tables, promote_options="default")
+
+    def _path(self, key: str) -> Path:
+        assert key and not set(key) & set("/\\\0"), key
+        return self.folder / f"{key}.parquet"
