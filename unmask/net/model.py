@@ -1,7 +1,7 @@
 """A Model: a network with its tokenizer, its mask and the meaning of its logits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -12,6 +12,9 @@ from unmask.base.config import SettingsError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
+from unmask.noise.process import Process
+from unmask.noise.settings import NoiseConfig, make_gaussian, make_process
 
 Kind = Literal["masked", "uniform", "hybrid", "gaussian", "causal"]
 """The process that a model was trained for; causal is the autoregressive twin."""
@@ -26,6 +29,8 @@ class Blueprint:
     mask_id: int | None = None
     shift: bool = False
     """Dream's habit: the network's row i predicts position i + 1, though it sees everything."""
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    """What the process of its kind needs to be undone; causal models have none."""
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -67,6 +72,15 @@ class Model:
     @property
     def device(self) -> torch.device:
         return self.net.embedding.weight.device
+
+    def make_process(self) -> Process:
+        """The noise on tokens that this model undoes."""
+        config = self.net.config
+        return make_process(self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
+
+    def make_gaussian(self) -> Gaussian:
+        """The same for noise on token vectors, which are the network's own."""
+        return make_gaussian(self.blueprint.noise, self.net.latents.table().detach().float())
 
     def logits(
         self,
