@@ -1,4 +1,4 @@
-"""The noise a model was trained under, as settings that its files carry, and the process they mean."""
+"""The noise a model was trained under: settings that its files carry, and the process they mean."""
 
 from dataclasses import dataclass, field
 from typing import Literal
