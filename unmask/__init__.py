@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
-    from unmask.sampling.loop import sample
+    from unmask.sampling.texts import infill, sample
+    from unmask.sampling.trajectory import Trajectory
 
 __version__ = "0.1.0"
 
@@ -25,12 +26,14 @@ _HOME_OF = {
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
     "Tokenizer": "unmask.data.tokenizer",
+    "Trajectory": "unmask.sampling.trajectory",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
+    "infill": "unmask.sampling.texts",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
-    "sample": "unmask.sampling.loop",
+    "sample": "unmask.sampling.texts",
     "save": "unmask.net.loading",
 }
 
@@ -39,9 +42,11 @@ __all__ = [
     "Model",
     "NetConfig",
     "Tokenizer",
+    "Trajectory",
     "Transformer",
     "UserError",
     "__version__",
+    "infill",
     "load",
     "preset",
     "read_facts",

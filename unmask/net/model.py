@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.base.config import SettingsError
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
 from unmask.noise.gaussian import Gaussian
@@ -87,15 +88,22 @@ class Model:
         tokens: Int[Tensor, "B L"],
         real: Bool[Tensor, "B L"] | None = None,
         at: Tensor | None = None,
+        t: Float[Tensor, "B"] | None = None,
+        snapshot: Snapshot | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits whose row i predicts position i, or position i + 1 for a causal model.
 
-        `at` chooses rows as in `Transformer.unembed`. What is given is moved to the model's device.
+        `at` chooses rows as in `Transformer.unembed`; `t` is for networks that are told the time.
+        With a `snapshot` the tokens may be some places of its canvas, in order and without gaps;
+        `real` is then the whole canvas', which starts at its first place. What is given is moved
+        to the model's device.
         """
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        x = self.net.run_layers(self.net.embed(tokens, real), real=real)
-        return self.net.unembed(self.align(x, real), at)
+        x = self.net.embed(tokens, real, snapshot, t)
+        x = self.net.run_layers(x, real=real, cache=snapshot)
+        in_part = snapshot is not None and snapshot.places is not None
+        return self.net.unembed(self.align(x, None if in_part else real), at)
 
     def align(
         self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None

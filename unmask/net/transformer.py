@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.net.blocks import Block, Embedding, Linear, initialise, make_norm
-from unmask.net.cache import Cache
+from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.rotary import RotaryTables
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         self,
         tokens: Tokens,
         real: Real | None = None,
-        cache: Cache | None = None,
+        cache: Cache | Snapshot | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
@@ -87,13 +87,14 @@ class Transformer(nn.Module):
         """The same for noised token vectors, with the last guess at the clean ones as a hint."""
         return self._enter(self.latents(z, hint), real, None, t)
 
-    def _enter(self, x: Tensor, real: Real | None, cache: Cache | None, t: Tensor | None) -> Tensor:
-        past, length = (cache.length if cache is not None else 0), x.shape[1]
+    def _enter(
+        self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None, t: Tensor | None
+    ) -> Tensor:
+        past, length = (cache.length if isinstance(cache, Cache) else 0), x.shape[1]
         check_length(self.config, past + length)
         x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
-            seen = cache.begin(length, real) if cache is not None else real
-            x = x + self.position(place(seen, length, past, x.device))
+            x = x + self.position(_find_places(x, real, cache)[0])
         if self.config.time:
             assert t is not None, "this network is told the time: pass t"
             x = x + self.time(t)
@@ -105,11 +106,12 @@ class Transformer(nn.Module):
         start: int = 0,
         stop: int | None = None,
         real: Real | None = None,
-        cache: Cache | None = None,
+        cache: Cache | Snapshot | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
-        A `cache` is written to, but only `forward` counts its new positions as filled.
+        A `cache` is written to, but only `forward` counts its new positions as filled. With a
+        snapshot `real` is that of its whole canvas.
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
@@ -181,23 +183,43 @@ class Transformer(nn.Module):
         length = self.config.context if length is None else length
         return Cache(self.config, batch, length, weight.device, weight.dtype)
 
-    def _view(self, x: Tensor, real: Real | None, cache: Cache | None) -> View:
+    def new_snapshot(self, batch: int, length: int) -> Snapshot:
+        """An empty snapshot of canvases of that length, for a network of either kind."""
+        weight = self.embedding.weight
+        return Snapshot(self.config, batch, length, weight.device, weight.dtype)
+
+    def _view(self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None) -> View:
         config, length = self.config, x.shape[1]
-        past = cache.length if cache is not None else 0
-        seen = cache.begin(length, real) if cache is not None else real
+        past = cache.length if isinstance(cache, Cache) else 0
+        where, seen = _find_places(x, real, cache)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         if config.positions == "learned":
             return View(mask=mask, is_causal=is_causal, cache=cache)
         kind = x.device.type
         autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype
-        tables = self._rotary.get(past + length, x.device, dtype)
-        if seen is None:
+        longest = cache.room if isinstance(cache, Snapshot) else past + length
+        tables = self._rotary.get(longest, x.device, dtype)
+        if where.ndim == 1:
             cos, sin = (table[past : past + length, None] for table in tables)
         else:
-            where = place(seen, length, past, x.device)
             cos, sin = (table[where].unsqueeze(2) for table in tables)
         return View(cos, sin, mask, is_causal, cache)
+
+
+def _find_places(
+    x: Tensor, real: Real | None, cache: Cache | Snapshot | None
+) -> tuple[Int[Tensor, "*B L"], Real | None]:
+    """The positions of the tokens in `x`, and which of all that they see are real."""
+    length = x.shape[1]
+    if isinstance(cache, Cache):
+        seen = cache.begin(length, real)
+        return place(seen, length, cache.length, x.device), seen
+    if isinstance(cache, Snapshot) and cache.places is not None:
+        if real is None:
+            return cache.places, None
+        return place(real, cache.room, 0, x.device).gather(1, cache.places), real
+    return place(real, length, 0, x.device), real
 
 
 def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Tensor, "N D"]:
