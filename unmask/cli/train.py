@@ -113,8 +113,8 @@ def _show_plan(console, recipe, device: str) -> None:
     from unmask.base.devices import resolve_device
     from unmask.report.training_tables import show_plan
     from unmask.toy.examples import SOURCES
-    from unmask.training.plan import plan_job
     from unmask.training.cookbook import format_recipe
+    from unmask.training.plan import plan_job
 
     plan = plan_job(recipe, resolve_device(device), SOURCES)
     show_plan(console, plan)
