@@ -21,30 +21,49 @@ class SettingsError(UserError):
 def build(cls: type[Settings], values: Mapping[str, Any], source: str) -> Settings:
     """An instance of the dataclass `cls` from `values`; unknown, missing and ill-typed keys raise.
 
-    `source` names the file or command the values came from. A dataclass that checks itself in
+    `source` names the file or command the values came from. Fields that are dataclasses themselves
+    are built from mappings, their keys told with dots. A dataclass that checks itself in
     `__post_init__` raises its own `SettingsError`, which is passed on under the same source.
     """
+    problems: list[str] = []
+    built = _build(cls, values, "", problems)
+    if built is None:
+        raise SettingsError(source, problems)
+    return built
+
+
+def _build(
+    cls: type[Settings], values: Mapping[str, Any], prefix: str, problems: list[str]
+) -> Settings | None:
+    """The instance, or None with what is wrong added to `problems`."""
     assert dataclasses.is_dataclass(cls)
+    before = len(problems)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
-    problems = [
-        f"unknown key {key!r} ({suggest(str(key), fields)})" for key in values if key not in fields
+    problems += [
+        f"unknown key {f'{prefix}{key}'!r} ({suggest(str(key), fields)})"
+        for key in values
+        if key not in fields
     ]
     accepted: dict[str, Any] = {}
     for name, field in fields.items():
-        if name in values:
-            if _fits(values[name], hints[name]):
-                accepted[name] = _convert(values[name], hints[name])
-            else:
-                problems.append(f"{name!r} is {values[name]!r}, expected {_describe(hints[name])}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            problems.append(f"{name!r} is missing, expected {_describe(hints[name])}")
-    if problems:
-        raise SettingsError(source, problems)
+        label, hint = repr(prefix + name), hints[name]
+        if name not in values:
+            if field.default is field.default_factory is dataclasses.MISSING:
+                problems.append(f"{label} is missing, expected {_describe(hint)}")
+        elif dataclasses.is_dataclass(hint) and isinstance(values[name], Mapping):
+            accepted[name] = _build(hint, values[name], f"{prefix}{name}.", problems)
+        elif _fits(values[name], hint):
+            accepted[name] = _convert(values[name], hint)
+        else:
+            problems.append(f"{label} is {values[name]!r}, expected {_describe(hint)}")
+    if len(problems) > before:
+        return None
     try:
         return cls(**accepted)
     except SettingsError as error:
-        raise SettingsError(source, error.problems) from None
+        problems += error.problems
+        return None
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -107,15 +107,17 @@ class Transformer(nn.Module):
         stop: int | None = None,
         real: Real | None = None,
         cache: Cache | Snapshot | None = None,
+        sees: Bool[Tensor, "L L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
         A `cache` is written to, but only `forward` counts its new positions as filled. With a
-        snapshot `real` is that of its whole canvas.
+        snapshot `real` is that of its whole canvas. `sees` narrows attention further: True where
+        a position (first) may see another (second).
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
-        view = self._view(x, real, cache)
+        view = self._view(x, real, cache, sees)
         for layer in range(start, stop):
             x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
         return x
@@ -188,11 +190,20 @@ class Transformer(nn.Module):
         weight = self.embedding.weight
         return Snapshot(self.config, batch, length, weight.device, weight.dtype)
 
-    def _view(self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None) -> View:
+    def _view(
+        self,
+        x: Tensor,
+        real: Real | None,
+        cache: Cache | Snapshot | None,
+        sees: Tensor | None,
+    ) -> View:
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
         where, seen = _find_places(x, real, cache)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
+        if sees is not None:
+            assert not config.causal and cache is None, "only open attention can be narrowed"
+            mask = sees if mask is None else mask & sees
         if config.positions == "learned":
             return View(mask=mask, is_causal=is_causal, cache=cache)
         kind = x.device.type

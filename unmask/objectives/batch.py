@@ -34,6 +34,11 @@ class Batch:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
         return self.places >= self.length[:, None]
 
+    def select(self, rows: slice) -> "Batch":
+        """Some of the rows."""
+        ends = (self.prompt_length, self.length)
+        return Batch(self.tokens[rows], *(None if end is None else end[rows] for end in ends))
+
     def truncate(self, length: int) -> "Batch":
         """The first `length` positions of every row."""
         ends = (self.prompt_length, self.length)

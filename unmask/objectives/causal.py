@@ -1,13 +1,12 @@
 """Next-token cross-entropy: the objective of the autoregressive twin."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.net.transformer import Transformer, select_rows
+from unmask.net.transformer import Transformer
 from unmask.objectives.batch import Batch, choose_noised
-from unmask.objectives.cross_entropy import weighted_cross_entropy
+from unmask.objectives.picks import pick_next, picked_loss
 
 
 def next_token_loss(
@@ -17,12 +16,5 @@ def next_token_loss(
     if not net.config.causal:
         raise UserError("this network sees the next token: next-token loss needs a causal one.")
     wanted = choose_noised(batch, response_only, learn_filling)
-    wanted = wanted & (batch.places > 0)
     x = net.run_layers(net.embed(batch.tokens))
-    before = wanted.roll(-1, dims=1)
-    rows = net.norm(select_rows(x, before))
-    count = int(wanted.sum())
-    if not count:
-        raise UserError("the rows have no second token: there is nothing to predict.")
-    weights = torch.full((count,), 1 / count, device=rows.device)
-    return weighted_cross_entropy(rows, net.head.weight, batch.tokens[wanted], weights)
+    return picked_loss(net, x, pick_next(batch, wanted))

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
-from unmask.net.transformer import Transformer, select_rows
+from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
 from unmask.noise.schedules import Linear, check_closed, check_times, keep_inside
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
-from unmask.objectives.cross_entropy import weighted_cross_entropy
+from unmask.objectives.picks import pick_hidden, picked_loss
 
 Share = Literal["rows", "positions", "responses", "answers", "noised"]
 
@@ -135,7 +135,10 @@ def masked_loss(
     Logits are computed at hidden positions only, a chunk of them at a time.
     """
     x = net.run_layers(net.embed(noised.xt, t=noised.t))
-    rows = net.norm(select_rows(x, noised.hidden))
-    targets, weights = batch.tokens[noised.hidden], noised.weights[noised.hidden]
-    forbidden = process.mask_id if process.mask_id < net.config.logit_rows else None
-    return weighted_cross_entropy(rows, net.head.weight, targets, weights.float(), forbidden)
+    picks = pick_hidden(batch, noised.hidden, noised.weights)
+    return picked_loss(net, x, picks, find_forbidden(net, process))
+
+
+def find_forbidden(net: Transformer, process: Masked) -> int | None:
+    """The row of the head that is the mask's, if it has one: it can never be predicted."""
+    return process.mask_id if process.mask_id < net.config.logit_rows else None

@@ -1,0 +1,1 @@
+"""The loop that trains any kind of model, from a recipe, resumable to the bit."""

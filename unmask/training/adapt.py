@@ -1,0 +1,89 @@
+"""From a causal model to a diffusion model: attention opened, a mask token added.
+
+Gong et al. 2024 (DiffuLLaMA, arXiv 2410.17891) open the attention step by step and keep the shift;
+Ye et al. 2025 (Dream, arXiv 2508.15487) open it at once and keep the shift. Both are settings here.
+"""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint, Model
+from unmask.net.transformer import Transformer
+from unmask.training.recipe import Recipe
+
+
+def adapt_model(given: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
+    """The model that training starts from: the given one, or made from it if it is causal."""
+    if recipe.data.context > given.net.config.context:
+        raise UserError(
+            f"rows of data.context={recipe.data.context} tokens do not fit {given.name}, whose "
+            f"context is {given.net.config.context}: shorten data.context."
+        )
+    if given.kind == recipe.kind:
+        if recipe.start.shift and not given.blueprint.shift:
+            raise UserError(f"start.shift is for causal models; {given.name} has no shift.")
+        _check_vocabulary(tokenizer, given.net.config)
+        return replace(given, name="trained", tokenizer=tokenizer)
+    if given.kind != "causal" or recipe.kind != "masked":
+        raise UserError(
+            f"{given.name} is {given.kind} and the recipe trains {recipe.kind}: only causal models "
+            "are adapted, to masked ones; change kind or start.model."
+        )
+    mask_id = tokenizer.vocab_size if tokenizer.mask_id is None else tokenizer.mask_id
+    known = Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
+    net = open_network(given.net, max(given.net.config.vocab_size, mask_id + 1))
+    blueprint = Blueprint(net.config, "masked", mask_id, recipe.start.shift)
+    return Model("trained", net, blueprint, known)
+
+
+@torch.no_grad()
+def open_network(net: Transformer, vocab_size: int) -> Transformer:
+    """The same weights with open attention; new rows of the embedding are the mean of the others.
+
+    A head of its own gets no new rows, since a mask is never predicted; a tied one must.
+    """
+    config = net.config
+    rows = vocab_size if config.tied else config.logit_rows
+    wider = replace(config, causal=False, vocab_size=vocab_size, num_logits=rows)
+    with torch.device("meta"):
+        opened = Transformer(wider, seed=None)
+    weights = dict(net.state_dict())
+    table = weights["embedding.weight"]
+    more = vocab_size - len(table)
+    if more:
+        weights["embedding.weight"] = torch.cat((table, table.mean(0).expand(more, -1)))
+        if config.tied:
+            weights["head.weight"] = weights["embedding.weight"]
+    opened.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
+    opened.tie_head()
+    return opened
+
+
+def open_attention(step: int, length: int, recipe: Recipe) -> Bool[Tensor, "L L"] | None:
+    """Which positions see which at a step: all earlier ones, and of the later ones a growing share.
+
+    Drawn anew for every step from the recipe's seed; None once everything is open.
+    """
+    over = recipe.start.open_over
+    if step >= over:
+        return None
+    streams = RowStreams.make(derive_seed(recipe.seed, "attention", step), length)
+    later_open = streams.uniform(length) < (step + 1) / (over + 1)
+    return later_open | torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: NetConfig) -> None:
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model to start from has "
+            f"{config.vocab_size} rows: they do not belong together; name the model's own "
+            "tokenizer by data.tokenizer."
+        )

@@ -1,0 +1,171 @@
+"""From a recipe to everything that a run works with: examples, model, lesson."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from unmask.base.config import build
+from unmask.base.devices import free_bytes
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.base.units import format_bytes
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.config import NetConfig
+from unmask.net.loading import load
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.training.adapt import adapt_model
+from unmask.training.adapters import add_adapters
+from unmask.training.examples import Examples, Source, read_examples
+from unmask.training.learner import freeze_unreached
+from unmask.training.losses import Lesson, make_lesson
+from unmask.training.parallel import World
+from unmask.training.recipe import Recipe
+from unmask.training.speed import estimate_bytes, suggest_micro
+
+LATENT_WIDTH = 32
+"""Of token vectors under gaussian noise, unless the recipe says otherwise."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run works with, on its device."""
+
+    recipe: Recipe
+    examples: Examples
+    model: Model
+    lesson: Lesson
+    world: World
+    dtype: torch.dtype
+    """Of the products."""
+
+    @property
+    def micro(self) -> int:
+        """Rows of one forward pass."""
+        return self.recipe.batch.micro or self.recipe.batch.rows // self.world.size
+
+
+def prepare_job(
+    recipe: Recipe, world: World, more_sources: Mapping[str, Source] | None = None
+) -> Job:
+    """Examples, model and lesson of a recipe, checked against each other and the machine."""
+    _check_rows(recipe, world)
+    given = None
+    if recipe.start.model is not None:
+        given = load(recipe.start.model, device="cpu", dtype="float32", quiet=not world.leads)
+    known = given.tokenizer if given is not None else None
+    examples = read_examples(recipe.data, known, more_sources)
+    if examples.num_rows < recipe.batch.rows:
+        raise UserError(
+            f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
+            f"{examples.num_rows}: use a smaller batch.rows or more data."
+        )
+    short = find_dtype(recipe, world.device) == torch.bfloat16
+    if given is None:
+        blueprint = plan_model(recipe, examples.tokenizer)
+        check_room(blueprint.config, recipe, world, short)
+        net = Transformer(blueprint.config, derive_seed(recipe.seed, "network"))
+        rescale(net, recipe.network.scale)
+        model = Model("trained", net, blueprint, examples.tokenizer)
+    else:
+        model = adapt_model(given, recipe, examples.tokenizer)
+        check_room(model.net.config, recipe, world, short)
+    if recipe.start.lora_rank is not None:
+        seed = derive_seed(recipe.seed, "adapters")
+        add_adapters(model.net, recipe.start.lora_rank, recipe.start.lora_alpha, seed)
+    else:
+        model.net.requires_grad_(True)
+    freeze_unreached(model.net, recipe.kind)
+    model.net.to(world.device).train()
+    model.net.tie_head()
+    lesson = make_lesson(recipe, model.blueprint)
+    return Job(recipe, examples, model, lesson, world, find_dtype(recipe, world.device))
+
+
+def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
+    """The number format of the products."""
+    if recipe.machine.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if recipe.machine.dtype == "bfloat16" else torch.float32
+
+
+def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
+    """A fresh model that fits the tokenizer; where the mask stands last, the head leaves it out.
+
+    The causal twin has the same shapes, and never meets the mask.
+    """
+    rows, mask_id = tokenizer.vocab_size, tokenizer.mask_id
+    causal = recipe.kind == "causal"
+    if recipe.kind in ("masked", "hybrid") and mask_id is None:
+        raise UserError(
+            f"the tokenizer of {recipe.data.source} data has no mask token, which {recipe.kind} "
+            "models need: name a tokenizer that has one, or train one here."
+        )
+    values = asdict(preset(recipe.network.preset, causal=causal))
+    values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
+    if mask_id == rows - 1 and not values["tied"]:
+        values["num_logits"] = rows - 1
+    if recipe.kind == "gaussian":
+        values |= {"time": True, "latent_width": LATENT_WIDTH}
+    config = build(NetConfig, values | recipe.network.changes, "network.changes")
+    if config.vocab_size < rows:
+        raise UserError(
+            f"the network's vocabulary has {config.vocab_size} rows, but the tokenizer has {rows} "
+            "tokens: they do not belong together; leave network.changes.vocab_size out."
+        )
+    if config.context < recipe.data.context:
+        raise UserError(
+            f"rows of data.context={recipe.data.context} tokens do not fit the network's context "
+            f"of {config.context}: lengthen network.changes.context."
+        )
+    if recipe.kind == "hybrid" and config.logit_rows != mask_id:
+        raise UserError(
+            "hybrid noise needs its mask right behind the tokens that the head predicts: use a "
+            "tokenizer whose mask stands last, and an untied head."
+        )
+    return Blueprint(config, recipe.kind, None if causal else mask_id)
+
+
+@torch.no_grad()
+def rescale(net: Transformer, scale: float) -> None:
+    """Multiply the initial matrices, all but those that are told the time."""
+    for name, weight in net.named_parameters():
+        if weight.ndim > 1 and not name.startswith("time.") and scale != 1:
+            weight *= scale
+
+
+def check_room(config: NetConfig, recipe: Recipe, world: World, short: bool) -> None:
+    """Raise where the device has too little memory for the recipe; say what would fit."""
+    room = free_bytes(world.device)
+    if room is None:
+        return
+    rows = recipe.batch.micro or recipe.batch.rows // world.size
+    needed = sum(estimate_bytes(config, recipe, rows, short).values())
+    if world.joined and recipe.machine.parallel == "fsdp":
+        return  # cut up over devices of which only one is seen here
+    if needed <= room:
+        return
+    one = replace(recipe, batch=replace(recipe.batch, rows=recipe.batch.rows // world.size))
+    micro = suggest_micro(config, one, short, room)
+    advice = f"try batch.micro={micro}" if micro else "use a smaller network or a shorter context"
+    if not recipe.machine.recompute:
+        advice += ", or machine.recompute=true"
+    raise UserError(
+        f"training needs about {format_bytes(needed)} on {world.device}, {format_bytes(room)} are "
+        f"free: {advice}."
+    )
+
+
+def _check_rows(recipe: Recipe, world: World) -> None:
+    rows, micro = recipe.batch.rows, recipe.batch.micro
+    if rows % world.size:
+        raise UserError(
+            f"batch.rows={rows} cannot be shared by {world.size} processes: use a multiple."
+        )
+    if micro is not None and rows // world.size % micro:
+        raise UserError(
+            f"batch.micro={micro} does not divide the {rows // world.size} rows of a process: use "
+            "a divisor."
+        )

@@ -1,0 +1,132 @@
+"""Checkpoints: everything a resumed run needs, whole or not there, the last few kept.
+
+Tensors go through `torch.distributed.checkpoint`: every process writes its own parts, and a run may
+be resumed by another number of processes. What is not a tensor stands in `checkpoint.json`, with
+the size of every file, by which a damaged checkpoint is told from a whole one.
+"""
+
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from unmask.base.config import build
+from unmask.base.errors import UserError
+from unmask.base.files import read_json_object, replace_folder, write_json
+from unmask.training.parallel import World
+
+FORMAT = 1
+_RECORD = "checkpoint.json"
+_NAME = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is; with the tensors, all that the next step depends on."""
+
+    step: int = 0
+    """Steps taken."""
+    tokens: int = 0
+    total: int | None = None
+    """Steps to take; None while a budget of minutes has not been turned into steps."""
+    seconds: float = 0.0
+    """Spent training, in all sittings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    format: int
+    progress: dict
+    files: dict
+
+
+def save_checkpoint(
+    folder: Path, tensors: Mapping[str, Tensor], progress: Progress, keep: int, world: World
+) -> Path:
+    """Write a checkpoint under `folder` and remove all but the last `keep`."""
+    target = folder / f"step-{progress.step:08d}"
+    with replace_folder(target) if world.leads else nullcontext(Path()) as draft:
+        place = Path(str(world.share(str(draft))))
+        try:
+            with _unwarned():
+                dcp.save(dict(tensors), checkpoint_id=str(place), no_dist=not world.joined)
+        except CheckpointException as error:
+            raise _find_cause(error) from None
+        if world.leads:
+            sizes = {file.name: file.stat().st_size for file in sorted(place.iterdir())}
+            record = _Record(format=FORMAT, progress=asdict(progress), files=sizes)
+            write_json(place / _RECORD, asdict(record))
+    if world.leads:
+        for old in list_checkpoints(folder)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+    world.wait()
+    return target
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints of a run, oldest first; drafts that a kill left behind are none."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def find_newest(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole; a damaged one is passed over and told."""
+    for path in reversed(list_checkpoints(folder)):
+        if problem := _find_damage(path):
+            print(f"passing over {path}: {problem}", file=sys.stderr)
+        else:
+            return path
+    return None
+
+
+def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> Progress:
+    """Fill the tensors from a checkpoint, in place; how far it was."""
+    try:
+        with _unwarned():
+            dcp.load(dict(tensors), checkpoint_id=str(path), no_dist=not world.joined)
+    except CheckpointException as error:
+        reason = str(_find_cause(error)).splitlines()[0]
+        raise UserError(
+            f"{path} does not fit this run ({reason}): its recipe may be another one; start "
+            "anew in another folder."
+        ) from None
+    return build(Progress, read_json_object(path / _RECORD)["progress"], str(path / _RECORD))
+
+
+def _find_damage(path: Path) -> str | None:
+    try:
+        record = build(_Record, read_json_object(path / _RECORD), str(path / _RECORD))
+    except UserError as error:
+        return str(error)
+    if record.format != FORMAT:
+        return f"it has checkpoint format {record.format}, expected {FORMAT}"
+    for name, size in record.files.items():
+        found = (path / name).stat().st_size if (path / name).is_file() else 0
+        if found != size:
+            return f"{name} has {found} bytes, expected {size}"
+    return None
+
+
+@contextmanager
+def _unwarned() -> Generator[None]:
+    """Without the notice that one process saves alone, which is how most runs are meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")
+        yield
+
+
+def _find_cause(error: CheckpointException) -> BaseException:
+    """What went wrong on the first process that failed."""
+    cause = next(iter(error.failures.values()))[0]
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause

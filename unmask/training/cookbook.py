@@ -1,0 +1,126 @@
+"""Recipes from YAML: shipped by name, one's own by path, single settings given as key=value."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unmask.base.config import SettingsError, build
+from unmask.base.errors import UserError, suggest
+from unmask.base.files import replace_file
+from unmask.training.recipe import Recipe
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: `1e-3` is one, as everybody writes it."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: list(known) for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def list_recipes() -> list[str]:
+    """The names of the shipped recipes."""
+    folder = files("unmask.assets").joinpath("recipes")
+    names = (file.name for file in folder.iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The shipped recipe of a name, or the one in a file, with single settings replaced."""
+    text, label = _find_text(str(name))
+    try:
+        values = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{label} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{label} holds no settings: expected `key: value` lines.")
+    problems = list(_apply(values, overrides))
+    try:
+        recipe = build(Recipe, values, label)
+    except SettingsError as error:
+        raise SettingsError(label, [*problems, *error.problems]) from None
+    if problems:
+        raise SettingsError(label, problems)
+    return recipe
+
+
+def _find_text(name: str) -> tuple[str, str]:
+    shipped = list_recipes()
+    if name in shipped:
+        file = files("unmask.assets").joinpath("recipes", f"{name}.yaml")
+        return file.read_text("utf-8"), f"recipe {name}"
+    path = Path(name)
+    if path.is_file():
+        return path.read_text("utf-8"), str(path)
+    raise UserError(
+        f"recipe {name!r} is neither a file nor shipped: {suggest(name, shipped)}"
+        + ("" if "known:" in suggest(name, shipped) else f" (known: {', '.join(shipped)})")
+    )
+
+
+def _apply(values: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+    """Put `section.key=value` into nested settings; what cannot be is told."""
+    for given in overrides:
+        key, equals, text = given.partition("=")
+        if not equals or not key:
+            yield f"{given!r} is no setting, expected key=value such as batch.rows=64"
+            continue
+        *sections, last = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                yield f"{given!r} goes into {section!r}, which holds a single value"
+                break
+        else:
+            try:
+                inner[last] = yaml.load(text, _Loader)
+            except yaml.YAMLError:
+                yield f"{given!r} has a value that YAML cannot read: put it in quotes"
+
+
+def write_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write every setting of a recipe, so that `read_recipe` gives the same one."""
+    with replace_file(path) as draft:
+        draft.write_text(format_recipe(recipe), encoding="utf-8")
+
+
+def format_recipe(recipe: Recipe) -> str:
+    """The whole recipe as YAML."""
+    return yaml.safe_dump(_plain(asdict(recipe)), sort_keys=False, allow_unicode=True)
+
+
+def list_changes(before: Recipe, now: Recipe) -> list[str]:
+    """What differs between two recipes, one sentence a setting."""
+    old, new = (dict(_flatten(asdict(recipe))) for recipe in (before, now))
+    keys = [*old, *(key for key in new if key not in old)]
+    return [
+        f"{key} was {old.get(key)!r} and is now {new.get(key)!r}"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,104 @@
+"""Rows to learn from, by number, whatever they come from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unmask.base.errors import UserError, suggest
+from unmask.data.batches import encode_rows
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Fact
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.shards import Shards, Windows
+from unmask.data.sources import read_own_tokenizer, read_source
+from unmask.data.tokenizer import Tokenizer
+from unmask.objectives.batch import Batch
+from unmask.training.recipe import Data
+
+
+@dataclass(frozen=True)
+class Examples:
+    """All rows of a data set; any of them make a batch on the CPU."""
+
+    label: str
+    num_rows: int
+    tokenizer: Tokenizer
+    take: Callable[[Sequence[int]], Batch]
+    corpus: Corpus | None = None
+    """Where the rows are questions: for recall during training."""
+
+
+Source = Callable[[Data], Examples]
+
+
+def read_examples(
+    data: Data, known: Tokenizer | None = None, more: Mapping[str, Source] | None = None
+) -> Examples:
+    """The rows that a recipe names; `known` is the tokenizer of the model to start from.
+
+    `more` are further sources by name, given by rooms that come after this one.
+    """
+    more = more or {}
+    sources = ("reversal", "facts", "text", *more)
+    if data.source not in sources:
+        raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, sources)}")
+    if data.source in more:
+        return more[data.source](data)
+    if data.tokenizer is not None:
+        known = Tokenizer.load(data.tokenizer, mask="if any")
+    if data.source == "reversal":
+        corpus = make_reversal_corpus(data.facts, data.seed)
+        return _lay_out(corpus, corpus[data.split], data, known)
+    if data.path is None:
+        raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
+    found = read_source(data.path)
+    if isinstance(found, Shards) != (data.source == "text"):
+        what = "token shards" if isinstance(found, Shards) else "facts"
+        right = "text" if isinstance(found, Shards) else "facts"
+        raise UserError(f"{data.path} holds {what}: use data.source={right}, or another path.")
+    if isinstance(found, Shards):
+        return _cut(found, data, known)
+    known = known or read_own_tokenizer(data.path)
+    corpus = found if isinstance(found, Corpus) else None
+    facts = found[data.split] if isinstance(found, Corpus) else found
+    return _lay_out(corpus, facts, data, known)
+
+
+def _lay_out(
+    corpus: Corpus | None, facts: Sequence[Fact], data: Data, known: Tokenizer | None
+) -> Examples:
+    """Facts as rows; the end token behind a text closes it and belongs to it."""
+    learned_from = corpus.training_texts() if corpus else [fact.text for fact in facts]
+    tokenizer = known or Tokenizer.train(learned_from, data.vocab)
+    rows = encode_rows(facts, tokenizer, data.context)
+    length = (rows.length + 1).clamp(max=data.context)
+
+    def take(numbers: Sequence[int]) -> Batch:
+        chosen = torch.tensor(numbers)
+        return Batch(rows.tokens[chosen], rows.prompt_length[chosen], length[chosen])
+
+    label = corpus.source if corpus else str(data.path)
+    return Examples(label, len(facts), tokenizer, take, corpus)
+
+
+def _cut(shards: Shards, data: Data, known: Tokenizer | None) -> Examples:
+    """Running text as windows of the context's length."""
+    tokenizer = known or read_own_tokenizer(shards.folder)
+    if tokenizer is None:
+        raise UserError(f"{shards.folder} has no tokenizer: name one by data.tokenizer.")
+    if tokenizer.vocab_size != shards.info.vocab_size:
+        raise UserError(
+            f"the shards in {shards.folder} were made with a vocabulary of "
+            f"{shards.info.vocab_size}, but the tokenizer has {tokenizer.vocab_size}: they do not "
+            "belong together; make the shards anew with this tokenizer, or name the right one."
+        )
+    windows = Windows(shards, data.context)
+
+    def take(numbers: Sequence[int]) -> Batch:
+        chosen = np.stack([windows[number] for number in numbers])
+        return Batch(torch.from_numpy(chosen.astype(np.int64)))
+
+    return Examples(str(Path(shards.folder)), len(windows), tokenizer, take)

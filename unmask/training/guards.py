@@ -1,0 +1,43 @@
+"""Gradients that are not numbers, or far longer than usual, are skipped, counted, and not for ever.
+
+Judged on the device without waiting for it. A spike of the loss shows in the gradient's length,
+which is the same on all processes.
+"""
+
+import torch
+from torch import Tensor
+
+from unmask.training.recipe import Guards
+
+_MEMORY = 0.02
+"""Weight of the newest length in what is usual."""
+
+
+class Guard:
+    """The usual length of a gradient, and how many were bad."""
+
+    def __init__(self, settings: Guards, device: torch.device):
+        self.settings = settings
+        self.usual = torch.zeros((), device=device)
+        self.seen, self.skipped, self.in_a_row, self.last = (
+            torch.zeros((), dtype=torch.long, device=device) for _ in range(4)
+        )
+
+    def judge(self, norm: Tensor, step: int) -> Tensor:
+        """Whether the step must be skipped (a tensor, True or False); it is counted either way."""
+        bad = ~norm.isfinite()
+        if self.settings.spike is not None:
+            settled = self.seen >= self.settings.settle
+            bad = bad | (settled & (norm > self.settings.spike * self.usual))
+        weight = (1 / (self.seen + 1)).clamp(min=_MEMORY)
+        self.usual.copy_(torch.where(bad, self.usual, self.usual.lerp(norm.float(), weight)))
+        self.seen += ~bad
+        self.skipped += bad
+        self.in_a_row.copy_(torch.where(bad, self.in_a_row + 1, 0))
+        self.last.copy_(torch.where(bad, step, self.last))
+        return bad
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        names = ("usual", "seen", "skipped", "in_a_row", "last")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,247 @@
+"""The loop: step, tell, evaluate, save, until the budget is spent or somebody asks to stop."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from unmask.base.errors import UserError
+from unmask.base.files import replace_file
+from unmask.base.units import format_number
+from unmask.net.loading import save
+from unmask.net.model import Model
+from unmask.training.checkpoints import find_newest, load_checkpoint, save_checkpoint
+from unmask.training.journal import Journal
+from unmask.training.schedule import rate_at
+from unmask.training.signals import Request, listen
+from unmask.training.speed import count_training_flops, measure_peak, wait_for
+from unmask.training.trainer import Trainer
+
+Measure = Callable[[Model, int], dict[str, float]]
+"""(model, step) to named numbers."""
+Sample = Callable[[Model, int], list[str]]
+"""(model, step) to texts to look at."""
+Tell = Callable[[int, int | None, str], None]
+"""(steps done, steps in all, a note) to whoever watches."""
+
+Ended = Literal["done", "minutes", "SIGINT", "SIGTERM"]
+
+CHECKPOINTS, MODEL = "checkpoints", "model"
+PACE = (5, 25)
+"""The steps by whose time a budget of minutes is turned into steps: the first ones are slower."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a run asks others to do; all of it optional."""
+
+    evaluate: Measure | None = None
+    sample: Sample | None = None
+    tell: Tell = lambda done, total, note: None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sitting ended."""
+
+    ended: Ended
+    step: int
+    total: int | None
+    loss: float
+    """Of the last record."""
+
+
+def train(
+    trainer: Trainer, folder: Path, hooks: Hooks | None = None, minutes: float | None = None
+) -> Outcome:
+    """Train until the budget is spent, going on from the newest checkpoint in `folder`.
+
+    `minutes` ends this sitting early. Whatever ends it, a checkpoint is there to go on from; at the
+    end of the budget the model is saved as `model`.
+    """
+    with listen() as request:
+        return _Sitting(trainer, folder, hooks or Hooks(), minutes, request).run()
+
+
+class _Sitting:
+    """One stretch of a run, from a start or a checkpoint to the next stop."""
+
+    def __init__(
+        self, trainer: Trainer, folder: Path, hooks: Hooks, minutes: float | None, request: Request
+    ):
+        self.trainer, self.folder, self.hooks, self.request = trainer, folder, hooks, request
+        self.world, self.recipe = trainer.job.world, trainer.job.recipe
+        self.cadence = self.recipe.cadence
+        newest = find_newest(folder / CHECKPOINTS)
+        if newest is not None:
+            trainer.progress = load_checkpoint(newest, trainer.tensors(), self.world)
+        self.saved = trainer.progress.step if newest is not None else None
+        self.before = trainer.progress.seconds
+        self.peak = measure_peak(self.world.device, trainer.job.dtype)
+        self.start = time.perf_counter()
+        self.deadline = None if minutes is None else self.start + 60 * minutes
+        self.paced = (trainer.progress.step, self.before)
+        self.told = (self.start, trainer.progress.tokens)
+        self.loss = float("nan")
+        config, context = trainer.net.config, self.recipe.data.context
+        self.flops = count_training_flops(config, context)
+
+    def run(self) -> Outcome:
+        trainer, journal = self.trainer, None
+        if self.world.leads:
+            step, board = trainer.progress.step, self.recipe.machine.tensorboard
+            journal = Journal(self.folder, step, board)
+        ended: Ended = "done"
+        try:
+            while not trainer.done:
+                trainer.take_step()
+                self._set_pace()
+                step = trainer.progress.step
+                if self._is_due(self.cadence.log):
+                    self._record(journal)
+                if self._is_due(self.cadence.evaluate):
+                    self._evaluate(journal)
+                asked = self._ask_to_stop()
+                if asked or trainer.done or self._is_due(self.cadence.checkpoint, at_end=False):
+                    self._save()
+                if asked and not trainer.done:
+                    ended = asked
+                    break
+            if ended == "done":
+                self._finish()
+        finally:
+            if journal is not None:
+                journal.close()
+        return Outcome(ended, trainer.progress.step, trainer.progress.total, self.loss)
+
+    def _is_due(self, every: int, at_end: bool = True) -> bool:
+        step = self.trainer.progress.step
+        return (at_end and self.trainer.done) or (every > 0 and step % every == 0)
+
+    def _set_pace(self) -> None:
+        """Turn a budget of minutes into steps, once the first steps have shown the speed."""
+        trainer, step = self.trainer, self.trainer.progress.step
+        if trainer.progress.total is not None or step not in PACE:
+            return
+        wait_for(self.world.device)
+        now = time.perf_counter() - self.start + self.before
+        if step == PACE[0]:
+            self.paced = (step, now)
+        if step == PACE[1]:
+            first, then = self.paced
+            each = (now - then) / max(1, step - first)
+            left = 60 * (self.recipe.budget.minutes or 0) - now
+            total = int(self.world.share(step + max(1, int(left / max(each, 1e-6)))))
+            trainer.progress = replace(trainer.progress, total=total)
+
+    def _record(self, journal: Journal | None) -> None:
+        """Read the loss and the guards, and write down how it goes."""
+        trainer, progress = self.trainer, self.trainer.progress
+        self.loss = trainer.read_loss()
+        norm = float(trainer.norm)
+        skipped, in_a_row = int(trainer.guard.skipped), int(trainer.guard.in_a_row)
+        self._note_time()
+        now = time.perf_counter()
+        then, tokens = self.told
+        self.told = (now, progress.tokens)
+        speed = (progress.tokens - tokens) / max(now - then, 1e-9)
+        share = speed * self.flops / self.world.size / self.peak
+        record: dict[str, Any] = {
+            "step": progress.step,
+            "loss": self.loss,
+            "norm": norm,
+            "rate": self.recipe.optimiser.rate
+            * rate_at(progress.step - 1, progress.total, self.recipe.schedule),
+            "tokens": progress.tokens,
+            "skipped": skipped,
+            "tokens_per_second": round(speed, 1),
+            "peak_share": round(share, 4),
+            "seconds": round(self.trainer.progress.seconds, 3),
+        }
+        if journal is not None:
+            journal.write(record)
+        note = f"loss {self.loss:.4f}  {format_number(speed)}tok/s  {share:.0%} of peak"
+        note += f"  {skipped} skipped" if skipped else ""
+        self.hooks.tell(progress.step, progress.total, note)
+        if in_a_row >= self.recipe.guards.patience:
+            self._give_up(in_a_row)
+
+    def _note_time(self) -> None:
+        spent = self.before + time.perf_counter() - self.start
+        self.trainer.progress = replace(self.trainer.progress, seconds=spent)
+
+    def _evaluate(self, journal: Journal | None) -> None:
+        """Let the hooks look at the model; the leader alone asks and writes."""
+        step = self.trainer.progress.step
+        if self.hooks.evaluate is None and self.hooks.sample is None:
+            return
+        with self.trainer.show_model() as model:
+            if not self.world.leads or journal is None:
+                return
+            found: dict[str, Any] = {}
+            if self.hooks.evaluate is not None:
+                found |= self.hooks.evaluate(model, step)
+            if self.hooks.sample is not None:
+                found |= {"samples": self.hooks.sample(model, step)}
+        if found:
+            journal.write({"step": step} | found)
+
+    def _ask_to_stop(self) -> Ended | None:
+        """Why to stop now, if any process has a reason; asked between steps."""
+        reasons: tuple[Ended | None, ...] = (None, "minutes", "SIGINT", "SIGTERM")
+        late = self.deadline is not None and time.perf_counter() > self.deadline
+        caught: dict[int | None, int] = {None: int(late), signal.SIGINT: 2, signal.SIGTERM: 3}
+        return reasons[self.world.agree(caught[self.request.signal])]
+
+    def _save(self) -> None:
+        trainer, step = self.trainer, self.trainer.progress.step
+        if self.saved == step:
+            return
+        self._note_time()
+        place = self.folder / CHECKPOINTS
+        save_checkpoint(place, trainer.tensors(), trainer.progress, self.cadence.keep, self.world)
+        self.saved = step
+
+    def _finish(self) -> None:
+        """Save the model that training was for."""
+        averaged = self.trainer.average
+        if averaged is None:
+            net = self.trainer.export()
+        else:
+            with averaged.in_place():
+                net = self.trainer.export()
+        if self.world.leads:
+            save(replace(self.trainer.job.model, net=net), self.folder / MODEL)
+        self.world.wait()
+
+    def _give_up(self, in_a_row: int) -> None:
+        """Save the batch of the last bad step, and stop."""
+        step = int(self.trainer.guard.last)
+        place = self.folder / f"bad-step-{step:08d}.safetensors"
+        if self.world.leads:
+            with replace_file(place) as draft:
+                save_file(_collect(self.trainer, step), draft)
+        self.world.wait()
+        raise UserError(
+            f"{in_a_row} steps in a row had gradients that are not numbers or far too long, the "
+            f"last one step {step}, whose batch is in {place}: lower optimiser.rate or look at the "
+            "data; --resume goes on from the last checkpoint."
+        )
+
+
+def _collect(trainer: Trainer, step: int) -> dict[str, torch.Tensor]:
+    """A step's rows and what the network was given, by name; both can be made again at any time."""
+    rows = trainer.order.rows_at(step)
+    found = {"rows": torch.tensor(rows), "clean": trainer.job.examples.take(rows).tokens}
+    for i, (given, _) in enumerate(trainer.feed(step)):
+        found |= {f"{i}.tokens": given.batch.tokens, f"{i}.t": given.t}
+        if given.picks is not None:
+            picks = given.picks
+            found |= {f"{i}.at": picks.at, f"{i}.targets": picks.targets}
+            found |= {f"{i}.weights": picks.weights}
+    return {name: tensor.contiguous() for name, tensor in found.items()}

@@ -1,0 +1,221 @@
+"""One lesson a kind: how a batch is noised on the CPU, and what the network's answer costs."""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.base.streams import RowStreams
+from unmask.net.model import Blueprint
+from unmask.net.transformer import Transformer
+from unmask.noise.hybrid import Hybrid
+from unmask.noise.masked import Masked
+from unmask.noise.process import Process
+from unmask.noise.schedules import Schedule, make_schedule
+from unmask.noise.uniform import Uniform
+from unmask.objectives import masked
+from unmask.objectives.batch import Batch, choose_noised
+from unmask.objectives.discrete import process_loss, score_entropy_loss
+from unmask.objectives.masked import find_forbidden, get_recipe, noise_batch
+from unmask.objectives.picks import Picks, pick_hidden, pick_next, picked_loss
+from unmask.objectives.vectors import gaussian_loss
+from unmask.training.recipe import Noise, Objective, Recipe
+
+
+@dataclass(frozen=True)
+class Given:
+    """All that one forward pass is given, made on the CPU and moved as a whole."""
+
+    batch: Batch
+    """As the network sees it where there are picks, clean where the loss noises on the device."""
+    t: Float[Tensor, "B"]
+    picks: Picks | None = None
+    streams: RowStreams | None = None
+    sees: Bool[Tensor, "L L"] | None = None
+
+    def to(self, device: torch.device) -> "Given":
+        """The same on a device, without waiting for the copies."""
+        if device.type == "cpu":
+            return self
+
+        def move(x: Tensor) -> Tensor:
+            x = x.pin_memory() if device.type == "cuda" else x
+            # Times are float64, which not every device has.
+            x = x.float() if device.type == "mps" and x.dtype == torch.float64 else x
+            return x.to(device, non_blocking=True)
+
+        batch, picks, streams = self.batch, self.picks, self.streams
+        ends = (batch.prompt_length, batch.length)
+        if picks is not None:
+            picks = Picks(move(picks.at), move(picks.targets), move(picks.weights))
+        if streams is not None:
+            streams = RowStreams(move(streams.keys), streams.pace)
+        return Given(
+            Batch(move(batch.tokens), *(None if end is None else move(end) for end in ends)),
+            move(self.t),
+            picks,
+            streams,
+            None if self.sees is None else move(self.sees),
+        )
+
+
+class Lesson(Protocol):
+    """What a kind of model learns from a batch."""
+
+    def count(self, batch: Batch) -> float:
+        """What the loss of this batch is a mean over, so that parts of a step add up right."""
+        ...
+
+    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> Given:
+        """What the network is given."""
+        ...
+
+    def loss(self, net: Transformer, given: Given) -> Float[Tensor, ""]:
+        """The loss, with a gradient."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaskedLesson:
+    """The masked cross-entropy under one of its recipes."""
+
+    process: Masked
+    recipe: masked.Recipe
+    objective: Objective
+    shift: bool = False
+
+    def count(self, batch: Batch) -> float:
+        if self.recipe.share == "responses":
+            return float((~batch.is_prompt()).sum())
+        if self.recipe.share == "noised":
+            return _count_noised(batch, self.objective)
+        return float(len(batch.tokens))
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
+        noised = noise_batch(
+            self.process,
+            batch,
+            t,
+            streams,
+            self.recipe,
+            self.objective.response_only,
+            self.objective.filling,
+            self.objective.drop_prompt,
+        )
+        picks = pick_hidden(batch, noised.hidden, noised.weights, self.shift)
+        return Given(replace(batch, tokens=noised.xt), t, picks)
+
+    def loss(self, net: Transformer, given: Given) -> Tensor:
+        assert given.picks is not None
+        x = net.run_layers(net.embed(given.batch.tokens, t=given.t), sees=given.sees)
+        return picked_loss(net, x, given.picks, find_forbidden(net, self.process))[0]
+
+
+@dataclass(frozen=True)
+class CausalLesson:
+    """The next token."""
+
+    objective: Objective
+
+    def count(self, batch: Batch) -> float:
+        return float((self._choose(batch) & (batch.places > 0)).sum())
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
+        return Given(batch, t, pick_next(batch, self._choose(batch)))
+
+    def loss(self, net: Transformer, given: Given) -> Tensor:
+        assert given.picks is not None
+        x = net.run_layers(net.embed(given.batch.tokens))
+        return picked_loss(net, x, given.picks)[0]
+
+    def _choose(self, batch: Batch) -> Tensor:
+        return choose_noised(batch, self.objective.response_only, self.objective.filling)
+
+
+@dataclass(frozen=True)
+class ProcessLesson:
+    """The bound of a discrete process, or the score entropy of masked noise."""
+
+    process: Process
+    objective: Objective
+
+    def count(self, batch: Batch) -> float:
+        return _count_noised(batch, self.objective)
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
+        return Given(batch, t, streams=streams)
+
+    def loss(self, net: Transformer, given: Given) -> Tensor:
+        assert given.streams is not None
+        settings = self.objective
+        where = {"response_only": settings.response_only, "noise_filling": settings.filling}
+        rest = (given.batch, given.t, given.streams)
+        if settings.name == "score_entropy":
+            assert isinstance(self.process, Masked)
+            return score_entropy_loss(net, self.process, *rest, **where)[0]
+        drop = settings.drop_prompt
+        return process_loss(net, self.process, *rest, drop_prompt=drop, **where)[0]
+
+
+@dataclass(frozen=True)
+class GaussianLesson:
+    """The bound of noise on token vectors, or CDCD's cross-entropy."""
+
+    schedule: Schedule
+    form: str
+    objective: Objective
+
+    def count(self, batch: Batch) -> float:
+        return _count_noised(batch, self.objective)
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
+        return Given(batch, t, streams=streams)
+
+    def loss(self, net: Transformer, given: Given) -> Tensor:
+        assert given.streams is not None
+        return gaussian_loss(
+            net,
+            given.batch,
+            given.t,
+            given.streams,
+            self.schedule,
+            "bound" if self.form == "bound" else "cdcd",
+            self.objective.self_condition,
+            self.objective.response_only,
+            self.objective.filling,
+        )[0]
+
+
+def make_lesson(recipe: Recipe, blueprint: Blueprint) -> Lesson:
+    """The lesson of a recipe's kind."""
+    objective, name = recipe.objective, recipe.objective_name
+    if recipe.kind == "causal":
+        return CausalLesson(objective)
+    if recipe.kind == "gaussian":
+        return GaussianLesson(_make_schedule(recipe.noise, "sigmoid"), name, objective)
+    process = make_process(recipe, blueprint)
+    if isinstance(process, Masked) and name != "score_entropy":
+        return MaskedLesson(process, get_recipe(name), objective, blueprint.shift)
+    return ProcessLesson(process, objective)
+
+
+def make_process(recipe: Recipe, blueprint: Blueprint) -> Masked | Uniform | Hybrid:
+    """The discrete process of a recipe, for this model's tokens."""
+    schedule, rows = _make_schedule(recipe.noise, "linear"), blueprint.config.logit_rows
+    if recipe.kind == "uniform":
+        return Uniform(rows, schedule, recipe.noise.mixture)
+    if recipe.kind == "hybrid":
+        return Hybrid(rows, schedule, recipe.noise.share_start, recipe.noise.share_stop)
+    assert recipe.kind == "masked" and blueprint.mask_id is not None
+    clean = rows - 1 if blueprint.mask_id < rows else rows
+    return Masked(clean, blueprint.mask_id, schedule)
+
+
+def _make_schedule(noise: Noise, usual: str) -> Schedule:
+    return make_schedule(usual if noise.schedule == "auto" else noise.schedule, **noise.settings)
+
+
+def _count_noised(batch: Batch, objective: Objective) -> float:
+    return float(choose_noised(batch, objective.response_only, objective.filling).sum())

@@ -1,0 +1,150 @@
+"""AdamW with decay groups, Muon for the layers' matrices on request, clipping, a moving average."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from unmask.training.parallel import is_cut_up, own_part, put_together
+from unmask.training.recipe import Optimiser as Settings
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+class Optimiser:
+    """Moves the parameters along their gradients; a bad step is skipped on the device itself."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], settings: Settings):
+        self.settings = settings
+        self.named: Named = [(name, weight) for name, weight in named if weight.requires_grad]
+        self.parameters = [weight for _, weight in self.named]
+        self.parts = _split(self.named, settings)
+        sharded = any(is_cut_up(weight) for weight in self.parameters)
+        kinds = {weight.device.type for weight in self.parameters}
+        # The fused AdamW can divide and drop gradients itself, so that nobody waits for the device
+        # to know whether a step counts. Other optimisers must be asked not to step.
+        self.asks_device = len(self.parts) == 1 and not sharded and kinds <= {"cpu", "cuda"}
+        self._prime()
+
+    def measure(self) -> Tensor:
+        """The length of the whole gradient."""
+        return put_together(nn.utils.get_total_norm(self._gradients()))
+
+    def step(self, share: float, norm: Tensor, bad: Tensor) -> None:
+        """Move on at `share` of the rate, the gradient cut to the longest allowed, unless bad."""
+        longest = self.settings.clip or float("inf")
+        excess = (norm / longest).clamp(min=1.0).float()
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = self.settings.rate * share
+        if self.asks_device:
+            (adamw,) = self.parts
+            adamw.grad_scale, adamw.found_inf = excess, bad.float()  # ty: ignore
+            adamw.step()
+        elif not bool(bad):
+            torch._foreach_mul_(self._gradients(), 1 / float(excess))
+            for part in self.parts:
+                part.step()
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the optimisers' state by the name of its parameter."""
+        names: dict[Tensor, str] = {weight: name for name, weight in self.named}
+        return {
+            f"{names[weight]}.{key}": value
+            for part in self.parts
+            for weight, state in part.state.items()
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+
+    def _gradients(self) -> list[Tensor]:
+        return [weight.grad for weight in self.parameters if weight.grad is not None]
+
+    def _prime(self) -> None:
+        """Let the optimisers lay out their state now, all zeros, so that a checkpoint can fill it.
+
+        One step of no length on no gradient; then what it counted is forgotten.
+        """
+        for weight in self.parameters:
+            weight.grad = torch.zeros_like(weight)
+        for part in self.parts:
+            rates = [group["lr"] for group in part.param_groups]
+            for group in part.param_groups:
+                group["lr"] = 0.0
+            part.step()
+            part.zero_grad(set_to_none=True)
+            for group, rate in zip(part.param_groups, rates, strict=True):
+                group["lr"] = rate
+        for value in self.tensors().values():
+            value.zero_()
+
+
+def _split(named: Named, settings: Settings) -> list[torch.optim.Optimizer]:
+    """Matrices decay, vectors do not; with Muon the layers' matrices get an optimiser of their own.
+
+    Muon's update is given the size of AdamW's, so that one rate fits both.
+    """
+    inner = [
+        weight
+        for name, weight in named
+        if settings.name == "muon" and ".layers." in f".{name}" and weight.ndim == 2
+    ]
+    taken = {id(weight) for weight in inner}
+    rest = [weight for _, weight in named if id(weight) not in taken]
+    groups = [
+        {"params": [weight for weight in rest if weight.ndim >= 2], "weight_decay": settings.decay},
+        {"params": [weight for weight in rest if weight.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    parts: list[torch.optim.Optimizer] = []
+    if groups:
+        betas = (settings.betas[0], settings.betas[1])
+        parts.append(torch.optim.AdamW(groups, settings.rate, betas, settings.eps, fused=True))
+    if inner:
+        parts.append(
+            torch.optim.Muon(
+                inner,
+                lr=settings.rate,
+                weight_decay=settings.decay,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    return parts
+
+
+class Average:
+    """A moving average of the parameters."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], decay: float):
+        self.decay = decay
+        self.named: Named = [(name, weight) for name, weight in named if weight.requires_grad]
+        self.kept = [weight.detach().clone() for _, weight in self.named]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the newest weights in."""
+        now = [own_part(weight) for _, weight in self.named]
+        torch._foreach_lerp_([own_part(kept) for kept in self.kept], now, 1 - self.decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: kept for (name, _), kept in zip(self.named, self.kept, strict=True)}
+
+    @contextmanager
+    def in_place(self) -> Generator[None]:
+        """Inside the block the network has the average's weights."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for (_, weight), kept in zip(self.named, self.kept, strict=True):
+            mine, theirs = own_part(weight), own_part(kept)
+            before = mine.clone()
+            mine.copy_(theirs)
+            theirs.copy_(before)

@@ -1,0 +1,129 @@
+"""Several processes as one: who is who, what is shared, how the network is spread.
+
+The only file that knows of more than one device. Started by torchrun; without it everything here
+is a formality.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from unmask.base.devices import resolve_device
+from unmask.base.errors import UserError
+from unmask.training.learner import Learner
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    joined: bool = False
+    """Whether torchrun started us, be it alone."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.joined:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def agree(self, code: int) -> int:
+        """The highest number that any process says."""
+        if not self.joined:
+            return code
+        said = torch.tensor(code)
+        dist.all_reduce(said, dist.ReduceOp.MAX)
+        return int(said)
+
+    def share(self, value: float | int | str) -> float | int | str:
+        """The leader's value."""
+        if not self.joined:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.joined:
+            dist.barrier()
+
+
+@contextmanager
+def join(device: str) -> Generator[World]:
+    """The processes that torchrun started, or this one alone."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield World(resolve_device(device))
+        return
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    found = resolve_device(device)
+    if found.type == "cuda":
+        found = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
+        torch.cuda.set_device(found)
+    elif found.type == "mps":
+        raise UserError("several processes cannot share an mps device: use device cpu.")
+    # Small agreements are made on the CPU, where nobody waits for the accelerator.
+    backend = "cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo"
+    dist.init_process_group(backend)
+    try:
+        yield World(found, rank, size, joined=True)
+    finally:
+        dist.destroy_process_group()
+
+
+def spread(learner: Learner, world: World, how: str) -> nn.Module:
+    """The learner as it is to be called, its gradients averaged over all processes.
+
+    `ddp` keeps a whole network on each device. `fsdp` cuts every tensor up: a block's are gathered
+    when it runs and given back after.
+    """
+    if not world.joined:
+        return learner
+    if how == "ddp":
+        return DistributedDataParallel(learner)
+    mesh = dist.init_device_mesh(world.device.type, (world.size,))
+    for block in learner.net.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(learner, mesh=mesh)
+    return learner
+
+
+@contextmanager
+def hold_gradients(learner: nn.Module, hold: bool) -> Generator[None]:
+    """Inside the block gradients stay on this process: more of the step is to come."""
+    if isinstance(learner, FSDPModule):
+        learner.set_requires_gradient_sync(not hold)
+    waits = hold and isinstance(learner, DistributedDataParallel)
+    with learner.no_sync() if waits else nullcontext():
+        yield
+
+
+def is_cut_up(tensor: Tensor) -> bool:
+    """Whether a tensor lies on several devices, a part on each."""
+    return isinstance(tensor, DTensor)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor, or all of it."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def put_together(tensor: Tensor) -> Tensor:
+    """The whole tensor, on every process."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,60 @@
+"""What a recipe would train, without training: shapes, operations, memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from unmask.base.devices import free_bytes
+from unmask.net.config import NetConfig
+from unmask.net.loading import inspect
+from unmask.training.assembly import find_dtype, plan_model
+from unmask.training.examples import Source, read_examples
+from unmask.training.recipe import Recipe
+from unmask.training.speed import count_training_flops, estimate_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe comes to on a device."""
+
+    label: str
+    """Of the data."""
+    rows: int
+    config: NetConfig
+    tokens_a_step: int
+    steps: int | None
+    """None for a budget of minutes."""
+    flops_a_token: float
+    memory: dict[str, int]
+    """Bytes by what they are for."""
+    free: int | None
+    device: str
+
+
+def plan_job(
+    recipe: Recipe, device: torch.device, more_sources: Mapping[str, Source] | None = None
+) -> Plan:
+    """The plan of a recipe; data are read, no weights are made or loaded."""
+    examples = read_examples(recipe.data, None, more_sources)
+    if recipe.start.model is None:
+        config = plan_model(recipe, examples.tokenizer).config
+    else:
+        config = inspect(recipe.start.model)[0].config
+    tokens = recipe.batch.rows * recipe.data.context
+    steps = recipe.budget.steps
+    if recipe.budget.tokens is not None:
+        steps = max(1, recipe.budget.tokens // tokens)
+    short = find_dtype(recipe, device) == torch.bfloat16
+    rows = recipe.batch.micro or recipe.batch.rows
+    return Plan(
+        examples.label,
+        examples.num_rows,
+        config,
+        tokens,
+        steps,
+        count_training_flops(config, recipe.data.context),
+        estimate_bytes(config, recipe, rows, short),
+        free_bytes(device),
+        str(device),
+    )

@@ -1,0 +1,272 @@
+"""Recipes: everything that decides what a training run computes, as frozen settings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from unmask.base.config import SettingsError
+from unmask.net.model import Kind
+
+MASKED_OBJECTIVES = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "score_entropy")
+OBJECTIVES: dict[str, tuple[str, ...]] = {
+    "masked": MASKED_OBJECTIVES,
+    "uniform": ("bound",),
+    "hybrid": ("bound",),
+    "gaussian": ("cdcd", "bound"),
+    "causal": ("next_token",),
+}
+"""What each kind can minimise; the first is what `auto` means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where rows come from."""
+
+    source: str
+    """`reversal` (made in place), `facts` (a corpus folder, Berglund's, or a file), `text` (token
+    shards), or a source that the caller adds."""
+    path: str | None = None
+    split: str = "train"
+    """Of a corpus: `train`, or `choose` while settings are being chosen."""
+    facts: int = 30
+    """Of a corpus made in place: facts a group, from `seed`."""
+    seed: int = 0
+    tokenizer: str | None = None
+    """A `tokenizer.json` or a folder with one. None: the one that lies with the data or with the
+    model to start from, else one learned from the training lines."""
+    vocab: int = 2048
+    """Tokens of a tokenizer that is learned here."""
+    context: int = 64
+    """Tokens of a row; shorter lines are filled up with the end token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The network's shapes."""
+
+    preset: str = "tiny"
+    changes: dict = field(default_factory=dict)
+    """Fields of `NetConfig` that differ from the preset's."""
+    scale: float = 1.0
+    """Initial matrices times this; narrow networks learn sooner from more than 0.02."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What training starts from, if not from fresh weights."""
+
+    model: str | None = None
+    """A model's name or path; a causal one under another kind is adapted."""
+    open_over: int = 0
+    """Adapting: steps over which attention to later positions opens; 0: open at once."""
+    shift: bool = False
+    """Adapting: keep the causal habit that row i predicts position i + 1, as Dream does."""
+    lora_rank: int | None = None
+    """Train low-rank additions to the layers' matrices instead of the weights."""
+    lora_alpha: float = 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The process's settings."""
+
+    schedule: str = "auto"
+    """`auto`: sigmoid for gaussian noise, linear for the others."""
+    settings: dict = field(default_factory=dict)
+    """Of the schedule, such as `power`."""
+    share_start: float = 0.5
+    share_stop: float = 1.0
+    """Hybrid: the mask's share at t = 0 and 1."""
+    mixture: bool = False
+    """Uniform: the network predicts with its own position seen (D3PM's form)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What is minimised, and over which positions."""
+
+    name: str = "auto"
+    response_only: bool = False
+    """Fine-tuning: prompts are given, never noised or predicted."""
+    filling: bool = True
+    """Whether the end tokens behind the one that closes a row are learned too."""
+    drop_prompt: float = 0.0
+    """Chance that a row's whole prompt is hidden, for standard guidance."""
+    short: float = 0.0
+    """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length)."""
+    antithetic: bool = True
+    """Times spread evenly over the rows of a step, all processes and micro-batches together."""
+    self_condition: float = 0.5
+    """Gaussian: chance that a row sees its own first guess."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """How weights move."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """`muon` is for the layers' matrices; everything else stays with AdamW."""
+    rate: float = 1e-3
+    betas: tuple[float, ...] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.1
+    """Weight decay of matrices; vectors have none."""
+    clip: float | None = 1.0
+    """The longest gradient."""
+    ema: float | None = None
+    """Keep a moving average of the weights with this decay; it is what is saved as the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How the rate changes with the step."""
+
+    name: Literal["cosine", "wsd", "constant"] = "cosine"
+    """`wsd`: warm up, stay, then fall in a straight line over the last `decay` of the steps."""
+    warmup: int = 100
+    floor: float = 0.1
+    """The last rate, as a share of the highest."""
+    decay: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of one step, over all processes and accumulated batches."""
+
+    rows: int = 256
+    micro: int | None = None
+    """Rows of one forward pass on one process. None: all of the process's rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long to train: exactly one of these."""
+
+    steps: int | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+    """Turned into steps by the speed of the first ones, once; a resumed run keeps that number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """Every how many steps something happens; 0: only at the end, or never where said."""
+
+    log: int = 10
+    checkpoint: int = 0
+    keep: int = 2
+    """Checkpoints that stay."""
+    evaluate: int = 0
+    facts: int = 30
+    """Facts of each validation split that are asked; 0: evaluation is left out."""
+    sampling_steps: int = 16
+    samples: int = 2
+    """Texts drawn at an evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """What is done about gradients that are not numbers, or far too long."""
+
+    spike: float | None = 20.0
+    """Skip a step whose gradient is this many times longer than usual. None: never."""
+    settle: int = 50
+    """Steps before lengths count as usual."""
+    patience: int = 10
+    """Stop after this many skipped steps in a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How it is computed; of these only `dtype` changes more than the last digits."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the products; weights are float32 always. `auto`: bfloat16 on CUDA, else float32."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """`auto`: on CUDA."""
+    recompute: bool = False
+    """Compute a block's activations again in the backward pass instead of keeping them."""
+    deterministic: bool = False
+    """The same bits from the same run on a GPU, too; slower."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: whole networks side by side, or one network cut up."""
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run."""
+
+    kind: Kind
+    data: Data
+    seed: int = 0
+    network: Network = field(default_factory=Network)
+    start: Start = field(default_factory=Start)
+    noise: Noise = field(default_factory=Noise)
+    objective: Objective = field(default_factory=Objective)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    batch: Batch = field(default_factory=Batch)
+    budget: Budget = field(default_factory=lambda: Budget(steps=1000))
+    cadence: Cadence = field(default_factory=Cadence)
+    guards: Guards = field(default_factory=Guards)
+    machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise SettingsError("recipe", problems)
+
+    @property
+    def objective_name(self) -> str:
+        return OBJECTIVES[self.kind][0] if self.objective.name == "auto" else self.objective.name
+
+    def _problems(self) -> Iterator[str]:
+        yield from self._find_misfits()
+        given = {name: value for name, value in vars(self.budget).items() if value is not None}
+        if len(given) != 1:
+            named = ", ".join(f"budget.{name}" for name in given) or "none"
+            yield f"one of budget.steps, budget.tokens and budget.minutes is needed, got {named}"
+        above = {f"budget.{name}": value for name, value in given.items()}
+        above |= {"batch.rows": self.batch.rows, "data.context": self.data.context}
+        above |= {"optimiser.rate": self.optimiser.rate, "network.scale": self.network.scale}
+        above |= {"cadence.log": self.cadence.log, "cadence.keep": self.cadence.keep}
+        above |= {"guards.patience": self.guards.patience}
+        maybe: dict[str, float | None] = {
+            "batch.micro": self.batch.micro,
+            "start.lora_rank": self.start.lora_rank,
+        }
+        maybe |= {"optimiser.clip": self.optimiser.clip}
+        above |= {name: value for name, value in maybe.items() if value is not None}
+        for name, value in above.items():
+            if not value > 0:
+                yield f"{name!r} is {value}, expected more than 0"
+        shares = {"objective.drop_prompt": self.objective.drop_prompt}
+        shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
+        shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
+        for name, value in shares.items():
+            if not 0 <= value <= 1:
+                yield f"{name!r} is {value}, expected 0 to 1"
+        if len(self.optimiser.betas) != 2:
+            yield f"'optimiser.betas' has {len(self.optimiser.betas)} numbers, expected 2"
+
+    def _find_misfits(self) -> Iterator[str]:
+        """Settings that are sound alone but do not go together."""
+        known = OBJECTIVES[self.kind]
+        if self.objective_name not in known:
+            yield (
+                f"'objective.name' is {self.objective.name!r}, but {self.kind} models minimise "
+                + " or ".join(known)
+            )
+        masked = self.kind == "masked" and self.objective_name != "score_entropy"
+        if self.objective.drop_prompt and not masked and self.kind != "hybrid":
+            yield "'objective.drop_prompt' hides prompts behind masks: it needs masked noise"
+        if self.start.shift and not masked:
+            yield "'start.shift' is for masked models that started as causal ones"
+        if self.start.open_over and (self.start.model is None or self.kind == "causal"):
+            yield "'start.open_over' is for a diffusion model that starts from a causal one"
+        if self.start.lora_rank is not None and self.start.model is None:
+            yield "'start.lora_rank' adds to a trained model: name it by 'start.model'"
+        if self.machine.parallel == "fsdp" and self.optimiser.name == "muon":
+            yield "'optimiser.name' muon works on whole matrices, which fsdp cuts up: use ddp"
+        if self.start.model is not None and (self.network.changes or self.network.scale != 1):
+            yield "'network.changes' and 'network.scale' are for fresh weights, not 'start.model'"

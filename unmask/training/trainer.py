@@ -1,0 +1,154 @@
+"""One run in memory: its learner, optimiser, average and guard, and how a step is taken."""
+
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.base.streams import RowStreams
+from unmask.data.batches import Order
+from unmask.net.model import Model
+from unmask.net.transformer import Transformer
+from unmask.objectives.batch import draw_length, draw_times
+from unmask.training.adapt import open_attention
+from unmask.training.adapters import merge_adapters
+from unmask.training.assembly import Job
+from unmask.training.checkpoints import Progress
+from unmask.training.guards import Guard
+from unmask.training.learner import Learner, prepare_blocks, run_plainly
+from unmask.training.losses import Given
+from unmask.training.optimiser import Average, Optimiser
+from unmask.training.parallel import hold_gradients, is_cut_up, put_together, spread
+from unmask.training.schedule import rate_at
+
+
+class Trainer:
+    """Everything that changes while training, and nothing that is written to disk by itself.
+
+    What a step computes is a function of the tensors, `progress` and the recipe: all noise, times
+    and rows are drawn from (seed, step, row), so there is no generator to save.
+    """
+
+    def __init__(self, job: Job):
+        self.job, recipe = job, job.recipe
+        self.net: Transformer = job.model.net
+        self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device)
+        learner = Learner(self.net, job.lesson, job.dtype)
+        self.learner: nn.Module = spread(learner, job.world, recipe.machine.parallel)
+        self.optimiser = Optimiser(self.net.named_parameters(), recipe.optimiser)
+        self.average = None
+        if recipe.optimiser.ema is not None:
+            self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
+        self.guard = Guard(recipe.guards, job.world.device)
+        self.order = Order(job.examples.num_rows, recipe.batch.rows, recipe.seed)
+        self.progress = Progress(total=plan_steps(job))
+        self.norm = torch.zeros((), device=job.world.device)
+        self._losses = torch.zeros((), device=job.world.device)
+        self._steps = 0
+
+    @property
+    def done(self) -> bool:
+        return self.progress.total is not None and self.progress.step >= self.progress.total
+
+    def take_step(self) -> None:
+        """Learn from the next batch; nothing waits for the device."""
+        progress, recipe, world = self.progress, self.job.recipe, self.job.world
+        parts = self.feed(progress.step)
+        length = parts[0][0].batch.tokens.shape[1]
+        # Rare shapes run as they are: compiling them would take longer.
+        rare = self.compiled and (length < recipe.data.context or parts[0][0].sees is not None)
+        try:
+            with run_plainly(rare):
+                for i, (given, share) in enumerate(parts):
+                    with hold_gradients(self.learner, hold=i + 1 < len(parts)):
+                        loss = share * self.learner(given.to(world.device))
+                        # Gradients are averaged over the processes, losses are shares of a sum.
+                        (loss * world.size).backward()
+                    self._losses += loss.detach()
+            self.norm = self.optimiser.measure()
+            bad = self.guard.judge(self.norm, progress.step)
+            rate = rate_at(progress.step, progress.total, recipe.schedule)
+            self.optimiser.step(rate, self.norm, bad)
+        except torch.OutOfMemoryError:
+            raise UserError(
+                f"{world.device} ran out of memory with {self.job.micro} rows of {length} tokens "
+                f"at once: try batch.micro={max(1, self.job.micro // 2)}, or machine.recompute=true"
+            ) from None
+        if self.average is not None:
+            self.average.update()
+        self._steps += 1
+        tokens = progress.tokens + recipe.batch.rows * length
+        self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
+
+    def feed(self, step: int) -> list[tuple[Given, float]]:
+        """What this process learns from at a step, in parts, each with its share of the loss."""
+        recipe, world, lesson = self.job.recipe, self.job.world, self.job.lesson
+        objective, seed, rows = recipe.objective, recipe.seed, recipe.batch.rows
+        whole = self.job.examples.take(self.order.rows_at(step))
+        length = RowStreams.make(derive_seed(seed, "length", step), 1)
+        whole = draw_length(whole, objective.short, length)
+        total, micro = lesson.count(whole), self.job.micro
+        sees = open_attention(step, whole.tokens.shape[1], recipe)
+        parts = []
+        mine = rows // world.size
+        for first in range(world.rank * mine, (world.rank + 1) * mine, micro):
+            part = whole.select(slice(first, first + micro))
+            times = RowStreams.make(derive_seed(seed, "times", step), 1)
+            t = draw_times(times, micro, objective.antithetic, first, rows)
+            noise = RowStreams.make(derive_seed(seed, "noise", step), range(first, first + micro))
+            given = replace(lesson.prepare(part, t, noise), sees=sees)
+            parts.append((given, lesson.count(part) / total))
+        return parts
+
+    def read_loss(self) -> float:
+        """The mean loss since it was last read, over all processes; waits for the device."""
+        loss = float(self.job.world.sum(self._losses)) / max(1, self._steps)
+        self._losses.zero_()
+        self._steps = 0
+        return loss
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the next step depends on, by name."""
+        found = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        found |= {f"optimiser.{name}": x for name, x in self.optimiser.tensors().items()}
+        found |= {f"guard.{name}": x for name, x in self.guard.tensors().items()}
+        if self.average is not None:
+            found |= {f"average.{name}": x for name, x in self.average.tensors().items()}
+        return found
+
+    @contextmanager
+    def show_model(self) -> Generator[Model]:
+        """The model as it would be saved now, to ask and to sample; training goes on after."""
+        averaged = nullcontext() if self.average is None else self.average.in_place()
+        with averaged, run_plainly(self.compiled), torch.no_grad():
+            sharded = any(is_cut_up(weight) for weight in self.net.parameters())
+            model = self.export().to(self.job.world.device) if sharded else self.net
+            model.eval()
+            try:
+                yield replace(self.job.model, net=model)
+            finally:
+                self.net.train()
+
+    def export(self) -> Transformer:
+        """A plain network on the CPU with the weights as they are: whole, adapters merged."""
+        weights = {name: put_together(x) for name, x in self.net.state_dict().items()}
+        if self.job.recipe.start.lora_rank is not None:
+            weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
+        with torch.device("meta"):
+            plain = Transformer(self.net.config, seed=None)
+        held = {name: nn.Parameter(weight.detach().cpu()) for name, weight in weights.items()}
+        plain.load_state_dict(held, assign=True)
+        plain.tie_head()
+        return plain.eval()
+
+
+def plan_steps(job: Job) -> int | None:
+    """How many steps the budget allows; None for minutes, until the speed is known."""
+    budget, batch = job.recipe.budget, job.recipe.batch
+    if budget.tokens is not None:
+        return max(1, budget.tokens // (batch.rows * job.recipe.data.context))
+    return budget.steps
