@@ -7,7 +7,7 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, models, study, toy
+from unmask.cli import data, info, models, recall, study, toy
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -23,6 +23,7 @@ app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
+app.command("recall")(recall.recall)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 
