@@ -7,7 +7,18 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, models, recall, study, toy
+from unmask.cli import (
+    data,
+    factorization,
+    info,
+    knowns,
+    models,
+    nll,
+    perplexity,
+    recall,
+    study,
+    toy,
+)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -24,6 +35,10 @@ app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
 app.command("recall")(recall.recall)
+app.command("perplexity")(perplexity.perplexity)
+app.command("nll")(nll.nll)
+app.command("factorization")(factorization.factorization)
+app.command("knowns")(knowns.knowns)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 

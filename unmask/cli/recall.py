@@ -4,28 +4,24 @@ from pathlib import Path
 
 import typer
 
+from unmask.cli.measures import CORPUS, DEVICE, DTYPE, JSON, LENGTH, MODELS, SPLITS
+
 
 def recall(
-    models: list[str] = typer.Argument(
-        ...,
-        metavar="MODEL…",
-        help="Models to compare. NAME=DIR,DIR,… is one model trained with several seeds.",
-    ),
-    data: Path = typer.Option(..., help="A corpus folder, this project's or Berglund's."),
+    models: list[str] = MODELS,
+    data: Path = CORPUS,
     steps: str = typer.Option("1,2,4,8,16,32", help="Sampling steps, separated by commas."),
     guidance: float = typer.Option(0.8, help="Strength of guidance; causal models have none."),
     limit: int | None = typer.Option(None, help="Prompts of each split; all by default."),
-    splits: str = typer.Option("", help="Splits, separated by commas; the four tests by default."),
+    splits: str = SPLITS,
     controls: bool = typer.Option(True, help="Measure the shuffled controls, too."),
-    length: int | None = typer.Option(
-        None, help="Canvas in tokens; 52 by default, or what the longest text needs."
-    ),
+    length: int | None = LENGTH,
     plan: str = typer.Option("smdm", help="How many tokens a step commits."),
     order: str = typer.Option("confidence", help="Which tokens go first."),
-    dtype: str = typer.Option("auto", help="Number format; auto keeps the files'."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
+    dtype: str = DTYPE,
+    device: str = DEVICE,
     seed: int = typer.Option(0, help="Seed of the bootstrap."),
-    as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON instead."),
+    as_json: bool = JSON,
     out: Path = typer.Option(Path("runs/recall"), help="Folder of the run; resumes what it holds."),
     page: Path | None = typer.Option(None, help="A Markdown file to write the results to."),
 ) -> None:
@@ -39,8 +35,8 @@ def recall(
 
     from unmask.base.devices import describe_device, resolve_device
     from unmask.base.files import write_json
-    from unmask.base.runs import open_run
     from unmask.cli.lists import parse_counts, parse_names
+    from unmask.cli.measures import open_measurement
     from unmask.data.corpus import TESTS
     from unmask.data.reversal_files import has_reversal_files
     from unmask.data.sources import read_corpus_folder
@@ -59,8 +55,6 @@ def recall(
     chosen = choose_splits(corpus, parse_names(splits) or TESTS, limit, controls)
     families = parse_families(models)
     record = {
-        "models": {family.name: list(family.members) for family in families},
-        "weights": {family.name: list(family.digests) for family in families},
         "data": str(data),
         "prompts": digest_splits(chosen),
         "steps": list(settings.steps),
@@ -70,7 +64,7 @@ def recall(
         "order": order,
         "dtype": dtype,
     }
-    folder = open_run(out, "recall", record)
+    folder = open_measurement(out, "recall", families, record)
     summary = summarise(measure_recall(families, chosen, settings, folder), seed)
     write_json(folder / "summary.json", summary.to_json())
     published = has_reversal_files(data)

@@ -7,6 +7,7 @@ table is written as soon as a split is done, so that an interrupted run goes on 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,17 +72,15 @@ def measure_recall(
     keys = []
     for family in families:
         for seed in range(len(family.members)):
-            member = _Member(family, seed, splits, settings, parts)
+            member = Member(family, seed, splits, settings, parts)
+            member.load_and_measure()
             keys += member.keys()
-            if missing := member.count_missing():
-                for _ in track(member.measure(), f"recall of {member.label}", missing):
-                    pass
     table = parts.gather(keys)
     write_table(folder / "recall.parquet", table, SCHEMA)
     return table
 
 
-class _Member:
+class Member:
     """One checkpoint and its parts of the table."""
 
     def __init__(
@@ -94,7 +93,6 @@ class _Member:
     ):
         self.family, self.seed, self.splits = family, seed, splits
         self.settings, self.parts = settings, parts
-        self.label = f"{family.name}-{seed}" if len(family.members) > 1 else family.name
         self.steps = settings.steps_for(family.kind)
 
     def keys(self) -> list[str]:
@@ -104,11 +102,17 @@ class _Member:
         """Sampling steps of all prompts that are still to be done."""
         return sum(len(split.facts) * (steps or 1) for split, steps in self._missing())
 
-    def measure(self) -> Iterator[None]:
+    def load_and_measure(self) -> None:
+        """Write the missing parts; without any, the checkpoint is not even loaded."""
+        if missing := self.count_missing():
+            place, settings = self.family.members[self.seed], self.settings
+            model = load(place, settings.device, settings.dtype, quiet=True)
+            for _ in track(self.measure(model), f"recall of {place}", missing):
+                pass
+
+    def measure(self, model: Model) -> Iterator[None]:
         """Write the missing parts; each sampling step of a prompt is one item."""
-        todo = self._missing()
-        settings = self.settings
-        model = load(self.family.members[self.seed], settings.device, settings.dtype, quiet=True)
+        todo, settings = self._missing(), self.settings
         tokenizer = require_tokenizer(model)
         everything = [
             fact for split in self.splits for fact in [*split.facts, *(split.controls or ())]
@@ -117,14 +121,11 @@ class _Member:
         length = choose_length(model, list(encoded.values()), settings.length)
         rivals = [fact for split in self.splits for group in split.rivals for fact in group]
         encoded |= encode_facts(rivals, tokenizer)
-        wanted = dict.fromkeys(split.name for split, _ in todo)
-        for split in self.splits:
-            if split.name not in wanted:
-                continue
+        for split, group in groupby(todo, key=lambda missing: missing[0]):
             scores = _score(model, split, encoded, length)
-            for steps in (steps for other, steps in todo if other is split):
+            prompts = [encoded[fact].ids[: encoded[fact].prompt_length] for fact in split.facts]
+            for _, steps in group:
                 texts: dict[int, _Text] = {}
-                prompts = [encoded[fact].ids[: encoded[fact].prompt_length] for fact in split.facts]
                 for found in _write(model, prompts, length, steps, settings):
                     texts |= found
                     for _ in range(len(found) * (steps or 1)):

@@ -23,8 +23,9 @@ def draw_recall(summary: Summary, path: str | Path, published: bool) -> None:
         for panel, split in zip(axes[0], splits, strict=True):
             _draw_split(panel, summary, split, published)
         axes[0, 0].set_ylabel("contained match, %")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
+        # A split may lack what another has, such as controls.
+        lines = {line.get_label(): line for panel in axes[0] for line in panel.get_lines()}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=5)
         save_figure(figure, path)
 
 
