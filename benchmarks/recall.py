@@ -7,8 +7,8 @@
 
 All step counts of the four splits with guidance, the answers' likelihoods, every metric and the
 table on disk, for a masked network and its causal twin with random weights: what they say is
-nonsense, but costs what sense would cost. The peer's evaluation samples one prompt at a time; that is
-measured on a few prompts in the same run and extrapolated to all of them.
+nonsense, but costs what sense would cost. The peer's evaluation samples one prompt at a time;
+that is measured on a few prompts in the same run and extrapolated to all of them.
 """
 
 import argparse
@@ -130,7 +130,7 @@ def main() -> None:
     lines, notes, whole = [], [], 0.0
     for kind in options.kinds.split(","):
         place = {"device": device, "dtype": dtype}
-        texts = corpus.training_texts()
+        texts = [fact.text for facts in corpus.splits.values() for fact in facts]
         model = make_model(kind, options.size, options.vocab, options.context, texts, place)
         sample(model, [[1, 2, 3]] * 2, steps=1, length=16)  # the libraries wake up
         total, sampling, rows = run_table(model, splits, settings)
@@ -168,8 +168,8 @@ def main() -> None:
         f"{length} tokens. All together: {whole:.1f} s.\n\n"
         f"{format_table(header, lines)}\n\n"
         f"One at a time: as the peer's evaluation runs, timed on {options.alone} prompts a step "
-        f"count in the same run with this project's sampler, times {num_prompts}. TFLOP/s count the "
-        f"layers' products alone.\n{'; '.join(notes)}.\n",
+        f"count in the same run with this project's sampler, times {num_prompts}. TFLOP/s count "
+        f"the layers' products alone.\n{'; '.join(notes)}.\n",
         options.out,
     )
 
