@@ -25,7 +25,7 @@ class Oracle(Model):
     prompt_lengths: list[int] = field(default_factory=list)
 
     def logits(
-        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None
+        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None, *_: object
     ) -> Tensor:
         assert self.tokenizer is not None and real is None
         answers = torch.full_like(tokens, -1)

@@ -99,7 +99,7 @@ class Pairs(Model):
     joint: Tensor = field(default_factory=lambda: torch.eye(2))
 
     def logits(
-        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None
+        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None, *_: object
     ) -> Tensor:
         rows = []
         for a, b in tokens[:, :2].tolist():
