@@ -104,6 +104,7 @@ def test_other_measures(place, tmp_path, words, said, monkeypatch):
     words = (verb, "@mdm", "ar=@ar0,@ar1", *rest, "--out", tmp_path / "run")
     assert said in call(place, *words)
     assert (tmp_path / "run" / f"{verb}.parquet").is_file()
+    assert (tmp_path / "run" / "nll.png").is_file() == (verb == "nll")
     groups = json.loads(call(place, *words, "--json"))
     assert {group["key"]["model"] for group in groups} == {"mdm", "ar"}
 

@@ -22,6 +22,8 @@ def test_words_name_families(folder):
     assert (several.name, several.kind) == ("mdm", "masked")
     assert several.members == (f"{folder}/a", f"{folder}/b")
     assert len(set(several.digests)) == 2
+    (fitting,) = parse_families([f"mdm={folder}/[ab]*"])
+    assert fitting.members == several.members
 
 
 def test_other_weights_have_another_digest(folder):
@@ -42,6 +44,7 @@ def test_bad_words(folder):
         ([f"{folder}/a", f"a={folder}/b"], "several models are called a"),
         ([f"x/y={folder}/a"], "'x/y' holds a slash"),
         ([f"m={folder}/a,{folder}/c"], "of several kinds .causal, masked.: give each kind"),
+        ([f"m={folder}/x*"], "no path fits the pattern"),
         (["nowhere"], "no model 'nowhere'"),
     ):
         with pytest.raises(UserError, match=said):

@@ -18,7 +18,7 @@ from unmask.evaluation.groups import estimate_groups
 from unmask.evaluation.knowns import measure_knowns, read_knowns
 from unmask.evaluation.perplexity import PerplexitySettings, cut_documents, measure_perplexity
 from unmask.evaluation.questions import choose_splits
-from unmask.evaluation.surprise import measure_surprise
+from unmask.evaluation.surprise import estimate_places, measure_surprise
 from unmask.net.model import Blueprint, Model
 
 TEXT = "The caves of Orsel are deep – très profondes. " * 4
@@ -88,6 +88,24 @@ def test_what_a_model_knows_by_heart_costs_nothing(corpus, tokenizer):
     means = estimate_groups([row | {"seed": 0} for row in rows], ("split",), ("nll_first",))
     assert [group.rows for group in means] == [3] * 4
     assert means[0].means["nll_first"].high == pytest.approx(0, abs=1e-6)
+    places = estimate_places([row | {"seed": 0, "model": "oracle"} for row in rows])
+    known = [group for group in places if group.key["given"] == "same"]
+    assert {(group.key["asked"], group.means["nll"].mean > 1) for group in known} == {
+        ("name", False),
+        ("description", True),
+    }
+    shortest = {
+        what: min(
+            max(len(row["nll"]) for row in rows if (row["fact"], row["trained"]) == (fact, "same"))
+            for fact in {
+                row["fact"] for row in rows if (row["asked"], row["trained"]) == (what, "same")
+            }
+        )
+        for what in ("name", "description")
+    }
+    for what, least in shortest.items():
+        found = [group.key["place"] for group in known if group.key["asked"] == what]
+        assert found == list(range(1, min(least, 24) + 1))
     twin = list(measure_surprise(make_twin(tokenizer), splits, None))
     assert len(twin) == len(rows) and all(cost > 0 for row in twin for cost in row["nll_alone"])
 

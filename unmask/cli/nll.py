@@ -29,8 +29,9 @@ def nll(
     from unmask.evaluation.groups import estimate_groups
     from unmask.evaluation.members import measure_members
     from unmask.evaluation.questions import choose_splits, digest_splits
-    from unmask.evaluation.surprise import SCHEMA, measure_surprise
+    from unmask.evaluation.surprise import SCHEMA, estimate_places, measure_surprise
     from unmask.report.groups_table import show_groups
+    from unmask.report.nll_figures import draw_places
 
     chosen = choose_splits(read_corpus_folder(data), parse_names(splits) or TESTS, limit, False)
     families = parse_families(models)
@@ -51,10 +52,12 @@ def nll(
         "alone_per_token": "a token, alone",
         "nll_total": "whole answer",
     }
-    groups = estimate_groups(table.to_pylist(), ("model", "split", "asked"), list(labels))
+    rows = table.to_pylist()
+    groups = estimate_groups(rows, ("model", "split", "asked"), list(labels))
+    draw_places(estimate_places(rows), folder / "nll")
     if as_json:
         print_json(groups)
         return
     console = Console()
     show_groups(console, "-log p of the answers, nats [95 % interval by fact]", groups, labels)
-    console.print(f"every answer: {folder / 'nll.parquet'}", markup=False)
+    console.print(f"every answer: {folder / 'nll.parquet'}; figure: {folder / 'nll.png'}")

@@ -28,7 +28,8 @@ class Family:
 def parse_families(words: Sequence[str]) -> list[Family]:
     """Families from words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…
 
-    Without a name, the last part of the model's path is used.
+    Without a name, the last part of the model's path is used. A last part with * or ? stands
+    for all paths that fit it.
     """
     if not words:
         raise UserError("no model was given: expected [NAME=]MODEL[,MODEL…].")
@@ -43,9 +44,10 @@ def parse_families(words: Sequence[str]) -> list[Family]:
 
 def _parse(word: str) -> Family:
     name, found, listed = word.rpartition("=")
-    members = tuple(part.strip() for part in listed.split(","))
-    if not all(members) or (found and not name):
+    parts = [part.strip() for part in listed.split(",")]
+    if not all(parts) or (found and not name):
         raise UserError(f"the model {word!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
+    members = tuple(path for part in parts for path in _expand(part))
     name = name or Path(members[0]).name or members[0]
     if set(name) & set("/\\\0"):
         raise UserError(f"the model's name {name!r} holds a slash: choose another.")
@@ -57,6 +59,15 @@ def _parse(word: str) -> Family:
             "kind a name of its own."
         )
     return Family(name, members, kinds.pop(), digests)
+
+
+def _expand(part: str) -> list[str]:
+    path = Path(part)
+    if not set(path.name) & set("*?"):
+        return [part]
+    if not (found := sorted(path.parent.glob(path.name))):
+        raise UserError(f"no path fits the pattern {part!r}: expected at least one model.")
+    return [str(each) for each in found]
 
 
 def digest_weights(model: str) -> str:

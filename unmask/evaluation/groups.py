@@ -15,6 +15,7 @@ class Group:
     means: dict[str, Interval]
     """A column that the group has no values for is left out."""
     rows: int
+    facts: int
 
 
 def estimate_groups(
@@ -43,5 +44,6 @@ def estimate_groups(
             )
             clusters = cluster(values, facts, seeds)
             means[column] = estimate_mean(clusters, column in shares, seed=seed)
-        found.append(Group(dict(zip(by, key, strict=True)), means, len(members)))
+        num_facts = len({row["fact"] for row in members})
+        found.append(Group(dict(zip(by, key, strict=True)), means, len(members), num_facts))
     return found

@@ -5,11 +5,12 @@ predict. Each answer is scored given its prompt, and alone: at the start of an o
 canvas, or behind an end token where the model is causal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unmask.evaluation.answers import Asked, score_answers
 from unmask.evaluation.chain import Chain, score_behind, score_chains
+from unmask.evaluation.groups import Group, estimate_groups
 from unmask.evaluation.questions import Split, choose_length, encode_facts, require_tokenizer
 from unmask.net.model import Model
 
@@ -50,6 +51,27 @@ def measure_surprise(
             "nll_later": sum(costs[1:]) / (len(costs) - 1) if len(costs) > 1 else None,
             "alone_per_token": sum(costs_alone) / len(costs),
         }
+
+
+def estimate_places(rows: Sequence[Mapping[str, Any]], most: int = 24) -> list[Group]:
+    """Mean cost of each token by its place in the answer, from 1; only where every fact has one.
+
+    `given` is the way of asking (same, reverse), or alone.
+    """
+    spread = [
+        {name: row[name] for name in ("model", "asked", "fact", "seed")}
+        | {"given": given, "place": place, "nll": cost}
+        for row in rows
+        for given, costs in ((row["trained"], row["nll"]), ("alone", row["nll_alone"]))
+        for place, cost in enumerate(costs[:most], start=1)
+    ]
+    groups = estimate_groups(spread, ("model", "asked", "given", "place"), ("nll",))
+    first = {_line(group): group.facts for group in groups if group.key["place"] == 1}
+    return [group for group in groups if group.facts == first[_line(group)]]
+
+
+def _line(group: Group) -> tuple[str, str, str]:
+    return group.key["model"], group.key["asked"], group.key["given"]
 
 
 def _score_alone(model: Model, answers: list[list[int]], length: int) -> list[list[float]]:
