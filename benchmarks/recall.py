@@ -33,7 +33,7 @@ from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Kind, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.sampling.loop import sample
+from unmask.sampling.texts import sample
 
 
 def make_model(

@@ -28,7 +28,7 @@ from unmask.evaluation.questions import (
 )
 from unmask.net.loading import load
 from unmask.net.model import Model
-from unmask.sampling.loop import sample
+from unmask.sampling.texts import sample
 
 if TYPE_CHECKING:
     import pyarrow
@@ -235,6 +235,7 @@ def _write(
             plan=settings.plan,
             order=settings.order,
             keep_states=False,
+            cache="exact",
         )
         rows = found.tokens.tolist()
         seconds = (time.perf_counter() - start) / len(batch)
