@@ -17,14 +17,22 @@ if TYPE_CHECKING:
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
     from unmask.sampling.loop import sample
+    from unmask.tracing.corruption import Mask, Mean, Noise, Replace
+    from unmask.tracing.grid import TraceGrid
+    from unmask.tracing.trace import trace
 
 __version__ = "0.1.0"
 
 _HOME_OF = {
     "Fact": "unmask.data.facts",
+    "Mask": "unmask.tracing.corruption",
+    "Mean": "unmask.tracing.corruption",
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
+    "Noise": "unmask.tracing.corruption",
+    "Replace": "unmask.tracing.corruption",
     "Tokenizer": "unmask.data.tokenizer",
+    "TraceGrid": "unmask.tracing.grid",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
     "load": "unmask.net.loading",
@@ -32,13 +40,19 @@ _HOME_OF = {
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.loop",
     "save": "unmask.net.loading",
+    "trace": "unmask.tracing.trace",
 }
 
 __all__ = [
     "Fact",
+    "Mask",
+    "Mean",
     "Model",
     "NetConfig",
+    "Noise",
+    "Replace",
     "Tokenizer",
+    "TraceGrid",
     "Transformer",
     "UserError",
     "__version__",
@@ -47,6 +61,7 @@ __all__ = [
     "read_facts",
     "sample",
     "save",
+    "trace",
 ]
 
 
