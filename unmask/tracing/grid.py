@@ -37,8 +37,8 @@ class Flow:
 class TraceGrid:
     """The restored metric of every cell, and what it stands between.
 
-    Log-probabilities are kept, on the CPU, so that any metric can be had of the same trace: `K` counts the
-    answer and, where one was given, its foil; `A` counts the answer's positions.
+    Log-probabilities are kept, on the CPU, so that any metric can be had of the same trace: `K`
+    counts the answer and, where one was given, its foil; `A` counts the answer's positions.
     """
 
     tokens: tuple[int, ...]
