@@ -10,7 +10,7 @@ layers; the cells that were run are compared with ours.
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def make_state(model: Model) -> tuple[Tensor, dict[int, int]]:
         return tokens[:LENGTH], {LENGTH: int(tokens[LENGTH])}
     answer = {at: int(tokens[at]) for at in range(PROMPT, PROMPT + NUM_ANSWERS)}
     tokens = tokens[:LENGTH]
-    tokens[PROMPT:] = model.mask_id
+    tokens[PROMPT:] = model.net.config.vocab_size - 1
     return tokens, answer
 
 
@@ -114,7 +114,7 @@ def time_call(call: Callable[[], object], device: torch.device) -> float:
 
 
 @contextmanager
-def watch_memory(device: torch.device) -> Iterator[Callable[[], int | None]]:
+def watch_memory(device: torch.device) -> Generator[Callable[[], int | None]]:
     """A function that tells the bytes held at worst inside the block, beyond those before it."""
     if device.type == "cuda":
         torch.cuda.synchronize()

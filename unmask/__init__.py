@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unmask.sampling.loop import sample
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
+    from unmask.tracing.steps import trace_steps
     from unmask.tracing.trace import trace
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _HOME_OF = {
     "sample": "unmask.sampling.loop",
     "save": "unmask.net.loading",
     "trace": "unmask.tracing.trace",
+    "trace_steps": "unmask.tracing.steps",
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "sample",
     "save",
     "trace",
+    "trace_steps",
 ]
 
 

@@ -206,7 +206,7 @@ def test_the_chain_rule_is_a_product_of_questions(model, state):
     both = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, joint="chain_rule")
     shown = [*tokens[:first], a, *tokens[first + 1 :]]
     bad = corrupt(model, tokens)
-    rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.places, bad.added)
+    rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.noisy, bad.added)
     one = trace(model, tokens, SUBJECT, {first: a}, PARTS, 3, bad)
     other = trace(model, shown, SUBJECT, {second: b}, PARTS, 3, rest)
     assert both.joint == "chain_rule"

@@ -7,22 +7,30 @@ Item = TypeVar("Item")
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """The items, with a bar that names the work, counts it and tells the time left."""
+    """The items, with a bar that names the work, counts it and tells its pace and the time left."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Pace(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.2g}/s")
 
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        Pace(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

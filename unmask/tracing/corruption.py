@@ -5,7 +5,7 @@ says what becomes of the tokens and of their embeddings. Networks see the result
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,12 +24,14 @@ class Corrupted:
     """A corrupted prompt: S rows of tokens, and what is done to their embeddings."""
 
     tokens: Int[Tensor, "S L"]
-    places: Int[Tensor, "P"]
-    """The corrupted positions."""
+    noisy: Int[Tensor, "P"] | None = None
+    """Positions whose embeddings get noise."""
     added: Float[Tensor, "S P D"] | None = None
-    """Noise on the embeddings, in float64."""
-    replaced: Float[Tensor, "D"] | None = None
-    """One vector in place of the embeddings."""
+    """That noise, in float64."""
+    blanked: Int[Tensor, "Q"] | None = None
+    """Positions whose embeddings become the mean of all embeddings."""
+    blank: Float[Tensor, "D"] | None = None
+    """That mean, in float64."""
 
     @property
     def samples(self) -> int:
@@ -40,15 +42,14 @@ class Corrupted:
 
         Rows behind them are left alone: guidance's second pass, which sees no prompt.
         """
-        if self.added is None and self.replaced is None:
+        if self.added is None and self.blank is None:
             return x
         x, rows = x.clone(), slice(0, self.samples)
-        if self.replaced is not None:
-            x[rows, self.places] = self.replaced.to(x)
+        if self.blank is not None:
+            x[rows, self.blanked] = self.blank.to(x)
         if self.added is not None:
             # In float64 and rounded once, as adding float64 noise to float32 in place does it.
-            noisy = x[rows, self.places].double() + self.added
-            x[rows, self.places] = noisy.to(x.dtype)
+            x[rows, self.noisy] = (x[rows, self.noisy].double() + self.added).to(x.dtype)
         return x
 
 
@@ -95,7 +96,7 @@ class Noise:
             sigma = measure_sigma(model, [[int(tokens[i]) for i in places]])
         drawn = self._draw(tokens, len(places), model.net.config.width).to(tokens.device)
         rows = tokens.expand(self.samples, -1)
-        return Corrupted(rows, _to_tensor(places, tokens), added=sigma * drawn)
+        return Corrupted(rows, _to_tensor(places, tokens), sigma * drawn)
 
     def _draw(self, tokens: Tensor, count: int, width: int) -> Float[Tensor, "S P D"]:
         """Numbers of mean 0 and deviation 1."""
@@ -123,9 +124,7 @@ class Mask:
                 f"the model {model.name} is {model.kind} and has no mask token to hide the subject "
                 "behind: use noise, the mean embedding or another subject."
             )
-        at = _to_tensor(places, tokens)
-        row = tokens.index_fill(0, at, model.mask_id)
-        return Corrupted(row[None], at)
+        return Corrupted(tokens[None].index_fill(1, _to_tensor(places, tokens), model.mask_id))
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,8 @@ class Mean:
         return "mean"
 
     def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
-        vector = model.net.embedding.weight[: model.net.config.logit_rows].double().mean(0)
-        return Corrupted(tokens[None], _to_tensor(places, tokens), replaced=vector)
+        at = _to_tensor(places, tokens)
+        return Corrupted(tokens[None], blanked=at, blank=_mean_embedding(model))
 
 
 @dataclass(frozen=True)
@@ -171,13 +170,27 @@ class Replace:
         at = _to_tensor(places, tokens)
         rows = tokens.repeat(len(chosen), 1)
         rows[:, at] = torch.tensor(chosen, dtype=tokens.dtype, device=tokens.device)
-        return Corrupted(rows, at)
+        return Corrupted(rows)
 
 
 def measure_sigma(model: Model, subjects: Sequence[Sequence[int]], times: float = 3.0) -> float:
     """`times` the standard deviation over all entries of the embeddings of the subjects' tokens."""
     ids = torch.tensor([token for ids in subjects for token in ids], device=model.device)
     return times * float(model.net.embedding(ids).float().std())
+
+
+def forget(model: Model, corrupted: Corrupted, places: Sequence[int]) -> Corrupted:
+    """The same with more positions hidden: by masks, or without a mask by the mean embedding."""
+    at = _to_tensor(places, corrupted.tokens)
+    if model.mask_id is not None:
+        return replace(corrupted, tokens=corrupted.tokens.index_fill(1, at, model.mask_id))
+    blanked = at if corrupted.blanked is None else torch.cat((corrupted.blanked, at))
+    return replace(corrupted, blanked=blanked, blank=_mean_embedding(model))
+
+
+def _mean_embedding(model: Model) -> Float[Tensor, "D"]:
+    """Of all tokens that can be said, so that the mask does not count."""
+    return model.net.embedding.weight[: model.net.config.logit_rows].double().mean(0)
 
 
 def _to_tensor(places: Sequence[int], like: Tensor) -> Tensor:

@@ -67,6 +67,10 @@ class TraceGrid:
     """The denoising step, counted from 1, whose state was traced."""
     run: str = "single"
     """`teacher_forced` or `free_running` for a step of a trajectory."""
+    committed: tuple[int, ...] = ()
+    """Positions of the answer that the state already shows."""
+    source: str = "subject"
+    """What was corrupted: the subject, the committed answer tokens, or both."""
     flow: Flow | None = None
 
     def values(
