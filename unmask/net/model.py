@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.config import SettingsError
+from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
@@ -119,3 +120,15 @@ class Model:
             return x[:, before]
         first = real.long().argmax(-1, keepdim=True)
         return x.take_along_dim(torch.maximum(before, first)[..., None], dim=1)
+
+    def row_of(self, position: int) -> int:
+        """The row of the unaligned stream that predicts a position: where it is read.
+
+        A causal network's row i - 1, Dream's as well (its first position keeps its own), and every
+        other network's row i.
+        """
+        if self.kind == "causal":
+            if position < 1:
+                raise UserError("an autoregressive model does not predict position 0: ask later.")
+            return position - 1
+        return max(position - 1, 0) if self.blueprint.shift else position

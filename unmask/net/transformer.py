@@ -117,10 +117,16 @@ class Transformer(nn.Module):
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
-        view = self._view(x, real, cache, sees)
+        view = self.view(x, real, cache, sees)
         for layer in range(start, stop):
             x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
         return x
+
+    def block(self, layer: int) -> Block:
+        """One layer, for those who run parts of it."""
+        block = self.layers[layer]
+        assert isinstance(block, Block)
+        return block
 
     def unembed(self, x: Float[Tensor, "B L D"], at: Tensor | None = None) -> Float[Tensor, "*n V"]:
         """Raw logits of the stream that leaves the last layer, only where they are wanted.
@@ -190,13 +196,14 @@ class Transformer(nn.Module):
         weight = self.embedding.weight
         return Snapshot(self.config, batch, length, weight.device, weight.dtype)
 
-    def _view(
+    def view(
         self,
         x: Tensor,
-        real: Real | None,
-        cache: Cache | Snapshot | None,
-        sees: Tensor | None,
+        real: Real | None = None,
+        cache: Cache | Snapshot | None = None,
+        sees: Bool[Tensor, "L L"] | None = None,
     ) -> View:
+        """What each position of the stream `x` sees, the same in every layer."""
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
         where, seen = _find_places(x, real, cache)

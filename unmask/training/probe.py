@@ -12,7 +12,7 @@ from unmask.net.model import Model
 from unmask.noise.gaussian import Gaussian
 from unmask.objectives.vectors import predict
 from unmask.sampling.ancestral import sample_ancestral, sample_gaussian
-from unmask.sampling.loop import sample
+from unmask.sampling.texts import sample
 from unmask.training.losses import GaussianLesson, make_lesson, make_process
 from unmask.training.recipe import Recipe
 
