@@ -36,7 +36,7 @@ def write_recall_page(
         parts += ["## Differences between models, points, paired by fact", _pairs(summary)]
     steps = summary.steps[-1]
     at = "" if steps is None else f", at {steps} steps"
-    parts += [f"## Other metrics{at}", _metrics(summary), f"BLEU: `{summary.bleu}`."]
+    parts += [f"## Other metrics{at}", _metrics(summary), _MEANINGS, f"BLEU: `{summary.bleu}`."]
     with replace_file(path) as draft:
         draft.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -55,6 +55,14 @@ def _describe(summary: Summary) -> str:
         "neither steps nor guidance: they are measured once and shown in every row. *shuffled*: "
         "the same texts held against other facts' answers."
     )
+
+
+_MEANINGS = (
+    "*log p*: of the true answer by the chain rule from left to right, without guidance. *rank*: "
+    "of the true answer among the answers of all facts of the split in the prompt's phrasing, by "
+    "log p for causal models and by the mean field (all of the answer masked) for masked ones. "
+    "*likelier than shuffled*: by log p, for the same prompt."
+)
 
 
 def _hits(summary: Summary, published: bool) -> str:
@@ -76,9 +84,10 @@ def _hits(summary: Summary, published: bool) -> str:
 
 
 def _best(summary: Summary) -> str:
-    """Each model's best step count on each split against the study's best."""
+    """Each diffusion model's best step count on each split against the study's best."""
     rows = []
-    for model in summary.models:
+    causal = {cell.model for cell in summary.cells if cell.kind == "causal"}
+    for model in (model for model in summary.models if model not in causal):
         cells: list[str] = []
         for split in summary.splits:
             found = [cell for steps in summary.steps if (cell := summary.find(model, split, steps))]
