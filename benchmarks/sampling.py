@@ -101,6 +101,8 @@ def compare_prompts(model: Model, num_prompts: int, num_plain: int, seconds: flo
         },
         device,
         seconds,
+        rounds=3,
+        warm_up=1,
     )
     each_plain, each_ours = found["plain"] / num_plain, found["ours"] / num_prompts
     outside = 1 - found["network"] / found["ours"]
@@ -148,7 +150,7 @@ def compare_causal(model: Model, rows: int, new: int, seconds: float) -> str:
         )
 
     equal = float((ours() == theirs()).all(-1).double().mean())
-    found = time_interleaved({"ours": ours, "transformers": theirs}, device, seconds)
+    found = time_interleaved({"ours": ours, "transformers": theirs}, device, seconds, 3, 1)
     table = format_table(
         ["way", "seconds", "tokens a second", "faster"],
         [
@@ -242,7 +244,7 @@ def main() -> None:
     parser.add_argument("--plain", type=int, default=2, help="prompts to take one at a time")
     parser.add_argument("--rows", type=int, default=8, help="rows of the long texts")
     parser.add_argument("--lengths", default="128,512,1024")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device, dtype = resolve_device(options.device), resolve_dtype(options.dtype)

@@ -169,6 +169,15 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
         )
 
 
+def test_causal_rows_of_different_lengths_fill_their_context(twin):
+    """Shorter prompts stand behind padding, which must not count as text."""
+    prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
+    together = sample(twin, prompts)
+    assert together.tokens.shape == (2, 32)
+    for i, prompt in enumerate(prompts):
+        assert torch.equal(together.tokens[i], sample(twin, [prompt]).tokens[0])
+
+
 def test_causal_decoding_stops_at_the_end_token():
     tokenizer = unmask.Tokenizer.train(["caves of Orsel"] * 9, 280)
     rows = tokenizer.vocab_size

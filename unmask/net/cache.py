@@ -18,12 +18,16 @@ class Cache:
         length: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        padding: int = 0,
     ):
+        """`padding` is room for columns in front of shorter rows: they take up no position."""
         if length > config.context:
             raise UserError(
                 f"a cache of {length} positions was asked for, but this network's context is "
                 f"{config.context}: ask for at most that many."
             )
+        self.padding = padding
+        length += padding
         shape = (config.layers, batch, config.kv, length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)

@@ -90,8 +90,8 @@ class Transformer(nn.Module):
     def _enter(
         self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None, t: Tensor | None
     ) -> Tensor:
-        past, length = (cache.length if isinstance(cache, Cache) else 0), x.shape[1]
-        check_length(self.config, past + length)
+        past = cache.length - cache.padding if isinstance(cache, Cache) else 0
+        check_length(self.config, past + x.shape[1])
         x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
             x = x + self.position(_find_places(x, real, cache)[0])
@@ -180,8 +180,11 @@ class Transformer(nn.Module):
         if self.config.tied:
             self.head.weight = self.embedding.weight
 
-    def new_cache(self, batch: int, length: int | None = None) -> Cache:
-        """An empty cache that fits this network's weights, as long as its context by default."""
+    def new_cache(self, batch: int, length: int | None = None, padding: int = 0) -> Cache:
+        """An empty cache that fits this network's weights, as long as its context by default.
+
+        `padding` is room for columns in front of shorter rows, which take up no position.
+        """
         if not self.config.causal:
             raise UserError(
                 "a cache was asked for a network that sees in both directions: the keys and values "
@@ -189,7 +192,7 @@ class Transformer(nn.Module):
             )
         weight = self.embedding.weight
         length = self.config.context if length is None else length
-        return Cache(self.config, batch, length, weight.device, weight.dtype)
+        return Cache(self.config, batch, length, weight.device, weight.dtype, padding)
 
     def new_snapshot(self, batch: int, length: int) -> Snapshot:
         """An empty snapshot of canvases of that length, for a network of either kind."""

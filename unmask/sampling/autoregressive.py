@@ -84,7 +84,9 @@ def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, s
     longest = max(map(len, prompts))
     tokens = torch.tensor([[filler] * (longest - len(row)) + list(row) for row in prompts])
     real = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in prompts])
-    cache = model.net.new_cache(len(prompts), min(longest + steps, model.net.config.context))
+    padding = longest - min(map(len, prompts))
+    room = min(longest + steps, model.net.config.context)
+    cache = model.net.new_cache(len(prompts), room, padding)
     tokens, real = tokens.to(model.device), real.to(model.device)
     last = torch.tensor([longest - 1], device=model.device)
     return model.net(tokens, None if bool(real.all()) else real, last, cache)[:, 0], cache

@@ -95,8 +95,7 @@ def _score_places(oracle: Oracle, canvas: Canvas, phrase: Int[Tensor, "n"]) -> F
     """log p of the phrase starting at each place, -inf where it does not fit."""
     open_ = ~canvas.fixed
     logp = oracle.ask(canvas.tokens, open_, 0.0)
-    each = torch.full((*open_.shape, len(phrase)), -torch.inf, dtype=logp.dtype)
-    each = each.to(logp.device)
+    each = logp.new_full((*open_.shape, len(phrase)), -torch.inf)
     each[open_] = logp[:, phrase]
     if len(phrase) > open_.shape[1]:
         return each.new_full((len(open_), 1), -torch.inf)

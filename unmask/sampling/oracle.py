@@ -79,7 +79,7 @@ class KeepingOracle(Oracle):
             before, was_open, _, known = self._seen
             changed = ((xt != before) | (open_ != was_open)).any(-1)
             moved = changed & open_.any(-1)
-            logp = torch.empty(int(open_.sum()), known.shape[1], dtype=known.dtype).to(known.device)
+            logp = known.new_empty(int(open_.sum()), known.shape[1])
             of_moved = moved[:, None].expand_as(open_)
             of_same = ~changed[:, None].expand_as(open_)
             logp[of_same[open_]] = known[of_same[was_open]]
