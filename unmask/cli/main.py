@@ -14,15 +14,15 @@ from unmask.cli import (
     knowns,
     models,
     nll,
+    order,
     perplexity,
     recall,
+    sample,
     study,
     toy,
     train,
 )
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+from unmask.cli.exits import INTERRUPTED
 
 app = typer.Typer(
     name="unmask",
@@ -35,6 +35,8 @@ app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
+app.command("sample")(sample.sample)
+app.command("order")(order.order)
 app.command("recall")(recall.recall)
 app.command("perplexity")(perplexity.perplexity)
 app.command("nll")(nll.nll)
