@@ -109,12 +109,13 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
         values["num_logits"] = rows - 1
     if recipe.kind == "gaussian":
         values |= {"time": True, "latent_width": LATENT_WIDTH}
-    config = build(NetConfig, values | recipe.network.changes, "network.changes")
-    if config.vocab_size < rows:
+    wanted = recipe.network.changes.get("vocab_size", rows)
+    if isinstance(wanted, int) and wanted < rows:
         raise UserError(
-            f"the network's vocabulary has {config.vocab_size} rows, but the tokenizer has {rows} "
-            "tokens: they do not belong together; leave network.changes.vocab_size out."
+            f"the network's vocabulary has {wanted} rows, but the tokenizer has {rows} tokens: "
+            "they do not belong together; leave network.changes.vocab_size out."
         )
+    config = build(NetConfig, values | recipe.network.changes, "network.changes")
     if config.context < recipe.data.context:
         raise UserError(
             f"rows of data.context={recipe.data.context} tokens do not fit the network's context "

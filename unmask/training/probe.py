@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -12,12 +13,10 @@ from unmask.net.model import Model
 from unmask.noise.gaussian import Gaussian
 from unmask.objectives.vectors import predict
 from unmask.sampling.ancestral import sample_ancestral, sample_gaussian
+from unmask.sampling.canvas import encode_prompt
 from unmask.sampling.loop import sample
 from unmask.training.losses import GaussianLesson, make_lesson, make_process
 from unmask.training.recipe import Recipe
-
-BATCH = 64
-
 
 def make_recall(
     corpus: Corpus, number: int, steps: int, length: int
@@ -42,13 +41,20 @@ def make_recall(
 def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> float:
     """The share of facts whose completion is in the greedy answer to the prompt."""
     hits = 0
-    for first in range(0, len(facts), BATCH):
-        some = facts[first : first + BATCH]
+    for some in _group_by_length(model, facts):
         prompts = [fact.prompt for fact in some]
         found = sample(model, prompts, steps, length=length, keep_states=False)
         for fact, text in zip(some, found.texts or [], strict=True):
             hits += fact.completion.strip().lower() in text[len(fact.prompt) :].lower()
     return hits / len(facts)
+
+
+def _group_by_length(model: Model, facts: Sequence[Fact]) -> list[list[Fact]]:
+    """Batches of prompts of one length each: no row waits for another, or pads the context away."""
+    groups: dict[int, list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault(len(encode_prompt(model, fact.prompt)), []).append(fact)
+    return list(groups.values())
 
 
 def choose_evenly(facts: Sequence[Fact], number: int) -> list[Fact]:
@@ -74,12 +80,13 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Callable[[Model, int]
         if recipe.kind in ("masked", "causal"):
             starts: Sequence[str | list[int]] = prompts or [_first_token(model)] * number
             warm = 0.0 if prompts else 1.0
-            found = sample(
-                model, starts, steps, length=length, temperature=warm, seed=step, keep_states=False
-            )
+            settings: dict[str, Any] = {"length": length, "temperature": warm, "seed": step}
+            found = [
+                sample(model, [start], steps, keep_states=False, **settings) for start in starts
+            ]
             if prompts:
-                return found.texts or []
-            return [_decode(model, row[1:]) for row in found.tokens.tolist()]
+                return [text for one in found for text in one.texts or []]
+            return [_decode(model, one.tokens[0, 1:].tolist()) for one in found]
         streams = RowStreams.make(step, number, model.device)
         lesson = make_lesson(recipe, model.blueprint)
         if isinstance(lesson, GaussianLesson):
