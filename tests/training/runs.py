@@ -1,12 +1,14 @@
 """Tiny recipes and runs for the tests of training."""
 
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from unmask.base.config import build
-from unmask.toy.examples import SOURCES
+from unmask.toy.examples import SOURCES as TOY
 from unmask.training.assembly import prepare_job
+from unmask.training.examples import read_examples
 from unmask.training.loop import Hooks, Outcome, train
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
@@ -31,6 +33,10 @@ def make_recipe(**changes: object) -> Recipe:
     for key, value in changes.items():
         values[key] = values.get(key, {}) | value if isinstance(value, dict) else value
     return build(Recipe, values, "test")
+
+
+# Data are read once for all tests.
+SOURCES = {"toy": cache(TOY["toy"]), "reversal": cache(read_examples)}
 
 
 def make_trainer(**changes: object) -> Trainer:

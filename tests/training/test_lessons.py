@@ -53,9 +53,7 @@ def test_masked_lesson_is_the_masked_loss():
     batch = trainer.job.examples.take(trainer.order.rows_at(5))
     lesson = trainer.job.lesson
     t = draw_times(RowStreams.make(0, 1), 8)
-    noised = noise_batch(
-        lesson.process, batch, t, RowStreams.make(1, 8), get_recipe("smdm")
-    )
+    noised = noise_batch(lesson.process, batch, t, RowStreams.make(1, 8), get_recipe("smdm"))
     given = lesson.prepare(batch, t, RowStreams.make(1, 8))
     expected = masked_loss(trainer.net, lesson.process, batch, noised)[0]
     assert share == 1 and torch.equal(lesson.loss(trainer.net, given), expected)
@@ -65,7 +63,7 @@ def test_causal_lesson_is_the_next_token_loss():
     trainer = make_trainer(kind="causal", objective={"filling": False})
     batch = trainer.job.examples.take(trainer.order.rows_at(0))
     expected = next_token_loss(trainer.net, batch, learn_filling=False)[0]
-    (given, _), = trainer.feed(0)
+    ((given, _),) = trainer.feed(0)
     assert torch.equal(trainer.learner(given), expected)
 
 
@@ -96,7 +94,9 @@ def test_response_only_leaves_prompts_alone():
 
 
 def test_dropped_prompts_are_hidden_whole():
-    trainer = make_trainer(objective={"response_only": True, "drop_prompt": 0.5}, batch={"rows": 64})
+    trainer = make_trainer(
+        objective={"response_only": True, "drop_prompt": 0.5}, batch={"rows": 64}
+    )
     clean = trainer.job.examples.take(trainer.order.rows_at(0))
     ((given, _),) = trainer.feed(0)
     hidden = (given.batch.tokens == trainer.job.model.mask_id) & clean.is_prompt()

@@ -1,5 +1,6 @@
 """Optimiser, rates, guards and the moving average, against their definitions."""
 
+import itertools
 import math
 
 import pytest
@@ -103,7 +104,7 @@ def test_rates():
     assert rates[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
     assert rates[10] == 1.0 and rates[-1] == pytest.approx(0.1)
     assert rates[10 + 89 // 2] == pytest.approx(0.55, abs=0.02)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     wsd = Schedule(name="wsd", warmup=10, floor=0.0, decay=0.2)
     rates = [rate_at(step, 100, wsd) for step in range(100)]
     assert rates[10:81] == [1.0] * 71 and rates[-1] == 0.0

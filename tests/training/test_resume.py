@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import unmask
 from tests.training.runs import CPU, make_trainer, run
@@ -18,7 +19,7 @@ from unmask.base.errors import UserError
 from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest, list_checkpoints, load_checkpoint
 from unmask.training.journal import read_journal
-from unmask.training.loop import Hooks
+from unmask.training.loop import Hooks, train
 
 KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
@@ -91,17 +92,13 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "take_step", fill_up)
     with pytest.raises(UserError, match="no space left on device; free some space"):
-        checkpoints_run(trainer, tmp_path / "full")
+        train(trainer, tmp_path / "full")
     monkeypatch.undo()
-    assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == ["step-00000004"]
+    assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == [
+        "step-00000004"
+    ]
     again, _ = run(tmp_path / "full", cadence={"checkpoint": 4})
     assert same_tensors(again.tensors(), never.tensors())
-
-
-def checkpoints_run(trainer, folder: Path) -> None:
-    from unmask.training.loop import train
-
-    train(trainer, folder)
 
 
 def test_a_checkpoint_of_another_recipe_does_not_fit(tmp_path):
@@ -134,14 +131,14 @@ def test_hooks_see_the_model_and_change_nothing(tmp_path):
 
 
 def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
-    from safetensors.torch import load_file
-
     trainer = make_trainer(guards={"patience": 3}, cadence={"checkpoint": 2})
     loss = trainer.job.lesson.loss
-    object.__setattr__(trainer.job.lesson, "loss", lambda net, given: loss(net, given) * float("nan"))
+    object.__setattr__(
+        trainer.job.lesson, "loss", lambda net, given: loss(net, given) * float("nan")
+    )
     before = {name: weight.clone() for name, weight in trainer.net.named_parameters()}
     with pytest.raises(UserError, match="3 steps in a row had gradients that are not numbers"):
-        checkpoints_run(trainer, tmp_path)
+        train(trainer, tmp_path)
     assert all(weight.equal(before[name]) for name, weight in trainer.net.named_parameters())
     batch = load_file(tmp_path / "bad-step-00000002.safetensors")
     assert batch["rows"].tolist() == trainer.order.rows_at(2)
@@ -152,10 +149,12 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "unmask", "train", *map(str, words)]
 
 
-SMALL = (
-    "data.facts=2 data.vocab=600 data.context=80 network.preset=tiny network.changes.layers=1 "
-    "batch.rows=4 cadence.log=1 cadence.checkpoint=1 cadence.facts=0 cadence.samples=0"
-).split()
+SMALL = [
+    "data={source: reversal, facts: 2, vocab: 600, context: 80}",
+    "network={preset: tiny, changes: {layers: 1}}",
+    "batch.rows=4",
+    "cadence={log: 1, checkpoint: 1, facts: 0, samples: 0}",
+]
 
 
 def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:

@@ -18,6 +18,7 @@ from unmask.sampling.loop import sample
 from unmask.training.losses import GaussianLesson, make_lesson, make_process
 from unmask.training.recipe import Recipe
 
+
 def make_recall(
     corpus: Corpus, number: int, steps: int, length: int
 ) -> Callable[[Model, int], dict[str, float]]:

@@ -140,7 +140,10 @@ class Trainer:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         with torch.device("meta"):
             plain = Transformer(self.net.config, seed=None)
-        held = {name: nn.Parameter(weight.detach().cpu()) for name, weight in weights.items()}
+        held = {
+            name: nn.Parameter(weight.detach().to("cpu", copy=True))
+            for name, weight in weights.items()
+        }
         plain.load_state_dict(held, assign=True)
         plain.tie_head()
         return plain.eval()
