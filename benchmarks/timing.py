@@ -11,19 +11,23 @@ import torch
 
 
 def time_interleaved(
-    contenders: dict[str, Callable[[], object]], device: torch.device, seconds: float
+    contenders: dict[str, Callable[[], object]],
+    device: torch.device,
+    seconds: float,
+    rounds: int = 7,
+    warm_up: int = 3,
 ) -> dict[str, float]:
     """Median seconds of a call of each contender; they alternate for about `seconds` in all.
 
-    Alternating spreads whatever else the machine does over all of them alike.
+    At least `rounds` of each count, after `warm_up` calls that do not. Alternating spreads whatever else the machine does over all of them alike.
     """
     for call in contenders.values():
-        for _ in range(3):
+        for _ in range(warm_up):
             call()
     times: dict[str, list[float]] = {name: [] for name in contenders}
     end = time.perf_counter() + seconds
     names = list(contenders)
-    while time.perf_counter() < end or len(times[names[0]]) < 7:
+    while time.perf_counter() < end or len(times[names[0]]) < rounds:
         for name in names:
             times[name].append(_time_once(contenders[name], device))
         names.append(names.pop(0))  # nobody always follows the same neighbour

@@ -16,37 +16,60 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
-    from unmask.sampling.loop import sample
+    from unmask.sampling.texts import infill, sample
+    from unmask.sampling.trajectory import Trajectory
+    from unmask.tracing.corruption import Mask, Mean, Noise, Replace
+    from unmask.tracing.grid import TraceGrid
+    from unmask.tracing.steps import trace_steps
+    from unmask.tracing.trace import trace
 
 __version__ = "0.1.0"
 
 _HOME_OF = {
     "Fact": "unmask.data.facts",
+    "Mask": "unmask.tracing.corruption",
+    "Mean": "unmask.tracing.corruption",
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
+    "Noise": "unmask.tracing.corruption",
+    "Replace": "unmask.tracing.corruption",
     "Tokenizer": "unmask.data.tokenizer",
+    "Trajectory": "unmask.sampling.trajectory",
+    "TraceGrid": "unmask.tracing.grid",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
+    "infill": "unmask.sampling.texts",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
-    "sample": "unmask.sampling.loop",
+    "sample": "unmask.sampling.texts",
     "save": "unmask.net.loading",
+    "trace": "unmask.tracing.trace",
+    "trace_steps": "unmask.tracing.steps",
 }
 
 __all__ = [
     "Fact",
+    "Mask",
+    "Mean",
     "Model",
     "NetConfig",
+    "Noise",
+    "Replace",
     "Tokenizer",
+    "TraceGrid",
+    "Trajectory",
     "Transformer",
     "UserError",
     "__version__",
+    "infill",
     "load",
     "preset",
     "read_facts",
     "sample",
     "save",
+    "trace",
+    "trace_steps",
 ]
 
 

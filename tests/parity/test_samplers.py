@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from unmask.sampling.loop import sample
+from unmask.sampling.texts import sample
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
 from unmask.sampling.guess import Guess
-from unmask.sampling.loop import sample
 from unmask.sampling.orders import ORDERS, choose_first
-from unmask.sampling.plans import PLANS, get_plan
+from unmask.sampling.plans import PLANS, Stage, get_plan
+from unmask.sampling.texts import sample
+from unmask.sampling.times import Times
 
 V = 40
 
@@ -24,8 +25,14 @@ def model() -> Model:
 
 def run_plan(name: str, masks: int, steps: int) -> list[int]:
     left, counts = torch.tensor([masks]), []
+    streams = RowStreams.make(0, 1)
     for step in range(1, steps + 1):
-        count = get_plan(name)(left, torch.tensor([masks]), step, steps)
+        open_ = (torch.arange(masks) < left)[None]
+        p = torch.full((int(left), 3), 1 / 3, dtype=torch.float64)
+        guess = Guess(open_, p.log(), p.argmax(-1))
+        times, start = Times.at(step, steps), torch.tensor([masks])
+        stage = Stage(left, start, step, steps, guess, times, 0.0, streams)
+        count = get_plan(name).count(stage)
         counts.append(int(count))
         left = left - count
     return counts
@@ -36,10 +43,11 @@ def test_plans_as_their_peers_have_them():
     assert run_plan("smdm", 32, 32) == [0, *[1] * 30, 2]
     assert run_plan("llada", 10, 4) == [3, 3, 2, 2]
     assert run_plan("linear", 10, 4) == [3, 2, 3, 2]
-    assert run_plan("one", 3, 5) == [1, 1, 1, 0, 0]
+    assert run_plan("one", 3, 5) == run_plan("threshold", 3, 5) == [1, 1, 1, 0, 0]
+    assert run_plan("threshold=0.3", 3, 5) == [3, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "one"])
+@pytest.mark.parametrize("name", [name for name in PLANS if not get_plan(name).paces_itself])
 @pytest.mark.parametrize("steps", [1, 3, 16, 40])
 def test_plans_fill_everything(name, steps):
     counts = run_plan(name, 23, steps)
@@ -124,7 +132,7 @@ def test_bad_input(model, settings, said):
 
 def test_not_a_number(model):
     with model.net.patch({"logits": lambda x: x * torch.nan}):
-        with pytest.raises(UserError, match="logits are not numbers"):
+        with pytest.raises(UserError, match="logits are not numbers at step 1"):
             sample(model, [[1]])
 
 
@@ -159,6 +167,15 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
         torch.testing.assert_close(
             together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
         )
+
+
+def test_causal_rows_of_different_lengths_fill_their_context(twin):
+    """Shorter prompts stand behind padding, which must not count as text."""
+    prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
+    together = sample(twin, prompts)
+    assert together.tokens.shape == (2, 32)
+    for i, prompt in enumerate(prompts):
+        assert torch.equal(together.tokens[i], sample(twin, [prompt]).tokens[0])
 
 
 def test_causal_decoding_stops_at_the_end_token():

@@ -1,5 +1,6 @@
 """One `device` setting for CPU, CUDA and MPS, and the number formats by name."""
 
+import platform
 from pathlib import Path
 
 import torch
@@ -49,12 +50,25 @@ def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device, in bytes; None where the system does not tell."""
+    """Memory that is free on a device, in bytes; None where the system does not tell.
+
+    On CUDA what torch holds in reserve counts as free.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+def describe_device(device: torch.device) -> str:
+    """The chip and the version of torch, for the record of a measurement."""
+    chip = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        chip = torch.cuda.get_device_name(device)
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    return f"{chip}{threads}, torch {torch.__version__}"

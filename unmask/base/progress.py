@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """The items, with a bar that names the work, counts it and tells the time left."""
+    """The items, with a bar that names the work, counts it and tells its pace and the time left."""
     with _make_bar() as bar:
         yield from bar.track(items, description=what, total=total)
 
@@ -34,16 +34,24 @@ def _make_bar() -> "Progress":
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Pace(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.2g}/s")
 
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        Pace(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

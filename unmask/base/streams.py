@@ -46,6 +46,10 @@ class RowStreams:
     def rows(self) -> int:
         return len(self.keys)
 
+    def seek(self, place: int) -> None:
+        """Go to a place of all streams, wherever they are."""
+        self.drawn = place
+
     def uniform(self, *shape: int) -> Float[Tensor, "B *shape"]:
         """Numbers strictly between 0 and 1, in float64."""
         count = math.prod(shape)

@@ -58,7 +58,7 @@ class Parts:
     def has(self, key: str) -> bool:
         return self._path(key).is_file()
 
-    def write(self, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, key: str, rows: "Sequence[Mapping[str, Any]] | pyarrow.Table") -> None:
         write_table(self._path(key), rows, self.schema)
 
     def gather(self, keys: Iterable[str]) -> "pyarrow.Table":

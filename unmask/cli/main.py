@@ -7,7 +7,19 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, models, study, toy, train
+from unmask.cli import (
+    data,
+    factorization,
+    info,
+    knowns,
+    models,
+    nll,
+    perplexity,
+    recall,
+    study,
+    toy,
+    train,
+)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -23,6 +35,11 @@ app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
+app.command("recall")(recall.recall)
+app.command("perplexity")(perplexity.perplexity)
+app.command("nll")(nll.nll)
+app.command("factorization")(factorization.factorization)
+app.command("knowns")(knowns.knowns)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)

@@ -72,8 +72,7 @@ def _run(console, recipe, folder: Path, resumed: bool, device: str, minutes: flo
         cadence, corpus = recipe.cadence, job.examples.corpus
         evaluate = None
         if corpus is not None and cadence.facts and recipe.kind in ("masked", "causal"):
-            context, steps = recipe.data.context, cadence.sampling_steps
-            evaluate = make_recall(corpus, cadence.facts, steps, context)
+            evaluate = make_recall(corpus, recipe)
         with watch(folder.name) if world.leads else nullcontext(_say_nothing) as tell:
             hooks = Hooks(evaluate, make_sampler(recipe, corpus), tell)
             outcome = train(trainer, folder, hooks, minutes)

@@ -10,6 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.base.errors import UserError
 from unmask.base.files import read_json_object, replace_file, write_json
+from unmask.data.chat import ChatTemplate, read_chat_template
 
 MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
 
@@ -52,10 +53,17 @@ class Tokenizer:
     """A `tokenizers` tokenizer that knows its special ids; `mask_id` is None for causal models."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, mask_id: int | None, pad_id: int, end_id: int
+        self,
+        backend: tokenizers.Tokenizer,
+        mask_id: int | None,
+        pad_id: int,
+        end_id: int,
+        chat: ChatTemplate | None = None,
     ):
         self.backend = backend
         self.mask_id, self.pad_id, self.end_id = mask_id, pad_id, end_id
+        self.chat = chat
+        """How this tokenizer's model was taught to hold a conversation, if it was."""
 
     @classmethod
     def load(
@@ -142,7 +150,7 @@ class Tokenizer:
                 f"{', '.join(_KNOWN['mask'])}): name it with mask=… (its text or id), "
                 "or give mask=None for a causal model."
             )
-        return cls(backend, mask_id, pad_id, end_id)
+        return cls(backend, mask_id, pad_id, end_id, read_chat_template(file.parent))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
@@ -228,6 +236,8 @@ class Tokenizer:
         texts = {role: self.backend.id_to_token(i) for role, i in ids.items() if i is not None}
         # A mask id past the vocabulary (SMDM's) has no text; the model's own settings keep it.
         named = {_FIELDS[role]: text for role, text in texts.items() if text is not None}
+        if self.chat is not None:
+            named |= self.chat.to_settings()
         write_json(folder / "tokenizer_config.json", named)
 
 

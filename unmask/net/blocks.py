@@ -48,20 +48,38 @@ class Attention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B L D"], view: View) -> Float[Tensor, "B L H d"]:
         """Each head's mixture of values, before the out projection."""
-        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=2)
-        if view.cos is not None and view.sin is not None:
-            queries_keys = rotate(queries_keys, view.cos, view.sin)
-        queries, keys = queries_keys.transpose(1, 2).split((self.heads, self.kv), dim=1)
-        values = values.transpose(1, 2)
+        queries, keys, values = self.project(x, view.cos, view.sin)
         if view.cache is not None:
-            keys, values = view.cache.extend(self.layer, keys, values)
+            new = (keys.transpose(1, 2), values.transpose(1, 2))
+            keys, values = (all_.transpose(1, 2) for all_ in view.cache.extend(self.layer, *new))
+        return self.mix(queries, keys, values, view.mask, view.is_causal)
+
+    def project(
+        self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
+        """Queries, keys and values of the normalised stream, turned by their positions' angles."""
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
+        queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=-2)
+        if cos is not None and sin is not None:
+            queries_keys = rotate(queries_keys, cos, sin)
+        queries, keys = queries_keys.split((self.heads, self.kv), dim=-2)
+        return queries, keys, values
+
+    def mix(
+        self,
+        queries: Float[Tensor, "B n H d"],
+        keys: Float[Tensor, "B N h d"],
+        values: Float[Tensor, "B N h d"],
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B n H d"]:
+        """Each head's mixture of values."""
         z = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=view.mask,
-            is_causal=view.is_causal,
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            attn_mask=mask,
+            is_causal=is_causal,
             enable_gqa=self.kv != self.heads,
         )
         return z.transpose(1, 2)
@@ -112,6 +130,10 @@ class Block(nn.Module):
         key = tap("mlp_key", self.mlp(h))
         x = x + tap("mlp_out", self.mlp.down(key))
         return tap("resid_out", x)
+
+    def feed(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        """What the MLP adds to the stream, for those who run a block in parts."""
+        return self.mlp.down(self.mlp(self.mlp_norm(x)))
 
 
 @torch.no_grad()

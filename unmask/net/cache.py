@@ -1,7 +1,7 @@
 """Keys and values of positions that already ran, so that they are not run again."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -18,12 +18,16 @@ class Cache:
         length: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        padding: int = 0,
     ):
+        """`padding` is room for columns in front of shorter rows: they take up no position."""
         if length > config.context:
             raise UserError(
                 f"a cache of {length} positions was asked for, but this network's context is "
                 f"{config.context}: ask for at most that many."
             )
+        self.padding = padding
+        length += padding
         shape = (config.layers, batch, config.kv, length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
@@ -65,3 +69,45 @@ class Cache:
             raise UserError(
                 f"a batch of {rows} rows met a cache for {len(self.real)}: make one of that size."
             )
+
+
+class Snapshot:
+    """Keys and values of whole canvases as one pass left them, in every layer.
+
+    The first pass fills it; after `move_to` a pass runs some places only, replaces what they left
+    and sees the others as they were. In a network that sees in both directions that is an
+    approximation: the others would have changed, too.
+    """
+
+    def __init__(
+        self, config: NetConfig, batch: int, length: int, device: torch.device, dtype: torch.dtype
+    ):
+        shape = (config.layers, batch, config.kv, length, config.head_dim)
+        self.keys = torch.empty(shape, device=device, dtype=dtype)
+        self.values = torch.empty(shape, device=device, dtype=dtype)
+        self.places: Int[Tensor, "B A"] | None = None
+        """Where the tokens of a pass stand; None: everywhere."""
+
+    def __len__(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def room(self) -> int:
+        return self.keys.shape[3]
+
+    def move_to(self, places: Int[Tensor, "B A"]) -> "Snapshot":
+        """Itself, the tokens of the next pass standing at these places; one may be named twice."""
+        self.places = places
+        return self
+
+    def extend(
+        self, layer: int, keys: Float[Tensor, "B h n d"], values: Float[Tensor, "B h n d"]
+    ) -> tuple[Float[Tensor, "B h N d"], Float[Tensor, "B h N d"]]:
+        """All keys and values of one layer, the new ones in their places."""
+        if self.places is None:
+            self.keys[layer], self.values[layer] = keys, values
+            return keys, values
+        index = self.places[:, None, :, None].expand_as(keys)
+        self.keys[layer].scatter_(2, index, keys)
+        self.values[layer].scatter_(2, index, values)
+        return self.keys[layer], self.values[layer]

@@ -1,7 +1,7 @@
 """A Model: a network with its tokenizer, its mask and the meaning of its logits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -9,9 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.config import SettingsError
+from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer
+from unmask.noise.gaussian import Gaussian
+from unmask.noise.process import Process
+from unmask.noise.settings import NoiseConfig, make_gaussian, make_process
 
 Kind = Literal["masked", "uniform", "hybrid", "gaussian", "causal"]
 """The process that a model was trained for; causal is the autoregressive twin."""
@@ -26,6 +31,8 @@ class Blueprint:
     mask_id: int | None = None
     shift: bool = False
     """Dream's habit: the network's row i predicts position i + 1, though it sees everything."""
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    """What the process of its kind needs to be undone; causal models have none."""
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -68,20 +75,36 @@ class Model:
     def device(self) -> torch.device:
         return self.net.embedding.weight.device
 
+    def make_process(self) -> Process:
+        """The noise on tokens that this model undoes."""
+        config = self.net.config
+        return make_process(self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
+
+    def make_gaussian(self) -> Gaussian:
+        """The same for noise on token vectors, which are the network's own."""
+        return make_gaussian(self.blueprint.noise, self.net.latents.table().detach().float())
+
     def logits(
         self,
         tokens: Int[Tensor, "B L"],
         real: Bool[Tensor, "B L"] | None = None,
         at: Tensor | None = None,
+        t: Float[Tensor, "B"] | None = None,
+        snapshot: Snapshot | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits whose row i predicts position i, or position i + 1 for a causal model.
 
-        `at` chooses rows as in `Transformer.unembed`. What is given is moved to the model's device.
+        `at` chooses rows as in `Transformer.unembed`; `t` is for networks that are told the time.
+        With a `snapshot` the tokens may be some places of its canvas, in order and without gaps;
+        `real` is then the whole canvas', which starts at its first place. What is given is moved
+        to the model's device.
         """
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        x = self.net.run_layers(self.net.embed(tokens, real), real=real)
-        return self.net.unembed(self.align(x, real), at)
+        x = self.net.embed(tokens, real, snapshot, t)
+        x = self.net.run_layers(x, real=real, cache=snapshot)
+        in_part = snapshot is not None and snapshot.places is not None
+        return self.net.unembed(self.align(x, None if in_part else real), at)
 
     def align(
         self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None
@@ -97,3 +120,15 @@ class Model:
             return x[:, before]
         first = real.long().argmax(-1, keepdim=True)
         return x.take_along_dim(torch.maximum(before, first)[..., None], dim=1)
+
+    def row_of(self, position: int) -> int:
+        """The row of the unaligned stream that predicts a position: where it is read.
+
+        A causal network's row i - 1, Dream's as well (its first position keeps its own), and every
+        other network's row i.
+        """
+        if self.kind == "causal":
+            if position < 1:
+                raise UserError("an autoregressive model does not predict position 0: ask later.")
+            return position - 1
+        return max(position - 1, 0) if self.blueprint.shift else position

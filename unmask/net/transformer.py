@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.net.blocks import Block, Embedding, Linear, initialise, make_norm
-from unmask.net.cache import Cache
+from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.rotary import RotaryTables
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         self,
         tokens: Tokens,
         real: Real | None = None,
-        cache: Cache | None = None,
+        cache: Cache | Snapshot | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
@@ -87,13 +87,14 @@ class Transformer(nn.Module):
         """The same for noised token vectors, with the last guess at the clean ones as a hint."""
         return self._enter(self.latents(z, hint), real, None, t)
 
-    def _enter(self, x: Tensor, real: Real | None, cache: Cache | None, t: Tensor | None) -> Tensor:
-        past, length = (cache.length if cache is not None else 0), x.shape[1]
-        check_length(self.config, past + length)
+    def _enter(
+        self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None, t: Tensor | None
+    ) -> Tensor:
+        past = cache.length - cache.padding if isinstance(cache, Cache) else 0
+        check_length(self.config, past + x.shape[1])
         x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
-            seen = cache.begin(length, real) if cache is not None else real
-            x = x + self.position(place(seen, length, past, x.device))
+            x = x + self.position(_find_places(x, real, cache)[0])
         if self.config.time:
             assert t is not None, "this network is told the time: pass t"
             x = x + self.time(t)
@@ -105,20 +106,27 @@ class Transformer(nn.Module):
         start: int = 0,
         stop: int | None = None,
         real: Real | None = None,
-        cache: Cache | None = None,
+        cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
-        A `cache` is written to, but only `forward` counts its new positions as filled. `sees`
-        narrows attention further: True where a position (first) may see another (second).
+        A `cache` is written to, but only `forward` counts its new positions as filled. With a
+        snapshot `real` is that of its whole canvas. `sees` narrows attention further: True where
+        a position (first) may see another (second).
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
-        view = self._view(x, real, cache, sees)
+        view = self.view(x, real, cache, sees)
         for layer in range(start, stop):
             x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
         return x
+
+    def block(self, layer: int) -> Block:
+        """One layer, for those who run parts of it."""
+        block = self.layers[layer]
+        assert isinstance(block, Block)
+        return block
 
     def unembed(self, x: Float[Tensor, "B L D"], at: Tensor | None = None) -> Float[Tensor, "*n V"]:
         """Raw logits of the stream that leaves the last layer, only where they are wanted.
@@ -172,8 +180,11 @@ class Transformer(nn.Module):
         if self.config.tied:
             self.head.weight = self.embedding.weight
 
-    def new_cache(self, batch: int, length: int | None = None) -> Cache:
-        """An empty cache that fits this network's weights, as long as its context by default."""
+    def new_cache(self, batch: int, length: int | None = None, padding: int = 0) -> Cache:
+        """An empty cache that fits this network's weights, as long as its context by default.
+
+        `padding` is room for columns in front of shorter rows, which take up no position.
+        """
         if not self.config.causal:
             raise UserError(
                 "a cache was asked for a network that sees in both directions: the keys and values "
@@ -181,12 +192,24 @@ class Transformer(nn.Module):
             )
         weight = self.embedding.weight
         length = self.config.context if length is None else length
-        return Cache(self.config, batch, length, weight.device, weight.dtype)
+        return Cache(self.config, batch, length, weight.device, weight.dtype, padding)
 
-    def _view(self, x: Tensor, real: Real | None, cache: Cache | None, sees: Tensor | None) -> View:
+    def new_snapshot(self, batch: int, length: int) -> Snapshot:
+        """An empty snapshot of canvases of that length, for a network of either kind."""
+        weight = self.embedding.weight
+        return Snapshot(self.config, batch, length, weight.device, weight.dtype)
+
+    def view(
+        self,
+        x: Tensor,
+        real: Real | None = None,
+        cache: Cache | Snapshot | None = None,
+        sees: Bool[Tensor, "L L"] | None = None,
+    ) -> View:
+        """What each position of the stream `x` sees, the same in every layer."""
         config, length = self.config, x.shape[1]
-        past = cache.length if cache is not None else 0
-        seen = cache.begin(length, real) if cache is not None else real
+        past = cache.length if isinstance(cache, Cache) else 0
+        where, seen = _find_places(x, real, cache)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"
@@ -196,13 +219,28 @@ class Transformer(nn.Module):
         kind = x.device.type
         autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype
-        tables = self._rotary.get(past + length, x.device, dtype)
-        if seen is None:
+        longest = cache.room if isinstance(cache, Snapshot) else past + length
+        tables = self._rotary.get(longest, x.device, dtype)
+        if where.ndim == 1:
             cos, sin = (table[past : past + length, None] for table in tables)
         else:
-            where = place(seen, length, past, x.device)
             cos, sin = (table[where].unsqueeze(2) for table in tables)
         return View(cos, sin, mask, is_causal, cache)
+
+
+def _find_places(
+    x: Tensor, real: Real | None, cache: Cache | Snapshot | None
+) -> tuple[Int[Tensor, "*B L"], Real | None]:
+    """The positions of the tokens in `x`, and which of all that they see are real."""
+    length = x.shape[1]
+    if isinstance(cache, Cache):
+        seen = cache.begin(length, real)
+        return place(seen, length, cache.length, x.device), seen
+    if isinstance(cache, Snapshot) and cache.places is not None:
+        if real is None:
+            return cache.places, None
+        return place(real, cache.room, 0, x.device).gather(1, cache.places), real
+    return place(real, length, 0, x.device), real
 
 
 def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Tensor, "N D"]:

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.net.cache import Cache
+from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 
 
@@ -20,7 +20,7 @@ class View:
     mask: Bool[Tensor, "*B 1 L N"] | None = None
     """True where a query may attend to a key; None: to all, or to all earlier ones."""
     is_causal: bool = False
-    cache: Cache | None = None
+    cache: Cache | Snapshot | None = None
 
 
 def check_length(config: NetConfig, length: int) -> None:

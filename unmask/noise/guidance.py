@@ -5,6 +5,7 @@ noise the network's logits are mixed (`mix`, before anything else is made of the
 hybrid noise the log posteriors (Schiff et al. 2024).
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,7 +17,7 @@ def mix(
     conditional: Float[Tensor, "*S V"], unconditional: Float[Tensor, "*S V"], guidance: float
 ) -> Float[Tensor, "*S V"]:
     """The conditional prediction moved `guidance` times further away from the unconditional one."""
-    return unconditional + (guidance + 1) * (conditional - unconditional)
+    return torch.lerp(unconditional, conditional, guidance + 1)
 
 
 def guide_posterior(

@@ -9,9 +9,18 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.net.model import Model
 from unmask.noise.gaussian import Gaussian
+from unmask.noise.guidance import guide_posterior
 from unmask.noise.process import Process
 from unmask.noise.schedules import check_closed
+from unmask.sampling.canvas import Canvas
+from unmask.sampling.constraints import Constraints
+from unmask.sampling.guess import find_entropy
+from unmask.sampling.loop import Strategy
+from unmask.sampling.strength import set_course
+from unmask.sampling.trajectory import Record, Trajectory, Watch
+from unmask.sampling.values import invert
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """(x_t [B, L], t [B]) to logits [B, L, V]."""
@@ -54,9 +63,121 @@ def sample_gaussian(
     return process.nearest(zt)
 
 
+@torch.inference_mode()
+def walk_back(
+    model: Model,
+    canvas: Canvas,
+    strategy: Strategy,
+    streams: RowStreams,
+    constraints: Constraints,
+    keep_states: bool = True,
+    watch: Watch | None = None,
+) -> Trajectory:
+    """Canvases whose open positions a uniform, hybrid or gaussian model un-noises.
+
+    Given tokens stay clean at all times. A token counts as committed at the step that changed it
+    last, with the probability that this step gave it.
+    """
+    walk = _walk_vectors if model.kind == "gaussian" else _walk_tokens
+    return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
+
+
+def _walk_tokens(
+    model: Model,
+    canvas: Canvas,
+    strategy: Strategy,
+    streams: RowStreams,
+    constraints: Constraints,
+    keep_states: bool,
+    watch: Watch | None,
+) -> Trajectory:
+    process, forbidden = model.make_process(), constraints.find_forbidden(model)
+    length, times = canvas.tokens.shape[1], _times(strategy.steps, streams)
+    course = set_course(strategy.guidance, strategy.steps)
+    noise = process.prior(length, streams)
+    xt = torch.where(canvas.fixed, canvas.tokens, noise)
+    record, calls = Record(model, xt, canvas.real, keep_states, watch), 0
+
+    def predict(tokens: Tensor, step: int) -> Tensor:
+        t = times[step - 1][0][:, 0] if model.net.config.time else None
+        logits = model.logits(tokens, canvas.real, t=t).double()
+        if forbidden is not None:
+            logits[..., forbidden] = -torch.inf
+        return strategy.values.at(step, strategy.steps).sharpen(process.predict(logits))
+
+    for step, (t, s) in enumerate(times, 1):
+        streams.seek(step * streams.pace)
+        strength = course[step - 1]
+        logp = predict(xt, step)
+        without = logp
+        if strength:
+            # What the process itself knows of a prompt that is not there: noise.
+            without = predict(torch.where(canvas.prompt, noise, xt), step)
+        calls += 1 + bool(strength)
+        back = guide_posterior(process, logp, without, strength, xt, t, s)
+        xs = torch.where(canvas.fixed, xt, invert(back, streams.uniform(length)))
+        moved = xs != xt
+        chance = back.gather(-1, xs[..., None])[..., 0].exp()
+        _check_numbers(chance, step)
+        record.write(moved, xs, chance, find_entropy(logp[moved]))
+        record.end_step(calls)
+        xt = xs
+    return record.finish(calls)
+
+
+def _walk_vectors(
+    model: Model,
+    canvas: Canvas,
+    strategy: Strategy,
+    streams: RowStreams,
+    constraints: Constraints,
+    keep_states: bool,
+    watch: Watch | None,
+) -> Trajectory:
+    if any(set_course(strategy.guidance, strategy.steps)):
+        raise UserError("guidance of gaussian models is not known here: use guidance 0.")
+    process, forbidden = model.make_gaussian(), constraints.find_forbidden(model)
+    length, width = canvas.tokens.shape[1], process.table.shape[1]
+    fixed = canvas.fixed[..., None]
+    given = process.table[canvas.tokens.clamp(max=len(process.table) - 1)]
+    zt, hint = torch.where(fixed, given, process.prior(length, streams)), None
+    record = Record(
+        model,
+        torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
+        canvas.real,
+        keep_states,
+        watch,
+    )
+    for step, (t, s) in enumerate(_times(strategy.steps, streams), 1):
+        streams.seek(step * streams.pace * width)
+        x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
+        logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
+        if forbidden is not None:
+            logits[..., forbidden] = -torch.inf
+        logp = strategy.values.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
+        hint = process.denoise(logp)
+        mean, deviation = process.posterior(logp.float(), zt, t, s, False)
+        z = mean + deviation * streams.normal(length, width).to(mean.dtype)
+        zt = torch.where(fixed, given, z.to(given.dtype))
+        xs = torch.where(canvas.fixed, record.tokens, process.nearest(zt))
+        chance = logp.gather(-1, xs.clamp(max=logp.shape[-1] - 1)[..., None])[..., 0].exp()
+        _check_numbers(chance, step)
+        moved = xs != record.tokens
+        record.write(moved, xs, chance, find_entropy(logp[moved]))
+        record.end_step(step)
+    return record.finish(strategy.steps)
+
+
 def draw(logp: Float[Tensor, "B L N"], streams: RowStreams) -> Int[Tensor, "B L"]:
-    """One value a position, by the Gumbel trick in float64."""
-    return (logp.double() + streams.gumbel(*logp.shape[1:])).argmax(-1)
+    """One value a position."""
+    return invert(logp, streams.uniform(logp.shape[1]))
+
+
+def _check_numbers(chance: Tensor, step: int) -> None:
+    if chance.isnan().any():
+        raise UserError(
+            f"the network's logits are not numbers at step {step}: its weights are off."
+        )
 
 
 def _times(steps: int, streams: RowStreams) -> list[tuple[Tensor, Tensor]]:

@@ -1,5 +1,7 @@
 """Canvases: prompts, fixed tokens and masks laid out as rows of one length."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 
 Prompt = str | Sequence[int]
@@ -16,23 +19,44 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True)
 class Canvas:
-    """What sampling starts from: tokens, some of them masks, and which of them must stay."""
+    """What sampling starts from: tokens, some of them masks, and which of them must stay.
+
+    Rows start at their first place; shorter ones end early.
+    """
 
     tokens: Int[Tensor, "B L"]
     fixed: Bool[Tensor, "B L"]
-    """True where a token was given; the rest is the sampler's."""
-    prompt_length: Int[Tensor, "B"]
-    """Given tokens at the start of each row: what guidance hides in its second pass."""
+    """True where a token was given, and behind a row's end; the rest is the sampler's."""
+    prompt: Bool[Tensor, "B L"]
+    """What guidance hides in its second pass."""
+    start: Int[Tensor, "B"]
+    """Where writing starts: blocks are counted from here."""
     real: Bool[Tensor, "B L"] | None = None
     """False behind rows that are shorter than the longest; None where all are as long."""
 
-    @property
-    def is_prompt(self) -> Bool[Tensor, "B L"]:
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return places < self.prompt_length[:, None]
+    def pick(self, rows: Int[Tensor, "n"]) -> "Canvas":
+        """Some of the rows."""
+        real = None if self.real is None else self.real[rows]
+        return Canvas(
+            self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real
+        )
+
+    def name_rows(self, mask_id: int) -> list[tuple[int, ...]]:
+        """What each row was given, masks at its end left out: the name of its random stream.
+
+        A prompt and the same prompt with masks written behind it are the same row.
+        """
+        names = []
+        kept = self.fixed if self.real is None else self.fixed & self.real
+        for row, fixed in zip(self.tokens.tolist(), kept.tolist(), strict=True):
+            given = [token if keep else mask_id for token, keep in zip(row, fixed, strict=True)]
+            while given and given[-1] == mask_id:
+                given.pop()
+            names.append(tuple(given))
+        return names
 
 
-def encode_prompt(model: Model, prompt: Prompt, allow_mask: bool = False) -> list[int]:
+def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
     """The token ids of a prompt."""
     if not isinstance(prompt, str):
         return [int(token) for token in prompt]
@@ -41,7 +65,7 @@ def encode_prompt(model: Model, prompt: Prompt, allow_mask: bool = False) -> lis
             f"the model {model.name} has no tokenizer: give prompts as token ids, or name a "
             "tokenizer when loading it."
         )
-    return model.tokenizer.encode(prompt, allow_mask).ids
+    return model.tokenizer.encode(prompt).ids
 
 
 def lay_out_prompts(
@@ -52,23 +76,69 @@ def lay_out_prompts(
     `length` is that of the whole row, prompt included: one for all (the model's context by
     default), or one a prompt.
     """
-    mask_id = require_mask(model)
     rows = [encode_prompt(model, prompt) for prompt in prompts]
     lengths = check_lengths(model, prompts, rows, length)
-    tokens = torch.full((len(rows), max(lengths)), mask_id)
-    for i, row in enumerate(rows):
+    starts = [len(row) for row in rows]
+    return _lay_out(model, rows, lengths, starts, filler=_filler(model))
+
+
+def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
+    """Rows that hold their own masks, written `[MASK]` or `[MASK]*5`, or as token ids.
+
+    Everything that is not a mask was given, and is what guidance hides.
+    """
+    mask_id = require_mask(model)
+    if not patterns:
+        raise UserError("no texts were given: give at least one with masks to fill.")
+    rows = [encode_pattern(model, pattern) for pattern in patterns]
+    context = model.net.config.context
+    for pattern, row in zip(patterns, rows, strict=True):
+        if not 1 <= len(row) <= context:
+            raise UserError(
+                f"the text {pattern!r} has {len(row)} tokens, expected 1 to the context {context}."
+            )
+    starts = [row.index(mask_id) if mask_id in row else len(row) for row in rows]
+    return _lay_out(model, rows, [len(row) for row in rows], starts, filler=mask_id)
+
+
+def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
+    """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
+    if not isinstance(pattern, str):
+        return [int(token) for token in pattern]
+    mask_id = require_mask(model)
+    ids: list[int] = []
+    # Between masks the text is plain; how many there are stands behind an asterisk.
+    for i, piece in enumerate(re.split(r"\[MASK\](?:\*(\d+))?", pattern)):
+        if i % 2:
+            ids += [mask_id] * (1 if piece is None else int(piece))
+        elif piece:
+            ids += encode_prompt(model, piece)
+    return ids
+
+
+def _lay_out(
+    model: Model, rows: list[list[int]], lengths: list[int], starts: list[int], filler: int
+) -> Canvas:
+    tokens = torch.full((len(rows), max(lengths)), filler)
+    fixed = torch.ones_like(tokens, dtype=torch.bool)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         tokens[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    places = torch.arange(max(lengths))
-    counts = torch.tensor([len(row) for row in rows])
-    real = places < torch.tensor(lengths)[:, None]
-    fixed = (places < counts[:, None]) | ~real
+        fixed[i, : len(row)] = tokens[i, : len(row)] != model.mask_id
+        fixed[i, len(row) : length] = False
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     device = model.device
     return Canvas(
         tokens.to(device),
         fixed.to(device),
-        counts.to(device),
+        (fixed & real).to(device),
+        torch.tensor(starts).to(device),
         None if len(set(lengths)) == 1 else real.to(device),
     )
+
+
+def _filler(model: Model) -> int:
+    """What stands where nothing is written yet: the mask, or for models without one any token."""
+    return model.mask_id if model.mask_id is not None else 0
 
 
 def check_lengths(
@@ -105,3 +175,13 @@ def require_mask(model: Model) -> int:
             f"the model {model.name} is {model.kind} and has no mask token: masks cannot be filled."
         )
     return model.mask_id
+
+
+def name_streams(model: Model, names: Sequence[tuple[int, ...]], seed: int) -> RowStreams:
+    """A stream for each row, named by what it was given; the same again gets one of its own."""
+    met: Counter[tuple[int, ...]] = Counter()
+    rows = []
+    for name in names:
+        rows.append((name, met[name]))
+        met[name] += 1
+    return RowStreams.make(seed, rows, model.device, pace=model.net.config.context)

@@ -1,8 +1,6 @@
 """The denoising loop of masked models: guess, order, commit, until no mask is left."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool
@@ -11,12 +9,22 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
-from unmask.sampling.autoregressive import decode_causal
-from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, lay_out_prompts
-from unmask.sampling.guess import Guess, predict, propose
-from unmask.sampling.orders import Order, choose_first, get_order
-from unmask.sampling.plans import Plan, get_plan
-from unmask.sampling.trajectory import Trajectory, decode_rows
+from unmask.sampling.canvas import Canvas
+from unmask.sampling.constraints import Constraints, plant_phrases
+from unmask.sampling.guess import Guess
+from unmask.sampling.oracle import CacheMode, Oracle, make_oracle
+from unmask.sampling.orders import Order, choose_first
+from unmask.sampling.plans import Plan, Stage
+from unmask.sampling.remasking import Remasking
+from unmask.sampling.strength import Guidance, set_course
+from unmask.sampling.times import Times
+from unmask.sampling.trajectory import Record, Trajectory, Watch, join_rows
+from unmask.sampling.values import Values
+
+DRAWS = 4
+"""Numbers that a step may draw for each position: a value, an order, a count, a remasking."""
+MOST_STEPS = 2**20
+"""Of one block: each block has its own stretch of the random streams."""
 
 
 @dataclass(frozen=True)
@@ -26,113 +34,131 @@ class Strategy:
     steps: int
     plan: Plan
     order: Order
+    values: Values = field(default_factory=Values)
+    remasking: Remasking | None = None
+    guidance: Guidance = 0.0
     block: int | None = None
     """Tokens of a block; blocks are filled from left to right. None: one block."""
-    guidance: float = 0.0
-    temperature: float = 0.0
-
-
-def sample(
-    model: Model,
-    prompts: Sequence[Prompt],
-    steps: int = 16,
-    guidance: float = 0.0,
-    length: int | Sequence[int] | None = None,
-    plan: str = "smdm",
-    block: int | None = None,
-    order: str | Sequence[int] = "confidence",
-    temperature: float = 0.0,
-    seed: int = 0,
-    keep_states: bool = True,
-) -> Trajectory:
-    """Texts that continue the prompts, un-masked in `steps` steps.
-
-    A causal model writes its texts from left to right instead, one token a step; `steps`, `plan`,
-    `block` and `order` are not for it.
-
-    `length` is that of the whole row, prompt included. A row's text is the same alone and in any
-    batch: it depends on the seed and its prompt alone.
-    """
-    if steps < 1:
-        raise UserError(f"{steps} sampling steps were asked for: expected at least 1.")
-    if temperature < 0:
-        raise UserError(f"a temperature of {temperature} was asked for: expected 0 or more.")
-    streams = name_streams(model, prompts, seed)
-    if model.kind == "causal":
-        if guidance:
-            raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
-        return decode_causal(model, prompts, length, temperature, streams, keep_states)
-    canvas = lay_out_prompts(model, prompts, length)
-    if guidance and not bool((canvas.prompt_length > 0).all()):
-        raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
-    strategy = Strategy(steps, get_plan(plan), get_order(order), block, guidance, temperature)
-    return fill_masks(model, canvas, strategy, streams, keep_states)
-
-
-def name_streams(model: Model, prompts: Sequence[Prompt], seed: int) -> RowStreams:
-    """A stream for each row, named by its prompt; the same prompt again gets one of its own."""
-    met: Counter[tuple[int, ...]] = Counter()
-    names = []
-    for prompt in prompts:
-        ids = tuple(encode_prompt(model, prompt))
-        names.append((ids, met[ids]))
-        met[ids] += 1
-    return RowStreams.make(seed, names, model.device, pace=model.net.config.context)
+    cache: CacheMode = "none"
 
 
 @torch.inference_mode()
 def fill_masks(
-    model: Model, canvas: Canvas, strategy: Strategy, streams: RowStreams, keep_states: bool = True
+    model: Model,
+    canvas: Canvas,
+    strategy: Strategy,
+    streams: RowStreams,
+    constraints: Constraints | None = None,
+    keep_states: bool = True,
+    watch: Watch | None = None,
 ) -> Trajectory:
-    """The canvas with every mask filled, and how that went."""
-    xt = canvas.tokens.clone()
-    hidden = ~canvas.fixed & (xt == model.mask_id)
-    if not hidden.any():
-        raise UserError("no mask is left to fill: leave some positions masked.")
-    committed_at = torch.zeros_like(xt)
-    confidence = torch.ones(xt.shape, dtype=torch.float64, device=xt.device)
-    entropy = torch.zeros_like(confidence)
-    states, calls, step = [xt.clone()] if keep_states else [], 0, 0
-    blocks = _split_blocks(canvas, strategy)
-    each = _share_steps(strategy.steps, len(blocks))
-    for inside in blocks:
+    """The canvas with every mask filled, and how that went.
+
+    Rows are filled together as far as they have as many blocks, since those share the steps.
+    """
+    constraints = constraints or Constraints()
+    forbidden = constraints.find_forbidden(model)
+    if constraints.require:
+        canvas = plant_phrases(Oracle(model, canvas, forbidden), canvas, constraints)
+    number = _number_blocks(canvas, strategy.block)
+    num_blocks = number.masked_fill(canvas.fixed, 0).amax(-1) + 1
+    if bool(canvas.fixed.all()):
+        return Record(model, canvas.tokens, canvas.real, keep_states).finish(calls=0)
+    parts = []
+    for count in num_blocks.unique().tolist():
+        rows = (num_blocks == count).nonzero()[:, 0]
+        part, drawn = canvas.pick(rows), RowStreams(streams.keys[rows], streams.pace)
+        blocks = [number[rows] == i for i in range(count)]
+        oracle = make_oracle(model, part, strategy.cache, forbidden)
+        record = Record(model, part.tokens, part.real, keep_states, watch)
+        parts.append((rows, _fill_blocks(oracle, record, blocks, strategy, drawn)))
+    return parts[0][1] if len(parts) == 1 else join_rows(parts)
+
+
+def _fill_blocks(
+    oracle: Oracle,
+    record: Record,
+    blocks: list[Bool[Tensor, "B L"]],
+    strategy: Strategy,
+    streams: RowStreams,
+) -> Trajectory:
+    canvas, plan = oracle.canvas, strategy.plan
+    hidden = ~canvas.fixed & (record.tokens == oracle.mask_id)
+    shared = _share_steps(strategy.steps, len(blocks))
+    course = set_course(strategy.guidance, strategy.steps)
+    for number, inside in enumerate(blocks):
+        oracle.enter_block(inside)
         start = (hidden & inside).sum(-1)
-        for local in range(1, each + 1):
-            step += 1
+        most = int(start.max()) if plan.paces_itself else shared
+        for step in range(1, most + 1):
             open_ = hidden & inside
-            counts = strategy.plan(open_.sum(-1), start, local, each)
-            logp = predict(model, canvas, xt, open_, strategy.guidance)
-            calls += 1
-            guess = Guess(open_, logp, propose(logp, open_, strategy.temperature, streams))
-            chosen = choose_first(strategy.order(guess, streams), open_, counts)
-            xt = torch.where(chosen, guess.spread(guess.proposed, 0), xt)
-            confidence = torch.where(chosen, guess.spread(guess.confidence(), 0.0), confidence)
-            entropy = torch.where(chosen, guess.spread(guess.entropy(), 0.0), entropy)
-            committed_at = torch.where(chosen, step, committed_at)
-            hidden = hidden & ~chosen
-            if keep_states:
-                states.append(xt.clone())
-    return Trajectory(
-        tokens=xt,
-        committed_at=committed_at,
-        confidence=confidence,
-        entropy=entropy,
-        calls=calls,
-        texts=decode_rows(xt, canvas.real, model.tokenizer),
-        states=torch.stack(states) if keep_states else None,
-    )
+            if plan.paces_itself and not open_.any():
+                break
+            # Counted by block and step, not by what was drawn: neighbours may take more steps.
+            streams.seek((number * MOST_STEPS + step - 1) * DRAWS * streams.pace)
+            strength = course[min(number * shared + step, len(course)) - 1]
+            logp = oracle.ask(record.tokens, open_, strength)
+            guess = Guess(
+                open_, logp, _propose(logp, open_, strategy.values.at(step, shared), streams)
+            )
+            _check_numbers(guess, record.step + 1)
+            times = set_clock(strategy.remasking, step, shared)
+            rate = strategy.remasking.rate(times) if strategy.remasking is not None else 0.0
+            left = open_.sum(-1)
+            count = plan.count(Stage(left, start, step, shared, guess, times, rate, streams))
+            back = torch.zeros_like(open_)
+            # Not at the last step, which leaves no mask behind.
+            if strategy.remasking is not None and step < shared:
+                written = ~canvas.fixed & ~hidden & inside
+                back = strategy.remasking.choose(times, written, record.confidence, streams)
+                if plan.holds_course:
+                    # No more than there is room to make up for, the least confident first.
+                    back = choose_first(-record.confidence, back, left - count)
+                    count = count + back.sum(-1)
+            chosen = choose_first(strategy.order(guess, streams), open_, count)
+            record.write(
+                chosen,
+                guess.spread(guess.proposed, 0),
+                guess.spread(guess.confidence, 0.0),
+                guess.find_entropy_at(chosen),
+            )
+            if strategy.remasking is not None:
+                record.take_back(back, oracle.mask_id)
+            hidden = hidden & ~chosen | back
+            record.end_step(oracle.calls)
+    return record.finish(oracle.calls)
 
 
-def _split_blocks(canvas: Canvas, strategy: Strategy) -> list[Bool[Tensor, "B L"]]:
-    """Which positions belong to each block, counted from every row's own prompt."""
+def _propose(
+    logp: Tensor, open_: Bool[Tensor, "B L"], values: Values, streams: RowStreams
+) -> Tensor:
+    """A token for each open position."""
+    draws = streams.uniform(open_.shape[1])[open_] if values.temperature else None
+    return values.draw(logp, draws)
+
+
+def set_clock(remasking: Remasking | None, step: int, steps: int) -> Times:
+    """The times of a step; plans that pace themselves may go on after the last one."""
+    times = Times.at(min(step, steps), steps)
+    return times if remasking is None else remasking.set_clock(times)
+
+
+def _check_numbers(guess: Guess, step: int) -> None:
+    if guess.confidence.isnan().any():
+        raise UserError(
+            f"the network's logits are not numbers at step {step}: its weights, the guidance or "
+            "the forbidden tokens are off."
+        )
+
+
+def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:
+    """The block that each position belongs to, counted from where a row's writing starts."""
+    if block is None:
+        return torch.zeros_like(canvas.tokens)
+    if block < 1:
+        raise UserError(f"a block of {block} tokens was asked for: expected at least 1.")
     places = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-    if strategy.block is None:
-        return [torch.ones_like(canvas.fixed)]
-    if strategy.block < 1:
-        raise UserError(f"a block of {strategy.block} tokens was asked for: expected at least 1.")
-    number = (places - canvas.prompt_length[:, None]).clamp(min=0) // strategy.block
-    last = int(number[~canvas.fixed].max())
-    return [number == i for i in range(last + 1)]
+    return (places - canvas.start[:, None]).clamp(min=0) // block
 
 
 def _share_steps(steps: int, num_blocks: int) -> int:

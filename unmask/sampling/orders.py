@@ -16,12 +16,12 @@ Order = Callable[[Guess, RowStreams], Tensor]
 
 def by_confidence(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
     """The probability of the proposed token."""
-    return guess.spread(guess.confidence(), -torch.inf)
+    return guess.spread(guess.confidence, -torch.inf)
 
 
 def by_entropy(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
     """Least entropy first."""
-    return guess.spread(-guess.entropy(), -torch.inf)
+    return guess.spread(-guess.entropy, -torch.inf)
 
 
 def by_margin(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:

@@ -1,76 +1,122 @@
-"""Plans: how many tokens of a row are committed at each step.
-
-A plan sees, for every row, the masks left in the current block, those at the block's start, and the
-step within the block; it returns a count for every row.
-"""
+"""Plans: how many tokens of a row are committed at each step."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.errors import UserError, suggest
+from unmask.base.choices import make_choice
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+from unmask.sampling.guess import Guess
+from unmask.sampling.times import Times
 
-Plan = Callable[[Tensor, Tensor, int, int], Tensor]
-"""(masks left [B], masks at the start [B], step from 1, steps) to how many to commit [B]."""
+Count = Int[Tensor, "B"]
 
 
-def plan_smdm(
-    left: Int[Tensor, "B"], start: Int[Tensor, "B"], step: int, steps: int
-) -> Int[Tensor, "B"]:
+@dataclass(frozen=True)
+class Stage:
+    """What a plan sees of a step, row by row."""
+
+    left: Count
+    """Masks left in the block."""
+    start: Count
+    """Masks at the block's start."""
+    step: int
+    """Within the block, from 1."""
+    steps: int
+    """Of the block; the last one leaves no mask behind."""
+    guess: Guess
+    times: Times
+    rate: float
+    """The chance that a written token is masked again, where it is the same for all."""
+    streams: RowStreams
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many masks of each row become tokens, [B]."""
+
+    count: Callable[[Stage], Count]
+    holds_course: bool = True
+    """Counts masks that shall be gone: as many more are committed as were masked again."""
+    paces_itself: bool = False
+    """Goes on until no mask is left, however many steps that takes; `steps` is not for it."""
+
+
+def plan_smdm(stage: Stage) -> Count:
     """SMDM's greedy sampler: int(left (1 - s/t)) on times from 1 to 1e-5, the rest at the end.
 
     In float32, as the peer computes it: the truncation sees its rounding.
     """
-    if step == steps:
-        return left
-    times = torch.linspace(1, 1e-5, steps + 1)
-    share = 1 - times[step] / times[step - 1]
-    return (left * share.to(left.device)).long()
+    if stage.step == stage.steps:
+        return stage.left
+    times = torch.linspace(1, 1e-5, stage.steps + 1)
+    share = 1 - times[stage.step] / times[stage.step - 1]
+    return (stage.left * share.to(stage.left.device)).long()
 
 
-def plan_llada(
-    left: Int[Tensor, "B"], start: Int[Tensor, "B"], step: int, steps: int
-) -> Int[Tensor, "B"]:
+def plan_llada(stage: Stage) -> Count:
     """LLaDA's: even shares, the first steps one more."""
-    return start // steps + (step <= start % steps).long()
+    return stage.start // stage.steps + (stage.step <= stage.start % stage.steps).long()
 
 
-def plan_linear(
-    left: Int[Tensor, "B"], start: Int[Tensor, "B"], step: int, steps: int
-) -> Int[Tensor, "B"]:
+def plan_linear(stage: Stage) -> Count:
     """As many as bring the masks down in a straight line."""
-    return left - start * (steps - step) // steps
+    return stage.left - stage.start * (stage.steps - stage.step) // stage.steps
 
 
-def plan_cosine(
-    left: Int[Tensor, "B"], start: Int[Tensor, "B"], step: int, steps: int
-) -> Int[Tensor, "B"]:
+def plan_cosine(stage: Stage) -> Count:
     """As many as bring the masks down along a cosine: few at first, many at the end (MaskGIT)."""
-    stay = 0.0 if step == steps else math.cos(math.pi / 2 * step / steps)
-    return left - (start * stay).long()
+    done = stage.step / stage.steps
+    stay = 0.0 if stage.step == stage.steps else math.cos(math.pi / 2 * done)
+    return stage.left - (stage.start * stay).long()
 
 
-def plan_one(
-    left: Int[Tensor, "B"], start: Int[Tensor, "B"], step: int, steps: int
-) -> Int[Tensor, "B"]:
+def plan_one(stage: Stage) -> Count:
     """One at a time."""
-    return left.clamp(max=1)
+    return stage.left.clamp(max=1)
 
 
-PLANS: dict[str, Plan] = {
-    "smdm": plan_smdm,
-    "llada": plan_llada,
-    "linear": plan_linear,
-    "cosine": plan_cosine,
-    "one": plan_one,
+def draw_count(stage: Stage) -> Count:
+    """As many as un-mask by chance, each mask for itself: MDLM's posterior, SMDM's "origin".
+
+    With the order `random` this is ancestral sampling: a chance for each mask is a random number
+    of them in a random order. Where tokens are masked again, ReMDM's chance (2503.00307).
+    """
+    if stage.step == stage.steps:
+        return stage.left
+    open_ = stage.guess.open
+    chance = stage.times.reveal_chance(stage.rate)
+    return (open_ & (stage.streams.uniform(open_.shape[1]) < chance)).sum(-1)
+
+
+def plan_threshold(threshold: float = 0.9) -> Plan:
+    """As many as are surer than the threshold, at least one: easy texts take few steps."""
+    if not 0 < threshold <= 1:
+        raise UserError(f"a confidence threshold of {threshold} was given: expected 0 to 1.")
+
+    def count(stage: Stage) -> Count:
+        sure = stage.guess.spread(stage.guess.confidence >= threshold, False).sum(-1)
+        return torch.maximum(sure, stage.left.clamp(max=1))
+
+    return Plan(count, paces_itself=True)
+
+
+PLANS: dict[str, Callable[..., Plan]] = {
+    "smdm": lambda: Plan(plan_smdm),
+    "llada": lambda: Plan(plan_llada),
+    "linear": lambda: Plan(plan_linear),
+    "cosine": lambda: Plan(plan_cosine),
+    "one": lambda: Plan(plan_one, paces_itself=True),
+    "threshold": plan_threshold,
+    "ancestral": lambda: Plan(draw_count, holds_course=False),
 }
 
 
-def get_plan(name: str) -> Plan:
-    """The plan of that name."""
-    if name not in PLANS:
-        raise UserError(f"plan {name!r} is unknown: {suggest(name, PLANS)}")
-    return PLANS[name]
+def get_plan(text: str) -> Plan:
+    """The plan of that name; `threshold=0.8` is a threshold of its own."""
+    return make_choice("plan", text, PLANS)

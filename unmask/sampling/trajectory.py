@@ -1,12 +1,21 @@
 """Trajectories: a text being written, every state of it kept. Steps count from 1."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.errors import UserError
+from unmask.base.files import replace_file
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.model import Model
+
+FORMAT = "1"
+_TENSORS = ("tokens", "committed_at", "confidence", "entropy")
 
 
 @dataclass(frozen=True)
@@ -16,7 +25,7 @@ class Trajectory:
     tokens: Int[Tensor, "B L"]
     """The last state."""
     committed_at: Int[Tensor, "B L"]
-    """The step that wrote each token; 0 where it was given."""
+    """The step that wrote each token, the last one if it was rewritten; 0 where it was given."""
     confidence: Float[Tensor, "B L"]
     """The probability a token had when it was written; 1 where it was given."""
     entropy: Float[Tensor, "B L"]
@@ -28,6 +37,102 @@ class Trajectory:
     states: Int[Tensor, "S+1 B L"] | None = None
     """The canvas before step 1 and after every step; None unless asked for."""
 
+    def save(self, path: str | Path) -> None:
+        """Write it as one safetensors file."""
+        from safetensors.torch import save_file
+
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        if self.states is not None:
+            tensors["states"] = self.states
+        notes = {
+            "unmask.trajectory": FORMAT,
+            "calls": str(self.calls),
+            "texts": json.dumps(self.texts),
+        }
+        with replace_file(path) as draft:
+            save_file({name: x.cpu().contiguous() for name, x in tensors.items()}, draft, notes)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trajectory":
+        """The trajectory in a file."""
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise UserError(f"{path} is not there: expected a saved trajectory.")
+        try:
+            with safe_open(str(path), "pt") as file:
+                notes = file.metadata() or {}
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise UserError(f"{path} is no safetensors file ({error}): sample it anew.") from None
+        if notes.get("unmask.trajectory") != FORMAT or not found.keys() >= set(_TENSORS):
+            raise UserError(f"{path} holds no trajectory of this version: sample it anew.")
+        return cls(**found, calls=int(notes["calls"]), texts=json.loads(notes["texts"]))
+
+
+Watch = Callable[[Trajectory], None]
+"""Called after every step with the trajectory so far."""
+
+
+class Record:
+    """A trajectory in the making."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokens: Int[Tensor, "B L"],
+        real: Bool[Tensor, "B L"] | None,
+        keep_states: bool = True,
+        watch: Watch | None = None,
+    ):
+        self.tokenizer, self.real, self.watch = model.tokenizer, real, watch
+        self.tokens = tokens
+        self.committed_at = torch.zeros_like(tokens)
+        self.confidence = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
+        self.entropy = torch.zeros_like(self.confidence)
+        self.states = [tokens] if keep_states else None
+        self.step = 0
+
+    def write(
+        self,
+        chosen: Bool[Tensor, "B L"],
+        tokens: Int[Tensor, "B L"],
+        confidence: Float[Tensor, "B L"],
+        entropy: Float[Tensor, "n"],
+    ) -> None:
+        """One step: the chosen places get their tokens; `entropy` is that of the n chosen ones."""
+        self.step += 1
+        self.tokens = torch.where(chosen, tokens, self.tokens)
+        self.confidence = torch.where(chosen, confidence, self.confidence)
+        self.entropy = self.entropy.masked_scatter(chosen, entropy)
+        self.committed_at = torch.where(chosen, self.step, self.committed_at)
+
+    def take_back(self, places: Bool[Tensor, "B L"], mask_id: int) -> None:
+        """In the same step, some places become masks again."""
+        self.tokens = torch.where(places, mask_id, self.tokens)
+        self.confidence = torch.where(places, 1.0, self.confidence)
+        self.entropy = torch.where(places, 0.0, self.entropy)
+        self.committed_at = torch.where(places, 0, self.committed_at)
+
+    def end_step(self, calls: int) -> None:
+        """Keep the state that the step left, and show it to whoever watches."""
+        if self.states is not None:
+            self.states.append(self.tokens)
+        if self.watch is not None:
+            self.watch(self.finish(calls))
+
+    def finish(self, calls: int) -> Trajectory:
+        """The trajectory up to here."""
+        return Trajectory(
+            tokens=self.tokens,
+            committed_at=self.committed_at,
+            confidence=self.confidence,
+            entropy=self.entropy,
+            calls=calls,
+            texts=decode_rows(self.tokens, self.real, self.tokenizer),
+            states=None if self.states is None else torch.stack(self.states),
+        )
+
 
 def decode_rows(
     tokens: Int[Tensor, "B L"], real: Tensor | None, tokenizer: Tokenizer | None
@@ -35,6 +140,31 @@ def decode_rows(
     """Each row's text."""
     if tokenizer is None:
         return None
-    kept = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-    rows = zip(tokens.cpu(), kept.cpu(), strict=True)
-    return [tokenizer.decode(row[keep].tolist()) for row, keep in rows]
+    lengths = [tokens.shape[1]] * len(tokens) if real is None else real.sum(-1).tolist()
+    rows = zip(tokens.tolist(), lengths, strict=True)
+    return [tokenizer.decode(row[:length]) for row, length in rows]
+
+
+def join_rows(parts: Sequence[tuple[Int[Tensor, "n"], Trajectory]]) -> Trajectory:
+    """One trajectory of rows that were sampled apart, each part under its row numbers.
+
+    A part that took fewer steps keeps its last state until the others are done.
+    """
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    found = [part for _, part in parts]
+    joined = {name: torch.cat([getattr(part, name) for part in found])[order] for name in _TENSORS}
+    states = None
+    if all(part.states is not None for part in found):
+        longest = max(len(part.states) for part in found if part.states is not None)
+        states = torch.cat([_lengthen(part.states, longest) for part in found], dim=1)[:, order]
+    texts = None
+    if found[0].texts is not None:
+        rows = [text for part in found for text in part.texts or []]
+        texts = [rows[i] for i in order.tolist()]
+    calls = sum(part.calls for part in found)
+    return replace(found[0], **joined, calls=calls, texts=texts, states=states)
+
+
+def _lengthen(states: Tensor | None, length: int) -> Tensor:
+    assert states is not None
+    return torch.cat((states, states[-1:].expand(length - len(states), -1, -1)))

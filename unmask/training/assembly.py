@@ -121,12 +121,7 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
             f"rows of data.context={recipe.data.context} tokens do not fit the network's context "
             f"of {config.context}: lengthen network.changes.context."
         )
-    if recipe.kind == "hybrid" and config.logit_rows != mask_id:
-        raise UserError(
-            "hybrid noise needs its mask right behind the tokens that the head predicts: use a "
-            "tokenizer whose mask stands last, and an untied head."
-        )
-    return Blueprint(config, recipe.kind, None if causal else mask_id)
+    return Blueprint(config, recipe.kind, None if causal else mask_id, noise=recipe.noise)
 
 
 @torch.no_grad()

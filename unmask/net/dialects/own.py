@@ -1,7 +1,7 @@
 """This project's own format: the Hugging Face layout, with our settings and names."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, Wire
 from unmask.net.model import Blueprint, Kind
 from unmask.net.transformer import Transformer
+from unmask.noise.settings import NoiseConfig
 
 FORMAT = 1
 
@@ -26,6 +27,7 @@ class _Record:
     mask_id: int | None
     shift: bool
     network: dict
+    noise: dict = field(default_factory=dict)
 
 
 def _read(source: Source) -> Blueprint:
@@ -37,7 +39,8 @@ def _read(source: Source) -> Blueprint:
         )
     record = build(_Record, config, source.label)
     network = build(NetConfig, record.network, source.label)
-    return Blueprint(network, record.kind, record.mask_id, record.shift)
+    noise = build(NoiseConfig, record.noise, source.label)
+    return Blueprint(network, record.kind, record.mask_id, record.shift, noise)
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
@@ -48,6 +51,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         mask_id=blueprint.mask_id,
         shift=blueprint.shift,
         network=asdict(blueprint.config),
+        noise=asdict(blueprint.noise),
     )
     return asdict(record)
 

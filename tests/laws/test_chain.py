@@ -1,0 +1,93 @@
+"""Joint log-probabilities of answers: they sum to one, and agree with the estimators of a text."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask.evaluation import batches
+from unmask.evaluation.answers import Asked, score_answers
+from unmask.evaluation.chain import Chain, score_behind, score_chains
+from unmask.net.model import Blueprint, Model
+from unmask.noise.masked import Masked
+from unmask.objectives.likelihood import Scorer, score_causal
+
+V = 7
+PROMPTS = [[1, 2, 3], [4], [5, 0, 2, 2]]
+
+
+def make(causal: bool) -> Model:
+    config = unmask.preset("tiny", vocab_size=V, causal=causal, context=16)
+    kind = ("causal", None) if causal else ("masked", V - 1)
+    return Model("made", lively(config), Blueprint(config, *kind))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["masked", "causal"])
+def model(request) -> Model:
+    return make(request.param)
+
+
+def test_answers_of_one_length_sum_to_one(model):
+    """By the chain rule and in mean field, over every answer of two tokens."""
+    symbols = range(V if model.kind == "causal" else V - 1)
+    answers = [list(answer) for answer in product(symbols, repeat=2)]
+    for scored in score_answers(model, [Asked(prompt, answers, []) for prompt in PROMPTS], 8):
+        joint = torch.tensor([one.logp for one in scored]).logsumexp(0)
+        assert float(joint) == pytest.approx(0, abs=1e-6)
+        if model.kind == "masked":
+            mean_field = torch.tensor([one.logp_mean_field for one in scored]).logsumexp(0)
+            assert float(mean_field) == pytest.approx(0, abs=1e-6)
+
+
+def test_chains_agree_with_the_scorer():
+    """On a canvas that the text fills, in any order of writing."""
+    model = make(causal=False)
+    scorer = Scorer(model.logits, Masked(V - 1, V - 1))
+    text = [3, 1, 4, 1, 5, 0]
+    for order in ([2, 3, 4, 5], [5, 2, 4], [0, 1, 2, 3, 4, 5]):
+        (terms,) = score_chains(model, [Chain(text, order)], len(text))
+        given = torch.tensor([i not in order for i in range(len(text))])
+        exact = scorer.chain(torch.tensor(text), given, order)
+        assert -sum(terms) == pytest.approx(exact.nll, abs=1e-5)
+
+
+def test_a_causal_answer_is_the_rest_of_its_text():
+    model = make(causal=True)
+    answers = [[[3], [2, 6, 1]], [[0, 0, 0, 5]], [[6, 1]]]
+    for prompt, each, behind in zip(
+        PROMPTS, answers, score_behind(model, PROMPTS, answers), strict=True
+    ):
+        for answer, terms in zip(each, behind.terms, strict=True):
+            text = torch.tensor(prompt + answer)
+            exact = score_causal(model.logits, text, torch.arange(len(text)) < len(prompt))
+            assert -sum(terms) == pytest.approx(exact.nll, abs=1e-5)
+        p = model.logits(torch.tensor([prompt]))[0, -1].double().softmax(-1)
+        assert behind.entropy == pytest.approx(float(-(p * p.log()).sum()), abs=1e-5)
+
+
+def test_scores_do_not_depend_on_the_batch(model, monkeypatch):
+    asked = [Asked(prompt, [[1, 2, 3], [0]], [[4, 4], [1, 2, 3]]) for prompt in PROMPTS]
+    together = score_answers(model, asked, 12)
+    monkeypatch.setattr(batches, "_MOST_ON_CPU", 1)
+    alone = [score_answers(model, [one], 12)[0] for one in asked]
+    for some, others in zip(together, alone, strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert one.terms == pytest.approx(other.terms, abs=1e-5)
+            assert one.rank == other.rank and one.num_rivals == other.num_rivals
+            assert one.first_token_entropy == pytest.approx(other.first_token_entropy, abs=1e-5)
+
+
+def test_ranks(model):
+    """The likeliest of all answers of one token has rank 1, the least likely the last."""
+    symbols = range(V if model.kind == "causal" else V - 1)
+    every = [[token] for token in symbols]
+    (scored,) = score_answers(model, [Asked(PROMPTS[0], every, every)], 8)
+    by_logp = sorted(scored, key=lambda one: -one.logp)
+    assert [one.rank for one in by_logp] == list(range(1, len(every) + 1))
+
+
+def test_rivals_that_do_not_fit_are_not_counted(model):
+    (scored,) = score_answers(model, [Asked([1, 2, 3], [[4]], [[4], [1, 2], [1] * 9])], 8)
+    assert scored[0].num_rivals == 2

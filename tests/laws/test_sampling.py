@@ -1,0 +1,210 @@
+"""Laws of samplers: on a language of two tokens every path can be written down."""
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import unmask
+from tests.conftest import lively
+from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint, Model
+from unmask.noise.settings import NoiseConfig
+from unmask.sampling.loop import set_clock
+from unmask.sampling.remasking import Remasking, get_remasking
+from unmask.sampling.times import Times
+
+LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
+
+
+def make(kind: str, **noise) -> Model:
+    """A network over tokens 0 and 1, the mask behind them, that sees where it is."""
+    config = NetConfig(
+        vocab_size=3,
+        num_logits=2,
+        width=16,
+        layers=2,
+        heads=2,
+        mlp_width=32,
+        context=LENGTH,
+        positions="learned",
+        mlp="gelu",
+        time=kind == "uniform",
+    )
+    net = lively(config)
+    for weight in net.parameters():
+        weight.mul_(4.0)
+    mask_id = None if kind == "uniform" else MASK
+    return Model("two tokens", net, Blueprint(config, kind, mask_id, noise=NoiseConfig(**noise)))
+
+
+def count_ends(model: Model, **how) -> Tensor:
+    """Shares of the four texts among many samples."""
+    found = unmask.sample(model, [[]] * ROWS, length=LENGTH, steps=STEPS, keep_states=False, **how)
+    return torch.bincount(found.tokens @ torch.tensor([2, 1]), minlength=4) / ROWS
+
+
+def close(shares: Tensor, law: Tensor) -> bool:
+    """Within five standard errors everywhere."""
+    return bool(((shares - law).abs() < 5 * (law * (1 - law) / ROWS).sqrt() + 1e-9).all())
+
+
+def follow(start: Tensor, step, steps: int = STEPS) -> Tensor:
+    """The law of the ends, from the law of all states and a function that gives the next one."""
+    law = start
+    for i in range(1, steps + 1):
+        law = step(law, i)
+    assert law.sum() == pytest.approx(1)
+    return law
+
+
+@pytest.mark.parametrize("remask", ["none", "cap=0.3", "rescale=0.5", "loop=0.2"])
+def test_masked_ancestral_sampling_has_the_law_of_its_chain(remask):
+    """Every path through the nine states, remasking included, against the sampler's shares."""
+    model, remasking = make("masked"), get_remasking(remask)
+    states = torch.tensor(list(product(range(3), repeat=LENGTH)))
+    p = model.logits(states).double().softmax(-1)
+
+    def step(law: Tensor, i: int) -> Tensor:
+        times = set_clock(remasking, i, STEPS)
+        rate = remasking.rate(times) if remasking is not None and i < STEPS else 0.0
+        reveal = 1.0 if i == STEPS else times.reveal_chance(rate)
+        each = torch.zeros(9, LENGTH, 3, dtype=torch.float64)
+        hidden = states == MASK
+        each[..., :2] = torch.where(
+            hidden[..., None], reveal * p, (1 - rate) * F.one_hot(states, 3)[..., :2]
+        )
+        each[..., 2] = torch.where(hidden, 1 - reveal, rate)
+        move = each[:, 0, states[:, 0]] * each[:, 1, states[:, 1]]
+        return law @ move
+
+    start = torch.zeros(9, dtype=torch.float64)
+    start[-1] = 1
+    law = follow(start, step)
+    ends = law[[0, 1, 3, 4]]
+    assert ends.sum() == pytest.approx(1)
+    how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
+    shares = count_ends(model, **how)
+    assert close(shares, ends)
+    if remask != "none":
+        assert not close(shares, follow_plain(model)), "the remasking is seen at all"
+
+
+def follow_plain(model: Model) -> Tensor:
+    """The law of one position after the other in a random order, the limit of many steps."""
+    p = [
+        model.logits(torch.tensor([[a, b]])).double().softmax(-1)[0]
+        for a, b in [(2, 2), (0, 2), (1, 2), (2, 0), (2, 1)]
+    ]
+    both, after_first, after_second = p[0], p[1:3], p[3:5]
+    law = torch.zeros(4, dtype=torch.float64)
+    for a, b in product(range(2), repeat=2):
+        law[2 * a + b] = 0.5 * (
+            both[0, a] * after_first[a][1, b] + both[1, b] * after_second[b][0, a]
+        )
+    return law
+
+
+def test_one_at_a_time_has_the_law_of_random_orders():
+    shares = count_ends(make("masked"), plan="one", order="random", temperature=1.0)
+    assert close(shares, follow_plain(make("masked")))
+
+
+@pytest.mark.parametrize(
+    "kind,noise", [("uniform", {"mixture": True}), ("hybrid", {"share_start": 0.5})]
+)
+def test_other_processes_have_the_law_of_their_posteriors(kind, noise):
+    model = make(kind, **noise)
+    process = model.make_process()
+    num = process.num_states
+    states = torch.tensor(list(product(range(num), repeat=LENGTH)))
+
+    def step(law: Tensor, i: int) -> Tensor:
+        t, s = (
+            torch.full((len(states), 1), 1 - j / STEPS, dtype=torch.float64) for j in (i - 1, i)
+        )
+        told = t[:, 0] if model.net.config.time else None
+        back = process.posterior(model.logits(states, t=told).double(), states, t, s).exp()
+        return law @ (back[:, 0, states[:, 0]] * back[:, 1, states[:, 1]])
+
+    if kind == "uniform":
+        start = torch.full((4,), 0.25, dtype=torch.float64)
+    else:
+        start = torch.zeros(9, dtype=torch.float64)
+        start[-1] = 1
+    law = follow(start, step)
+    ends = law if num == 2 else law[[0, 1, 3, 4]]
+    assert close(count_ends(model), ends)
+
+
+@pytest.mark.parametrize("remask", ["cap", "cap=0.5", "rescale", "rescale=0.9", "loop"])
+def test_remasking_keeps_the_marginal(remask):
+    """The share of masks after each step is 1 - alpha_s, by ReMDM's closed form."""
+    remasking, steps = get_remasking(remask), 40
+    assert remasking is not None
+    masked = 1.0
+    for i in range(1, steps):
+        times = set_clock(remasking, i, steps)
+        if i > 1 and times.alpha_t != pytest.approx(1 - masked):
+            assert remask == "loop"  # where its window closes, its clock jumps
+            masked = 1 - times.alpha_t
+        rate = remasking.rate(times)
+        assert 0 <= rate <= times.highest_rate and 0 <= times.reveal_chance(rate) <= 1 + 1e-12
+        masked = masked * (1 - times.reveal_chance(rate)) + (1 - masked) * rate
+        assert masked == pytest.approx(1 - times.alpha_s, abs=1e-12)
+
+
+@pytest.mark.parametrize("remask", ["cap=0.2", "conf", "loop=0.2", "rescale=0.4"])
+def test_the_sampler_masks_again_at_the_stated_rate(remask):
+    """Shares of masks along many trajectories; `conf` masks sigma_max of a row's tokens a step."""
+    remasking: Remasking | None = get_remasking(remask)
+    assert remasking is not None
+    config = unmask.preset("tiny", vocab_size=12, num_logits=11, context=6)
+    model = Model("made", lively(config), Blueprint(config, "masked", 11))
+    how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
+    found = unmask.sample(model, [[]] * 4000, length=6, steps=8, **how)
+    assert found.states is not None
+    for i in range(1, 8):
+        before, after = (found.states[j] == 11 for j in (i - 1, i))
+        times = set_clock(remasking, i, 8)
+        rate = remasking.rate(times)
+        wanted = before * (1 - times.reveal_chance(rate)) + ~before * rate
+        back = wanted.double().sum(-1)
+        if remask == "conf":
+            back = back + times.highest_rate * (~before).any(-1)
+        difference = after.sum(-1) - back
+        assert difference.mean().abs() < 5 * difference.std() / len(difference) ** 0.5 + 1e-9
+    assert (found.states[-1] != 11).all()
+
+
+def test_times_of_a_step():
+    times = Times.at(1, 4)
+    assert (times.t, times.s, times.highest_rate, times.reveal_chance(0.0)) == (1, 0.75, 1, 0.25)
+    assert Times.at(4, 4).highest_rate == 0 and Times.at(4, 4).reveal_chance(0.0) == 1
+
+
+def test_gaussian_models_write_through_the_same_call():
+    """A network that always says the same is obeyed, and given tokens stay."""
+    config = NetConfig(
+        vocab_size=5,
+        width=16,
+        layers=1,
+        heads=2,
+        mlp_width=32,
+        context=6,
+        time=True,
+        latent_width=8,
+    )
+    noise = NoiseConfig(schedule="sigmoid", schedule_settings={"start": 8.0, "stop": -8.0})
+    model = Model("vectors", lively(config), Blueprint(config, "gaussian", noise=noise))
+    say = torch.tensor([0.0, 0.0, 0.0, 30.0, 0.0])
+    with model.net.patch({"logits": lambda x: torch.zeros_like(x) + say}):
+        found = unmask.sample(model, [[1, 2], [4]], steps=24, length=[6, 5])
+    assert found.tokens[0].tolist() == [1, 2, 3, 3, 3, 3]
+    assert found.tokens[1, :5].tolist() == [4, 3, 3, 3, 3]
+    assert found.calls == 24 and found.states is not None and len(found.states) == 25
+    with model.net.patch({"logits": lambda x: torch.zeros_like(x) + say}):
+        alone = unmask.sample(model, [[4]], steps=24, length=5)
+    assert torch.equal(alone.states[:, 0], found.states[:, 1, :5])

@@ -1,0 +1,253 @@
+"""What must hold for every trace, of diffusion and of causal networks of every block."""
+
+import pytest
+import torch
+
+from tests.conftest import lively
+from tests.tracing.plain import trace_plainly
+from unmask import preset
+from unmask.net.model import Blueprint, Model
+from unmask.tracing.corruption import Corrupted, Mask, Mean, Noise, Replace
+from unmask.tracing.trace import trace
+
+V, MASK, L, LAYERS = 40, 39, 9, 4
+CLOSE = {"atol": 1e-6, "rtol": 0.0}
+SUBJECT = (1, 4)
+KINDS = [
+    ("tiny", "masked"),
+    ("tiny", "causal"),
+    ("tiny-grouped", "shifted"),
+    ("tiny-gpt2", "masked"),
+    ("tiny-gpt2", "causal"),
+]
+
+
+def make(name: str, kind: str) -> Model:
+    causal = kind == "causal"
+    config = preset(name, causal=causal, vocab_size=V, layers=LAYERS)
+    mask = None if causal else MASK
+    plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
+    return Model(f"{name} {kind}", lively(config), plan)
+
+
+@pytest.fixture(params=KINDS, ids=lambda pair: "-".join(pair))
+def model(request) -> Model:
+    return make(*request.param)
+
+
+@pytest.fixture
+def state(model) -> tuple[list[int], dict[int, int]]:
+    """Tokens, and as an answer of two positions what the model says there."""
+    tokens = torch.randint(0, MASK, (L,), generator=torch.Generator().manual_seed(3)).tolist()
+    if model.kind == "causal":
+        # The second position is the one behind the last token.
+        tokens[L - 1] = int(model.logits(torch.tensor([tokens]))[0, L - 2, :MASK].argmax())
+        said = model.logits(torch.tensor([tokens]))[0, L - 1, :MASK].argmax()
+        return tokens, {L - 1: tokens[L - 1], L: int(said)}
+    tokens[5], tokens[7], tokens[8] = MASK, MASK, MASK
+    said = model.logits(torch.tensor([tokens]))[0, :, :MASK].argmax(-1)
+    return tokens, {5: int(said[5]), 7: int(said[7])}
+
+
+NOISE = Noise(sigma=1.0, samples=3)
+PARTS = ("resid", "mlp", "attn")
+
+
+def corrupt(model: Model, tokens: list[int], corruption=NOISE) -> Corrupted:
+    return corruption.apply(model, torch.tensor(tokens), range(*SUBJECT))
+
+
+@pytest.mark.parametrize("window", [1, 4, 10])
+def test_engine_is_the_plain_tracer(model, state, window):
+    """Window 4 has windows that begin together and end apart, window 10 equal ones."""
+    tokens, answer = state
+    found = trace(model, tokens, SUBJECT, answer, PARTS, window, NOISE)
+    for part in PARTS if window > 1 else ("mlp", "attn", "resid"):
+        if part == "resid" and window > 1:
+            continue
+        expected = trace_plainly(model, tokens, corrupt(model, tokens), answer, part, window)
+        assert expected.std() > 1e-4, "the cells should differ visibly"
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+        torch.testing.assert_close(found.scores[part], expected.mean(-1), **CLOSE)
+
+
+@pytest.mark.parametrize("corruption", [Mean(), Mask(), Replace(((1, 2, 3), (4, 5, 6), (7, 8)))])
+def test_every_corruption_is_the_plain_tracer(model, state, corruption):
+    if isinstance(corruption, Mask) and model.kind == "causal":
+        return  # it has no mask; that it says so is tested elsewhere
+    tokens, answer = state
+    bad = corrupt(model, tokens, corruption)
+    expected = trace_plainly(model, tokens, bad, answer, "mlp", 2)
+    found = trace(model, tokens, SUBJECT, answer, ("mlp",), 2, corruption)
+    torch.testing.assert_close(found.values("mlp"), expected, **CLOSE)
+
+
+def test_ablating_is_the_plain_tracer(model, state):
+    tokens, answer = state
+    bad = corrupt(model, tokens)
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, mode="ablate")
+    for part in PARTS:
+        window = 1 if part == "resid" else 3
+        expected = trace_plainly(model, tokens, bad, answer, part, window, ablate=True)
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+        effects = found.clean - expected.mean(-1)
+        torch.testing.assert_close(found.effects(part), effects, **CLOSE)
+
+
+@pytest.mark.parametrize("severed", ["mlp", "attn"])
+def test_severed_is_the_plain_tracer(model, state, severed):
+    tokens, answer = state
+    bad = corrupt(model, tokens)
+    expected = trace_plainly(model, tokens, bad, answer, "resid", severed=severed)
+    found = trace(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, severed=severed)
+    torch.testing.assert_close(found.values("resid"), expected, **CLOSE)
+    whole = trace(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE)
+    assert (whole.scores["resid"] - found.scores["resid"]).abs().max() > 1e-5
+
+
+def test_heads_are_the_plain_tracer(model, state):
+    """Each head alone, and all of them together are attention's output."""
+    tokens, answer = state
+    found = trace(model, tokens, SUBJECT, answer, ("attn_z",), 1, NOISE)
+    heads = model.net.config.heads
+    assert found.scores["attn_z"].shape == (L, LAYERS, heads)
+    bad = corrupt(model, tokens)
+    for head in (0, heads - 1):
+        expected = trace_plainly(model, tokens, bad, answer, "attn_z", head=head)
+        torch.testing.assert_close(found.values("attn_z")[:, :, head], expected, **CLOSE)
+
+
+def test_an_empty_patch_gives_the_corrupted_run(model, state):
+    """Run through the whole engine, not skipped."""
+    tokens, answer = state
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, places=[()])
+    for part in PARTS:
+        expected = found.corrupted_values().expand(1, LAYERS, -1)
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+
+
+def test_all_embeddings_give_the_clean_run(model, state):
+    tokens, answer = state
+    for places in (tuple(range(*SUBJECT)), tuple(range(L))):
+        found = trace(model, tokens, SUBJECT, answer, ("embed",), 1, NOISE, places=[places])
+        assert abs(found.total_effect) > 1e-4
+        clean = torch.full((1, 1, NOISE.samples), found.clean, dtype=torch.float64)
+        torch.testing.assert_close(found.values("embed"), clean, **CLOSE)
+
+
+def test_a_state_patched_with_itself_changes_nothing(model, state):
+    tokens, answer = state
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 3, Noise(sigma=0.0, samples=2))
+    for part in PARTS:
+        clean = torch.full((L, LAYERS, 2), found.clean, dtype=torch.float64)
+        torch.testing.assert_close(found.values(part), clean, **CLOSE)
+
+
+def test_a_causal_network_sees_nothing_behind_the_answer(model, state):
+    """Asked at an early position, everything later, and before the subject, has effect 0."""
+    if model.kind != "causal":
+        return
+    tokens, _ = state
+    answer = {SUBJECT[1] + 1: tokens[SUBJECT[1] + 1]}
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE)
+    bad = corrupt(model, tokens)
+    for part in PARTS:
+        effects = found.effects(part)
+        assert (effects[SUBJECT[1] + 1 :] == 0).all() and (effects[: SUBJECT[0]] == 0).all()
+        assert effects[slice(*SUBJECT)].abs().max() > 1e-5
+        window = 1 if part == "resid" else 3
+        # What was not run is what running would have given.
+        plain = trace_plainly(model, tokens, bad, answer, part, window)
+        torch.testing.assert_close(found.values(part), plain, **CLOSE)
+
+
+def test_the_last_layer_is_where_the_answer_is_read(model, state):
+    """All answer rows restored at the last layer give the total effect, any other exactly none."""
+    tokens, answer = state
+    rows = tuple(sorted({model.row_of(position) for position in answer}))
+    others = [place for place in range(L) if place not in rows]
+    found = trace(
+        model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, places=[rows, *others]
+    ).effects("resid")[:, -1]
+    whole = trace(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE)
+    assert abs(whole.total_effect) > 1e-4
+    assert abs(float(found[0]) - whole.total_effect) < 1e-6
+    assert (found[1:] == 0).all()
+
+
+@pytest.mark.parametrize("memory", [1, 2**19, 2**34])
+def test_batches_change_nothing(model, state, memory):
+    """One row at a time, a few, or all at once."""
+    tokens, answer = state
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 4, NOISE, memory=memory)
+    usual = trace(model, tokens, SUBJECT, answer, PARTS, 4, NOISE)
+    for part in PARTS:
+        torch.testing.assert_close(found.values(part), usual.values(part), **CLOSE)
+
+
+def test_a_position_is_read_where_its_logits_are(model, state):
+    """`row_of` and `align` are one rule."""
+    tokens, answer = state
+    row = torch.tensor([tokens])
+    x = model.net.run_layers(model.net.embed(row))
+    aligned = model.net.unembed(model.align(x))[0]
+    for position in (*answer, 1):
+        late = 1 if model.kind == "causal" else 0
+        raw = model.net.unembed(x)[0, model.row_of(position)]
+        torch.testing.assert_close(aligned[position - late], raw, **CLOSE)
+
+
+def test_the_chain_rule_is_a_product_of_questions(model, state):
+    """Each factor is a trace of its own state; the joint is their product, sample by sample."""
+    tokens, answer = state
+    if model.kind == "causal":
+        return
+    (first, a), (second, b) = answer.items()
+    both = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, joint="chain_rule")
+    shown = [*tokens[:first], a, *tokens[first + 1 :]]
+    bad = corrupt(model, tokens)
+    rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.noisy, bad.added)
+    one = trace(model, tokens, SUBJECT, {first: a}, PARTS, 3, bad)
+    other = trace(model, shown, SUBJECT, {second: b}, PARTS, 3, rest)
+    assert both.joint == "chain_rule"
+    assert abs(both.clean - one.clean * other.clean) < 1e-6
+    for part in PARTS:
+        product = one.values(part) * other.values(part)
+        torch.testing.assert_close(both.values(part), product, **CLOSE)
+    plain = trace(model, tokens, SUBJECT, answer, PARTS, 3, NOISE)
+    assert abs(plain.clean - both.clean) > 1e-5
+
+
+def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
+    tokens, answer = state
+    if model.kind == "causal":
+        return
+    found = trace(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, guidance=0.8)
+    hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
+    expected = []
+    for rows, patch in ((torch.tensor([tokens]), {}), (None, corrupt(model, tokens))):
+        if patch:
+            with model.net.patch({"embed": patch.embed}):
+                conditional = model.logits(patch.tokens)
+        else:
+            conditional = model.logits(rows)
+        without = model.logits(hidden)
+        logits = without + 1.8 * (conditional - without)
+        logits[..., MASK] = -torch.inf
+        logp = logits.double().log_softmax(-1)
+        expected.append(sum(logp[:, at, token] for at, token in answer.items()).exp())
+    assert abs(found.clean - float(expected[0])) < 1e-6
+    torch.testing.assert_close(found.corrupted_values(), expected[1], **CLOSE)
+    # All subject states restored behind the first layer's embedding: the clean run, guided.
+    whole = trace(
+        model,
+        tokens,
+        SUBJECT,
+        answer,
+        ("embed",),
+        1,
+        NOISE,
+        guidance=0.8,
+        places=[tuple(range(*SUBJECT))],
+    )
+    assert (whole.values("embed") - whole.clean).abs().max() < 1e-6

@@ -1,0 +1,151 @@
+"""Infilling and constraints: the given stays, the forbidden never comes, identities hold."""
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import make_model
+from unmask import Trajectory, UserError
+
+
+@pytest.fixture(scope="module")
+def model() -> unmask.Model:
+    return make_model()
+
+
+TEXT = "The caves of Orsel are deep."
+
+
+def test_everything_fixed_returns_the_input(model):
+    found = unmask.infill(model, TEXT)
+    assert found.texts == [TEXT] and found.calls == 0
+    assert (found.committed_at == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nothing_fixed_is_unconditional_sampling(model, temperature):
+    how = {"temperature": temperature, "seed": 3, "order": "random"}
+    free = unmask.sample(model, [""], length=12, **how)
+    filled = unmask.infill(model, "[MASK]*12", **how)
+    assert torch.equal(free.tokens, filled.tokens) and free.texts == filled.texts
+    ids = unmask.infill(model, [[model.mask_id] * 12], **how)
+    assert torch.equal(free.tokens, ids.tokens)
+
+
+def test_a_prompt_with_masks_behind_it_is_a_completion(model):
+    """Guidance included: both hide what was given."""
+    length = len(model.tokenizer.encode("The caves").ids) + 9
+    for guidance in (0.0, 0.7):
+        one = unmask.sample(model, ["The caves"], length=length, guidance=guidance)
+        two = unmask.infill(model, "The caves[MASK]*9", guidance=guidance)
+        assert torch.equal(one.tokens, two.tokens)
+
+
+def test_given_tokens_stay_where_they_are(model):
+    found = unmask.infill(model, ["The [MASK]*3 of Orsel[MASK].", "[MASK]baker"], temperature=1.0)
+    rows = [model.tokenizer.encode(text).ids for text in ("The ", " of Orsel", ".", "baker")]
+    given = [*rows[0], *[None] * 3, *rows[1], None, *rows[2]]
+    for token, wanted in zip(found.tokens[0].tolist(), given, strict=False):
+        assert wanted is None or token == wanted
+    assert found.tokens[1, 1 : 1 + len(rows[3])].tolist() == rows[3]
+    assert (found.tokens != model.mask_id).any()
+    assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
+
+
+def test_any_state_of_a_trajectory_can_be_gone_on_from(model):
+    prompt = len(model.tokenizer.encode("The").ids)
+    whole = unmask.sample(model, ["The"], length=prompt + 16, plan="linear", steps=8)
+    assert whole.states is not None
+    for step in (0, 3, 8):
+        half = whole.states[step]
+        rest = unmask.infill(model, list(half), plan="linear", steps=max(1, 8 - step))
+        assert torch.equal(rest.tokens, whole.tokens)
+
+
+def test_fixed_tokens_anywhere(model):
+    found = unmask.sample(model, ["The"], length=20, fixed={10: "deep", 19: "."}, temperature=1.0)
+    deep, stop = (model.tokenizer.encode(text).ids for text in ("deep", "."))
+    assert found.tokens[0, 10 : 10 + len(deep)].tolist() == deep
+    assert found.tokens[0, 19:].tolist() == stop
+    assert found.committed_at[0, 19] == 0
+
+
+def test_forbidden_tokens_never_come(model):
+    free = unmask.sample(model, ["The"], length=30)
+    unwanted = sorted(set(free.tokens[0].tolist()) - set(model.tokenizer.encode("The").ids))
+    bound = unmask.sample(model, ["The"], length=30, forbid=unwanted)
+    assert not set(bound.tokens[0].tolist()) & set(unwanted)
+
+
+def test_required_phrases_are_there(model):
+    phrase = model.tokenizer.encode(" Orsel sings").ids
+    found = unmask.sample(model, ["The", "The baker"], length=24, require=[" Orsel sings", "."])
+    for row in found.tokens.tolist():
+        assert any(row[i : i + len(phrase)] == phrase for i in range(len(row)))
+    # Where the network finds the phrase likeliest, by hand.
+    prompt = model.tokenizer.encode("The").ids
+    canvas = torch.tensor([prompt + [model.mask_id] * (24 - len(prompt))])
+    logits = model.logits(canvas)[0].double()
+    logits[:, model.mask_id] = -torch.inf
+    logp = logits.log_softmax(-1)
+    places = range(len(prompt), 24 - len(phrase) + 1)
+    best = max(places, key=lambda i: sum(logp[i + j, t] for j, t in enumerate(phrase)))
+    alone = unmask.sample(model, ["The"], length=24, require=[" Orsel sings"])
+    assert alone.tokens[0, best : best + len(phrase)].tolist() == phrase
+
+
+def test_trajectories_come_back_from_disk(model, tmp_path):
+    for keep in (True, False):
+        found = unmask.sample(model, ["The caves"], length=20, keep_states=keep)
+        found.save(tmp_path / "x.safetensors")
+        again = Trajectory.load(tmp_path / "x.safetensors")
+        assert again.texts == found.texts and again.calls == found.calls
+        for name in ("tokens", "committed_at", "confidence", "entropy"):
+            assert torch.equal(getattr(again, name), getattr(found, name))
+        assert (again.states is None) == (not keep)
+    with pytest.raises(UserError, match="is not there"):
+        Trajectory.load(tmp_path / "y.safetensors")
+    (tmp_path / "y.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match="no safetensors file"):
+        Trajectory.load(tmp_path / "y.safetensors")
+
+
+def test_a_watcher_sees_every_step(model):
+    seen: list[Trajectory] = []
+    found = unmask.sample(model, ["The"], length=20, steps=5, watch=seen.append)
+    assert [int(one.committed_at.max()) for one in seen] == [1, 2, 3, 4, 5]
+    assert torch.equal(seen[-1].tokens, found.tokens)
+    assert seen[1].states is not None and len(seen[1].states) == 3
+
+
+def test_chat_templates_are_used_on_request(tmp_path, model):
+    model.tokenizer.save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}<answer> {% endif %}"
+    )
+    tokenizer = unmask.Tokenizer.load(tmp_path)
+    assert tokenizer.chat is not None
+    talkative = unmask.Model("chatty", model.net, model.blueprint, tokenizer)
+    found = unmask.sample(talkative, ["deep?"], length=60, chat=True)
+    assert found.texts is not None and found.texts[0].startswith("<user> deep?\n<answer> ")
+    tokenizer.save(tmp_path / "again")
+    again = unmask.Tokenizer.load(tmp_path / "again")
+    assert again.chat is not None and again.chat.render([]) == "<answer> "
+
+
+def test_bad_input(model):
+    with pytest.raises(UserError, match="no texts were given"):
+        unmask.infill(model, [])
+    with pytest.raises(UserError, match="expected 1 to the context"):
+        unmask.infill(model, "[MASK]*9999")
+    with pytest.raises(UserError, match="guidance needs a prompt"):
+        unmask.infill(model, "[MASK]*9", guidance=1.0)
+    with pytest.raises(UserError, match="cannot fill masks"):
+        unmask.infill(make_model(causal=True), "[MASK]")
+    with pytest.raises(UserError, match="holds the mask token"):
+        unmask.sample(model, ["The [MASK]"])
+    with pytest.raises(UserError, match="'two words' was forbidden, but is"):
+        unmask.sample(model, ["The"], forbid=["two words"])
+    with pytest.raises(UserError, match="neither fixed nor required"):
+        unmask.sample(make_model(causal=True), ["The"], require=["deep"])

@@ -1,0 +1,216 @@
+"""Values, remasking, guidance courses, thresholds and caches: small functions that combine."""
+
+import itertools
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.base.streams import RowStreams
+from unmask.net.model import Blueprint, Model
+from unmask.sampling.orders import ORDERS
+from unmask.sampling.plans import PLANS, get_plan
+from unmask.sampling.remasking import REMASKINGS
+from unmask.sampling.strength import set_course
+from unmask.sampling.values import Values, invert
+
+V = 40
+
+
+def make(name: str = "tiny", shift: bool = False) -> Model:
+    rows = V if name == "tiny-gpt2" else V - 1
+    config = unmask.preset(name, vocab_size=V, num_logits=rows, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1, shift))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return make()
+
+
+P = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
+
+
+def test_values_let_through():
+    assert Values(1.0, top_k=2).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
+        [4 / 7, 3 / 7, 0, 0]
+    )
+    assert Values(1.0, top_p=0.6).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
+        [4 / 7, 3 / 7, 0, 0]
+    )
+    assert Values(1.0, top_p=1e-9).sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
+    squared = P[0] ** 2 / (P[0] ** 2).sum()
+    torch.testing.assert_close(Values(0.5).sharpen(P.log()).exp()[0], squared)
+    assert Values().sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
+
+
+def test_inversion_has_the_law_of_the_distribution():
+    draws = RowStreams.make(0, 20_000).uniform(1)[:, 0]
+    found = invert(P.log().expand(20_000, -1), draws)
+    shares = torch.bincount(found, minlength=4) / 20_000
+    assert (shares - P[0]).abs().max() < 0.012
+    impossible = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).log().expand(20_000, -1)
+    assert set(invert(impossible, draws).tolist()) == {1, 3}
+
+
+def test_hybrid_values_end_greedy():
+    values = Values(0.7, stochastic=0.5)
+    kinds = [values.at(step, 4).temperature for step in range(1, 5)]
+    assert kinds == [0.7, 0.7, 0.0, 0.0]
+
+
+def test_guidance_courses():
+    assert set_course(0.8, 3) == [0.8] * 3 == set_course("constant=0.8", 3) == set_course("0.8", 3)
+    assert set_course("up=1", 5) == [0, 0.25, 0.5, 0.75, 1]
+    assert set_course("down=1", 5) == [1, 0.75, 0.5, 0.25, 0]
+    assert set_course("cosine=2", 3) == pytest.approx([2, 2**0.5, 0])
+    assert set_course([1, 2, 3], 3) == [1, 2, 3]
+    assert set_course("up=1", 1) == [0]
+
+
+def test_a_course_of_guidance_is_what_each_step_uses(model):
+    """Strong at the first step and off after it, against a sampler that does so by hand."""
+    found = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[2.0, 0.0], length=9)
+    first = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=2.0, length=9)
+    assert found.states is not None and first.states is not None
+    assert torch.equal(found.states[1], first.states[1])
+    rest = unmask.infill(model, [found.states[1, 0]], steps=1)
+    assert torch.equal(found.tokens, rest.tokens)
+
+
+@pytest.mark.parametrize(
+    "plan,order,remask",
+    [
+        *itertools.product(PLANS, ["confidence"], ["none", "low=0.3"]),
+        *itertools.product(["smdm", "ancestral"], ["random"], REMASKINGS),
+        *itertools.product(["linear"], ORDERS, ["conf", "cap=0.5"]),
+        ("threshold=0.2", "margin", "loop=0.3"),
+    ],
+)
+@pytest.mark.parametrize("block", [None, 5])
+def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask, block):
+    """Any combination fills every mask, and a row is the same alone and in company."""
+    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11]], [16, 14, 24]
+    how = {"plan": plan, "order": order, "remask": remask, "block": block, "steps": 12}
+    how |= {"temperature": 0.8, "top_p": 0.9, "stochastic": 0.7, "guidance": "down=0.5", "seed": 5}
+    together = unmask.sample(model, rows, length=lengths, **how)
+    for i in (0, 1, 2):
+        length = lengths[i]
+        alone = unmask.sample(model, [rows[i]], length=length, **how)
+        assert (alone.tokens != model.mask_id).all()
+        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
+        if block is None or not get_plan(plan).paces_itself:  # else neighbours may take more steps
+            assert torch.equal(together.committed_at[i, :length], alone.committed_at[0])
+        torch.testing.assert_close(
+            together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
+        )
+    assert together.states is not None
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        assert (together.states[:, i, : len(row)] == torch.tensor(row)).all()
+        assert (together.committed_at[i, length:] == 0).all()
+
+
+def test_blocks_are_filled_in_turn(model):
+    found = unmask.sample(model, [[1, 2]], length=22, block=5, steps=8, remask="low=0.5")
+    at = found.committed_at[0, 2:].view(4, 5)
+    assert [(int(row.min()) - 1) // 2 for row in at] == [0, 1, 2, 3]
+    assert [(int(row.max()) - 1) // 2 for row in at] == [0, 1, 2, 3]
+
+
+def test_threshold_takes_as_few_steps_as_confidence_allows(model):
+    hasty = unmask.sample(model, [[1, 2]], plan="threshold=0.001", length=20)
+    slow = unmask.sample(model, [[1, 2]], plan="threshold=1", length=20)
+    assert hasty.calls == 1 and slow.calls == 18 == int(slow.committed_at.max())
+    one = unmask.sample(model, [[1, 2]], plan="one", length=20)
+    assert torch.equal(slow.tokens, one.tokens)
+
+
+def test_low_confidence_remasking_rewrites_the_least_sure(model):
+    found = unmask.sample(model, [[1, 2]], plan="linear", steps=6, length=26, remask="low=0.5")
+    assert found.states is not None
+    hidden = found.states[:, 0] == model.mask_id
+    assert hidden.sum(-1).tolist() == [24, 20, 16, 12, 8, 4, 0], "the course is held"
+    returned = (~hidden[:-1] & hidden[1:]).sum(-1).tolist()
+    assert returned == [0, 2, 4, 6, 4, 0], "half of what was written, as far as there is room"
+
+
+@pytest.mark.parametrize("plan", ["smdm", "ancestral", "threshold=0.05"])
+@pytest.mark.parametrize("guidance", [0.0, 0.8])
+def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
+    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [9, 8, 12]
+    how = {"plan": plan, "steps": 24, "guidance": guidance, "temperature": 0.9, "length": lengths}
+    plain = unmask.sample(model, rows, **how)
+    kept = unmask.sample(model, rows, **how, cache="exact")
+    assert torch.equal(plain.tokens, kept.tokens)
+    assert torch.equal(plain.committed_at, kept.committed_at)
+    if plan == "ancestral":
+        alone = unmask.sample(model, [[4]], **how | {"length": 8}, cache="exact")
+        assert alone.calls <= 7 < 24, "once a token at most"
+
+
+@pytest.mark.parametrize("name,shift", [("tiny", False), ("tiny-gpt2", False), ("tiny", True)])
+@pytest.mark.parametrize("guidance", [0.0, 0.8])
+def test_the_approximate_cache(name, shift, guidance):
+    """The first step of each block is exact; a network that does not attend loses nothing."""
+    model = make(name, shift)
+    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [15, 13, 16]
+    how = {"block": 4, "steps": 12, "guidance": guidance, "length": lengths, "plan": "linear"}
+    plain = unmask.sample(model, rows, **how)
+    kept = unmask.sample(model, rows, **how, cache="approximate")
+    assert plain.states is not None and kept.states is not None
+    assert torch.equal(plain.states[1], kept.states[1])
+    assert (kept.tokens[:, :13] != model.mask_id).all()
+    for i in (0, 1, 2):
+        alone = unmask.sample(model, [rows[i]], **how | {"length": lengths[i]}, cache="approximate")
+        assert torch.equal(kept.tokens[i, : lengths[i]], alone.tokens[0])
+    for layer in model.net.layers:
+        layer.attn.out.weight.zero_()
+    blind = unmask.sample(model, rows, **how)
+    again = unmask.sample(model, rows, **how, cache="approximate")
+    assert torch.equal(blind.tokens, again.tokens)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"plan": "threshold=x"}, "should end in a number, such as threshold=0.5"),
+        ({"plan": "smdm=2"}, "plan 'smdm' takes no number"),
+        ({"plan": "threshold=7"}, "threshold of 7.0 was given: expected 0 to 1"),
+        ({"remask": "cup"}, "remasking 'cup' is unknown: did you mean 'cap'"),
+        ({"remask": "cap=3"}, "cap=3 is no share"),
+        ({"guidance": "sideways=1"}, "course 'sideways' is unknown"),
+        ({"guidance": "much"}, "guidance 'much' was given: expected a number"),
+        ({"guidance": [1, 2]}, "2 guidance strengths were given for 16 steps"),
+        ({"top_k": 5}, "give a temperature above 0"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k is 0"),
+        ({"temperature": 1.0, "top_p": 1.5}, "top_p is 1.5"),
+        ({"temperature": 1.0, "stochastic": 2}, "stochastic share of 2"),
+        ({"cache": "some"}, "cache 'some' is unknown: expected none, exact, approximate"),
+        ({"chat": True, "prompts": ["hello"]}, "has no chat template"),
+        ({"forbid": list(range(V - 2))}, "tokens were forbidden: leave some"),
+        ({"forbid": [99]}, "token 99 was forbidden, but tokens run from 0 to 38"),
+        ({"forbid": [7], "require": [[7]]}, "token 7 is both required and forbidden"),
+        ({"forbid": [7], "fixed": {9: [7]}}, "token 7 is both fixed and forbidden"),
+        ({"fixed": {0: [7]}}, "position 0 was fixed as token 7, but another token is given"),
+        ({"fixed": {32: [7]}}, "fixed at position 32, but the rows are 32 tokens long"),
+        ({"require": [list(range(31))]}, "31 tokens in a row, but a row has no such space"),
+        ({"require": [[]]}, "an empty text was required"),
+    ],
+)
+def test_bad_input(model, settings, said):
+    with pytest.raises(UserError) as caught:
+        unmask.sample(model, **({"prompts": [[1, 2]]} | settings))
+    assert said in str(caught.value)
+
+
+def test_not_a_number_says_when(model):
+    calls = itertools.count(1)
+
+    def break_third(x):
+        return x * torch.nan if next(calls) == 3 else x
+
+    with model.net.patch({"logits": break_third}):
+        with pytest.raises(UserError, match="logits are not numbers at step 3"):
+            unmask.sample(model, [[1]])

@@ -1,0 +1,126 @@
+"""How likely answers are behind their prompts, and where the true one ranks among its rivals.
+
+Computed once for each prompt, however many step counts are sampled. `logp` is the joint
+log-probability by the chain rule from left to right, for both kinds of model. For a masked model
+`logp_mean_field` sums the log-probabilities that the answer's tokens have while all of them are
+masked (step 1); its rank goes by that, since the chain rule for all rivals would cost more than all
+sampling. A causal model's rank goes by `logp`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.evaluation.chain import (
+    Chain,
+    entropy,
+    log_softmax,
+    score_behind,
+    score_chains,
+)
+from unmask.evaluation.metrics import rank_of
+from unmask.net.model import Model
+from unmask.sampling.canvas import require_mask
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt, the answers whose likelihood is asked, and the rivals they are ranked among."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+    rivals: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One answer behind its prompt, in nats."""
+
+    terms: list[float]
+    """log p of each token, those before it given."""
+    logp_mean_field: float | None
+    """None for causal models."""
+    rank: int
+    num_rivals: int
+    """Those that the rank counts, the answer among them."""
+    first_token_entropy: float
+
+    @property
+    def logp(self) -> float:
+        return sum(self.terms)
+
+
+def score_answers(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
+    """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
+    asked = [_drop_long(each, length) for each in asked]
+    return (_score_causal if model.kind == "causal" else _score_masked)(model, asked, length)
+
+
+def _drop_long(asked: Asked, length: int) -> Asked:
+    room = length - len(asked.prompt)
+    assert all(len(answer) <= room for answer in asked.answers)
+    fitting = [rival for rival in asked.rivals if len(rival) <= room]
+    return Asked(asked.prompt, asked.answers, fitting)
+
+
+def _score_causal(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
+    together = [each.answers + each.rivals for each in asked]
+    found = score_behind(model, [each.prompt for each in asked], together)
+    scored = []
+    for each, behind in zip(asked, found, strict=True):
+        own = behind.terms[: len(each.answers)]
+        rivals = [sum(terms) for terms in behind.terms[len(each.answers) :]]
+        scored.append(
+            [
+                Scored(terms, None, rank_of(sum(terms), rivals), len(rivals), behind.entropy)
+                for terms in own
+            ]
+        )
+    return scored
+
+
+def _score_masked(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
+    chains = [
+        Chain(each.prompt + answer, list(range(len(each.prompt), len(each.prompt) + len(answer))))
+        for each in asked
+        for answer in each.answers
+    ]
+    terms = iter(score_chains(model, chains, length))
+    scored = []
+    for each, (joints, first) in zip(asked, _look(model, asked, length), strict=True):
+        own, rivals = joints[: len(each.answers)], joints[len(each.answers) :]
+        scored.append(
+            [
+                Scored(next(terms), joint, rank_of(joint, rivals), len(rivals), first)
+                for joint in own
+            ]
+        )
+    return scored
+
+
+@torch.inference_mode()
+def _look(model: Model, asked: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
+    """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
+    mask_id, device = require_mask(model), model.device
+    longest = max(len(answer) for each in asked for answer in each.answers + each.rivals)
+
+    def look(batch: Sequence[Asked]) -> list[tuple[list[float], float]]:
+        canvas = torch.full((len(batch), length), mask_id)
+        most = max(len(each.answers + each.rivals) for each in batch)
+        answers = torch.full((len(batch), most, longest), -1)
+        for i, each in enumerate(batch):
+            canvas[i, : len(each.prompt)] = torch.tensor(each.prompt)
+            for j, answer in enumerate(each.answers + each.rivals):
+                answers[i, j, : len(answer)] = torch.tensor(answer)
+        start = torch.tensor([[len(each.prompt)] for each in batch])
+        at = (start + torch.arange(longest)).clamp(max=length - 1)
+        logp = log_softmax(model, model.logits(canvas, None, at))
+        wanted = answers.transpose(1, 2).to(device)
+        said = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
+        rows = zip(batch, said.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
+        return [(row[: len(each.answers + each.rivals)], first) for each, row, first in rows]
+
+    rows = fit_rows(model, count_row_bytes(model, length, longest))
+    return [found for _, batch in map_batches(asked, rows, look) for found in batch]

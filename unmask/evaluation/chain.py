@@ -1,0 +1,137 @@
+"""Joint log-probabilities by the chain rule: one token after the other, for both kinds of model.
+
+A masked model is asked once for every token, with those written before it shown and the rest of the
+canvas masked; a causal model is asked once for all of them. The models are taken as they are:
+guidance plays no part.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.model import Model
+from unmask.sampling.canvas import require_mask
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A text, and the order in which some of its tokens are written; the others are given."""
+
+    tokens: list[int]
+    order: list[int]
+
+
+@torch.inference_mode()
+def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[list[float]]:
+    """log p of each token of each chain under a masked model, in the order of writing.
+
+    Every text stands at the start of a canvas of `length`; masks fill it up.
+    """
+    mask_id, device = require_mask(model), model.device
+    tokens = torch.full((len(chains), length), mask_id)
+    rank = torch.full((len(chains), length), length)
+    for i, chain in enumerate(chains):
+        tokens[i, : len(chain.tokens)] = torch.tensor(chain.tokens)
+        rank[i, : len(chain.tokens)] = -1
+        rank[i, chain.order] = torch.arange(len(chain.order))
+    tokens, rank = tokens.to(device), rank.to(device)
+    asked = [(i, k, at) for i, chain in enumerate(chains) for k, at in enumerate(chain.order)]
+
+    def score(batch: Sequence[tuple[int, int, int]]) -> list[float]:
+        row, step, at = torch.tensor(batch, device=device).T
+        xt = torch.where(rank[row] >= step[:, None], mask_id, tokens[row])
+        logp = log_softmax(model, model.logits(xt, None, at[:, None])[:, 0])
+        return logp.gather(-1, tokens[row, at][:, None])[:, 0].tolist()
+
+    found: list[list[float]] = [[] for _ in chains]
+    for batch, scores in map_batches(
+        asked, fit_rows(model, count_row_bytes(model, length, 1)), score
+    ):
+        for (i, _, _), logp in zip(batch, scores, strict=True):
+            found[i].append(logp)
+    return found
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What a causal model says behind a prompt."""
+
+    entropy: float
+    """Of the first token, in nats."""
+    terms: list[list[float]]
+    """log p of each token of each answer, all before it given."""
+
+
+@torch.inference_mode()
+def score_behind(
+    model: Model, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
+) -> list[Behind]:
+    """log p of several answers behind each prompt under a causal model; a prompt runs only once."""
+    found: dict[int, Behind] = {}
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    for size, group in groupby(by_length, key=lambda i: len(prompts[i])):
+        rows = list(group)
+        longest = max(len(answer) for i in rows for answer in answers[i])
+        each = count_row_bytes(model, size + longest, longest)
+        most = max(len(answers[i]) for i in rows)
+
+        def score(batch: Sequence[int]) -> list[Behind]:
+            return list(
+                _score_group(model, [prompts[i] for i in batch], [answers[i] for i in batch])
+            )
+
+        for batch, scores in map_batches(rows, max(1, fit_rows(model, each) // most), score):
+            found |= zip(batch, scores, strict=True)
+    return [found[i] for i in range(len(prompts))]
+
+
+def _score_group(
+    model: Model, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
+) -> Iterator[Behind]:
+    """The same for prompts of one length."""
+    device, past = model.device, len(prompts[0])
+    flat = [answer for each in answers for answer in each]
+    owner = torch.tensor([i for i, each in enumerate(answers) for _ in each], device=device)
+    counts = torch.tensor([len(answer) for answer in flat], device=device)
+    longest = max(len(answer) for answer in flat)
+    padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in flat], device=device)
+
+    shared = model.net.new_cache(len(prompts), past)
+    last = torch.tensor([past - 1], device=device)
+    given = torch.tensor([list(prompt) for prompt in prompts], device=device)
+    first = log_softmax(model, model.net(given, None, last, shared)[:, 0])
+    logp = torch.zeros(padded.shape, dtype=first.dtype, device=device)
+    logp[:, 0] = first[owner, padded[:, 0]]
+    if longest > 1:
+        cache = model.net.new_cache(len(flat), past + longest - 1)
+        cache.keys[:, :, :, :past] = shared.keys[:, owner]
+        cache.values[:, :, :, :past] = shared.values[:, owner]
+        cache.length = past
+        asked = torch.arange(1, longest, device=device) < counts[:, None]
+        logits = model.net(padded[:, :-1], None, asked, cache)
+        said = log_softmax(model, logits).gather(-1, padded[:, 1:][asked][:, None])[:, 0]
+        logp[:, 1:].masked_scatter_(asked, said)
+    rows, entropies = logp.tolist(), entropy(first).tolist()
+    at = 0
+    for i, each in enumerate(answers):
+        terms = [row[: len(answer)] for row, answer in zip(rows[at:], each, strict=False)]
+        yield Behind(entropies[i], terms)
+        at += len(each)
+
+
+def log_softmax(model: Model, logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
+    """log p in float64, the mask impossible."""
+    logits = logits.double()
+    if model.mask_id is not None and model.mask_id < logits.shape[-1]:
+        logits[..., model.mask_id] = -torch.inf
+    return logits.log_softmax(-1)
+
+
+def entropy(logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N"]:
+    """In nats."""
+    return -torch.where(logp == -torch.inf, 0.0, logp.exp() * logp).sum(-1)

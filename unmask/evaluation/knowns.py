@@ -1,0 +1,148 @@
+"""Single-token completions of plain knowledge prompts, asked both ways (the study's Fig. 3).
+
+Forward the attribute is asked behind a prompt that holds the subject. In reverse the sentence is
+quoted with its attribute and a blank, and the subject is asked, in words that every kind of model
+can continue; a masked model is also asked in place, where the subject's tokens are masked in the
+sentence itself. Only the first token counts: whether it is the likeliest, and how open the choice
+is.
+
+In reverse several subjects can be right (many things lie in Antarctica), so that its hit rate is a
+lower bound on knowledge.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.base.errors import UserError
+from unmask.data.lines import read_text, require_text
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.evaluation.chain import entropy, log_softmax
+from unmask.evaluation.questions import require_tokenizer
+from unmask.net.model import Model
+from unmask.sampling.canvas import require_mask
+
+SCHEMA = "knowns/1"
+WAYS = ("forward", "reverse", "reverse in place")
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Known:
+    """A prompt that holds its subject, and the attribute it asks for."""
+
+    number: int
+    subject: str
+    attribute: str
+    prompt: str
+
+
+def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
+    """The facts of a JSON list with `subject`, `attribute` and `prompt` (ROME's known_1000)."""
+    try:
+        records = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON ({error}): expected a list of facts.") from None
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise UserError(f"{path}: expected a JSON list of objects with subject, attribute, prompt.")
+    knowns = []
+    for number, record in enumerate(records[:limit]):
+        where = f"{path}, fact {number}"
+        fields = [require_text(record, key, where) for key in ("subject", "attribute", "prompt")]
+        if fields[0] not in fields[2]:
+            raise UserError(f"{where}: the subject {fields[0]!r} is not in its prompt.")
+        knowns.append(Known(number, *fields))
+    if not knowns:
+        raise UserError(f"{path} holds no facts.")
+    return knowns
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Tokens, the place whose token is asked, and the token that is right."""
+
+    known: Known
+    way: str
+    text: str
+    tokens: tuple[int, ...]
+    at: int
+    answer: int
+
+
+def measure_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]]:
+    """A row for each fact and way: the likeliest token, whether it is right, and the entropy."""
+    tokenizer = require_tokenizer(model)
+    ways = WAYS if model.kind == "masked" else WAYS[:2]
+    asked = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
+    found: dict[_Question, dict[str, Any]] = {}
+    # Rows of one length need no padding.
+    by_length = sorted(asked, key=lambda question: len(question.tokens))
+    for length, group in groupby(by_length, key=lambda question: len(question.tokens)):
+        rows = fit_rows(model, count_row_bytes(model, length, 1))
+        for batch, answers in map_batches(list(group), rows, lambda batch: _answer(model, batch)):
+            found |= zip(batch, answers, strict=True)
+    for question in asked:
+        yield {
+            "fact": f"{question.known.number}",
+            "way": question.way,
+            "subject": question.known.subject,
+            "attribute": question.known.attribute,
+            "prompt": question.text,
+            "answer": tokenizer.decode([question.answer]),
+            **found[question],
+        }
+
+
+def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Question:
+    """The question; a masked model's row ends with (or holds) the masks to be read."""
+    sentence = f"{known.prompt} {known.attribute}"
+    blank = sentence.replace(known.subject, "___", 1)
+    if way == "reverse in place":
+        whole = tokenizer.encode(sentence)
+        begin = known.prompt.index(known.subject)
+        end = begin + len(known.subject)
+        places = [i for i, (b, e) in enumerate(whole.offsets) if b < end and e > begin]
+        hidden = [require_mask(model) if i in places else ids for i, ids in enumerate(whole.ids)]
+        return _Question(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
+    if way == "forward":
+        prompt, asked = known.prompt, known.attribute
+    else:
+        prompt, asked = f'In the sentence "{blank}", the blank stands for', known.subject
+    given, whole = (tokenizer.encode(text).ids for text in (prompt, f"{prompt} {asked}"))
+    answer = whole[len(given)]
+    if model.kind == "causal":
+        return _Question(known, way, prompt, tuple(given), len(given) - 1, answer)
+    return _Question(known, way, prompt, (*given, require_mask(model)), len(given), answer)
+
+
+@torch.inference_mode()
+def _answer(model: Model, batch: Sequence[_Question]) -> list[dict[str, Any]]:
+    tokenizer, device = require_tokenizer(model), model.device
+    tokens = torch.tensor([question.tokens for question in batch], device=device)
+    at = torch.tensor([[question.at] for question in batch], device=device)
+    answers = torch.tensor([question.answer for question in batch], device=device)
+    logp = log_softmax(model, model.logits(tokens, None, at)[:, 0])
+    own = logp.gather(-1, answers[:, None])
+    best = logp.topk(_TOP, dim=-1)
+    columns = (
+        own[:, 0].tolist(),
+        (logp > own).sum(-1).tolist(),
+        entropy(logp).tolist(),
+        best.indices.tolist(),
+    )
+    return [
+        {
+            "hit": above == 0,
+            "logp": logp_own,
+            "rank": above + 1,
+            "entropy": spread,
+            "top": [tokenizer.decode([token]) for token in top],
+        }
+        for logp_own, above, spread, top in zip(*columns, strict=True)
+    ]

@@ -1,0 +1,51 @@
+"""How good one generated answer is, and where the true one ranks: pure functions."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+
+def is_contained(generation: str, completion: str) -> bool:
+    """The study's match: the completion stands in the generation; case and outer blanks aside."""
+    return completion.strip().lower() in generation.lower()
+
+
+def is_strict(generation: str, completion: str) -> bool:
+    """Whether the generation is the completion, nothing more; only outer blanks aside."""
+    return generation.strip() == completion.strip()
+
+
+def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:
+    """The share of the answer's tokens that stand in their places right behind the prompt."""
+    assert answer
+    return sum(a == b for a, b in zip(generated, answer, strict=False)) / len(answer)
+
+
+def rank_of(truth: float, rivals: Sequence[float]) -> int:
+    """1 where no rival has a higher score; ties count for the truth."""
+    return 1 + sum(rival > truth for rival in rivals)
+
+
+@lru_cache(maxsize=65_536)
+def bleu(generation: str, completion: str) -> float:
+    """Sentence BLEU on words, 0 to 100, by sacrebleu; what was met before is not counted again.
+
+    Short answers have no four-word runs, so only the orders that occur are averaged.
+    """
+    return float(_scorer().sentence_score(generation.strip(), [completion.strip()]).score)
+
+
+def bleu_signature() -> str:
+    """sacrebleu's record of how `bleu` is computed."""
+    bleu("one two three four", "one two three four")  # it knows the references' number afterwards
+    return str(_scorer().get_signature())
+
+
+@lru_cache(maxsize=1)
+def _scorer() -> "BLEU":
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(effective_order=True)

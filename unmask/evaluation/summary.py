@@ -1,0 +1,163 @@
+"""The table of recall in numbers: means with intervals, differences between models, controls."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from unmask.evaluation.intervals import (
+    Clusters,
+    Interval,
+    cluster,
+    estimate_difference,
+    estimate_mean,
+)
+from unmask.evaluation.metrics import bleu_signature
+from unmask.evaluation.questions import CONTROL
+
+if TYPE_CHECKING:
+    import pyarrow
+
+METRICS = (
+    "hit",
+    "strict",
+    "token_accuracy",
+    "bleu",
+    "rank",
+    "logp",
+    "logp_mean_field",
+    "first_token_entropy",
+)
+BEATS = "beats_control"
+"""The share of prompts whose true answer is likelier (`logp`) than the shuffled one."""
+
+SHARES = ("hit", "strict", BEATS)
+"""Metrics that are true or false of a prompt."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one model on one split at one step count (None: a causal model's)."""
+
+    model: str
+    kind: str
+    split: str
+    steps: int | None
+    metric: str
+    value: Interval
+    prompts: int
+    facts: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How much more often one model hits than another on the same facts."""
+
+    one: str
+    other: str
+    split: str
+    steps: int | None
+    """None where both models are causal."""
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All cells and all pairs, and how BLEU was computed."""
+
+    cells: list[Cell]
+    pairs: list[Pair]
+    bleu: str
+
+    def find(self, model: str, split: str, steps: int | None, metric: str = "hit") -> Cell | None:
+        """The cell of a model; a causal model's is the same at every step count."""
+        wanted = (model, split, metric)
+        for cell in self.cells:
+            named = (cell.model, cell.split, cell.metric)
+            if named == wanted and cell.steps in (None, steps):
+                return cell
+        return None
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(cell.model for cell in self.cells))
+
+    @property
+    def splits(self) -> list[str]:
+        """Without the controls."""
+        found = dict.fromkeys(cell.split for cell in self.cells)
+        return [split for split in found if not split.endswith(CONTROL)]
+
+    @property
+    def steps(self) -> list[int | None]:
+        """In order; a single None where all models are causal."""
+        found = sorted({cell.steps for cell in self.cells if cell.steps is not None})
+        return [*found] or [None]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarise(table: "pyarrow.Table", seed: int = 0) -> Summary:
+    """Cells and pairs of a table of recall; `seed` is the bootstrap's."""
+    groups = _group(table.to_pylist())
+    cells = list(_find_cells(groups, seed))
+    return Summary(cells, list(_find_pairs(groups, seed)), bleu_signature())
+
+
+_Key = tuple[str, str, int | None]
+"""Model, split, steps."""
+
+
+def _group(rows: Sequence[Row]) -> dict[_Key, list[Row]]:
+    groups: dict[_Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["split"], row["steps"]), []).append(row)
+    return groups
+
+
+def _cluster(rows: Sequence[Row], values: Sequence[float]) -> Clusters:
+    return cluster(values, [row["fact"] for row in rows], [row["seed"] for row in rows])
+
+
+def _find_cells(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Cell]:
+    for (model, split, steps), rows in groups.items():
+        values = {metric: [row[metric] for row in rows] for metric in METRICS}
+        control = groups.get((model, split + CONTROL, steps))
+        if control is not None:
+            pairs = zip(rows, control, strict=True)
+            values[BEATS] = [float(row["logp"] > other["logp"]) for row, other in pairs]
+        for metric, found in values.items():
+            if None in found:  # mean field of causal models
+                continue
+            clusters = _cluster(rows, found)
+            num_seeds, num_facts = clusters.sums.shape
+            yield Cell(
+                model=model,
+                kind=rows[0]["kind"],
+                split=split,
+                steps=steps,
+                metric=metric,
+                value=estimate_mean(clusters, metric in SHARES, seed=seed),
+                prompts=len(rows) // num_seeds,
+                facts=num_facts,
+                seeds=num_seeds,
+            )
+
+
+def _find_pairs(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Pair]:
+    models, splits, counts = (list(dict.fromkeys(found)) for found in zip(*groups, strict=True))
+    all_steps = [steps for steps in counts if steps is not None] or [None]
+    for one, other in combinations(models, 2):
+        for split in (split for split in splits if not split.endswith(CONTROL)):
+            for steps in all_steps:
+                sides = [
+                    groups.get((model, split, steps)) or groups[model, split, None]
+                    for model in (one, other)
+                ]
+                ours, theirs = (_cluster(rows, [row["hit"] for row in rows]) for rows in sides)
+                found = estimate_difference(ours, theirs, seed=seed)
+                yield Pair(one, other, split, steps, found)

@@ -1,0 +1,155 @@
+"""The network as a sampler asks it: log p at the open positions, guided, with what can be kept."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.cache import Snapshot
+from unmask.net.model import Model
+from unmask.noise.guidance import mix
+from unmask.sampling.canvas import Canvas, require_mask
+
+CacheMode = Literal["none", "exact", "approximate"]
+Tokens = Int[Tensor, "B L"]
+Open = Bool[Tensor, "B L"]
+
+
+class Oracle:
+    """log p over tokens at the open positions of a canvas.
+
+    With guidance a second pass hides the prompt; what was generated stays in both. The two are one
+    batch of twice the rows.
+    """
+
+    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
+        self.model, self.canvas, self.forbidden = model, canvas, forbidden
+        self.mask_id = require_mask(model)
+        self.calls = 0
+
+    def enter_block(self, inside: Open) -> None:
+        """Called where a block starts: what comes before it is written."""
+
+    def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
+        """log p at the open positions, row by row and from left to right, in float64."""
+        return self._finish(self._run(xt, open_, guidance, self.canvas.real, self.canvas.prompt))
+
+    def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
+        """Logits at the open positions."""
+        self.calls += 1
+        t = self._tell_time(xt, real)
+        if guidance == 0:
+            return self.model.logits(xt, real, open_, t)
+        both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
+        real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
+        return mix_halves(self.model.logits(both, real, open_.repeat(2, 1), t), guidance)
+
+    def _tell_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
+        """The share of masks, for networks that are told the time."""
+        if not self.model.net.config.time:
+            return None
+        hidden = (xt == self.mask_id).double()
+        return hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
+
+    def _finish(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+        if self.mask_id < logits.shape[-1]:
+            logits[:, self.mask_id] = -torch.inf
+        if self.forbidden is not None:
+            logits[:, self.forbidden] = -torch.inf
+        return logits.log_softmax(-1, dtype=torch.float64)
+
+
+class KeepingOracle(Oracle):
+    """Runs only rows whose canvas changed: a prediction stays exact while nothing moves.
+
+    Bidirectional attention lets every token reach every other, so this is all that can be kept
+    exactly. With many small steps a row runs at most once a token (MDLM's cache).
+    """
+
+    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
+        super().__init__(model, canvas, forbidden)
+        self._seen: tuple[Tokens, Open, float, Tensor] | None = None
+
+    def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
+        if self._seen is None or self._seen[2] != guidance:
+            logp = super().ask(xt, open_, guidance)
+        else:
+            before, was_open, _, known = self._seen
+            changed = ((xt != before) | (open_ != was_open)).any(-1)
+            moved = changed & open_.any(-1)
+            logp = known.new_empty(int(open_.sum()), known.shape[1])
+            of_moved = moved[:, None].expand_as(open_)
+            of_same = ~changed[:, None].expand_as(open_)
+            logp[of_same[open_]] = known[of_same[was_open]]
+            if moved.any():
+                real = None if self.canvas.real is None else self.canvas.real[moved]
+                prompt = self.canvas.prompt[moved]
+                run = self._run(xt[moved], open_[moved], guidance, real, prompt)
+                logp[of_moved[open_]] = self._finish(run)
+        self._seen = xt, open_, guidance, logp
+        return logp
+
+
+class PrefixOracle(Oracle):
+    """Keeps the keys and values of what stands before the block: faster, and an approximation.
+
+    The first step of a block runs everything; the others run the block and what follows it, and see
+    the prefix as it was then, as Wu et al. 2025 (Fast-dLLM, arXiv 2505.22618) do.
+    """
+
+    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
+        super().__init__(model, canvas, forbidden)
+        if model.net.config.time:
+            raise UserError("a network that is told the time changes with it: use cache exact.")
+        self._kept: Snapshot | None = None
+        self._places: Int[Tensor, "B A"] | None = None
+        self._valid: Bool[Tensor, "B A"] | None = None
+
+    def enter_block(self, inside: Open) -> None:
+        self._kept = None
+        length = inside.shape[1]
+        # Rows whose block is empty run their last place alone.
+        start = torch.where(inside.any(-1), inside.long().argmax(-1), length - 1)
+        if self.model.blueprint.shift:
+            start = (start - 1).clamp(min=0)  # where the first place of the block is read
+        span = length - int(start.min())
+        places = start[:, None] + torch.arange(span, device=inside.device)
+        self._valid, self._places = places < length, places.clamp(max=length - 1)
+
+    def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
+        self.calls += 1
+        places, valid = self._places, self._valid
+        assert places is not None and valid is not None, "enter_block comes first"
+        if guidance:
+            xt = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
+            open_, places, valid = (x.repeat(2, 1) for x in (open_, places, valid))
+            real = None if real is None else real.repeat(2, 1)
+        if self._kept is None or len(self._kept) != len(xt):
+            self._kept = self.model.net.new_snapshot(*xt.shape)
+            logits = self.model.logits(xt, real, open_, snapshot=self._kept)
+        else:
+            kept = self._kept.move_to(places)
+            again = xt.gather(1, places)
+            at = open_.gather(1, places) & valid
+            logits = self.model.logits(again, real, at, snapshot=kept)
+        return mix_halves(logits, guidance) if guidance else logits
+
+
+def mix_halves(both: Float[Tensor, "2N V"], guidance: float) -> Float[Tensor, "N V"]:
+    """Guided logits from those with and without the prompt; at least in float32."""
+    wide = torch.promote_types(both.dtype, torch.float32)
+    return mix(*both.to(wide).chunk(2), guidance)
+
+
+ORACLES = {"none": Oracle, "exact": KeepingOracle, "approximate": PrefixOracle}
+
+
+def make_oracle(
+    model: Model, canvas: Canvas, cache: CacheMode, forbidden: Int[Tensor, "n"] | None = None
+) -> Oracle:
+    """The oracle of that cache mode."""
+    if cache not in ORACLES:
+        raise UserError(f"cache {cache!r} is unknown: expected {', '.join(ORACLES)}.")
+    return ORACLES[cache](model, canvas, forbidden)

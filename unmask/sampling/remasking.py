@@ -1,0 +1,164 @@
+"""Remasking: which written tokens become masks again, to be written anew.
+
+ReMDM (Wang et al. 2025, arXiv 2503.00307): un-masking and masking again balance, so that as many
+tokens are clean at each time as without. With the plan `ancestral` and the order `random` the
+sampler is theirs; with any other plan, as many more tokens are committed as were masked again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.base.choices import make_choice
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+from unmask.sampling.orders import choose_first
+from unmask.sampling.times import Times
+
+Confidence = Float[Tensor, "B L"]
+Written = Bool[Tensor, "B L"]
+
+
+class Remasking(Protocol):
+    """How written tokens become masks again."""
+
+    def set_clock(self, times: Times) -> Times:
+        """The step's times as this remasking wants them."""
+        ...
+
+    def rate(self, times: Times) -> float:
+        """sigma where it is the same for every token, 0 where it is not."""
+        ...
+
+    def choose(
+        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
+    ) -> Written:
+        """The written tokens that become masks; `confidence` is from when they were written."""
+        ...
+
+
+class _Chance:
+    """Every written token with the same chance."""
+
+    def set_clock(self, times: Times) -> Times:
+        return times
+
+    def rate(self, times: Times) -> float:
+        raise NotImplementedError
+
+    def choose(
+        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
+    ) -> Written:
+        return written & (streams.uniform(written.shape[1]) < self.rate(times))
+
+
+@dataclass(frozen=True)
+class Cap(_Chance):
+    """A small chance, as far as the marginal allows."""
+
+    eta: float = 0.008
+
+    def __post_init__(self) -> None:
+        _check_share("cap", self.eta)
+
+    def rate(self, times: Times) -> float:
+        return min(self.eta, times.highest_rate)
+
+
+@dataclass(frozen=True)
+class Rescale(_Chance):
+    """A share of what the marginal allows."""
+
+    eta: float = 0.015
+
+    def __post_init__(self) -> None:
+        _check_share("rescale", self.eta)
+
+    def rate(self, times: Times) -> float:
+        return self.eta * times.highest_rate
+
+
+@dataclass(frozen=True)
+class Loop(_Chance):
+    """Writes most of the text, then masks and rewrites at the same pace, then writes the rest."""
+
+    eta: float = 0.02
+    t_on: float = 0.55
+    t_off: float = 0.05
+    alpha_on: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check_share("loop", self.eta)
+
+    def set_clock(self, times: Times) -> Times:
+        if self._is_looping(times):
+            return replace(times, alpha_t=self.alpha_on, alpha_s=self.alpha_on)
+        return replace(times, alpha_t=self._alpha(times.t), alpha_s=self._alpha(times.s))
+
+    def rate(self, times: Times) -> float:
+        return min(self.eta, times.highest_rate) if self._is_looping(times) else 0.0
+
+    def _is_looping(self, times: Times) -> bool:
+        return self.t_off < times.t <= self.t_on
+
+    def _alpha(self, t: float) -> float:
+        if t > self.t_on:
+            return (1 - t) * self.alpha_on / (1 - self.t_on)
+        return self.alpha_on if t > self.t_off else 1 - t * (1 - self.alpha_on) / self.t_off
+
+
+class Doubtful(_Chance):
+    """The tokens written with the least confidence most: the row shares one `highest_rate`."""
+
+    def rate(self, times: Times) -> float:
+        return 0.0
+
+    def choose(
+        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
+    ) -> Written:
+        doubt = (-confidence).masked_fill(~written, -torch.inf).softmax(-1)
+        # A row without a written token has no share to give.
+        chance = times.highest_rate * doubt.nan_to_num(0.0)
+        return written & (streams.uniform(written.shape[1]) < chance)
+
+
+@dataclass(frozen=True)
+class Lowest(_Chance):
+    """The least confident tenth of the written tokens, or another share; no chance in it."""
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_share("low", self.share)
+
+    def rate(self, times: Times) -> float:
+        return 0.0
+
+    def choose(
+        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
+    ) -> Written:
+        return choose_first(-confidence, written, (written.sum(-1) * self.share).long())
+
+
+REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
+    "none": lambda: None,
+    "cap": Cap,
+    "rescale": Rescale,
+    "conf": Doubtful,
+    "loop": Loop,
+    "low": Lowest,
+}
+
+
+def get_remasking(text: str) -> Remasking | None:
+    """The remasking of that name, None for none; `cap=0.02` gives it its number."""
+    return make_choice("remasking", text, REMASKINGS)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise UserError(f"remasking {name}={value:g} is no share: expected 0 to 1.")

@@ -1,0 +1,184 @@
+"""Texts from a model: the two verbs, whatever its kind."""
+
+from collections.abc import Mapping, Sequence
+
+from unmask.base.errors import UserError
+from unmask.net.model import Model
+from unmask.sampling.ancestral import walk_back
+from unmask.sampling.autoregressive import decode_causal
+from unmask.sampling.canvas import (
+    Canvas,
+    Prompt,
+    encode_prompt,
+    lay_out_patterns,
+    lay_out_prompts,
+    name_streams,
+)
+from unmask.sampling.constraints import Constraints, Token, fix_tokens
+from unmask.sampling.loop import Strategy, fill_masks
+from unmask.sampling.oracle import CacheMode
+from unmask.sampling.orders import get_order
+from unmask.sampling.plans import get_plan
+from unmask.sampling.remasking import get_remasking
+from unmask.sampling.strength import Guidance, set_course
+from unmask.sampling.trajectory import Trajectory, Watch
+from unmask.sampling.values import Values
+
+
+def sample(
+    model: Model,
+    prompts: Sequence[Prompt],
+    steps: int = 16,
+    guidance: Guidance = 0.0,
+    length: int | Sequence[int] | None = None,
+    plan: str = "smdm",
+    block: int | None = None,
+    order: str | Sequence[int] = "confidence",
+    temperature: float | None = None,
+    seed: int = 0,
+    keep_states: bool = True,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stochastic: float = 1.0,
+    remask: str = "none",
+    fixed: Mapping[int, Prompt] | None = None,
+    forbid: Sequence[Token] = (),
+    require: Sequence[Prompt] = (),
+    cache: CacheMode = "none",
+    chat: bool = False,
+    watch: Watch | None = None,
+) -> Trajectory:
+    """Texts that continue the prompts, un-masked in `steps` steps.
+
+    `length` is that of the whole row, prompt included. A row's text is the same alone and in any
+    batch: it depends on the seed and its prompt alone.
+
+    Uniform, hybrid and gaussian models step back through their own noise instead, drawing at a
+    temperature of 1 unless told otherwise; a causal model writes from left to right, one token a
+    step. What has no meaning for a kind, such as the order for these, is left unread.
+    """
+    if chat:
+        prompts = [_say(model, prompt) for prompt in prompts]
+    constraints = Constraints(fixed or {}, forbid, require)
+    values = _choose_values(model, temperature, top_k, top_p, stochastic)
+    _check_steps(steps)
+    if model.kind == "causal":
+        if any(set_course(guidance, steps)):
+            raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
+        if fixed or require:
+            raise UserError(
+                "an autoregressive model writes from left to right: it takes neither fixed nor "
+                "required tokens, only a prompt."
+            )
+        rows = [tuple(encode_prompt(model, prompt)) for prompt in prompts]
+        streams = name_streams(model, rows, seed)
+        forbidden = constraints.find_forbidden(model)
+        return decode_causal(model, rows, length, values, streams, forbidden, keep_states, watch)
+    canvas = fix_tokens(model, lay_out_prompts(model, prompts, length), constraints)
+    strategy = Strategy(
+        steps,
+        get_plan(plan),
+        get_order(order),
+        values,
+        get_remasking(remask),
+        guidance,
+        block,
+        cache,
+    )
+    return _fill(model, canvas, strategy, constraints, seed, keep_states, watch)
+
+
+def infill(
+    model: Model,
+    texts: Prompt | Sequence[Prompt],
+    steps: int = 16,
+    guidance: Guidance = 0.0,
+    plan: str = "smdm",
+    block: int | None = None,
+    order: str | Sequence[int] = "confidence",
+    temperature: float | None = None,
+    seed: int = 0,
+    keep_states: bool = True,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stochastic: float = 1.0,
+    remask: str = "none",
+    forbid: Sequence[Token] = (),
+    require: Sequence[Prompt] = (),
+    cache: CacheMode = "none",
+    watch: Watch | None = None,
+) -> Trajectory:
+    """Texts with their masks filled: "… [MASK]*5 …", or token ids with mask ids among them.
+
+    Any half-unmasked state of a trajectory will do, too; what is no mask stays. Guidance hides all
+    that was given. A text without a mask comes back as it is.
+    """
+    if model.kind == "causal":
+        raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
+    rows: Sequence[Prompt] = [texts] if isinstance(texts, str) else texts  # ty: ignore
+    _check_steps(steps)
+    strategy = Strategy(
+        steps,
+        get_plan(plan),
+        get_order(order),
+        _choose_values(model, temperature, top_k, top_p, stochastic),
+        get_remasking(remask),
+        guidance,
+        block,
+        cache,
+    )
+    constraints = Constraints(forbid=forbid, require=require)
+    canvas = lay_out_patterns(model, rows)
+    return _fill(model, canvas, strategy, constraints, seed, keep_states, watch)
+
+
+def _fill(
+    model: Model,
+    canvas: Canvas,
+    strategy: Strategy,
+    constraints: Constraints,
+    seed: int,
+    keep_states: bool,
+    watch: Watch | None,
+) -> Trajectory:
+    guided = any(set_course(strategy.guidance, strategy.steps))
+    if guided and not bool(canvas.prompt.any(-1).all()):
+        raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
+    names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)
+    streams = name_streams(model, names, seed)
+    if model.kind == "masked":
+        return fill_masks(model, canvas, strategy, streams, constraints, keep_states, watch)
+    if constraints.require:
+        raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
+    return walk_back(model, canvas, strategy, streams, constraints, keep_states, watch)
+
+
+def _choose_values(
+    model: Model,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    stochastic: float,
+) -> Values:
+    if temperature is None:
+        temperature = 0.0 if model.kind in ("masked", "causal") else 1.0
+    return Values(temperature, top_k, top_p, stochastic)
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise UserError(f"{steps} sampling steps were asked for: expected at least 1.")
+
+
+def _say(model: Model, prompt: Prompt) -> str:
+    """A prompt as the user's turn of a chat, in the words of the model's own template."""
+    if not isinstance(prompt, str):
+        raise UserError("a chat was asked for with prompts of token ids: give texts.")
+    if model.tokenizer is None or model.tokenizer.chat is None:
+        raise UserError(
+            f"a chat was asked for, but the model {model.name} has no chat template: prompt it "
+            "with plain texts."
+        )
+    return model.tokenizer.chat.render([{"role": "user", "content": prompt}])

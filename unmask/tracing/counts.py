@@ -1,0 +1,112 @@
+"""Floating-point operations of a trace, by closed form: ours, and those of one cell at a time."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from unmask.net.config import NetConfig
+from unmask.net.counts import count_flops
+from unmask.tracing.windows import find_trunks, window_of
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Operations of one restored run of `length` tokens, read at `num_read` rows."""
+
+    config: NetConfig
+    length: int
+    num_read: int
+
+    def project(self, places: int) -> int:
+        """Queries, keys and values."""
+        config = self.config
+        heads = config.heads + 2 * config.kv
+        return 2 * places * config.width * heads * config.head_dim
+
+    def out(self, places: int) -> int:
+        return 2 * places * self.config.heads * self.config.head_dim * self.config.width
+
+    def mlp(self, places: int) -> int:
+        matrices = 3 if self.config.mlp == "swiglu" else 2
+        return 2 * places * matrices * self.config.width * self.config.mlp_width
+
+    def attend(self, queries: int) -> int:
+        return 4 * queries * self.length * self.config.heads * self.config.head_dim
+
+    def layer(self, changed: int, active: int) -> int:
+        """A layer whose input changed at some places and whose output is wanted at others."""
+        return (
+            self.project(changed) + self.attend(self.length) + self.out(active) + self.mlp(active)
+        )
+
+    def last(self, changed: int) -> int:
+        read = self.num_read
+        return self.project(changed) + self.attend(read) + self.out(read) + self.mlp(read)
+
+    def logits(self) -> int:
+        return 2 * self.num_read * self.config.width * self.config.logit_rows
+
+    def finish(self, layer: int, active: int, fresh: bool) -> int:
+        """From entering `layer` to the logits; `fresh`: only the patched place has changed yet."""
+        last = self.config.layers - 1
+        total = self.logits()
+        for between in range(layer, last):
+            total += self.layer(1 if fresh and between == layer else active, active)
+        if layer <= last:
+            total += self.last(1 if fresh and layer == last else active)
+        return total
+
+
+def count_trace_flops(
+    config: NetConfig,
+    length: int,
+    samples: int,
+    read_rows: Collection[int],
+    parts: Sequence[str] = ("resid", "mlp", "attn"),
+    window: int = 10,
+    same_before: int = 0,
+) -> int:
+    """Operations of a trace of every token, the clean and corrupted runs included.
+
+    `length` is that of the rows that are run (a causal network's end at the last row read), and
+    `same_before` the first corrupted position of a causal network.
+    """
+    costs = _Costs(config, length, len(read_rows))
+    total = (1 + samples) * (config.layers * costs.layer(length, length) + costs.logits())
+    for part in parts:
+        for place in range(same_before if config.causal else 0, length):
+            active = length - place if config.causal else length
+            is_read = place in read_rows
+            total += samples * _count_place(costs, part, window, active, is_read)
+    return total
+
+
+def _count_place(costs: _Costs, part: str, window: int, active: int, is_read: bool) -> int:
+    """Operations of one place of one part, in all layers, for one sample."""
+    layers, last = costs.config.layers, costs.config.layers - 1
+    width = window if part in ("mlp", "attn") else 1
+    trunks = find_trunks(window_of(layer, width, layers) for layer in range(layers))
+    total = 0
+    for trunk in trunks:
+        if trunk.start == last and not is_read:
+            continue
+        if part == "attn":
+            total += costs.mlp(1)
+        inside = range(trunk.start + 1, min(trunk.end, last))
+        for layer in inside:
+            total += costs.layer(1 if layer == inside[0] else active, active)
+            total += costs.mlp(1) if part == "attn" else 0
+            if layer in trunk.stops:
+                total += costs.finish(layer + 1, active, fresh=False)
+        fresh = not inside
+        if trunk.end <= last or trunk.start == last:
+            total += costs.finish(trunk.end, active, fresh)
+        else:
+            ends = 2 if last in trunk.stops else 1
+            total += ends * costs.finish(last, active, fresh)
+    return total
+
+
+def count_plain_flops(config: NetConfig, length: int, samples: int, num_parts: int) -> int:
+    """Operations of one whole forward pass a cell, a clean row beside the samples, all logits."""
+    cells = num_parts * config.layers * length
+    return (cells + 1) * (samples + 1) * count_flops(config, length)

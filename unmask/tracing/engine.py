@@ -1,0 +1,246 @@
+"""The engine: many restored runs at once, and of each only what can differ from the base run.
+
+A cell puts states of a source run into a base run, at some places of a layer, or of a window of
+layers. Then only this can differ from the base run, and only this is computed:
+
+- nothing before the first patched layer; in it, the patched places alone;
+- queries, keys and values of the patched places, and of all active places from the next layer on;
+- in a causal network, places from the first patched one on; the rest keep the base run's keys and
+  values;
+- in the last layer, the rows that are read;
+- windows that begin at the same layer run together until they end (`unmask.tracing.windows`).
+
+Streams are flat: the active (row, place) pairs of a batch, one after the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.net.transformer import Transformer
+from unmask.tracing.reading import Reading
+from unmask.tracing.record import Record
+from unmask.tracing.windows import Trunk
+
+Part = Literal["embed", "resid", "mlp", "attn", "attn_z"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream at the pairs that may differ from the base run's; `where` None: at all pairs."""
+
+    x: Float[Tensor, "N D"]
+    where: Int[Tensor, "N"] | None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What is kept at the patched places of later layers: a part's additions, of a record."""
+
+    part: Literal["mlp", "attn"]
+    record: Record
+
+
+class Batch:
+    """Rows of one batch, each a noise sample with some places patched."""
+
+    def __init__(self, cells: Sequence[tuple[tuple[int, ...], int]], length: int, engine: "Engine"):
+        device = engine.device
+        self.rows, self.length = len(cells), length
+        self.sample = torch.tensor([sample for _, sample in cells], device=device)
+        pairs = [(row, place) for row, (places, _) in enumerate(cells) for place in places]
+        row, self.place = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).unbind(1)
+        self.pair_sample = self.sample[row]
+        self.patched = row * length + self.place
+        """Patched pairs, counted over the whole batch."""
+        self.active: Tensor | None = None
+        self.index = self.patched
+        """Patched pairs, counted among the active ones."""
+        if engine.causal:
+            first = torch.tensor([min(places, default=0) for places, _ in cells], device=device)
+            inside = torch.arange(length, device=device) >= first[:, None]
+            self.active = inside.flatten().nonzero()[:, 0]
+            self.index = torch.searchsorted(self.active, self.patched)
+
+    def is_patched(self, rows: Int[Tensor, "A"]) -> Tensor:
+        """Which of the rows that are read are patched [B, A]."""
+        flat = torch.zeros(self.rows * self.length, dtype=torch.bool, device=rows.device)
+        flat[self.patched] = True
+        return flat.view(self.rows, -1)[:, rows]
+
+
+class Engine:
+    """Restores states of `source` into `base`; both ran the same number of places."""
+
+    def __init__(self, net: Transformer, base: Record, source: Record, reading: Reading):
+        self.net, self.base, self.source, self.reading = net, base, source, reading
+        self.layers, self.causal = net.config.layers, net.config.causal
+        self.length = base.entering[0].shape[1]
+        self.device = base.entering[0].device
+        view = net.view(base.entering[0][:1])
+        self.cos, self.sin = view.cos, view.sin
+        places = torch.arange(self.length, device=self.device)
+        self.last_mask = places <= reading.rows[:, None] if self.causal else None
+
+    def run(
+        self, batch: Batch, part: Part, trunk: Trunk, hold: Hold | None = None, head: int = 0
+    ) -> Iterator[tuple[int, Float[Tensor, "B K A"]]]:
+        """(end of the window, log p of the targets) for each window of a trunk.
+
+        `hold` keeps a part's additions at the patched places in layers start + 1 to each end.
+        """
+        stream = Stream(self._patch(batch, part, trunk.start, head), batch.patched)
+        last = self.layers - 1
+        for layer in range(trunk.start + 1, min(trunk.end, last)):
+            x, attn = self._attend(layer, batch, stream, batch.active)
+            middle = x + attn
+            left = Stream(middle + self.net.block(layer).feed(middle), batch.active)
+            if layer in trunk.stops:
+                yield layer, self._finish(layer + 1, batch, left)
+            if hold is not None:
+                stream = self._keep(layer, batch, hold, x, middle, left, layer in trunk.stops)
+            else:
+                stream = left
+        if trunk.end <= last or trunk.start == last:
+            yield trunk.end, self._finish(trunk.end, batch, stream)
+            return
+        if last in trunk.stops:
+            yield last, self._finish(last, batch, stream)
+        yield trunk.end, self._finish(last, batch, stream, hold)
+
+    def _patch(self, batch: Batch, part: Part, layer: int, head: int) -> Float[Tensor, "P D"]:
+        """What leaves a layer at the patched places, once the part is the source's."""
+        base, source = self.base, self.source
+        at = (batch.pair_sample, batch.place)
+        if part in ("embed", "resid"):
+            return source.pick(source.resid(layer), *at)
+        entering = base.pick(base.entering[layer], *at)
+        if part == "mlp":
+            attn = base.pick(base.attn[layer], *at)
+            return entering + attn + source.pick(source.mlp[layer], *at)
+        block = self.net.block(layer)
+        if part == "attn":
+            attn = source.pick(source.attn[layer], *at)
+        else:
+            z = base.pick(base.attn_z[layer], *at).clone()
+            z[:, head] = source.pick(source.attn_z[layer], *at)[:, head]
+            attn = block.attn.out(z.flatten(-2))
+        middle = entering + attn
+        return middle + block.feed(middle)
+
+    def _keep(
+        self,
+        layer: int,
+        batch: Batch,
+        hold: Hold,
+        x: Tensor,
+        middle: Tensor,
+        left: Stream,
+        shared: bool,
+    ) -> Stream:
+        """The stream that leaves the layer with the held part put in at the patched places."""
+        at = (batch.pair_sample, batch.place)
+        if hold.part == "mlp":
+            held = middle[batch.index] + hold.record.pick(hold.record.mlp[layer], *at)
+        else:
+            kept = x[batch.index] + hold.record.pick(hold.record.attn[layer], *at)
+            held = kept + self.net.block(layer).feed(kept)
+        out = left.x.clone() if shared else left.x
+        return Stream(out.index_copy_(0, batch.index, held), batch.active)
+
+    def _attend(
+        self, layer: int, batch: Batch, stream: Stream, wanted: Tensor | None
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
+        """The stream that enters the layer at the active pairs, and what attention adds there."""
+        queries, keys, values = self._project(layer, batch, stream)
+        z = self.net.block(layer).attn.mix(queries, keys, values, None, self.causal)
+        z = _select(z.flatten(0, 1), wanted)
+        if stream.where is wanted:
+            x = stream.x
+        else:
+            # The first layer behind the patch: all other places are the base run's.
+            sample, place = self._locate(batch, wanted)
+            x = self.base.pick(self.base.entering[layer], sample, place)
+            x = x.index_copy(0, batch.index, stream.x)
+        return x, self.net.block(layer).attn.out(z.flatten(-2))
+
+    def _finish(
+        self, layer: int, batch: Batch, stream: Stream, hold: Hold | None = None
+    ) -> Float[Tensor, "B K A"]:
+        """log p of the targets when the stream enters `layer`; `hold` is for the last layer."""
+        for between in range(layer, self.layers - 1):
+            x, attn = self._attend(between, batch, stream, batch.active)
+            middle = x + attn
+            stream = Stream(middle + self.net.block(between).feed(middle), batch.active)
+        if layer == self.layers:
+            return self.reading.read(self._look_up(layer, batch, stream), batch.sample)
+        return self.reading.read(self._run_last(batch, stream, hold), batch.sample)
+
+    def _run_last(self, batch: Batch, stream: Stream, hold: Hold | None) -> Float[Tensor, "B A D"]:
+        """The stream that leaves the last layer, at the rows that are read alone."""
+        layer, rows = self.layers - 1, self.reading.rows
+        block = self.net.block(layer)
+        queries, keys, values = self._project(layer, batch, stream)
+        z = block.attn.mix(queries[:, rows], keys, values, self.last_mask)
+        x, attn = self._look_up(layer, batch, stream), block.attn.out(z.flatten(-2))
+        if hold is not None and hold.part == "attn":
+            attn = self._hold_last(batch, hold.record, hold.record.attn[layer], attn)
+        middle = x + attn
+        mlp = block.feed(middle)
+        if hold is not None and hold.part == "mlp":
+            mlp = self._hold_last(batch, hold.record, hold.record.mlp[layer], mlp)
+        return middle + mlp
+
+    def _hold_last(self, batch: Batch, record: Record, kept: Tensor, now: Tensor) -> Tensor:
+        """What a part adds at the rows that are read: what was kept, where they are patched."""
+        rows = self.reading.rows
+        held = record.pick(kept, batch.sample[:, None], rows)
+        return torch.where(batch.is_patched(rows)[..., None], held, now)
+
+    def _project(
+        self, layer: int, batch: Batch, stream: Stream
+    ) -> tuple[Float[Tensor, "B L H d"], Float[Tensor, "B L h d"], Float[Tensor, "B L h d"]]:
+        """Queries, keys and values at all places: new where the stream is, else the base run's."""
+        block = self.net.block(layer)
+        shape = (batch.rows, batch.length)
+        x = block.attn_norm(stream.x)
+        if stream.where is None:
+            return block.attn.project(x.unflatten(0, shape), self.cos, self.sin)
+        place = stream.where % batch.length
+        cos, sin = (t if t is None else t[place] for t in (self.cos, self.sin))
+        new = block.attn.project(x, cos, sin)
+        base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))
+        whose = batch.sample if self.base.samples > 1 else torch.zeros_like(batch.sample)
+        queries, keys, values = (
+            old[whose].flatten(0, 1).index_copy_(0, stream.where, changed).unflatten(0, shape)
+            for old, changed in zip(base, new, strict=True)
+        )
+        return queries, keys, values
+
+    def _look_up(self, layer: int, batch: Batch, stream: Stream) -> Float[Tensor, "B A D"]:
+        """The stream that enters a layer, at the rows that are read."""
+        rows = self.reading.rows
+        if stream.where is None:
+            return stream.x.unflatten(0, (batch.rows, batch.length))[:, rows]
+        x = self.base.pick(self.base.entering[layer], batch.sample[:, None], rows)
+        x = x.expand(batch.rows, -1, -1)
+        if not len(stream.where):
+            return x
+        flat = torch.arange(batch.rows, device=rows.device)[:, None] * batch.length + rows
+        near = torch.searchsorted(stream.where, flat).clamp(max=len(stream.where) - 1)
+        there = stream.where[near] == flat
+        return torch.where(there[..., None], stream.x[near], x)
+
+    def _locate(self, batch: Batch, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The noise sample and the place of each active pair."""
+        if wanted is None:
+            wanted = torch.arange(batch.rows * batch.length, device=self.device)
+        return batch.sample[wanted // batch.length], wanted % batch.length
+
+
+def _select(x: Tensor, where: Tensor | None) -> Tensor:
+    return x if where is None else x[where]

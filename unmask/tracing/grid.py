@@ -1,0 +1,116 @@
+"""TraceGrid: what one trace found, for every token and layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.data.facts import Span
+from unmask.tracing.metrics import score
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where an answer's probability comes from at a step with some answer tokens committed.
+
+    p with subject and committed answer tokens both there, one hidden, and both hidden. The two
+    parts are Shapley's: each source's effect, averaged over which of them is hidden first; they
+    add up to the effect of hiding both.
+    """
+
+    both: float
+    no_subject: float
+    no_committed: float
+    neither: float
+
+    @property
+    def subject(self) -> float:
+        return ((self.both - self.no_subject) + (self.no_committed - self.neither)) / 2
+
+    @property
+    def committed(self) -> float:
+        return ((self.both - self.no_committed) + (self.no_subject - self.neither)) / 2
+
+
+@dataclass(frozen=True)
+class TraceGrid:
+    """The restored metric of every cell, and what it stands between.
+
+    Log-probabilities are kept, on the CPU, so that any metric can be had of the same trace: `K`
+    counts the answer and, where one was given, its foil; `A` counts the answer's positions.
+    """
+
+    tokens: tuple[int, ...]
+    subject: Span
+    answer: dict[int, int]
+    prompt_length: int
+    mask_id: int | None
+    places: tuple[tuple[int, ...], ...]
+    """The positions that each row of the grid restores; usually one each."""
+    logp: Mapping[str, Float[Tensor, "place layer S K A"]]
+    """By part; per-head parts have their heads behind the layers."""
+    clean_logp: Float[Tensor, "1 K A"]
+    corrupted_logp: Float[Tensor, "S K A"]
+    metric: str
+    window: int
+    corruption: str
+    joint: str
+    """`mean_field`, or `chain_rule` in the order in which the answer names its positions."""
+    guidance: float = 0.0
+    mode: str = "restore"
+    """`restore` clean states into the corrupted run, or `ablate` them from the clean one."""
+    severed: str | None = None
+    estimate: bool = False
+    """True for the gradients' estimate: not what a restored run gave."""
+    step: int | None = None
+    """The denoising step, counted from 1, whose state was traced."""
+    run: str = "single"
+    """`teacher_forced` or `free_running` for a step of a trajectory."""
+    committed: tuple[int, ...] = ()
+    """Positions of the answer that the state already shows."""
+    source: str = "subject"
+    """What was corrupted: the subject, the committed answer tokens, or both."""
+    flow: Flow | None = None
+
+    def values(
+        self, part: str, metric: str | None = None, which: int = 0
+    ) -> Float[Tensor, "place layer S"]:
+        """The metric of each noise sample, in float64; `which` 1 reads the foil instead."""
+        return self._score(self.logp[part], metric, which)
+
+    @property
+    def scores(self) -> dict[str, Float[Tensor, "place layer"]]:
+        """The metric of each cell, mean over noise samples."""
+        return {part: self.values(part).mean(-1) for part in self.logp}
+
+    @property
+    def clean(self) -> float:
+        return float(self._score(self.clean_logp).mean())
+
+    @property
+    def corrupted(self) -> float:
+        return float(self.corrupted_values().mean())
+
+    def clean_value(self, metric: str | None = None, which: int = 0) -> float:
+        return float(self._score(self.clean_logp, metric, which).mean())
+
+    def corrupted_values(self, metric: str | None = None, which: int = 0) -> Float[Tensor, "S"]:
+        """The metric of each corrupted run."""
+        return self._score(self.corrupted_logp, metric, which)
+
+    @property
+    def total_effect(self) -> float:
+        """TE: what the corruption takes away."""
+        return self.clean - self.corrupted
+
+    def effects(self, part: str, which: int = 0) -> Float[Tensor, "place layer"]:
+        """IE: what restoring a cell gives back; when ablating, what taking it away costs."""
+        values = self.values(part, which=which).mean(-1)
+        if self.mode == "ablate":
+            return self.clean_value(which=which) - values
+        return values - float(self.corrupted_values(which=which).mean())
+
+    def _score(self, logp: Tensor, metric: str | None = None, which: int = 0) -> Tensor:
+        metric = metric or self.metric
+        return score(metric, logp, self.clean_logp, self.corrupted_logp, which)

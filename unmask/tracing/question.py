@@ -1,0 +1,197 @@
+"""Questions: a state, its corruption, and what is asked of it; all of it checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Span
+from unmask.net.model import Model
+from unmask.tracing.corruption import Corrupted, Corruption, Noise
+from unmask.tracing.reading import Reading
+
+
+@dataclass(frozen=True)
+class Donor:
+    """Another text whose clean states are put in instead: a placebo."""
+
+    tokens: tuple[int, ...]
+    moved: dict[int, int]
+    """Which of its positions stands for each position of ours."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is traced: a state, its corruption, and what is asked of it, all checked."""
+
+    model: Model
+    clean: Int[Tensor, "1 L"]
+    corrupted: Corrupted
+    answer: dict[int, int]
+    foil: dict[int, int] | None
+    prompt_length: int
+    guidance: float
+    donor: Donor | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions that are run: a causal network needs none behind the last row it is read at."""
+        if not self.model.net.config.causal:
+            return self.clean.shape[1]
+        return max(self.model.row_of(position) for position in self.answer) + 1
+
+    def embed(self) -> tuple[Tensor, Tensor]:
+        """The clean and the corrupted rows as they enter layer 0."""
+        net, length = self.model.net, self.length
+        clean = net.embed(self.clean[:, :length])
+        with net.patch({"embed": self.corrupted.embed}):
+            corrupted = net.embed(self.corrupted.tokens[:, :length])
+        return clean, corrupted
+
+    def make_reading(self) -> Reading:
+        """Where the answer is read; with guidance, the pass without the prompt is run here."""
+        model = self.model
+        rows = [model.row_of(position) for position in self.answer]
+        targets = [list(self.answer.values())]
+        if self.foil is not None:
+            # A position without a foil reads the answer; it is blanked afterwards.
+            targets.append([self.foil.get(at, token) for at, token in self.answer.items()])
+        made = Reading(
+            model,
+            torch.tensor(rows, device=model.device),
+            torch.tensor(targets, device=model.device),
+            self.guidance,
+        )
+        if not self.guidance:
+            return made
+        # Generated tokens stay, and may differ between samples of a free-running trace.
+        without = torch.cat((self.clean, self.corrupted.tokens)).clone()
+        assert model.mask_id is not None
+        without[:, : self.prompt_length] = model.mask_id
+        if bool((without == without[:1]).all()):
+            without = without[:1]
+        logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), made.rows)
+        return replace(made, without=logits.float())
+
+    def blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:
+        """NaN where the foil has no token."""
+        if self.foil is not None:
+            for i, position in enumerate(self.answer):
+                if position not in self.foil:
+                    logp[..., 1, i] = torch.nan
+        return logp
+
+
+def ask(
+    model: Model,
+    tokens: Int[Tensor, "L"] | Sequence[int],
+    subject: Span,
+    answer: Mapping[int, int],
+    corruption: Corruption | Corrupted | None = None,
+    *,
+    guidance: float = 0.0,
+    foil: Mapping[int, int] | None = None,
+    prompt_length: int | None = None,
+    donor: Donor | None = None,
+) -> Question:
+    """The question, once it makes sense; what does not is a sentence."""
+    row = torch.as_tensor(tokens, dtype=torch.long).to(model.device).flatten()
+    answer = dict(answer)
+    _check_state(model, row, subject, answer, foil, guidance)
+    corruption = Noise() if corruption is None else corruption
+    if isinstance(corruption, Corrupted):
+        corrupted = corruption
+    else:
+        corrupted = corruption.apply(model, row, range(*subject))
+    if prompt_length is None:
+        hidden = (
+            (row == model.mask_id).nonzero()[:1, 0].tolist() if model.mask_id is not None else []
+        )
+        prompt_length = min([*answer, *hidden, len(row)])
+    given = None if foil is None else dict(foil)
+    return Question(model, row[None], corrupted, answer, given, prompt_length, guidance, donor)
+
+
+def _check_state(
+    model: Model,
+    row: Int[Tensor, "L"],
+    subject: Span,
+    answer: dict[int, int],
+    foil: Mapping[int, int] | None,
+    guidance: float,
+) -> None:
+    length, rows = len(row), model.net.config.logit_rows
+    begin, end = subject
+    if model.kind == "gaussian" or model.net.config.time:
+        raise UserError(
+            f"the model {model.name} works on noised vectors or is told the time: tracing is for "
+            "masked, uniform, hybrid and causal models that see tokens alone."
+        )
+    if not 0 <= begin < end <= length:
+        raise UserError(f"the subject is [{begin}, {end}), expected a range within 0..{length}.")
+    if not answer:
+        raise UserError("no answer was given: map at least one position to its token.")
+    far = length if model.kind == "causal" else length - 1
+    for position, token in answer.items():
+        if not 0 <= position <= far:
+            raise UserError(f"the answer's position {position} is not in 0..{far}.")
+        if not 0 <= token < rows or token == model.mask_id:
+            raise UserError(f"the answer's token {token} is none that the model can say.")
+        if begin <= position < end:
+            raise UserError(
+                f"the subject [{begin}, {end}) overlaps the answer at position {position}: the "
+                "corruption would hide the place where the answer is read; keep them apart."
+            )
+        given = int(row[position]) if position < length else None
+        if model.kind == "masked" and given != model.mask_id:
+            raise UserError(
+                f"position {position} of the answer holds the token {given}, expected the mask "
+                f"{model.mask_id}: a masked model would copy what it sees."
+            )
+        if model.kind == "causal" and position < max(answer) and given != token:
+            raise UserError(
+                f"position {position} holds the token {given}, but the answer has {token} there: "
+                "a causal model reads an answer token by token, the earlier ones given."
+            )
+    if model.kind == "causal" and end > min(model.row_of(position) for position in answer) + 1:
+        raise UserError(
+            f"the subject [{begin}, {end}) stands behind the answer's first position: a causal "
+            "model cannot see it; ask later."
+        )
+    for position, token in (foil or {}).items():
+        if position not in answer or not 0 <= token < rows:
+            raise UserError(
+                f"the foil names the token {token} at position {position}: expected a token at "
+                f"one of the answer's positions, {', '.join(map(str, answer))}."
+            )
+    if guidance and model.mask_id is None:
+        raise UserError(f"the model {model.name} has no unconditional pass: use guidance 0.")
+
+
+def reveal(question: Question) -> list[Question]:
+    """One question for each answer token: those before it revealed, those behind it masked."""
+    mask_id, factors = question.model.mask_id, []
+    if mask_id is None:
+        raise UserError(f"the model {question.model.name} has no mask: use joint='mean_field'.")
+    positions = list(question.answer)
+    for i, position in enumerate(positions):
+        clean, rows = question.clean.clone(), question.corrupted.tokens.clone()
+        for j, at in enumerate(positions):
+            token = question.answer[at] if j < i else mask_id
+            clean[:, at], rows[:, at] = token, token
+        foil = question.foil
+        if foil is not None:
+            foil = {at: token for at, token in foil.items() if at == position}
+        factors.append(
+            replace(
+                question,
+                clean=clean,
+                corrupted=replace(question.corrupted, tokens=rows),
+                answer={position: question.answer[position]},
+                foil=foil,
+            )
+        )
+    return factors

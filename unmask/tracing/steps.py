@@ -1,0 +1,177 @@
+"""`unmask.trace_steps`: tracing along the denoising steps of a model's own generation."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Fact
+from unmask.net.model import Model
+from unmask.tracing.corruption import Corrupted, Corruption, Noise, forget
+from unmask.tracing.course import At, Course, follow, follow_corrupted
+from unmask.tracing.grid import Flow, TraceGrid
+from unmask.tracing.trace import Joint, trace
+
+Run = Literal["teacher_forced", "free_running"]
+Source = Literal["subject", "committed", "both"]
+
+
+def trace_steps(
+    model: Model,
+    fact: Fact | Course,
+    steps: int = 16,
+    at: Sequence[At] | At = ("first", "last"),
+    *,
+    corruption: Corruption | None = None,
+    guidance: float = 0.0,
+    length: int | None = None,
+    joint: Joint = "mean_field",
+    run: Run = "teacher_forced",
+    source: Source = "subject",
+    any_answer: bool = False,
+    **settings: Any,
+) -> list[TraceGrid]:
+    """A grid for each step asked for: `first` is step 1, `last` is t2, `all` is t1 to t2.
+
+    The states are those of the model's own clean generation in `steps` steps; its answer is what is
+    asked for. With `mean_field` a step asks for the answer tokens that are still masked at it; with
+    `chain_rule` for the whole answer, re-masked and revealed in the order of its commitment.
+    `teacher_forced` corrupts the clean trajectory's state; `free_running` the state that the
+    corrupted prompt's own generation has reached, the asked positions masked in both. `source` is
+    what is corrupted: the subject, the answer tokens that are already committed, or both; steps
+    that have no such tokens are left out. `settings` are those of `unmask.trace`.
+    """
+    if run not in ("teacher_forced", "free_running"):
+        raise UserError(f"run {run!r} is unknown: expected teacher_forced or free_running.")
+    if source not in ("subject", "committed", "both"):
+        raise UserError(f"source {source!r} is unknown: expected subject, committed or both.")
+    if run == "free_running" and source != "subject":
+        raise UserError("a free-running trace corrupts the subject: use source 'subject'.")
+    course = fact
+    if isinstance(course, Fact):
+        course = follow(model, course, steps, length, guidance, any_answer)
+    corruption = Noise() if corruption is None else corruption
+    wanted = [at] if isinstance(at, str | int) else at
+    numbers = sorted({step for _, step in course.find_steps(wanted)})
+    free = None
+    if run == "free_running":
+        prompt = corruption.apply(model, course.state_at(1), range(*course.subject))
+        free = follow_corrupted(model, course, prompt, steps, guidance)
+    grids = []
+    for step in numbers:
+        if source != "subject" and not course.committed_at_step(step):
+            continue
+        grids.append(
+            _trace_step(course, step, corruption, guidance, joint, run, source, free, settings)
+        )
+    return grids
+
+
+def _trace_step(
+    course: Course,
+    step: int,
+    corruption: Corruption,
+    guidance: float,
+    joint: Joint,
+    run: Run,
+    source: Source,
+    free: Int[Tensor, "S+1 n L"] | None,
+    settings: dict[str, Any],
+) -> TraceGrid:
+    model, committed = course.model, course.committed_at_step(step)
+    state, asked = course.state_at(step), course.open_at(step)
+    if joint == "chain_rule" and model.kind != "causal":
+        assert model.mask_id is not None
+        asked = course.answer
+        state = _put(state, list(asked), model.mask_id)
+        committed = ()
+    if run == "free_running":
+        assert free is not None
+        corrupted = _corrupt_freely(course, step, state, asked, corruption, free)
+    else:
+        corrupted = _corrupt(course, state, committed, corruption, source)
+    ask: dict[str, Any] = {"guidance": guidance, "prompt_length": course.prompt_length}
+    grid = trace(
+        model, state, course.subject, asked, corruption=corrupted, joint=joint, **ask, **settings
+    )
+    flow = None
+    if committed and source == "subject" and run == "teacher_forced":
+        flow = _split(course, state, asked, committed, corrupted, grid, ask)
+    name = corruption.name if source == "subject" else f"{corruption.name} of {source}"
+    return replace(
+        grid, step=step, run=run, flow=flow, committed=committed, corruption=name, source=source
+    )
+
+
+def _corrupt(
+    course: Course,
+    state: Int[Tensor, "L"],
+    committed: tuple[int, ...],
+    corruption: Corruption,
+    source: Source,
+) -> Corrupted:
+    """The state with the subject corrupted, committed answer tokens hidden, or both."""
+    corrupted = Corrupted(state[None])
+    if source != "committed":
+        corrupted = corruption.apply(course.model, state, range(*course.subject))
+    if source == "subject":
+        return corrupted
+    return forget(course.model, corrupted, committed)
+
+
+def _corrupt_freely(
+    course: Course,
+    step: int,
+    state: Int[Tensor, "L"],
+    asked: dict[int, int],
+    corruption: Corruption,
+    free: Int[Tensor, "S+1 n L"],
+) -> Corrupted:
+    """The corrupted generations' states at a step, with what is asked for as in the clean one."""
+    model = course.model
+    corrupted = corruption.apply(model, course.state_at(1), range(*course.subject))
+    rows = state.expand(corrupted.samples, -1).clone()
+    reached = free[min(step - 1, len(free) - 1)][:, : len(state)]
+    if model.kind == "causal":
+        own = slice(course.prompt_length, course.prompt_length + step - 1)
+        rows[:, own] = reached[:, own]
+    else:
+        rows[:] = reached
+        for position in asked:
+            rows[:, position] = state[position]
+    begin, end = course.subject
+    rows[:, begin:end] = corrupted.tokens[:, begin:end]
+    return replace(corrupted, tokens=rows)
+
+
+def _split(
+    course: Course,
+    state: Int[Tensor, "L"],
+    asked: dict[int, int],
+    committed: tuple[int, ...],
+    corrupted: Corrupted,
+    grid: TraceGrid,
+    ask: dict[str, Any],
+) -> Flow:
+    """What the subject and the committed answer tokens each give to p, by hiding them."""
+    model = course.model
+
+    def measure(bad: Corrupted) -> float:
+        return trace(
+            model, state, course.subject, asked, ("resid",), corruption=bad, places=(), **ask
+        ).corrupted
+
+    return Flow(
+        both=grid.clean_value("p"),
+        no_subject=float(grid.corrupted_values("p").mean()),
+        no_committed=measure(forget(model, Corrupted(state[None]), committed)),
+        neither=measure(forget(model, corrupted, committed)),
+    )
+
+
+def _put(tokens: Int[Tensor, "L"], places: list[int], token: int) -> Int[Tensor, "L"]:
+    return tokens.index_fill(0, torch.tensor(places, device=tokens.device), token)

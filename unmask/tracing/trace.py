@@ -1,0 +1,182 @@
+"""`unmask.trace`: where does a state have to be restored for a fact to be recalled again?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Span
+from unmask.net.model import Model
+from unmask.tracing.corruption import Corrupted, Corruption, Noise
+from unmask.tracing.engine import Engine
+from unmask.tracing.grid import TraceGrid
+from unmask.tracing.metrics import check_metric
+from unmask.tracing.question import Donor, Question, ask, reveal
+from unmask.tracing.record import Record, record_run
+from unmask.tracing.sweep import plan, sweep
+
+Joint = Literal["mean_field", "chain_rule"]
+Mode = Literal["restore", "ablate"]
+
+
+@torch.inference_mode()
+def trace(
+    model: Model,
+    tokens: Int[Tensor, "L"] | Sequence[int],
+    subject: Span,
+    answer: Mapping[int, int],
+    parts: Sequence[str] = ("resid", "mlp", "attn"),
+    window: int = 10,
+    corruption: Corruption | Corrupted | None = None,
+    metric: str = "p",
+    guidance: float = 0.0,
+    *,
+    joint: Joint = "mean_field",
+    mode: Mode = "restore",
+    severed: Literal["mlp", "attn"] | None = None,
+    foil: Mapping[int, int] | None = None,
+    places: Sequence[int | tuple[int, ...]] | None = None,
+    prompt_length: int | None = None,
+    donor: Donor | None = None,
+    memory: int | None = None,
+) -> TraceGrid:
+    """The metric of the answer when one clean state, or a window of them, is put back.
+
+    `answer` maps positions to the tokens expected there; for a causal model the position behind
+    the last token is one, too. Several positions are one joint probability: `mean_field` is the
+    product over masks of one state; `chain_rule` reveals the answer token by token, in the
+    mapping's order. A causal model's is always the chain rule, from left to right.
+
+    `resid` is one layer's stream; `window` layers of `mlp` and `attn` outputs are restored
+    together; `attn_z` restores head by head; `embed` the embedding. `places` are the rows of the
+    grid: every position by default, or several at once. `severed` keeps that part's later additions
+    at the restored place as they were. `prompt_length` is what guidance hides: by default all
+    before the first mask and the first answer. `memory` bounds the bytes used beside the weights.
+    """
+    question = ask(
+        model,
+        tokens,
+        subject,
+        answer,
+        corruption,
+        guidance=guidance,
+        foil=foil,
+        prompt_length=prompt_length,
+        donor=donor,
+    )
+    check_metric(metric, foil is not None)
+    _check_settings(parts, window, mode, severed, joint, donor)
+    rows = _check_places(places, question.clean.shape[1])
+    factors, used = [question], "chain_rule" if model.kind == "causal" else joint
+    if used == "chain_rule" and model.kind != "causal":
+        factors = reveal(question)
+    runs = [_run(each, parts, window, mode, severed, rows, memory) for each in factors]
+    # The factors of one answer lie side by side, as its positions do.
+    logp = {part: torch.cat([run[0][part] for run in runs], -1).cpu() for part in parts}
+    clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))
+    return TraceGrid(
+        tokens=tuple(question.clean[0].tolist()),
+        subject=subject,
+        answer=question.answer,
+        prompt_length=question.prompt_length,
+        mask_id=model.mask_id,
+        places=rows,
+        logp={part: question.blank(x) for part, x in logp.items()},
+        clean_logp=question.blank(clean),
+        corrupted_logp=question.blank(corrupted),
+        metric=metric,
+        window=window,
+        corruption=Noise().name if corruption is None else getattr(corruption, "name", "given"),
+        joint=used,
+        guidance=guidance,
+        mode=mode,
+        severed=severed,
+    )
+
+
+def _run(
+    question: Question,
+    parts: Sequence[str],
+    window: int,
+    mode: Mode,
+    severed: str | None,
+    places: tuple[tuple[int, ...], ...],
+    memory: int | None,
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """log p of one state: of every cell by part, clean, and corrupted."""
+    net, samples = question.model.net, question.corrupted.samples
+    reading = question.make_reading()
+    # One batch, so that places which cannot differ do not differ by rounding either.
+    embedded = torch.cat(question.embed())
+    both = record_run(net, embedded)
+    clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, 1 + samples))
+    source = clean if question.donor is None else _record_donor(question)
+    base, source = (corrupted, source) if mode == "restore" else (clean, corrupted)
+    of_clean, of_corrupted = reading.take(slice(0, 1)), reading.take(slice(1, None))
+    engine = Engine(net, base, source, of_corrupted if mode == "restore" else of_clean)
+    read_clean = of_clean.read_stream(clean.entering[-1])
+    read_corrupted = of_corrupted.read_stream(corrupted.entering[-1])
+    if not bool((read_clean.isfinite().all() & read_corrupted.isfinite().all()).cpu()):
+        raise UserError(
+            "the network's logits are not numbers, or the answer is impossible: look at the "
+            "weights, the noise and the number format (bfloat16 reaches further than float16)."
+        )
+    start = read_corrupted if mode == "restore" else read_clean.expand(samples, -1, -1)
+    same_before = 0
+    if net.config.causal and question.donor is None:
+        changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
+        same_before = min(changed, default=0)
+    jobs = [plan(engine, part, window, severed) for part in parts]
+    grids = sweep(engine, jobs, places, start, memory, same_before)
+    return dict(zip(parts, grids, strict=True)), read_clean, read_corrupted
+
+
+def _record_donor(question: Question) -> Record:
+    """The clean run of another text, its positions named as ours."""
+    assert question.donor is not None
+    net, device = question.model.net, question.model.device
+    tokens = torch.tensor([question.donor.tokens], device=device)
+    record = record_run(net, net.embed(tokens))
+    moved = torch.zeros(question.length, dtype=torch.long, device=device)
+    for ours, theirs in question.donor.moved.items():
+        moved[ours] = theirs
+    return replace(record, moved=moved)
+
+
+def _check_settings(
+    parts: Sequence[str],
+    window: int,
+    mode: str,
+    severed: str | None,
+    joint: str,
+    donor: Donor | None,
+) -> None:
+    if not parts or len(set(parts)) < len(parts):
+        raise UserError(f"the parts are {tuple(parts)}: name at least one, and none twice.")
+    if window < 1:
+        raise UserError(f"a window of {window} layers was asked for: expected at least 1.")
+    if mode not in ("restore", "ablate"):
+        raise UserError(f"mode {mode!r} is unknown: expected restore or ablate.")
+    if joint not in ("mean_field", "chain_rule"):
+        raise UserError(f"joint {joint!r} is unknown: expected mean_field or chain_rule.")
+    if severed not in (None, "mlp", "attn"):
+        raise UserError(f"severed {severed!r} is unknown: expected mlp or attn.")
+    if severed is not None and set(parts) != {"resid"}:
+        raise UserError("a severed graph is for the part resid alone: ask for parts=('resid',).")
+    if donor is not None and mode == "ablate":
+        raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
+
+
+def _check_places(
+    places: Sequence[int | tuple[int, ...]] | None, length: int
+) -> tuple[tuple[int, ...], ...]:
+    wanted = range(length) if places is None else places
+    rows = tuple((at,) if isinstance(at, int) else tuple(sorted(set(at))) for at in wanted)
+    for at in rows:
+        if any(not 0 <= place < length for place in at):
+            raise UserError(f"the places {at} are not all in 0..{length - 1}.")
+    return rows
