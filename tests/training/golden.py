@@ -20,7 +20,7 @@ RUNS: dict[str, dict] = {
     "masked answers": {"objective": {"name": "llada", "response_only": True, "drop_prompt": 0.3}},
     "causal": {"kind": "causal", "objective": {"filling": False}},
     "uniform": {"kind": "uniform"} | TOY,
-    "hybrid": {"kind": "hybrid"} | TOY,
+    "hybrid": {"kind": "hybrid", "noise": {"share_start": 0.5}} | TOY,
     "gaussian": {"kind": "gaussian"} | TOY,
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.training.runs import SOURCES, make_recipe
 from unmask.training.assembly import prepare_job
-from unmask.training.loop import train
+from unmask.training.loop import run_loop
 from unmask.training.parallel import join
 from unmask.training.trainer import Trainer
 
@@ -25,4 +25,4 @@ if __name__ == "__main__":
         for folder in map(Path, sys.argv[1:]):
             for how in ("ddp", "fsdp"):
                 recipe = make_recipe(**SETTINGS | {"machine": {"parallel": how}})
-                train(Trainer(prepare_job(recipe, world, SOURCES)), folder / how)
+                run_loop(Trainer(prepare_job(recipe, world, SOURCES)), folder / how)

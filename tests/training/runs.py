@@ -9,7 +9,7 @@ from unmask.base.config import build
 from unmask.toy.examples import SOURCES as TOY
 from unmask.training.assembly import prepare_job
 from unmask.training.examples import read_examples
-from unmask.training.loop import Hooks, Outcome, train
+from unmask.training.loop import Hooks, Outcome, run_loop
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.trainer import Trainer
@@ -46,7 +46,7 @@ def make_trainer(**changes: object) -> Trainer:
 def run(folder: Path, hooks: Hooks | None = None, **changes: object) -> tuple[Trainer, Outcome]:
     """A run to its end, or on from the folder's newest checkpoint."""
     trainer = make_trainer(**changes)
-    return trainer, train(trainer, folder, hooks)
+    return trainer, run_loop(trainer, folder, hooks)
 
 
 def take_steps(trainer: Trainer, number: int) -> list[float]:

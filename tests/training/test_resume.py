@@ -19,7 +19,7 @@ from unmask.base.errors import UserError
 from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest, list_checkpoints, load_checkpoint
 from unmask.training.journal import read_journal
-from unmask.training.loop import Hooks, train
+from unmask.training.loop import Hooks, run_loop
 
 KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainer, "take_step", fill_up)
     with pytest.raises(UserError, match="no space left on device; free some space"):
-        train(trainer, tmp_path / "full")
+        run_loop(trainer, tmp_path / "full")
     monkeypatch.undo()
     assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == [
         "step-00000004"
@@ -138,7 +138,7 @@ def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
     )
     before = {name: weight.clone() for name, weight in trainer.net.named_parameters()}
     with pytest.raises(UserError, match="3 steps in a row had gradients that are not numbers"):
-        train(trainer, tmp_path)
+        run_loop(trainer, tmp_path)
     assert all(weight.equal(before[name]) for name, weight in trainer.net.named_parameters())
     batch = load_file(tmp_path / "bad-step-00000002.safetensors")
     assert batch["rows"].tolist() == trainer.order.rows_at(2)

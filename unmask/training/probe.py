@@ -37,7 +37,7 @@ def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> floa
         prompts = [fact.prompt for fact in some]
         found = sample(model, prompts, steps, length=length, temperature=0.0, keep_states=False)
         for fact, text in zip(some, found.texts or [], strict=True):
-            hits += is_contained(fact.completion, text[len(fact.prompt) :])
+            hits += is_contained(text[len(fact.prompt) :], fact.completion)
     return hits / len(facts)
 
 
