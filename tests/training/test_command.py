@@ -10,6 +10,9 @@ import pytest
 import unmask
 from tests.training.runs import make_recipe
 from unmask.cli.main import app
+from unmask.toy.examples import SOURCES
+from unmask.toy.language import UNITS
+from unmask.training.cookbook import read_recipe
 from unmask.training.journal import read_journal
 
 ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
@@ -73,6 +76,17 @@ def test_python_does_what_the_command_does(tmp_path):
         unmask.train(recipe, tmp_path / "run", device="cpu")
     with pytest.raises(unmask.UserError, match="either a recipe or a run to resume"):
         unmask.train()
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal", "uniform", "gaussian"])
+def test_samples_of_the_toy_are_rows_of_units(kind, tmp_path):
+    context = 7 if kind == "causal" else 6
+    changes = ["budget.steps=2", "cadence.samples=3", "batch.rows=8", "cadence.sampling_steps=2"]
+    recipe = read_recipe(f"toy-{kind}", changes)
+    unmask.train(recipe, tmp_path / "run", device="cpu", sources=SOURCES)
+    (samples,) = [r["samples"] for r in read_journal(tmp_path / "run") if "samples" in r]
+    assert len(samples) == 3 and recipe.data.context == context
+    assert {word for text in samples for word in text.split()} <= set(UNITS)
 
 
 def test_models_carry_their_noise(tmp_path):

@@ -175,6 +175,23 @@ def test_shards_and_tokenizer_that_disagree(tmp_path):
         prepare_job(make_recipe(data=data | {"tokenizer": str(tmp_path / "other")}), CPU)
 
 
+def test_a_tokenizer_without_a_mask_gets_one_behind_its_vocabulary(tmp_path):
+    """As SMDM's 32,001 rows for 32,000 tokens."""
+    text = ["The caves of Orsel are deep. " * 50]
+    known = Tokenizer.train(text, 280)
+    bare = Tokenizer(known.backend, None, known.pad_id, known.end_id)
+    write_shards(text, bare, tmp_path / "shards")
+    data = {"source": "text", "path": str(tmp_path / "shards"), "context": 16}
+    (tmp_path / "shards" / "tokenizer_config.json").write_text('{"eos_token": "[END]"}')
+    backend = known.backend.to_str().replace("[MASK]", "[WORD]")
+    (tmp_path / "shards" / "tokenizer.json").write_text(backend)
+    job = prepare_job(make_recipe(data=data), CPU)
+    config = job.model.net.config
+    assert job.model.mask_id == bare.vocab_size == config.logit_rows == config.vocab_size - 1
+    assert job.model.tokenizer.mask_id == job.model.mask_id
+    assert prepare_job(make_recipe(data=data, kind="causal"), CPU).model.mask_id is None
+
+
 def test_recipe_is_readable_by_people():
     text = format_recipe(replace(make_recipe(), seed=3))
     assert "\nseed: 3\n" in text and "rate: 0.003" in text

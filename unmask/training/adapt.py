@@ -41,11 +41,18 @@ def adapt_model(given: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
             f"{given.name} is {given.kind} and the recipe trains {recipe.kind}: only causal models "
             "are adapted, to masked ones; change kind or start.model."
         )
-    mask_id = tokenizer.vocab_size if tokenizer.mask_id is None else tokenizer.mask_id
-    known = Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
-    net = open_network(given.net, max(given.net.config.vocab_size, mask_id + 1))
-    blueprint = Blueprint(net.config, "masked", mask_id, recipe.start.shift, recipe.noise)
+    known = add_mask(tokenizer)
+    net = open_network(given.net, max(given.net.config.vocab_size, known.vocab_size))
+    blueprint = Blueprint(net.config, "masked", known.mask_id, recipe.start.shift, recipe.noise)
     return Model("trained", net, blueprint, known)
+
+
+def add_mask(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with a mask: its own, or the id right behind its vocabulary, as SMDM has it."""
+    if tokenizer.mask_id is not None:
+        return tokenizer
+    mask_id = tokenizer.vocab_size
+    return Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
 
 
 @torch.no_grad()

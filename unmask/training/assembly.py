@@ -16,7 +16,7 @@ from unmask.net.loading import load
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.training.adapt import adapt_model
+from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, Source, read_examples
 from unmask.training.learner import freeze_unreached
@@ -64,11 +64,12 @@ def prepare_job(
         )
     short = find_dtype(recipe, world.device) == torch.bfloat16
     if given is None:
-        blueprint = plan_model(recipe, examples.tokenizer)
+        tokenizer = fit_tokenizer(recipe, examples.tokenizer)
+        blueprint = plan_model(recipe, tokenizer)
         check_room(blueprint.config, recipe, world, short)
         net = Transformer(blueprint.config, derive_seed(recipe.seed, "network"))
         rescale(net, recipe.network.scale)
-        model = Model("trained", net, blueprint, examples.tokenizer)
+        model = Model("trained", net, blueprint, tokenizer)
     else:
         model = adapt_model(given, recipe, examples.tokenizer)
         check_room(model.net.config, recipe, world, short)
@@ -91,6 +92,11 @@ def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if recipe.machine.dtype == "bfloat16" else torch.float32
 
 
+def fit_tokenizer(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that a fresh model gets: with a mask where its noise has one."""
+    return add_mask(tokenizer) if recipe.kind in ("masked", "hybrid") else tokenizer
+
+
 def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     """A fresh model that fits the tokenizer; where the mask stands last, the head leaves it out.
 
@@ -98,11 +104,6 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     """
     rows, mask_id = tokenizer.vocab_size, tokenizer.mask_id
     causal = recipe.kind == "causal"
-    if recipe.kind in ("masked", "hybrid") and mask_id is None:
-        raise UserError(
-            f"the tokenizer of {recipe.data.source} data has no mask token, which {recipe.kind} "
-            "models need: name a tokenizer that has one, or train one here."
-        )
     values = asdict(preset(recipe.network.preset, causal=causal))
     values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
     if mask_id == rows - 1 and not values["tied"]:

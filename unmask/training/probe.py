@@ -53,8 +53,9 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
 
     def draw(model: Model, step: int) -> list[str]:
         assert model.tokenizer is not None
-        # A text without a prompt starts behind the end of the one before it.
-        starts = prompts or [[model.tokenizer.end_id]] * cadence.samples
+        # Without a prompt a causal text starts behind the end of the one before it.
+        first = [model.tokenizer.end_id] if model.kind == "causal" else []
+        starts = prompts or [first] * cadence.samples
         found = sample(
             model,
             starts,
@@ -66,7 +67,7 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
         )
         if prompts:
             return found.texts or []
-        return [model.tokenizer.decode(row[1:]) for row in found.tokens.tolist()]
+        return [model.tokenizer.decode(row[len(first) :]) for row in found.tokens.tolist()]
 
     return draw
 
