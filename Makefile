@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: study test prove check format wheel clean
+.PHONY: study test prove golden check format wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -14,6 +14,9 @@ test: $(READY)  ## every law, parity and end-to-end test, at small size
 
 prove: $(READY)  ## the long proofs: fresh clone, wheel, anything over a minute
 	$(BIN)/python -m pytest -q -m prove
+
+golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
+	$(BIN)/python -m tests.training.golden
 
 check: $(READY)  ## format, lint, types, order of the rooms, file sizes
 	$(BIN)/ruff format --check .

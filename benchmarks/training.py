@@ -1,8 +1,7 @@
 """Training speed and memory against a plain module, on the same shapes in one run.
 
-    python benchmarks/training.py --out docs/results/training-cuda.md
+    python benchmarks/training.py --processes 2 --out docs/results/training-cuda.md
     python benchmarks/training.py --tries 1028M --out docs/results/training-tries-cuda.md
-    python benchmarks/training.py --processes 2 --device cpu
 
 Operations a token: 6 (N + head) + 12 layers D L, for both alike, whatever they skip. The ceiling is
 a matrix product of 8192³ measured in the same run. Each contender runs alone, after one another,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.trace import trace
+    from unmask.training.recipe import Recipe
+    from unmask.training.session import train
 
 __version__ = "0.1.0"
 
@@ -32,6 +34,7 @@ _HOME_OF = {
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
     "Noise": "unmask.tracing.corruption",
+    "Recipe": "unmask.training.recipe",
     "Replace": "unmask.tracing.corruption",
     "Tokenizer": "unmask.data.tokenizer",
     "Trajectory": "unmask.sampling.trajectory",
@@ -46,6 +49,7 @@ _HOME_OF = {
     "save": "unmask.net.loading",
     "trace": "unmask.tracing.trace",
     "trace_steps": "unmask.tracing.steps",
+    "train": "unmask.training.session",
 }
 
 __all__ = [
@@ -55,6 +59,7 @@ __all__ = [
     "Model",
     "NetConfig",
     "Noise",
+    "Recipe",
     "Replace",
     "Tokenizer",
     "TraceGrid",
@@ -70,6 +75,7 @@ __all__ = [
     "save",
     "trace",
     "trace_steps",
+    "train",
 ]
 
 

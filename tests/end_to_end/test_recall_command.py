@@ -54,7 +54,7 @@ RECALL = ("recall", "@mdm", "ar=@ar0,@ar1", "--data", "@corpus", "--limit", 3, "
 
 
 def test_recall_writes_table_figure_and_page(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["unmask", "recall", "…"])
+    monkeypatch.setattr(sys, "argv", ["unmask", "recall", "mdm"])
     words = (*RECALL, "--out", tmp_path / "run", "--page", tmp_path / "docs" / "recall.md")
     shown = call(place, *words)
     assert "contained match" in shown and "BLEU: nrefs:1" in shown
@@ -63,7 +63,7 @@ def test_recall_writes_table_figure_and_page(place, tmp_path, monkeypatch):
         *("run.json", "parts", "recall.parquet", "recall.png", "recall.pdf", "summary.json")
     }
     page = (tmp_path / "docs" / "recall.md").read_text()
-    assert page.startswith("# Recall against sampling steps\n\n`unmask recall …`\n")
+    assert page.startswith("# Recall against sampling steps\n\n`unmask recall mdm`\n")
     assert "ar (causal, 2 training seeds)" in page and "mdm − ar" in page
     assert (tmp_path / "docs" / "recall.png").is_file()
     # Columns line up, and a causal model stands in every row of steps.

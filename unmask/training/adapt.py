@@ -17,6 +17,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
+from unmask.noise.settings import NoiseConfig
 from unmask.training.recipe import Recipe
 
 
@@ -31,17 +32,27 @@ def adapt_model(given: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
         if recipe.start.shift and not given.blueprint.shift:
             raise UserError(f"start.shift is for causal models; {given.name} has no shift.")
         _check_vocabulary(tokenizer, given.net.config)
-        return replace(given, name="trained", tokenizer=tokenizer)
+        # What the recipe leaves unsaid about the noise stays as the model learned it.
+        said = recipe.noise if recipe.noise != NoiseConfig() else given.blueprint.noise
+        blueprint = replace(given.blueprint, noise=said)
+        return replace(given, name="trained", tokenizer=tokenizer, blueprint=blueprint)
     if given.kind != "causal" or recipe.kind != "masked":
         raise UserError(
             f"{given.name} is {given.kind} and the recipe trains {recipe.kind}: only causal models "
             "are adapted, to masked ones; change kind or start.model."
         )
-    mask_id = tokenizer.vocab_size if tokenizer.mask_id is None else tokenizer.mask_id
-    known = Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
-    net = open_network(given.net, max(given.net.config.vocab_size, mask_id + 1))
-    blueprint = Blueprint(net.config, "masked", mask_id, recipe.start.shift)
+    known = add_mask(tokenizer)
+    net = open_network(given.net, max(given.net.config.vocab_size, known.vocab_size))
+    blueprint = Blueprint(net.config, "masked", known.mask_id, recipe.start.shift, recipe.noise)
     return Model("trained", net, blueprint, known)
+
+
+def add_mask(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with a mask: its own, or the id right behind its vocabulary, as SMDM has it."""
+    if tokenizer.mask_id is not None:
+        return tokenizer
+    mask_id = tokenizer.vocab_size
+    return Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
 
 
 @torch.no_grad()

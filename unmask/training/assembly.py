@@ -16,7 +16,7 @@ from unmask.net.loading import load
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.training.adapt import adapt_model
+from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, Source, read_examples
 from unmask.training.learner import freeze_unreached
@@ -64,11 +64,12 @@ def prepare_job(
         )
     short = find_dtype(recipe, world.device) == torch.bfloat16
     if given is None:
-        blueprint = plan_model(recipe, examples.tokenizer)
+        tokenizer = fit_tokenizer(recipe, examples.tokenizer)
+        blueprint = plan_model(recipe, tokenizer)
         check_room(blueprint.config, recipe, world, short)
         net = Transformer(blueprint.config, derive_seed(recipe.seed, "network"))
         rescale(net, recipe.network.scale)
-        model = Model("trained", net, blueprint, examples.tokenizer)
+        model = Model("trained", net, blueprint, tokenizer)
     else:
         model = adapt_model(given, recipe, examples.tokenizer)
         check_room(model.net.config, recipe, world, short)
@@ -91,6 +92,11 @@ def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if recipe.machine.dtype == "bfloat16" else torch.float32
 
 
+def fit_tokenizer(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that a fresh model gets: with a mask where its noise has one."""
+    return add_mask(tokenizer) if recipe.kind in ("masked", "hybrid") else tokenizer
+
+
 def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     """A fresh model that fits the tokenizer; where the mask stands last, the head leaves it out.
 
@@ -98,34 +104,25 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     """
     rows, mask_id = tokenizer.vocab_size, tokenizer.mask_id
     causal = recipe.kind == "causal"
-    if recipe.kind in ("masked", "hybrid") and mask_id is None:
-        raise UserError(
-            f"the tokenizer of {recipe.data.source} data has no mask token, which {recipe.kind} "
-            "models need: name a tokenizer that has one, or train one here."
-        )
     values = asdict(preset(recipe.network.preset, causal=causal))
     values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
     if mask_id == rows - 1 and not values["tied"]:
         values["num_logits"] = rows - 1
     if recipe.kind == "gaussian":
         values |= {"time": True, "latent_width": LATENT_WIDTH}
-    config = build(NetConfig, values | recipe.network.changes, "network.changes")
-    if config.vocab_size < rows:
+    wanted = recipe.network.changes.get("vocab_size", rows)
+    if isinstance(wanted, int) and wanted < rows:
         raise UserError(
-            f"the network's vocabulary has {config.vocab_size} rows, but the tokenizer has {rows} "
-            "tokens: they do not belong together; leave network.changes.vocab_size out."
+            f"the network's vocabulary has {wanted} rows, but the tokenizer has {rows} tokens: "
+            "they do not belong together; leave network.changes.vocab_size out."
         )
+    config = build(NetConfig, values | recipe.network.changes, "network.changes")
     if config.context < recipe.data.context:
         raise UserError(
             f"rows of data.context={recipe.data.context} tokens do not fit the network's context "
             f"of {config.context}: lengthen network.changes.context."
         )
-    if recipe.kind == "hybrid" and config.logit_rows != mask_id:
-        raise UserError(
-            "hybrid noise needs its mask right behind the tokens that the head predicts: use a "
-            "tokenizer whose mask stands last, and an untied head."
-        )
-    return Blueprint(config, recipe.kind, None if causal else mask_id)
+    return Blueprint(config, recipe.kind, None if causal else mask_id, noise=recipe.noise)
 
 
 @torch.no_grad()

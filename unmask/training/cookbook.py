@@ -114,7 +114,7 @@ def list_changes(before: Recipe, now: Recipe) -> list[str]:
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -89,7 +89,9 @@ def _cut(shards: Shards, data: Data, known: Tokenizer | None) -> Examples:
     tokenizer = known or read_own_tokenizer(shards.folder)
     if tokenizer is None:
         raise UserError(f"{shards.folder} has no tokenizer: name one by data.tokenizer.")
-    if tokenizer.vocab_size != shards.info.vocab_size:
+    # A mask behind the vocabulary is the model's, not the text's.
+    bare = tokenizer.vocab_size - (tokenizer.mask_id == tokenizer.vocab_size - 1)
+    if shards.info.vocab_size not in (bare, tokenizer.vocab_size):
         raise UserError(
             f"the shards in {shards.folder} were made with a vocabulary of "
             f"{shards.info.vocab_size}, but the tokenizer has {tokenizer.vocab_size}: they do not "

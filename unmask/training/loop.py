@@ -54,9 +54,11 @@ class Outcome:
     total: int | None
     loss: float
     """Of the last record."""
+    prompt: str = ""
+    """A line's prompt to try the model with; empty where the data have none."""
 
 
-def train(
+def run_loop(
     trainer: Trainer, folder: Path, hooks: Hooks | None = None, minutes: float | None = None
 ) -> Outcome:
     """Train until the budget is spent, going on from the newest checkpoint in `folder`.
@@ -117,7 +119,9 @@ class _Sitting:
         finally:
             if journal is not None:
                 journal.close()
-        return Outcome(ended, trainer.progress.step, trainer.progress.total, self.loss)
+        corpus, progress = trainer.job.examples.corpus, trainer.progress
+        prompt = corpus[self.recipe.data.split][0].prompt if corpus is not None else ""
+        return Outcome(ended, progress.step, progress.total, self.loss, prompt)
 
     def _is_due(self, every: int, at_end: bool = True) -> bool:
         step = self.trainer.progress.step

@@ -10,18 +10,17 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint
 from unmask.net.transformer import Transformer
-from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
-from unmask.noise.schedules import Schedule, make_schedule
-from unmask.noise.uniform import Uniform
+from unmask.noise.schedules import Schedule
+from unmask.noise.settings import make_process
 from unmask.objectives import masked
 from unmask.objectives.batch import Batch, choose_noised
 from unmask.objectives.discrete import process_loss, score_entropy_loss
 from unmask.objectives.masked import find_forbidden, get_recipe, noise_batch
 from unmask.objectives.picks import Picks, pick_hidden, pick_next, picked_loss
 from unmask.objectives.vectors import gaussian_loss
-from unmask.training.recipe import Noise, Objective, Recipe
+from unmask.training.recipe import Objective, Recipe
 
 
 @dataclass(frozen=True)
@@ -189,32 +188,17 @@ class GaussianLesson:
 
 
 def make_lesson(recipe: Recipe, blueprint: Blueprint) -> Lesson:
-    """The lesson of a recipe's kind."""
-    objective, name = recipe.objective, recipe.objective_name
+    """The lesson of a recipe's kind, under the noise that the model will carry."""
+    objective, name, noise = recipe.objective, recipe.objective_name, blueprint.noise
     if recipe.kind == "causal":
         return CausalLesson(objective)
     if recipe.kind == "gaussian":
-        return GaussianLesson(_make_schedule(recipe.noise, "sigmoid"), name, objective)
-    process = make_process(recipe, blueprint)
+        return GaussianLesson(noise.make_schedule("sigmoid"), name, objective)
+    rows = blueprint.config.logit_rows
+    process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
     if isinstance(process, Masked) and name != "score_entropy":
         return MaskedLesson(process, get_recipe(name), objective, blueprint.shift)
     return ProcessLesson(process, objective)
-
-
-def make_process(recipe: Recipe, blueprint: Blueprint) -> Masked | Uniform | Hybrid:
-    """The discrete process of a recipe, for this model's tokens."""
-    schedule, rows = _make_schedule(recipe.noise, "linear"), blueprint.config.logit_rows
-    if recipe.kind == "uniform":
-        return Uniform(rows, schedule, recipe.noise.mixture)
-    if recipe.kind == "hybrid":
-        return Hybrid(rows, schedule, recipe.noise.share_start, recipe.noise.share_stop)
-    assert recipe.kind == "masked" and blueprint.mask_id is not None
-    clean = rows - 1 if blueprint.mask_id < rows else rows
-    return Masked(clean, blueprint.mask_id, schedule)
-
-
-def _make_schedule(noise: Noise, usual: str) -> Schedule:
-    return make_schedule(usual if noise.schedule == "auto" else noise.schedule, **noise.settings)
 
 
 def _count_noised(batch: Batch, objective: Objective) -> float:

@@ -8,7 +8,7 @@ import torch
 from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
-from unmask.training.assembly import find_dtype, plan_model
+from unmask.training.assembly import find_dtype, fit_tokenizer, plan_model
 from unmask.training.examples import Source, read_examples
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
@@ -38,7 +38,8 @@ def plan_job(
     """The plan of a recipe; data are read, no weights are made or loaded."""
     examples = read_examples(recipe.data, None, more_sources)
     if recipe.start.model is None:
-        config = plan_model(recipe, examples.tokenizer).config
+        tokenizer = fit_tokenizer(recipe, examples.tokenizer)
+        config = plan_model(recipe, tokenizer).config
     else:
         config = inspect(recipe.start.model)[0].config
     tokens = recipe.batch.rows * recipe.data.context

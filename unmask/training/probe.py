@@ -1,37 +1,27 @@
 """Looking at a model while it trains: recall of validation facts, and a few texts."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from torch import Tensor
-
-from unmask.base.streams import RowStreams
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
+from unmask.evaluation.metrics import is_contained
 from unmask.net.model import Model
-from unmask.noise.gaussian import Gaussian
-from unmask.objectives.vectors import predict
-from unmask.sampling.ancestral import sample_ancestral, sample_gaussian
 from unmask.sampling.texts import sample
-from unmask.training.losses import GaussianLesson, make_lesson, make_process
+from unmask.training.loop import Measure, Sample
 from unmask.training.recipe import Recipe
 
 BATCH = 64
 
 
-def make_recall(
-    corpus: Corpus, number: int, steps: int, length: int
-) -> Callable[[Model, int], dict[str, float]]:
-    """A function that asks `number` facts of each validation split: the share of hits.
-
-    A hit: the completion, stripped and in lower case, is contained in what the model wrote.
-    """
+def make_recall(corpus: Corpus, recipe: Recipe) -> Measure:
+    """A function that asks some facts of each validation split: the share of hits."""
+    cadence, length = recipe.cadence, recipe.data.context
     splits = {name: facts for name, facts in corpus.splits.items() if name.endswith("_valid")}
 
     def measure(model: Model, step: int) -> dict[str, float]:
         return {
             f"recall/{name.removesuffix('_valid')}": recall(
-                model, choose_evenly(facts, number), steps, length
+                model, choose_evenly(facts, cadence.facts), cadence.sampling_steps, length
             )
             for name, facts in splits.items()
         }
@@ -40,68 +30,49 @@ def make_recall(
 
 
 def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> float:
-    """The share of facts whose completion is in the greedy answer to the prompt."""
+    """The share of facts whose completion is contained in the greedy answer to the prompt."""
     hits = 0
     for first in range(0, len(facts), BATCH):
         some = facts[first : first + BATCH]
         prompts = [fact.prompt for fact in some]
-        found = sample(model, prompts, steps, length=length, keep_states=False)
+        found = sample(model, prompts, steps, length=length, temperature=0.0, keep_states=False)
         for fact, text in zip(some, found.texts or [], strict=True):
-            hits += fact.completion.strip().lower() in text[len(fact.prompt) :].lower()
+            hits += is_contained(text[len(fact.prompt) :], fact.completion)
     return hits / len(facts)
+
+
+def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
+    """A function that draws a few texts: what comes after training prompts, or after nothing."""
+    cadence = recipe.cadence
+    if cadence.samples == 0:
+        return None
+    prompts: Sequence[str] = []
+    if corpus is not None:
+        chosen = choose_evenly(corpus[recipe.data.split], cadence.samples)
+        prompts = [fact.prompt for fact in chosen]
+
+    def draw(model: Model, step: int) -> list[str]:
+        assert model.tokenizer is not None
+        # Without a prompt a causal text starts behind the end of the one before it.
+        first = [model.tokenizer.end_id] if model.kind == "causal" else []
+        starts = prompts or [first] * cadence.samples
+        found = sample(
+            model,
+            starts,
+            cadence.sampling_steps,
+            length=recipe.data.context,
+            temperature=0.0 if prompts else 1.0,
+            seed=step,
+            keep_states=False,
+        )
+        if prompts:
+            return found.texts or []
+        return [model.tokenizer.decode(row[len(first) :]) for row in found.tokens.tolist()]
+
+    return draw
 
 
 def choose_evenly(facts: Sequence[Fact], number: int) -> list[Fact]:
     """At most `number` facts, spread over all of them."""
     count = min(number, len(facts))
     return [facts[i * len(facts) // count] for i in range(count)]
-
-
-def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Callable[[Model, int], list[str]] | None:
-    """A function that draws a few texts; masked and causal models continue prompts."""
-    number, steps, length = (
-        recipe.cadence.samples,
-        recipe.cadence.sampling_steps,
-        recipe.data.context,
-    )
-    if number == 0:
-        return None
-    prompts = []
-    if corpus is not None:
-        prompts = [fact.prompt for fact in choose_evenly(corpus[recipe.data.split], number)]
-
-    def draw(model: Model, step: int) -> list[str]:
-        if recipe.kind in ("masked", "causal"):
-            starts: Sequence[str | list[int]] = prompts or [_first_token(model)] * number
-            warm = 0.0 if prompts else 1.0
-            found = sample(
-                model, starts, steps, length=length, temperature=warm, seed=step, keep_states=False
-            )
-            if prompts:
-                return found.texts or []
-            return [_decode(model, row[1:]) for row in found.tokens.tolist()]
-        streams = RowStreams.make(step, number, model.device)
-        lesson = make_lesson(recipe, model.blueprint)
-        if isinstance(lesson, GaussianLesson):
-            process = Gaussian(model.net.latents.table().detach(), lesson.schedule)
-            tokens = sample_gaussian(partial(predict, model.net), process, length, steps, streams)
-        else:
-            denoise = partial(_denoise, model)
-            process = make_process(recipe, model.blueprint)
-            tokens = sample_ancestral(denoise, process, length, steps, streams)
-        return [_decode(model, row) for row in tokens.tolist()]
-
-    return draw
-
-
-def _denoise(model: Model, xt: Tensor, t: Tensor) -> Tensor:
-    return model.net(xt, t=t)
-
-
-def _decode(model: Model, row: list[int]) -> str:
-    return model.tokenizer.decode(row) if model.tokenizer is not None else str(row)
-
-
-def _first_token(model: Model) -> list[int]:
-    """What a text without a prompt starts from: the end of the one before it."""
-    return [model.tokenizer.end_id] if model.tokenizer is not None else [0]

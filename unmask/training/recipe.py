@@ -6,6 +6,7 @@ from typing import Literal
 
 from unmask.base.config import SettingsError
 from unmask.net.model import Kind
+from unmask.noise.settings import NoiseConfig
 
 MASKED_OBJECTIVES = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "score_entropy")
 OBJECTIVES: dict[str, tuple[str, ...]] = {
@@ -64,21 +65,6 @@ class Start:
     lora_rank: int | None = None
     """Train low-rank additions to the layers' matrices instead of the weights."""
     lora_alpha: float = 16.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """The process's settings."""
-
-    schedule: str = "auto"
-    """`auto`: sigmoid for gaussian noise, linear for the others."""
-    settings: dict = field(default_factory=dict)
-    """Of the schedule, such as `power`."""
-    share_start: float = 0.5
-    share_stop: float = 1.0
-    """Hybrid: the mask's share at t = 0 and 1."""
-    mixture: bool = False
-    """Uniform: the network predicts with its own position seen (D3PM's form)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +188,7 @@ class Recipe:
     seed: int = 0
     network: Network = field(default_factory=Network)
     start: Start = field(default_factory=Start)
-    noise: Noise = field(default_factory=Noise)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
     objective: Objective = field(default_factory=Objective)
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)

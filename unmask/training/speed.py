@@ -1,6 +1,7 @@
 """Operations and bytes of training, and what the chip could do at most."""
 
 import time
+from functools import cache
 
 import torch
 
@@ -19,10 +20,14 @@ def count_training_flops(config: NetConfig, length: int) -> float:
     return 3 * count_flops(config, length) / length
 
 
+@cache
 def measure_peak(
     device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3
 ) -> float:
-    """Operations a second of square matrix products of that size, the best of some: the ceiling."""
+    """Operations a second of square matrix products of that size, the best of some: the ceiling.
+
+    Measured once a process.
+    """
     size = size or (8192 if device.type == "cuda" else 1024)
     a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds

@@ -43,7 +43,7 @@ class Trainer:
         self.average = None
         if recipe.optimiser.ema is not None:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
-        self.guard = Guard(recipe.guards, job.world.device)
+        self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
         self.order = Order(job.examples.num_rows, recipe.batch.rows, recipe.seed)
         self.progress = Progress(total=plan_steps(job))
         self.norm = torch.zeros((), device=job.world.device)
@@ -140,7 +140,10 @@ class Trainer:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         with torch.device("meta"):
             plain = Transformer(self.net.config, seed=None)
-        held = {name: nn.Parameter(weight.detach().cpu()) for name, weight in weights.items()}
+        held = {
+            name: nn.Parameter(weight.detach().to("cpu", copy=True))
+            for name, weight in weights.items()
+        }
         plain.load_state_dict(held, assign=True)
         plain.tie_head()
         return plain.eval()

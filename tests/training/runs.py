@@ -1,0 +1,58 @@
+"""Tiny recipes and runs for the tests of training."""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from unmask.base.config import build
+from unmask.toy.examples import SOURCES as TOY
+from unmask.training.assembly import prepare_job
+from unmask.training.examples import read_examples
+from unmask.training.loop import Hooks, Outcome, run_loop
+from unmask.training.parallel import World
+from unmask.training.recipe import Recipe
+from unmask.training.trainer import Trainer
+
+CPU = World(torch.device("cpu"))
+SMALL = {
+    "kind": "masked",
+    "data": {"source": "reversal", "facts": 2, "vocab": 600, "context": 80},
+    "network": {"preset": "tiny", "changes": {"layers": 2, "width": 32, "mlp_width": 48}},
+    "optimiser": {"rate": 3e-3},
+    "schedule": {"warmup": 3},
+    "batch": {"rows": 8},
+    "budget": {"steps": 12},
+    "cadence": {"log": 1, "facts": 0, "samples": 0, "keep": 20},
+}
+
+
+def make_recipe(**changes: object) -> Recipe:
+    """The small recipe, with sections updated key by key."""
+    values: dict = {key: dict(v) if isinstance(v, dict) else v for key, v in SMALL.items()}
+    for key, value in changes.items():
+        values[key] = values.get(key, {}) | value if isinstance(value, dict) else value
+    return build(Recipe, values, "test")
+
+
+# Data are read once for all tests.
+SOURCES = {"toy": cache(TOY["toy"]), "reversal": cache(read_examples)}
+
+
+def make_trainer(**changes: object) -> Trainer:
+    return Trainer(prepare_job(make_recipe(**changes), CPU, SOURCES))
+
+
+def run(folder: Path, hooks: Hooks | None = None, **changes: object) -> tuple[Trainer, Outcome]:
+    """A run to its end, or on from the folder's newest checkpoint."""
+    trainer = make_trainer(**changes)
+    return trainer, run_loop(trainer, folder, hooks)
+
+
+def take_steps(trainer: Trainer, number: int) -> list[float]:
+    """The loss of each of the next steps."""
+    losses = []
+    for _ in range(number):
+        trainer.take_step()
+        losses.append(trainer.read_loss())
+    return losses

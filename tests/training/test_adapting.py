@@ -1,0 +1,135 @@
+"""Starting from a trained model: adapters, and causal models opened to diffusion."""
+
+import pytest
+import torch
+
+import unmask
+from tests.training.runs import make_recipe, make_trainer, run, take_steps
+from unmask.base.errors import UserError
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.training.adapt import adapt_model, open_attention, open_network
+from unmask.training.adapters import merge_adapters
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory) -> str:
+    """A causal model that was trained a little."""
+    folder = tmp_path_factory.mktemp("causal")
+    run(folder, kind="causal", budget={"steps": 3})
+    return str(folder / "model")
+
+
+FRESH = {"network": {"preset": "tiny", "changes": {}}}
+
+
+def start(model: str, **more: object) -> dict:
+    return FRESH | {"start": {"model": model} | more}
+
+
+def test_opened_network_is_the_same_network(tokens):
+    """Under a causal mask the opened network computes what the causal one did."""
+    for name in ("tiny", "tiny-grouped"):
+        net = Transformer(preset(name, causal=True))
+        opened = open_network(net, net.config.vocab_size + 1)
+        assert opened.config.vocab_size == 513 and not opened.config.causal
+        length = tokens.shape[1]
+        earlier = torch.ones(length, length, dtype=torch.bool).tril()
+        x = opened.run_layers(opened.embed(tokens), sees=earlier)
+        assert torch.allclose(opened.unembed(x)[..., :512], net(tokens), atol=1e-5)
+        assert torch.allclose(opened.embedding.weight[512], net.embedding.weight.mean(0), atol=1e-6)
+        assert len(opened.head.weight) == (513 if net.config.tied else 512)
+
+
+def test_attention_opens_step_by_step():
+    recipe = make_recipe(start={"model": "x", "open_over": 10}, network={"changes": {}})
+    earlier = torch.ones(30, 30, dtype=torch.bool).tril()
+    later = []
+    for step in range(10):
+        sees = open_attention(step, 30, recipe)
+        assert sees is not None and (sees | ~earlier).all()
+        assert torch.equal(sees, open_attention(step, 30, recipe))
+        later.append(float(sees[~earlier].double().mean()))
+    assert later[0] < 0.25 and later[-1] > 0.75 and later[2] < later[7]
+    assert open_attention(10, 30, recipe) is None
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_causal_model_becomes_a_masked_one(causal, shift, tmp_path):
+    settings = start(causal, shift=shift, open_over=2)
+    trainer, outcome = run(tmp_path, **settings, budget={"steps": 4})
+    assert outcome.ended == "done" and int(trainer.guard.skipped) == 0
+    model = unmask.load(tmp_path / "model", device="cpu", quiet=True)
+    assert model.kind == "masked" and model.blueprint.shift == shift
+    text = unmask.sample(model, ["The "], steps=2, length=20)
+    assert text.texts is not None
+
+
+def test_shifted_start_has_the_lower_loss(causal, tmp_path):
+    """A network that knows the next token predicts a mask best from the place before it."""
+    run(tmp_path, kind="causal", budget={"steps": 60}, batch={"rows": 16})
+    losses = {}
+    for shift in (False, True):
+        trainer = make_trainer(**start(str(tmp_path / "model"), shift=shift))
+        with torch.no_grad():
+            losses[shift] = sum(
+                float(trainer.learner(given))
+                for step in range(8)
+                for given, _ in trainer.feed(step)
+            )
+    assert losses[True] < 0.9 * losses[False]
+
+
+def test_tokenizers_without_a_mask_get_one(causal, tmp_path):
+    given = unmask.load(causal, device="cpu", quiet=True)
+    known = given.tokenizer
+    bare = type(known)(known.backend, None, known.pad_id, known.end_id)
+    model = Model("bare", given.net, Blueprint(given.net.config, "causal"), bare)
+    opened = adapt_model(model, make_recipe(**start("x")), bare)
+    assert opened.mask_id == bare.vocab_size == opened.net.config.vocab_size - 1
+    assert opened.tokenizer.mask_id == opened.mask_id
+
+
+def test_kinds_that_do_not_fit(causal, tmp_path):
+    with pytest.raises(UserError, match="is causal and the recipe trains uniform"):
+        make_trainer(**start(causal), kind="uniform")
+    with pytest.raises(UserError, match="do not fit .* whose context is 80"):
+        make_trainer(**start(causal), data={"context": 90})
+
+
+def test_adapters_are_trained_and_merged(causal, tmp_path):
+    settings = start(causal, lora_rank=2, lora_alpha=8.0) | {"kind": "causal"}
+    trainer, _ = run(tmp_path, **settings, budget={"steps": 5}, cadence={"checkpoint": 2})
+    names = [name for name, weight in trainer.net.named_parameters() if weight.requires_grad]
+    assert names and all(".lora_" in name for name in names)
+    assert len(trainer.optimiser.tensors()) == 3 * len(names)
+    before = unmask.load(causal, device="cpu", quiet=True).net
+    after = unmask.load(tmp_path / "model", device="cpu", quiet=True).net
+    assert torch.equal(before.embedding.weight, after.embedding.weight)
+    assert not torch.equal(before.layers[0].attn.qkv.weight, after.layers[0].attn.qkv.weight)
+    tokens = torch.randint(0, 500, (2, 12))
+    trainer.net.eval()
+    assert torch.allclose(trainer.net(tokens), after(tokens), atol=1e-5)
+    # Resuming goes on with the adapters where they were.
+    for path in (tmp_path / "checkpoints").glob("step-00000005"):
+        path.rename(tmp_path / "aside")
+    again, _ = run(tmp_path, **settings, budget={"steps": 5}, cadence={"checkpoint": 2})
+    assert all(x.equal(again.tensors()[key]) for key, x in trainer.tensors().items())
+
+
+def test_merging_by_hand():
+    weights = {
+        "layers.0.attn.qkv.base_layer.weight": torch.eye(3),
+        "layers.0.attn.qkv.lora_A.default.weight": torch.ones(2, 3),
+        "layers.0.attn.qkv.lora_B.default.weight": torch.ones(3, 2),
+        "norm.weight": torch.ones(3),
+    }
+    merged = merge_adapters(weights, alpha=4.0)
+    assert set(merged) == {"layers.0.attn.qkv.weight", "norm.weight"}
+    assert torch.equal(merged["layers.0.attn.qkv.weight"], torch.eye(3) + 4.0)
+
+
+def test_recomputed_activations_change_nothing():
+    plain = take_steps(make_trainer(), 3)
+    assert take_steps(make_trainer(machine={"recompute": True}), 3) == plain

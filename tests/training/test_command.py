@@ -1,0 +1,115 @@
+"""`unmask train` and `unmask.train`: what is shown, what is refused, what comes out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.training.runs import make_recipe
+from unmask.cli.main import app
+from unmask.toy.examples import SOURCES
+from unmask.toy.language import UNITS
+from unmask.training.cookbook import read_recipe
+from unmask.training.journal import read_journal
+
+ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
+
+
+def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    told = [sys.executable, "-m", "unmask", "train", *map(str, words)]
+    return subprocess.run(told, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT)
+
+
+def test_recipes_are_listed():
+    done = ask()
+    assert done.returncode == 0 and "reversal-ar, reversal-mdm" in done.stdout
+
+
+def test_dry_run_shows_the_plan_and_writes_nothing(tmp_path):
+    done = ask("toy-masked", "optimiser.ema=0.9", "--dry-run", "--device", "cpu", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for said in ("parameters", "FLOP", "memory for optimiser", "ema: 0.9", "kind: masked"):
+        assert said in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("reversal-mmd",), "did you mean 'reversal-mdm'"),
+        (("reversal-mdm", "batch.row=3", "sed=1"), "unknown key 'batch.row'"),
+        (("reversal-mdm", "batch.row=3", "sed=1"), "unknown key 'sed'"),
+        (("reversal-mdm", "--device", "cuda:7"), "device 'cuda:7' is not on this machine"),
+        (("text-mdm",), "needs data.path"),
+        (("--resume", "nowhere"), "nowhere holds no training run"),
+        (("reversal-mdm", "--resume", "nowhere"), "leave RECIPE and --out out"),
+        (("batch.rows=3",), "no recipe was named"),
+    ],
+)
+def test_mistakes_are_sentences(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(unmask.UserError, match=said):
+        app(["train", *words], standalone_mode=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes_have_no_traceback(tmp_path):
+    done = ask("reversal-mdm", "batch.row=3", "--dry-run", folder=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("error: recipe reversal-mdm: unknown")
+
+
+def test_python_does_what_the_command_does(tmp_path):
+    recipe = make_recipe(cadence={"facts": 2, "samples": 2, "log": 4, "evaluate": 6})
+    outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
+    assert outcome is not None and (outcome.ended, outcome.step) == ("done", 12)
+    records = read_journal(tmp_path / "run")
+    assert [r["step"] for r in records] == [4, 6, 8, 12, 12]
+    asked = [record for record in records if "samples" in record]
+    assert len(asked) == 2 and len(asked[0]["samples"]) == 2
+    assert asked[0].keys() >= {"recall/d2p_same", "recall/p2d_reverse"}
+    model = unmask.load(tmp_path / "run" / "model", device="cpu", quiet=True)
+    assert unmask.sample(model, [outcome.prompt], steps=2, length=80).texts
+    with pytest.raises(unmask.UserError, match="already holds a run: go on with it by --resume"):
+        unmask.train(recipe, tmp_path / "run", device="cpu")
+    with pytest.raises(unmask.UserError, match="either a recipe or a run to resume"):
+        unmask.train()
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal", "uniform", "gaussian"])
+def test_samples_of_the_toy_are_rows_of_units(kind, tmp_path):
+    context = 7 if kind == "causal" else 6
+    changes = ["budget.steps=2", "cadence.samples=3", "batch.rows=8", "cadence.sampling_steps=2"]
+    recipe = read_recipe(f"toy-{kind}", changes)
+    unmask.train(recipe, tmp_path / "run", device="cpu", sources=SOURCES)
+    (samples,) = [r["samples"] for r in read_journal(tmp_path / "run") if "samples" in r]
+    assert len(samples) == 3 and recipe.data.context == context
+    assert {word for text in samples for word in text.split()} <= set(UNITS)
+
+
+def test_models_carry_their_noise(tmp_path):
+    recipe = make_recipe(
+        kind="hybrid",
+        noise={"schedule": "cosine", "share_start": 0.6},
+        budget={"steps": 2},
+        cadence={"samples": 1, "sampling_steps": 2},
+    )
+    unmask.train(recipe, tmp_path / "run", device="cpu")
+    model = unmask.load(tmp_path / "run" / "model", device="cpu", quiet=True)
+    assert model.kind == "hybrid" and model.blueprint.noise == recipe.noise
+
+
+def test_a_budget_of_minutes_becomes_steps(tmp_path):
+    recipe = make_recipe(budget={"steps": None, "minutes": 0.05}, cadence={"checkpoint": 1})
+    outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
+    assert outcome is not None and outcome.total == outcome.step > 25
+    rates = [record["rate"] for record in read_journal(tmp_path / "run")]
+    assert rates[-1] == pytest.approx(0.1 * max(rates))
+
+
+def test_tensorboard(tmp_path):
+    recipe = make_recipe(budget={"steps": 2}, machine={"tensorboard": True})
+    unmask.train(recipe, tmp_path / "run", device="cpu")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))

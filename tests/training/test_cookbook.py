@@ -1,0 +1,197 @@
+"""Recipes: read, changed, refused, and every shipped one takes a step."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.training.runs import CPU, make_recipe, take_steps
+from unmask.base.config import SettingsError
+from unmask.base.errors import UserError
+from unmask.data.corpus import save_corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.shards import write_shards
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.counts import count_parameters
+from unmask.net.loading import save
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.toy.examples import SOURCES
+from unmask.training.assembly import plan_model, prepare_job
+from unmask.training.cookbook import (
+    format_recipe,
+    list_changes,
+    list_recipes,
+    read_recipe,
+    write_recipe,
+)
+from unmask.training.examples import read_examples
+from unmask.training.trainer import Trainer
+
+NARROW = ["network.preset=tiny", "network.changes.layers=1", "batch.micro=null", "batch.rows=2"]
+
+
+def shrink(name: str, folder) -> list[str]:
+    """Settings that make a shipped recipe tiny, and the data it needs."""
+    recipe = read_recipe(name)
+    changes = [*NARROW, "budget={steps: 2}", "cadence.facts=0", "cadence.samples=0"]
+    if recipe.data.source == "reversal":
+        changes += ["data.facts=2", "data.vocab=600", "data.context=80"]
+    if recipe.data.source == "text":
+        text = ["The caves of Orsel are deep. The baker of Wrenmouth sings. " * 20]
+        write_shards(text, Tokenizer.train(text, 280), folder / "shards")
+        changes += [f"data.path={folder / 'shards'}", "data.context=16"]
+    if recipe.data.source == "facts":
+        corpus = make_reversal_corpus(2)
+        save_corpus(corpus, folder / "corpus", Tokenizer.train(corpus.training_texts(), 600))
+        changes += [f"data.path={folder / 'corpus'}", "data.context=80"]
+    if recipe.start.model is not None:
+        tokenizer = Tokenizer.load(folder / "corpus")
+        config = preset("tiny", vocab_size=tokenizer.vocab_size)
+        blueprint = Blueprint(config, "masked", tokenizer.mask_id)
+        save(Model("x", Transformer(config), blueprint, tokenizer), folder / "model")
+        changes = [word for word in changes if not word.startswith("network.")]
+        changes += [f"start.model={folder / 'model'}"]
+    return changes
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_shipped_recipe_takes_a_step(name, tmp_path):
+    recipe = read_recipe(name, shrink(name, tmp_path))
+    trainer = Trainer(prepare_job(recipe, CPU, SOURCES))
+    before = {key: x.clone() for key, x in trainer.tensors().items()}
+    losses = take_steps(trainer, 2)
+    assert all(0 < loss < 1e4 for loss in losses), losses
+    assert int(trainer.guard.skipped) == 0
+    moved = [key for key, x in trainer.tensors().items() if not x.equal(before[key])]
+    assert any(key.startswith("net.") for key in moved)
+
+
+def test_shipped_recipes_are_those_promised():
+    kinds = {read_recipe(name).kind for name in list_recipes()}
+    assert kinds == {"masked", "uniform", "hybrid", "gaussian", "causal"}
+    promised = {"reversal-mdm", "reversal-ar", "text-mdm", "text-ar", "smdm-1028M-pretrain"}
+    assert promised | {"smdm-1028M-reversal"} <= set(list_recipes())
+    pretraining = read_recipe("smdm-1028M-pretrain")
+    assert pretraining.network.preset == "1028M" and preset("1028M").layers == 20
+    # The shipped pair must fit into 20 MB of bfloat16.
+    for name in ("reversal-mdm", "reversal-ar"):
+        recipe = read_recipe(name)
+        tokenizer = read_examples(recipe.data).tokenizer
+        assert 2 * count_parameters(plan_model(recipe, tokenizer).config).total <= 20e6
+
+
+def test_recipes_read_back(tmp_path):
+    for name in list_recipes():
+        recipe = read_recipe(name)
+        write_recipe(recipe, tmp_path / "recipe.yaml")
+        assert read_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+def test_overrides():
+    recipe = read_recipe(
+        "reversal-mdm", ["optimiser.rate=1e-4", "batch.rows=32", "network.changes.layers=2"]
+    )
+    assert recipe.optimiser.rate == 1e-4 and recipe.batch.rows == 32
+    assert recipe.network.changes == {"layers": 2}
+    told = list_changes(read_recipe("reversal-mdm"), recipe)
+    assert "batch.rows was 256 and is now 32" in told and len(told) == 3
+
+
+def test_all_problems_at_once(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        read_recipe(
+            "reversal-mdm", ["optimizer.rate=1", "batch.row=2", "batch.micro=x", "seed", "seed.a=1"]
+        )
+    said = str(caught.value)
+    for problem in (
+        "unknown key 'optimizer' (did you mean 'optimiser'?)",
+        "unknown key 'batch.row' (did you mean 'rows'?)",
+        "'batch.micro' is 'x', expected an integer or nothing",
+        "'seed' is no setting, expected key=value such as batch.rows=64",
+    ):
+        assert problem in said
+    with pytest.raises(SettingsError) as caught:
+        make_recipe(
+            kind="causal",
+            objective={"name": "smdm", "drop_prompt": 0.1, "short": 2.0},
+            budget={"tokens": 5},
+            start={"lora_rank": 0, "open_over": 3, "shift": True},
+        )
+    assert len(caught.value.problems) == 8, caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reversal-mmd", "did you mean 'reversal-mdm'"),
+        ("{}/broken.yaml", "is not valid YAML"),
+        ("{}/list.yaml", "holds no settings"),
+    ],
+)
+def test_recipes_that_cannot_be_read(name, said, tmp_path):
+    (tmp_path / "broken.yaml").write_text("kind: [masked")
+    (tmp_path / "list.yaml").write_text("- masked")
+    with pytest.raises(UserError, match=said):
+        read_recipe(name.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": {"source": "nothing"}}, "data.source 'nothing' is unknown"),
+        ({"data": {"source": "text"}}, "needs data.path"),
+        ({"data": {"source": "facts", "path": "absent.csv"}}, "absent.csv is not there"),
+        ({"batch": {"rows": 5000}}, "a batch of 5000 rows was asked for, but .* has only 240"),
+        ({"batch": {"rows": 8, "micro": 3}}, "batch.micro=3 does not divide the 8 rows"),
+        ({"network": {"changes": {"vocab_size": 9}}}, "tokens: they do not belong together"),
+        ({"network": {"changes": {"depth": 9}}}, "unknown key 'depth'"),
+        ({"data": {"context": 20}}, "tokens, but the context is 20"),
+        ({"start": {"model": "nowhere"}, "network": {"changes": {}}}, "no model 'nowhere'"),
+    ],
+)
+def test_jobs_that_cannot_be(changes, said):
+    with pytest.raises(UserError, match=said):
+        prepare_job(make_recipe(**changes), CPU)
+
+
+@pytest.mark.parametrize(
+    ("free", "advice"),
+    [(6e6, "try batch.micro=4, or machine"), (1e6, "use a smaller network or a shorter context")],
+)
+def test_too_little_memory_says_what_would_fit(free, advice, monkeypatch):
+    monkeypatch.setattr("unmask.training.assembly.free_bytes", lambda device: int(free))
+    with pytest.raises(UserError, match=f"6 MB are free: {advice}" if free > 2e6 else advice):
+        prepare_job(make_recipe(batch={"rows": 64}), CPU)
+
+
+def test_shards_and_tokenizer_that_disagree(tmp_path):
+    text = ["The caves of Orsel are deep. " * 50]
+    write_shards(text, Tokenizer.train(text, 280), tmp_path / "shards")
+    Tokenizer.train(text, 270).save(tmp_path / "other")
+    data = {"source": "text", "path": str(tmp_path / "shards"), "context": 16}
+    prepare_job(make_recipe(data=data), CPU)
+    with pytest.raises(UserError, match="they do not belong together"):
+        prepare_job(make_recipe(data=data | {"tokenizer": str(tmp_path / "other")}), CPU)
+
+
+def test_a_tokenizer_without_a_mask_gets_one_behind_its_vocabulary(tmp_path):
+    """As SMDM's 32,001 rows for 32,000 tokens."""
+    text = ["The caves of Orsel are deep. " * 50]
+    known = Tokenizer.train(text, 280)
+    bare = Tokenizer(known.backend, None, known.pad_id, known.end_id)
+    write_shards(text, bare, tmp_path / "shards")
+    data = {"source": "text", "path": str(tmp_path / "shards"), "context": 16}
+    (tmp_path / "shards" / "tokenizer_config.json").write_text('{"eos_token": "[END]"}')
+    backend = known.backend.to_str().replace("[MASK]", "[WORD]")
+    (tmp_path / "shards" / "tokenizer.json").write_text(backend)
+    job = prepare_job(make_recipe(data=data), CPU)
+    config = job.model.net.config
+    assert job.model.mask_id == bare.vocab_size == config.logit_rows == config.vocab_size - 1
+    assert job.model.tokenizer.mask_id == job.model.mask_id
+    assert prepare_job(make_recipe(data=data, kind="causal"), CPU).model.mask_id is None
+
+
+def test_recipe_is_readable_by_people():
+    text = format_recipe(replace(make_recipe(), seed=3))
+    assert "\nseed: 3\n" in text and "rate: 0.003" in text

@@ -1,0 +1,129 @@
+"""Lessons: parts of a step add up to the whole, and agree with the objectives they stand on."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.runs import make_recipe, make_trainer, take_steps
+from unmask.base.streams import RowStreams
+from unmask.objectives.batch import Batch, draw_times
+from unmask.objectives.causal import next_token_loss
+from unmask.objectives.masked import get_recipe, masked_loss, noise_batch
+from unmask.training.losses import make_lesson
+
+TOY = {"data": {"source": "toy", "context": 6}}
+KINDS = {
+    "masked": {},
+    "bound": {"objective": {"name": "bound"}},
+    "smdm_sft": {"objective": {"name": "smdm_sft", "response_only": True}},
+    "llada": {"objective": {"name": "llada", "response_only": True}},
+    "mdlm": {"objective": {"name": "mdlm", "filling": False}},
+    "score_entropy": {"objective": {"name": "score_entropy"}},
+    "causal": {"kind": "causal"},
+    "answers": {"kind": "causal", "objective": {"response_only": True, "filling": False}},
+    "uniform": {"kind": "uniform"} | TOY,
+    "hybrid": {"kind": "hybrid"} | TOY,
+    "gaussian": {"kind": "gaussian", "objective": {"name": "bound"}} | TOY,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_add_up_to_the_step(name):
+    """Accumulated micro-batches give the losses of one whole batch, step after step."""
+    whole = take_steps(make_trainer(**KINDS[name]), 3)
+    parts = take_steps(make_trainer(**KINDS[name] | {"batch": {"micro": 2}}), 3)
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert whole[0] != whole[1]
+
+
+def test_gradients_of_parts_add_up():
+    gradients = []
+    for micro in (8, 1):
+        trainer = make_trainer(batch={"micro": micro}, objective={"name": "mdlm"})
+        for given, share in trainer.feed(0):
+            (share * trainer.learner(given)).backward()
+        gradients.append(torch.cat([w.grad.flatten() for w in trainer.net.parameters()]))
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+def test_masked_lesson_is_the_masked_loss():
+    trainer = make_trainer()
+    (given, share) = trainer.feed(5)[0]
+    batch = trainer.job.examples.take(trainer.order.rows_at(5))
+    lesson = trainer.job.lesson
+    t = draw_times(RowStreams.make(0, 1), 8)
+    noised = noise_batch(lesson.process, batch, t, RowStreams.make(1, 8), get_recipe("smdm"))
+    given = lesson.prepare(batch, t, RowStreams.make(1, 8))
+    expected = masked_loss(trainer.net, lesson.process, batch, noised)[0]
+    assert share == 1 and torch.equal(lesson.loss(trainer.net, given), expected)
+
+
+def test_causal_lesson_is_the_next_token_loss():
+    trainer = make_trainer(kind="causal", objective={"filling": False})
+    batch = trainer.job.examples.take(trainer.order.rows_at(0))
+    expected = next_token_loss(trainer.net, batch, learn_filling=False)[0]
+    ((given, _),) = trainer.feed(0)
+    assert torch.equal(trainer.learner(given), expected)
+
+
+def test_times_spread_over_the_whole_step():
+    """Antithetic over micro-batches: sorted, the times of a step are evenly spaced."""
+    trainer = make_trainer(batch={"micro": 2})
+    t = torch.cat([given.t for given, _ in trainer.feed(3)]).sort().values
+    assert torch.allclose(t.diff(), torch.full((7,), 1 / 8, dtype=torch.float64))
+
+
+def test_the_end_token_that_closes_a_row_is_learned():
+    """Without filling, one end token behind each text is predicted, and none after it."""
+    trainer = make_trainer(kind="causal", objective={"filling": False})
+    ((given, _),) = trainer.feed(0)
+    end = trainer.job.examples.tokenizer.end_id
+    rows = given.picks.at // given.batch.tokens.shape[1]
+    for row in range(8):
+        targets = given.picks.targets[rows == row]
+        assert (targets == end).sum() == 1 and targets[-1] == end
+
+
+def test_response_only_leaves_prompts_alone():
+    trainer = make_trainer(objective={"name": "llada", "response_only": True})
+    clean = trainer.job.examples.take(trainer.order.rows_at(0))
+    ((given, _),) = trainer.feed(0)
+    changed = given.batch.tokens != clean.tokens
+    assert changed.any() and not (changed & clean.is_prompt()).any()
+
+
+def test_dropped_prompts_are_hidden_whole():
+    trainer = make_trainer(
+        objective={"response_only": True, "drop_prompt": 0.5}, batch={"rows": 64}
+    )
+    clean = trainer.job.examples.take(trainer.order.rows_at(0))
+    ((given, _),) = trainer.feed(0)
+    hidden = (given.batch.tokens == trainer.job.model.mask_id) & clean.is_prompt()
+    shares = hidden.sum(-1) / clean.is_prompt().sum(-1)
+    assert set(shares.tolist()) == {0.0, 1.0} and 0.3 < float(shares.mean()) < 0.7
+
+
+def test_stochastic_length_cuts_all_rows_alike():
+    trainer = make_trainer(objective={"short": 0.5}, batch={"micro": 4})
+    lengths = set()
+    for step in range(12):
+        parts = {given.batch.tokens.shape[1] for given, _ in trainer.feed(step)}
+        assert len(parts) == 1
+        lengths |= parts
+    assert 80 in lengths and len(lengths) > 3
+
+
+def test_shifted_picks_read_the_place_before():
+    recipe = make_recipe()
+    trainer = make_trainer()
+    plain = make_lesson(recipe, trainer.job.model.blueprint)
+    shifted = make_lesson(recipe, replace(trainer.job.model.blueprint, shift=True))
+    batch = Batch(torch.randint(0, 500, (4, 10)))
+    given = [
+        lesson.prepare(batch, torch.full((4,), 0.9).double(), RowStreams.make(0, 4)).picks
+        for lesson in (plain, shifted)
+    ]
+    assert torch.equal(given[0].targets, given[1].targets)
+    before = torch.where(given[0].at % 10 == 0, given[0].at, given[0].at - 1)
+    assert (given[0].at % 10 == 0).any() and torch.equal(given[1].at, before)

@@ -1,0 +1,128 @@
+"""Optimiser, rates, guards and the moving average, against their definitions."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from unmask.training.guards import Guard
+from unmask.training.optimiser import Average, Optimiser
+from unmask.training.recipe import Guards, Schedule
+from unmask.training.recipe import Optimiser as Settings
+from unmask.training.schedule import rate_at
+
+NO, YES = torch.tensor(False), torch.tensor(True)
+
+
+def make_module(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.ModuleDict({"embedding": nn.Linear(4, 6), "layers": nn.Linear(4, 4)})
+
+
+def put_gradients(module: nn.Module, value: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for weight in module.parameters():
+        weight.grad = value * torch.randn(weight.shape, generator=generator)
+
+
+def test_clipping_is_torchs():
+    ours, theirs = make_module(), make_module()
+    optimiser = Optimiser(ours.named_parameters(), Settings(clip=0.5, decay=0.0))
+    peer = torch.optim.AdamW(theirs.parameters(), 1e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    for value in (1.0, 100.0, 1e-3):
+        put_gradients(ours, value)
+        put_gradients(theirs, value)
+        norm = optimiser.measure()
+        assert torch.allclose(norm, nn.utils.clip_grad_norm_(theirs.parameters(), 0.5))
+        optimiser.step(1.0, norm, NO)
+        peer.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-7) and a.grad is None
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_bad_step_changes_nothing(name):
+    module = make_module()
+    optimiser = Optimiser(module.named_parameters(), Settings(name=name))
+    put_gradients(module)
+    optimiser.step(1.0, optimiser.measure(), NO)
+    state = {**optimiser.tensors(), **dict(module.named_parameters())}
+    before = {key: value.detach().clone() for key, value in state.items()}
+    put_gradients(module, math.nan)
+    optimiser.step(1.0, optimiser.measure(), YES)
+    assert all(torch.equal(before[key], value) for key, value in state.items())
+    put_gradients(module)
+    optimiser.step(1.0, optimiser.measure(), NO)
+    assert not all(torch.equal(before[key], value) for key, value in state.items())
+
+
+def test_matrices_decay_and_vectors_do_not():
+    module = make_module()
+    before = {name: weight.detach().clone() for name, weight in module.named_parameters()}
+    optimiser = Optimiser(module.named_parameters(), Settings(rate=0.1, decay=0.5))
+    for weight in module.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimiser.step(1.0, optimiser.measure(), NO)
+    for name, weight in module.named_parameters():
+        share = 1.0 if name.endswith("bias") else 1 - 0.1 * 0.5
+        assert torch.allclose(weight, share * before[name]), name
+
+
+def test_muon_takes_the_layers_matrices_alone():
+    module = make_module()
+    optimiser = Optimiser(module.named_parameters(), Settings(name="muon"))
+    owners = {
+        name: type(part).__name__
+        for part in optimiser.parts
+        for group in part.param_groups
+        for name, weight in module.named_parameters()
+        if any(weight is other for other in group["params"])
+    }
+    assert owners.pop("layers.weight") == "Muon"
+    assert len(owners) == 3 and set(owners.values()) == {"AdamW"}
+
+
+def test_average():
+    module = make_module()
+    average = Average(module.named_parameters(), 0.9)
+    start = module["layers"].weight.detach().clone()
+    with torch.no_grad():
+        module["layers"].weight += 1
+    average.update()
+    expected = start + 0.1
+    with average.in_place():
+        assert torch.allclose(module["layers"].weight, expected)
+    assert torch.allclose(module["layers"].weight, start + 1)
+    assert torch.allclose(average.tensors()["layers.weight"], expected)
+
+
+def test_rates():
+    cosine = Schedule(name="cosine", warmup=10, floor=0.1)
+    rates = [rate_at(step, 100, cosine) for step in range(100)]
+    assert rates[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
+    assert rates[10] == 1.0 and rates[-1] == pytest.approx(0.1)
+    assert rates[10 + 89 // 2] == pytest.approx(0.55, abs=0.02)
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
+    wsd = Schedule(name="wsd", warmup=10, floor=0.0, decay=0.2)
+    rates = [rate_at(step, 100, wsd) for step in range(100)]
+    assert rates[10:81] == [1.0] * 71 and rates[-1] == 0.0
+    assert rates[90] - rates[91] == pytest.approx(rates[95] - rates[96])
+    assert rate_at(500, None, cosine) == 1.0
+    assert rate_at(50, 100, Schedule(name="constant", warmup=0)) == 1.0
+
+
+def test_guard_skips_counts_and_recovers():
+    guard = Guard(Guards(spike=5.0, settle=3, patience=2), torch.device("cpu"))
+    verdicts = [
+        bool(guard.judge(torch.tensor(norm), step))
+        for step, norm in enumerate([1.0, 9.0, 1.0, math.nan, 100.0, 1.0, math.inf])
+    ]
+    # Before it has settled long gradients pass, what is no number never does.
+    assert verdicts == [False, False, False, True, True, False, True]
+    assert (int(guard.skipped), int(guard.in_a_row), int(guard.last)) == (3, 1, 6)
+    assert int(guard.seen) == 4 and math.isfinite(float(guard.usual))
+    calm = Guard(Guards(spike=None, settle=0), torch.device("cpu"))
+    calm.judge(torch.tensor(1.0), 0)
+    assert not bool(calm.judge(torch.tensor(1e9), 1))

@@ -1,0 +1,95 @@
+"""Several processes compute what one does, and their checkpoints serve any number of processes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from tests.training import parallel_worker
+from tests.training.parallel_worker import SETTINGS
+from tests.training.runs import make_trainer, run
+from unmask.training.journal import read_journal
+from unmask.training.parallel import World
+
+ROOT = Path(__file__).parents[2]
+
+
+def launch(*folders: Path, processes: int = 2) -> None:
+    """Run the worker in that many processes, here on the CPU over gloo."""
+    flags = ["--standalone", f"--nproc-per-node={processes}"]
+    worker = [sys.executable, "-m", "torch.distributed.run", *flags, parallel_worker.__file__]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*worker, *folders], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """Runs of two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    launch(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> Path:
+    """The same run in this process, in one piece."""
+    folder = tmp_path_factory.mktemp("one")
+    run(folder, **SETTINGS | {"batch": {"micro": 8}})
+    return folder
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_two_processes_equal_one(how, one, two):
+    losses = [[r["loss"] for r in read_journal(folder)] for folder in (one, two / how)]
+    assert len(losses[0]) == 6 and losses[1] == pytest.approx(losses[0], rel=1e-6)
+    norms = [[r["norm"] for r in read_journal(folder)] for folder in (one, two / how)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    nets = [unmask.load(f / "model", "cpu", quiet=True).net for f in (one, two / how)]
+    for a, b in zip(*(net.parameters() for net in nets), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_one_process_goes_on_from_two(how, two, tmp_path):
+    """Parts that two processes wrote are put together by one."""
+    name = "step-00000003"
+    shutil.copytree(two / how / "checkpoints" / name, tmp_path / "checkpoints" / name)
+    run(tmp_path, **SETTINGS)
+    losses = [[r["loss"] for r in read_journal(f)] for f in (tmp_path, two / how)]
+    assert losses[0] == pytest.approx(losses[1][3:], rel=1e-6)
+
+
+def test_two_processes_go_on_from_one_and_from_two(one, two, tmp_path):
+    name = Path("checkpoints", "step-00000003")
+    for how in ("ddp", "fsdp"):
+        shutil.copytree(one / name, tmp_path / "from one" / how / name)
+        shutil.copytree(two / how / name, tmp_path / "from two" / how / name)
+    launch(tmp_path / "from one", tmp_path / "from two")
+    for how in ("ddp", "fsdp"):
+        losses = [[r["loss"] for r in read_journal(f / how)] for f in (tmp_path / "from one", two)]
+        assert losses[0] == pytest.approx(losses[1][3:], rel=1e-6)
+        # From its own checkpoint a run of two goes on to the same bits.
+        models = [f / how / "model" / "model.safetensors" for f in (tmp_path / "from two", two)]
+        assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_rows_are_shared_without_overlap():
+    """Each process gets its own rows, at the times they would have in one batch."""
+    whole = make_trainer()
+    ((given, _),) = whole.feed(4)
+    halves = []
+    for rank in range(2):
+        trainer = make_trainer()
+        trainer.job = replace(trainer.job, world=World(torch.device("cpu"), rank, size=2))
+        halves += trainer.feed(4)
+    assert torch.equal(torch.cat([half.batch.tokens for half, _ in halves]), given.batch.tokens)
+    assert torch.equal(torch.cat([half.t for half, _ in halves]), given.t)
+    assert sum(share for _, share in halves) == pytest.approx(1)

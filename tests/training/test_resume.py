@@ -1,0 +1,237 @@
+"""A run that stops and goes on computes what one that never stopped computes, to the bit."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from tests.training.runs import CPU, make_trainer, run
+from unmask.base.errors import UserError
+from unmask.training import checkpoints
+from unmask.training.checkpoints import find_newest, list_checkpoints, load_checkpoint
+from unmask.training.journal import read_journal
+from unmask.training.loop import Hooks, run_loop
+
+KINDS = {
+    "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
+    "causal": {"kind": "causal"},
+    "gaussian": {"kind": "gaussian", "data": {"source": "toy", "context": 6}},
+}
+EVERY_STEP = {"cadence": {"checkpoint": 1, "keep": 12}}
+
+
+def same_tensors(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(x.equal(other[key]) for key, x in one.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_equals_no_stop_at_every_step(kind, tmp_path):
+    settings = KINDS[kind] | EVERY_STEP
+    never, _ = run(tmp_path / "never", **settings)
+    saved = list_checkpoints(tmp_path / "never" / "checkpoints")
+    assert [path.name for path in saved] == [f"step-{step:08d}" for step in range(1, 13)]
+    losses = {record["step"]: record["loss"] for record in read_journal(tmp_path / "never")}
+    model = (tmp_path / "never" / "model" / "model.safetensors").read_bytes()
+    for path in saved[:-1]:
+        folder = tmp_path / path.name
+        shutil.copytree(path, folder / "checkpoints" / path.name)
+        again, outcome = run(folder, **settings)
+        assert outcome.ended == "done" and outcome.step == 12
+        assert same_tensors(again.tensors(), never.tensors()), path.name
+        assert (folder / "model" / "model.safetensors").read_bytes() == model
+        for record in read_journal(folder):
+            assert record["loss"] == losses[record["step"]]
+        shutil.rmtree(folder)
+
+
+def test_the_last_few_checkpoints_stay(tmp_path):
+    run(tmp_path, cadence={"checkpoint": 2, "keep": 3})
+    names = [path.name for path in list_checkpoints(tmp_path / "checkpoints")]
+    assert names == ["step-00000008", "step-00000010", "step-00000012"]
+
+
+def test_the_newest_whole_checkpoint_is_found(tmp_path, capsys):
+    never, _ = run(tmp_path, **EVERY_STEP)
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(folder / "step-00000009", folder / ".step-00000013.draft")
+    with next((folder / "step-00000012").glob("*.distcp")).open("ab") as file:
+        file.truncate(1000)
+    (folder / "step-00000011" / "checkpoint.json").unlink()
+    newest = find_newest(folder)
+    assert newest is not None and newest.name == "step-00000010"
+    said = capsys.readouterr().err
+    assert "has 1000 bytes, expected" in said and "checkpoint.json is not there" in said
+    again, _ = run(tmp_path, **EVERY_STEP)
+    assert same_tensors(again.tensors(), never.tensors())
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    never, _ = run(tmp_path / "never")
+    write = checkpoints.dcp.save
+
+    def fail(state, checkpoint_id, **rest):
+        write(state, checkpoint_id=checkpoint_id, **rest)
+        raise checkpoints.CheckpointException("", {0: (OSError(errno.ENOSPC, "full"), None)})
+
+    trainer = make_trainer(cadence={"checkpoint": 4})
+    take_step = trainer.take_step
+
+    def fill_up() -> None:
+        take_step()
+        if trainer.progress.step == 7:
+            monkeypatch.setattr(checkpoints.dcp, "save", fail)
+
+    monkeypatch.setattr(trainer, "take_step", fill_up)
+    with pytest.raises(UserError, match="no space left on device; free some space"):
+        run_loop(trainer, tmp_path / "full")
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "full" / "checkpoints").iterdir()] == [
+        "step-00000004"
+    ]
+    again, _ = run(tmp_path / "full", cadence={"checkpoint": 4})
+    assert same_tensors(again.tensors(), never.tensors())
+
+
+def test_a_checkpoint_of_another_recipe_does_not_fit(tmp_path):
+    run(tmp_path, budget={"steps": 2})
+    newest = find_newest(tmp_path / "checkpoints")
+    other = make_trainer(network={"changes": {"layers": 3}})
+    with pytest.raises(UserError, match="does not fit this run"):
+        load_checkpoint(newest, other.tensors(), CPU)
+
+
+def test_hooks_see_the_model_and_change_nothing(tmp_path):
+    seen = []
+
+    def evaluate(model, step):
+        seen.append((step, model.net.training, torch.is_grad_enabled()))
+        return {"answer": 42.0}
+
+    hooks = Hooks(evaluate, lambda model, step: ["a text"])
+    changes = {"optimiser": {"ema": 0.5}}
+    with_hooks, _ = run(tmp_path / "with", hooks, cadence={"evaluate": 5}, **changes)
+    without, _ = run(tmp_path / "without", **changes)
+    assert seen == [(5, False, False), (10, False, False), (12, False, False)]
+    assert same_tensors(with_hooks.tensors(), without.tensors())
+    records = [record for record in read_journal(tmp_path / "with") if "answer" in record]
+    assert records[0] == {"step": 5, "answer": 42.0, "samples": ["a text"]}
+    # What is saved is the average, not the last weights.
+    saved = unmask.load(tmp_path / "with" / "model", device="cpu", quiet=True).net
+    average = with_hooks.average.tensors()
+    assert all(weight.equal(average[name]) for name, weight in saved.named_parameters())
+
+
+def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
+    trainer = make_trainer(guards={"patience": 3}, cadence={"checkpoint": 2})
+    loss = trainer.job.lesson.loss
+    object.__setattr__(
+        trainer.job.lesson, "loss", lambda net, given: loss(net, given) * float("nan")
+    )
+    before = {name: weight.clone() for name, weight in trainer.net.named_parameters()}
+    with pytest.raises(UserError, match="3 steps in a row had gradients that are not numbers"):
+        run_loop(trainer, tmp_path)
+    assert all(weight.equal(before[name]) for name, weight in trainer.net.named_parameters())
+    batch = load_file(tmp_path / "bad-step-00000002.safetensors")
+    assert batch["rows"].tolist() == trainer.order.rows_at(2)
+    assert torch.equal(batch["0.tokens"], trainer.feed(2)[0][0].batch.tokens)
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "unmask", "train", *map(str, words)]
+
+
+SMALL = [
+    "data={source: reversal, facts: 2, vocab: 600, context: 80}",
+    "network={preset: tiny, changes: {layers: 1}}",
+    "batch.rows=4",
+    "cadence={log: 1, checkpoint: 1, facts: 0, samples: 0}",
+]
+
+
+def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list_checkpoints(folder / "checkpoints")
+        if found and int(found[-1].name[5:]) >= step:
+            return
+        time.sleep(0.005)
+    raise AssertionError("the run never got there")
+
+
+def test_kill_and_resume(tmp_path):
+    """kill -9 in the middle, then --resume: the same model as in one go."""
+    steps = "budget.steps=40"
+    subprocess.run(
+        command("reversal-mdm", *SMALL, steps, "--out", tmp_path / "whole", "--device", "cpu"),
+        check=True,
+        capture_output=True,
+    )
+    words = command("reversal-mdm", *SMALL, steps, "--out", tmp_path / "killed", "--device", "cpu")
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_step(process, tmp_path / "killed", 5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "model").exists()
+    done = subprocess.run(
+        command("--resume", tmp_path / "killed", "--device", "cpu"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"try it: unmask sample {tmp_path / 'killed' / 'model'}" in done.stdout
+    model, other = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "killed"))
+    assert model.read_bytes() == other.read_bytes()
+    assert (tmp_path / "killed" / "loss.png").stat().st_size > 5000
+    losses = [
+        [record["loss"] for record in read_journal(tmp_path / name)] for name in ("whole", "killed")
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 40
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_save_and_leave(number, status, tmp_path):
+    out = tmp_path / "run"
+    words = command("reversal-ar", *SMALL, "cadence.checkpoint=0", "budget.steps=100000")
+    environment = os.environ | {"COLUMNS": "200"}
+    process = subprocess.Popen(
+        [*words, "--out", str(out), "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    deadline = time.monotonic() + 120
+    while len(read_journal(out)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    said, error = process.communicate(timeout=60)
+    assert process.returncode == status, error
+    assert f"go on with: unmask train --resume {out}" in said and "Traceback" not in error
+    (saved,) = list_checkpoints(out / "checkpoints")
+    assert int(saved.name[5:]) == read_journal(out)[-1]["step"]
+
+
+def test_a_resume_with_changes_needs_permission(tmp_path):
+    out, environment = tmp_path / "run", os.environ | {"COLUMNS": "200"}
+
+    def ask(*words: object) -> subprocess.CompletedProcess[str]:
+        told = [*command(*words), "--device", "cpu"]
+        return subprocess.run(told, capture_output=True, text=True, env=environment)
+
+    stopped = ask("reversal-mdm", *SMALL, "budget.steps=90000", "--out", out, "--minutes", "0.01")
+    assert stopped.returncode == 0 and "stopped (minutes)" in stopped.stdout, stopped.stderr
+    steps = int(list_checkpoints(out / "checkpoints")[-1].name[5:])
+    refused = ask("--resume", out, f"budget.steps={steps + 1}")
+    assert refused.returncode == 2
+    assert f"budget.steps was 90000 and is now {steps + 1}" in refused.stderr
+    again = ask("reversal-mdm", *SMALL, "--out", out)
+    assert again.returncode == 2 and f"go on with it by --resume {out}" in again.stderr
+    allowed = ask("--resume", out, f"budget.steps={steps + 1}", "--allow-changes")
+    assert allowed.returncode == 0 and f"trained {steps + 1} steps" in allowed.stdout

@@ -1,0 +1,94 @@
+"""Training from a recipe to a model in a folder: what `unmask train` and `unmask.train` do."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from unmask.base.errors import UserError
+from unmask.training.assembly import Job, prepare_job
+from unmask.training.cookbook import read_recipe, write_recipe
+from unmask.training.examples import Source
+from unmask.training.folder import FILE, begin_run, reopen_run
+from unmask.training.loop import Hooks, Outcome, Tell, run_loop
+from unmask.training.parallel import World, join
+from unmask.training.probe import make_recall, make_sampler
+from unmask.training.recipe import Recipe
+from unmask.training.trainer import Trainer
+
+Watch = Callable[[str], AbstractContextManager[Tell]]
+"""Opens something that a run tells its progress to."""
+
+
+def train(
+    recipe: str | Path | Recipe | None = None,
+    out: str | Path | None = None,
+    *changes: str,
+    resume: str | Path | None = None,
+    allow_changes: bool = False,
+    minutes: float | None = None,
+    device: str = "auto",
+    sources: Mapping[str, Source] | None = None,
+    watch: Watch | None = None,
+) -> Outcome | None:
+    """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
+
+    `recipe` is a shipped one's name, a YAML file or a `Recipe`; `changes` are settings such as
+    "batch.rows=64". With `resume` the run in that folder goes on instead.
+    """
+    if (resume is None) == (recipe is None):
+        raise UserError("either a recipe or a run to resume is needed: give one of the two.")
+    if resume is not None:
+        folder = Path(resume)
+        settings = reopen_run(folder, changes, allow_changes)
+    else:
+        assert recipe is not None
+        folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
+        settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    _ask_for_repeatable_bits(settings)
+    with join(device) as world:
+        job = prepare_job(settings, world, sources)
+        _open_folder(folder, settings, resume is not None, world)
+        trainer = Trainer(job)
+        watched = watch(folder.name) if watch and world.leads else nullcontext(_say_nothing)
+        with watched as tell:
+            outcome = run_loop(trainer, folder, make_hooks(job, tell), minutes)
+    return outcome if world.leads else None
+
+
+def make_hooks(job: Job, tell: Tell) -> Hooks:
+    """Recall where the data are questions, a few texts, and a watcher."""
+    recipe, corpus = job.recipe, job.examples.corpus
+    asks = corpus is not None and recipe.cadence.facts and recipe.kind in ("masked", "causal")
+    evaluate = make_recall(corpus, recipe) if corpus is not None and asks else None
+    return Hooks(evaluate, make_sampler(recipe, corpus), tell)
+
+
+def choose_folder(recipe: str | Path, out: str | Path | None) -> Path:
+    """Where a new run goes: the folder that was named, else one named after the recipe."""
+    return Path(out) if out is not None else Path("runs", Path(recipe).name.removesuffix(".yaml"))
+
+
+def _open_folder(folder: Path, recipe: Recipe, resumed: bool, world: World) -> None:
+    problem = ""
+    if world.leads:
+        try:
+            write_recipe(recipe, folder / FILE) if resumed else begin_run(folder, recipe)
+        except UserError as error:
+            problem = str(error)
+    # All processes end with the leader's sentence; none is left waiting.
+    if problem := str(world.share(problem)):
+        raise UserError(problem)
+
+
+def _ask_for_repeatable_bits(recipe: Recipe) -> None:
+    """Where the recipe wants them, and before the device wakes up."""
+    if recipe.machine.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def _say_nothing(done: int, total: int | None, note: str) -> None:
+    pass
