@@ -7,7 +7,7 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import data, info, models, study, toy
+from unmask.cli import data, info, models, study, toy, trace, trace_report
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -25,6 +25,8 @@ app.command("models")(models.models)
 app.command("convert")(models.convert)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
+app.command("trace")(trace.trace)
+app.command("trace-report")(trace_report.trace_report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -23,8 +23,8 @@ OTHER_TOKEN = "other token"
 """The control that restores a prompt token which is not the subject's."""
 TOTAL = "total"
 
-_PROMPT = ("fact", "phrasing", "direction", "trained", "kind", "stage", "control")
-_GROUP = ("direction", "trained", "kind", "stage", "control")
+_GROUP = ("direction", "trained", "kind", "corruption", "stage", "control")
+_PROMPT = ("fact", "phrasing", *_GROUP)
 Group = tuple[str, ...]
 Cell = tuple[str, int, int, str]
 """Part, layer, head and role."""
@@ -72,7 +72,7 @@ def find_effects(table: "pyarrow.Table", mode: str = "restore") -> tuple[Effects
 def average(table: "pyarrow.Table", mode: str = "restore", seed: int = 0) -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
-    No row pools over `trained`, directions, kinds of model, steps or controls.
+    No row pools over `trained`, directions, kinds of model, corruptions, steps or controls.
     """
     effects, prompts = find_effects(table, mode)
     rows = []
@@ -92,9 +92,9 @@ def average(table: "pyarrow.Table", mode: str = "restore", seed: int = 0) -> lis
 
 
 def compare_groups(effects: Effects, seed: int = 0) -> list[dict[str, Any]]:
-    """Forward against reverse, diffusion against autoregressive: all pairs of groups that differ
-    in one of direction, trained and kind.
+    """Forward against reverse, diffusion against autoregressive: pairs of groups, one by one.
 
+    The two share corruption and step, and differ in kind of model, or else in the way asked.
     What is compared is the effect's mean over layers, part by part and role by role; `p_holm` is
     corrected for all comparisons of one pair.
     """
@@ -109,7 +109,8 @@ def compare_groups(effects: Effects, seed: int = 0) -> list[dict[str, Any]]:
         corrected = adjust([difference.p for *_, difference in found])
         for (part, role, difference), p_holm in zip(found, corrected, strict=True):
             rows.append(
-                {"what": what, "stage": one[3], "one": _name(one), "other": _name(other)}
+                {"what": what, "corruption": one[3], "stage": one[4]}
+                | {"one": _name(one), "other": _name(other)}
                 | {"part": part, "role": role}
                 | vars(difference)
                 | {"p_holm": p_holm}
@@ -121,8 +122,8 @@ def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group, str]]:
     results = sorted(group for group in groups if group[-1] == RESULT)
     for i, one in enumerate(results):
         for other in results[i + 1 :]:
-            (direction, trained, kind, stage, _), (d2, t2, k2, s2, _) = one, other
-            if stage != s2:
+            (direction, trained, kind, *how, _), (d2, t2, k2, *how2, _) = one, other
+            if how != how2:
                 continue
             if kind != k2 and (direction, trained) == (d2, t2):
                 yield one, other, "kind"
@@ -154,5 +155,5 @@ def _split(prompt: tuple) -> tuple[Group, str]:
 
 
 def _name(group: Group) -> str:
-    direction, trained, kind, _, _ = group
+    direction, trained, kind, *_ = group
     return f"{kind} {direction} {trained}"
