@@ -64,7 +64,7 @@ def draw_heatmaps(
             axis = axes[0, i]
             image = axis.imshow(values, cmap=EFFECTS, vmin=-most, vmax=most, aspect="auto")
             axis.set_title(PART_NAMES.get(part, part))
-            axis.set_xlabel("layer")
+            _name_layers(axis)
             axis.grid(visible=False)
             axis.set_yticks(range(len(labels)), marked if i == 0 else [""] * len(labels))
             axis.tick_params(axis="y", labelsize=7, length=0)
@@ -85,12 +85,13 @@ def draw_curves(path: str | Path, rows: Rows, group: Mapping[str, str]) -> None:
                 # More roles than colours: the second round is dashed.
                 style = "-" if i < len(PALETTE) else "--"
                 _draw_line(axis, _line(mine, part, role, RESULT), role, colour, style)
-            _draw_line(axis, _line(mine, part, "placebo", OTHER_TOKEN), "other token", CONTROL, ":")
-            other = _line(mine, part, "last subject", OTHER_FACT)
-            _draw_line(axis, other, "other fact's state", CONTROL, "--")
+            other = _line(mine, part, "placebo", OTHER_TOKEN)
+            _draw_line(axis, other, "placebo: other token", CONTROL, ":")
+            state = _line(mine, part, "last subject", OTHER_FACT)
+            _draw_line(axis, state, "placebo: other's state", CONTROL, "--")
             axis.axhline(0.0, color="black", linewidth=0.6)
             axis.set_title(PART_NAMES.get(part, part))
-            axis.set_xlabel("layer")
+            _name_layers(axis)
         axes[0, 0].set_ylabel("average indirect effect")
         handles, names = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", fontsize=7)
@@ -128,7 +129,7 @@ def draw_steps(path: str | Path, rows: Rows, group: Mapping[str, str], role: str
             axis = axes[0, i]
             image = axis.imshow(maps[i], cmap=EFFECTS, vmin=-most, vmax=most, aspect="auto")
             axis.set_title(PART_NAMES.get(part, part))
-            axis.set_xlabel("layer")
+            _name_layers(axis)
             axis.grid(visible=False)
             axis.set_yticks(range(len(steps)), steps if i == 0 else [""] * len(steps))
         axes[0, 0].set_ylabel("denoising step")
@@ -163,7 +164,7 @@ def draw_twins(path: str | Path, rows: Rows, title: str) -> None:
                 axis.grid(visible=False)
                 axis.set_yticks(range(len(roles)), roles if j == 0 else [""] * len(roles))
                 axis.tick_params(axis="y", labelsize=7, length=0)
-                axis.set_xlabel("layer")
+                _name_layers(axis)
         figure.colorbar(image, ax=axes.ravel().tolist(), label="AIE", fraction=0.04)
         figure.suptitle(title, fontsize=9)
         save_figure(figure, path)
@@ -200,6 +201,11 @@ def _draw_line(axis: Any, line: Rows, label: str, colour: str, style: str) -> No
     )
     low, high = ([row[end] for row in line] for end in ("low", "high"))
     axis.fill_between(layers, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _name_layers(axis: Any) -> None:
+    axis.set_xlabel("layer")
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _parts(rows: Iterable[Mapping[str, Any]]) -> list[str]:

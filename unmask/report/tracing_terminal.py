@@ -36,7 +36,7 @@ def show_heatmap(
     labels: Sequence[str],
     subject: tuple[int, int],
 ) -> None:
-    """Effects [token, layer], two characters a cell; orange gives back, purple takes away."""
+    """Effects [token, layer], two characters a cell; purple gives back, orange takes away."""
     most = float(np.abs(effects).max()) or 1.0
     width = max(len(label) for label in labels) + 1
     console.print(f"{PART_NAMES.get(part, part)}: darkest is {most:.4f}", highlight=False)
@@ -47,7 +47,7 @@ def show_heatmap(
             line.stylize("bold cyan")
         for value in effects[i]:
             shade = _SHADES[round(abs(value) / most * (len(_SHADES) - 1))]
-            line.append(2 * shade, style="dark_orange" if value >= 0 else "purple")
+            line.append(2 * shade, style="purple" if value >= 0 else "dark_orange")
         console.print(line, highlight=False)
     layers = "".join(
         f"{layer:<2d}" if layer % 2 == 0 else "  " for layer in range(effects.shape[1])

@@ -247,8 +247,8 @@ def combine(folders: Sequence[Path], out: Path, seed: int = 0) -> None:
     for key in ("metric", "mode", "window", "joint", "run"):
         if len(values := {str(settings.get(key)) for settings in found}) > 1:
             raise UserError(
-                f"these runs differ in {key} ({', '.join(sorted(values))}): their effects cannot be "
-                "compared; report them apart."
+                f"these runs differ in {key} ({', '.join(sorted(values))}), so their effects "
+                "cannot be compared: report them apart."
             )
     told = [read_table(folder / "facts.parquet", FACTS_SCHEMA) for folder in folders]
     together = pyarrow.concat_tables(told, promote_options="default")
