@@ -88,7 +88,7 @@ def test_heatmaps(tmp_path):
     show_heatmap(console, "resid", effects["resid"], words, (1, 2))
     lines = file.getvalue().splitlines()
     assert lines[0] == "state: darkest is 0.5000"
-    assert lines[1] == "    The    ██" and lines[2] == " cost $* ██"
+    assert lines[1] == "    The    ██" and lines[2] == " cost $* ██░░"
 
 
 def test_averages_in_the_terminal():
