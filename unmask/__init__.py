@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
     from unmask.sampling.loop import sample
+    from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.steps import trace_steps
@@ -36,6 +37,7 @@ _HOME_OF = {
     "TraceGrid": "unmask.tracing.grid",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
+    "estimate_effects": "unmask.tracing.attribution",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -58,6 +60,7 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "estimate_effects",
     "load",
     "preset",
     "read_facts",

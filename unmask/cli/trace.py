@@ -41,6 +41,7 @@ def trace(
     joint: str = typer.Option("mean_field", help="Or chain_rule, token by token."),
     mode: str = typer.Option("restore", help="Or ablate: corrupted states into the clean run."),
     source: str = typer.Option("subject", help="What is corrupted: subject, committed or both."),
+    severed: str | None = typer.Option(None, help="With resid alone: keep later mlp or attn."),
     free: bool = typer.Option(False, help="Let the corrupted prompt run its own course."),
     any_answer: bool = typer.Option(False, "--any", help="Trace what is not recalled, too."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:N or mps."),
@@ -57,7 +58,6 @@ def trace(
 
     from unmask.base.config import build
     from unmask.base.errors import UserError
-    from unmask.net.hub import shipped_models
     from unmask.net.loading import load
     from unmask.tracing.survey import Survey, make_fact
 
@@ -75,15 +75,14 @@ def trace(
         "mode": mode,
         "run": "free_running" if free else "teacher_forced",
         "source": source,
+        "severed": severed,
         "any_answer": any_answer,
         "seed": seed,
     }
     survey = build(Survey, settings, "unmask trace")
     if (data is None) == (prompt is None):
         raise UserError("give either --data with facts, or --prompt with --subject and --answer.")
-    shipped = list(shipped_models())
-    if name is None and not shipped:
-        raise UserError("no model came with this installation: name one, a folder or a hub id.")
+    name = _find_default() if name is None else name
     rank, world, local = (
         int(os.environ.get(key, default))
         for key, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
@@ -92,7 +91,7 @@ def trace(
         import torch
 
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    model = load(name or shipped[0], device=device, dtype=dtype, quiet=rank > 0)
+    model = load(name, device=device, dtype=dtype, quiet=rank > 0)
     budget = None if memory is None else int(memory * 1e9)
     console = Console(quiet=rank > 0)
     if prompt is not None:
@@ -102,9 +101,21 @@ def trace(
         _trace_one(console, model, fact, survey, out, budget)
         return
     assert data is not None
-    told = {"model": name or shipped[0], "data": str(data), "split": split, "facts": facts}
+    told = {"model": name, "data": str(data), "split": split, "facts": facts}
     told = told | {"phrasings": phrasings, "dtype": dtype} | settings
     _trace_many(console, model, survey, told, out, budget, rank, world)
+
+
+def _find_default() -> str:
+    """The shipped diffusion model, or whatever was shipped."""
+    from unmask.base.errors import UserError
+    from unmask.net.hub import shipped_models
+    from unmask.net.loading import inspect
+
+    kinds = {name: inspect(name)[0].kind for name in shipped_models()}
+    if not kinds:
+        raise UserError("no model came with this installation: name one, a folder or a hub id.")
+    return next((name for name, kind in kinds.items() if kind == "masked"), next(iter(kinds)))
 
 
 def _trace_one(

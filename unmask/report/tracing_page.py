@@ -34,27 +34,38 @@ def write_page(runs: Sequence[Path], combined: Path, out: Path) -> None:
         "# Where facts are recalled: causal traces",
         _tell_runs(runs),
         "## Facts kept and dropped\n\n" + _tell_facts(facts),
-        "## Effects\n\nAIE: what restoring one state, or a window of outputs, gives back of the "
-        "answer's score; ATE: what the corruption takes. Each line is the layer where a role's AIE "
-        "is highest, with 95 % bootstrap intervals over facts; beside it, at the same layer, the "
-        "placebos: a prompt token that is not the subject's, another fact's state at the subject, "
-        "and the same restore read for another fact's answer.\n\n" + _tell_effects(rows),
-        "## Differences\n\nMeans over layers of AIE, one group minus the other; paired over facts "
-        "where both groups have them. p by permutation, corrected (Holm) within each pair of "
-        "groups.\n\n" + _tell_tests(tests),
+        _EFFECTS + _tell_effects(rows),
+        _DIFFERENCES + _tell_tests(tests),
     ]
     flows = [row for row in rows if row["part"] == "flow"]
     if flows:
-        sections.append(
-            "## Subject and committed answer tokens\n\nHow much of p each gives at a step, by "
-            "hiding one, the other and both (Shapley's shares).\n\n" + _tell_flows(flows)
-        )
+        sections.append(_FLOWS + _tell_flows(flows))
     sections += ["## Figures\n\n" + "\n\n".join(f"![{name}]({path})" for name, path in drawn)]
     sections += ["## What this says\n\n" + _conclude(rows, tests), _LIMITS]
     with replace_file(out) as draft:
         draft.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
 
 
+_EFFECTS = """## Effects
+
+AIE: what restoring one state, or a window of outputs, gives back of the answer's score; ATE: what
+the corruption takes. Each line is the layer where a role's AIE is highest, with 95 % bootstrap
+intervals over facts; the layer was chosen on the same facts, so the interval is narrow for a claim
+about that very layer. Beside it, at the same layer, stand the placebos: a prompt token that is not
+the subject's, another fact's state at the subject, and the same restore read for another answer.
+
+"""
+_DIFFERENCES = """## Differences
+
+Means over layers of AIE, one group minus the other; paired over facts where both groups have them.
+p by permutation, corrected (Holm) within each pair of groups.
+
+"""
+_FLOWS = """## Subject and committed answer tokens
+
+How much of p each gives at a step, by hiding one, the other and both (Shapley's shares).
+
+"""
 _LIMITS = """## What it does not say
 
 An indirect effect says that a state is enough, under this corruption, to bring some of the answer

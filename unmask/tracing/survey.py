@@ -44,6 +44,7 @@ class Survey:
     mode: Literal["restore", "ablate"] = "restore"
     run: Literal["teacher_forced", "free_running"] = "teacher_forced"
     source: Literal["subject", "committed", "both"] = "subject"
+    severed: Literal["mlp", "attn"] | None = None
     any_answer: bool = False
     """Whether facts that are not recalled are traced, too, their answer placed for them."""
     seed: int = 0
@@ -187,6 +188,7 @@ def _trace(
         window=survey.window,
         metric=survey.metric,
         mode=survey.mode,
+        severed=survey.severed,
         **more,
     )
 
@@ -244,7 +246,7 @@ def combine(folders: Sequence[Path], out: Path, seed: int = 0) -> None:
     import pyarrow
 
     found = [read_json_object(folder / "run.json")["settings"] for folder in folders]
-    for key in ("metric", "mode", "window", "joint", "run"):
+    for key in ("metric", "mode", "window", "joint", "run", "severed"):
         if len(values := {str(settings.get(key)) for settings in found}) > 1:
             raise UserError(
                 f"these runs differ in {key} ({', '.join(sorted(values))}), so their effects "
