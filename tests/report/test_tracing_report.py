@@ -21,19 +21,20 @@ SETTINGS |= {"joint": "mean_field", "run": "teacher_forced", "any_answer": False
 
 
 def write_run(folder, kind, stages, effect, corruption="mask", **settings):
-    """A finished run of six facts, whose last subject token has a clear effect."""
+    """A finished run of twelve facts, whose last subject token has a clear effect."""
     import pyarrow
 
     rows = []
     for stage in stages:
-        for i in range(6):
+        for i in range(12):
             cells = {(1, "before subject"): 0.0, (2, "last subject"): effect + 0.01 * i}
             more = {"kind": kind, "stage": stage, "corruption": corruption}
             rows += make_rows(f"fact-{i}", 0, cells, **more)
     write_table(folder / "trace.parquet", pyarrow.Table.from_pylist(rows), "trace/1")
     fact = {"kind": kind, "direction": "p2d", "trained": "same", "reason": "", "clean": 0.9}
-    told = [fact | {"fact": f"fact-{i}", "kept": True} for i in range(6)]
-    told.append(fact | {"fact": "fact-6", "kept": False, "reason": "not recalled", "clean": 0.0})
+    fact["corruption"] = corruption
+    told = [fact | {"fact": f"fact-{i}", "kept": True} for i in range(12)]
+    told.append(fact | {"fact": "fact-12", "kept": False, "reason": "not recalled", "clean": 0.0})
     write_table(folder / "facts.parquet", told, "trace-facts/1")
     write_json(folder / "run.json", {"settings": SETTINGS | settings})
     return folder
@@ -51,15 +52,16 @@ def test_the_page_says_what_the_tables_say(tmp_path):
     text = out.read_text()
     assert "`unmask trace net --data corpus --mode restore --metric p --window 10" in text
     assert text.count(" --any`") == 1
-    assert "| masked | p2d | same | 14 | 12 | 6 | 2 not recalled | 0.900 |" in text
+    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.900 |" in text
     assert "### masked p2d same, first step, mask: ATE 0.8000" in text
     # Two corruptions of one model are two groups.
     assert "### masked p2d same, first step, gaussian" in text
-    assert "| MLP output | last subject | 0 | 0.5250 [" in text
+    assert "| MLP output | last subject | 0 | 0.5550 [" in text
     assert (
         "| causal p2d same | masked p2d same | first step, mask | mlp | last subject | -0.4" in text
     )
-    assert "MLP output at last subject, layer 0 (AIE 0.525)" in text
+    assert "MLP output at last subject, layer 0 (AIE 0.555)" in text
+    assert "| masked p2d same, step 2, mask | 12 | 0.8000 [" in text
     assert "What it does not say" in text and "stored" not in text
     figures = {path.name for path in (tmp_path / "page").glob("*.png")}
     assert "curves-masked-p2d-same-mask-first.png" in figures

@@ -182,6 +182,15 @@ def test_corruptions_by_name(masked, facts):
     assert isinstance(noise, Noise) and noise.sigma is not None
 
 
+def test_a_subject_without_a_match_is_dropped(causal, facts, tmp_path):
+    """No other name is as long in tokens, once its own fact is all there is."""
+    swap = replace(SURVEY, corruption="replace", at=("first",))
+    alone = run_survey(causal, facts[:2], swap, tmp_path / "alone")
+    assert alone.kept == 0 and alone.dropped == {"no subject as long": 2}
+    with_pool = run_survey(causal, facts[:2], swap, tmp_path / "pool", pool=facts)
+    assert with_pool.kept == 2
+
+
 def test_one_s_own_words():
     fact = make_fact("Now Ada likes", "Ada", "red boats")
     assert fact.completion == " red boats" and fact.prompt[slice(*fact.subject_span)] == "Ada"

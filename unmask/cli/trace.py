@@ -176,7 +176,8 @@ def _trace_many(
         fact for group in groups for fact in choose_facts(group, told["facts"], told["phrasings"])
     ]
     folder = open_run(out, "trace", told)
-    summary = run_survey(model, chosen, survey, folder, memory, rank, world)
+    pool = [fact for group in groups for fact in group]
+    summary = run_survey(model, chosen, survey, folder, memory, rank, world, pool)
     if summary is None:
         return
     dropped = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())

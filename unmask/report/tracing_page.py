@@ -19,6 +19,8 @@ from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, RESULT, SHUFFLED
 
 GROUP = ("kind", "direction", "trained", "corruption", "stage")
 Row = Mapping[str, Any]
+_CLEAR = 0.05
+"""A corrected p that is told."""
 
 
 def write_page(runs: Sequence[Path], combined: Path, out: Path) -> None:
@@ -37,6 +39,8 @@ def write_page(runs: Sequence[Path], combined: Path, out: Path) -> None:
         _EFFECTS + _tell_effects(rows),
         _DIFFERENCES + _tell_tests(tests),
     ]
+    if any(row["stage"].isdecimal() for row in rows):
+        sections.append(_STEPS + _tell_steps(rows))
     flows = [row for row in rows if row["part"] == "flow"]
     if flows:
         sections.append(_FLOWS + _tell_flows(flows))
@@ -58,7 +62,14 @@ the subject's, another fact's state at the subject, and the same restore read fo
 _DIFFERENCES = """## Differences
 
 Means over layers of AIE, one group minus the other; paired over facts where both groups have them.
-p by permutation, corrected (Holm) within each pair of groups.
+p by permutation, corrected (Holm) within each pair of groups. Shown are the total effects, and of
+the rest what has a corrected p below 0.05.
+
+"""
+_STEPS = """## Step by step
+
+The total effect at each step between the first and the last commitment of the answer, and the cell
+that gives most of it back.
 
 """
 _FLOWS = """## Subject and committed answer tokens
@@ -99,32 +110,24 @@ def _tell_command(settings: Mapping[str, Any]) -> str:
 def _tell_facts(facts: Sequence[Row]) -> str:
     groups: dict[tuple, list[Row]] = {}
     for fact in facts:
-        groups.setdefault((fact["kind"], fact["direction"], fact["trained"]), []).append(fact)
+        key = tuple(fact[name] for name in ("kind", "direction", "trained", "corruption"))
+        groups.setdefault(key, []).append(fact)
     lines = []
-    for (kind, direction, trained), mine in groups.items():
+    for key, mine in groups.items():
         kept = [fact for fact in mine if fact["kept"]]
         reasons = [fact["reason"] for fact in mine if not fact["kept"]]
         why = ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons)))
         clean = sum(fact["clean"] for fact in kept) / len(kept) if kept else float("nan")
         distinct = len({fact["fact"] for fact in kept})
-        cells = (
-            kind,
-            direction,
-            trained,
-            len(mine),
-            len(kept),
-            distinct,
-            why or "–",
-            f"{clean:.3f}",
-        )
-        lines.append(cells)
-    header = ("model", "given", "trained", "prompts", "kept", "facts kept", "dropped", "p clean")
-    return _format(header, lines)
+        counts = (len(mine), len(kept), distinct, why or "–", f"{clean:.3f}")
+        lines.append((*key, *counts))
+    header = ("model", "given", "trained", "corruption", "prompts", "kept", "facts kept")
+    return _format((*header, "dropped", "p clean"), lines)
 
 
 def _tell_effects(rows: Sequence[Row]) -> str:
     blocks = []
-    for group in _groups(rows):
+    for group in _groups(rows, by_name=True):
         mine = _of_group(rows, group)
         total = next(row for row in mine if row["part"] == TOTAL and row["control"] == RESULT)
         lines = []
@@ -164,10 +167,28 @@ def _tell_tests(tests: Sequence[Row]) -> str:
             f"{test['facts']} {'paired' if test['paired'] else 'unpaired'}",
         )
         for test in tests
-        if test["part"] != "flow"
+        if test["part"] == TOTAL or (test["part"] != "flow" and test["p_holm"] < _CLEAR)
     ]
     header = ("one", "minus", "at", "part", "role", "difference", "p (Holm)", "facts")
     return _format(header, lines)
+
+
+def _tell_steps(rows: Sequence[Row]) -> str:
+    lines = []
+    steps = [group for group in _groups(rows) if group["stage"].isdecimal()]
+    # By number, not by the letters of the number.
+    steps.sort(key=lambda group: (*list(group.values())[:-1], int(group["stage"])))
+    for group in steps:
+        mine = _of_group(rows, group)
+        total = _find(mine, part=TOTAL, control=RESULT)
+        assert total is not None
+        best = max(_peaks(mine), key=lambda row: row["mean"])
+        cell = (
+            f"{PART_NAMES.get(best['part'], best['part'])}, {best['role']}, layer {best['layer']}"
+        )
+        told = (describe_group(group), total["facts"], _interval(total), cell, _interval(best))
+        lines.append(told)
+    return _format(("group", "facts", "ATE", "best cell", "its AIE"), lines)
 
 
 def _tell_flows(rows: Sequence[Row]) -> str:
@@ -182,7 +203,7 @@ def _tell_flows(rows: Sequence[Row]) -> str:
 def _conclude(rows: Sequence[Row], tests: Sequence[Row]) -> str:
     """Sentences that follow from the numbers by a rule: intervals that exclude 0 and placebos."""
     lines = []
-    for group in _groups(rows):
+    for group in _groups(rows, by_name=True):
         mine = _of_group(rows, group)
         clear = []
         for row in _peaks(mine):
@@ -203,7 +224,7 @@ def _conclude(rows: Sequence[Row], tests: Sequence[Row]) -> str:
         )
         none = "no role's best layer has an interval above 0 and above all its placebos'"
         lines.append(f"- {describe_group(group)}: {told or none}.")
-    found = [test for test in tests if test["p_holm"] < 0.05 and test["part"] != "flow"]
+    found = [test for test in tests if test["p_holm"] < _CLEAR and test["part"] != "flow"]
     lines.append(
         f"- Of {len(tests)} differences between groups, {len(found)} have a corrected p below 0.05."
     )
@@ -245,8 +266,13 @@ def _file_name(*words: str) -> str:
     return "-".join(words).replace(" ", "-")
 
 
-def _groups(rows: Iterable[Row]) -> list[dict[str, str]]:
-    keys = dict.fromkeys(_key(row) for row in rows if row["control"] == RESULT)
+def _groups(rows: Iterable[Row], by_name: bool = False) -> list[dict[str, str]]:
+    """The groups that have results; `by_name` without steps that are known by number alone."""
+    keys = dict.fromkeys(
+        _key(row)
+        for row in rows
+        if row["control"] == RESULT and not (by_name and row["stage"].isdecimal())
+    )
     return [dict(zip(GROUP, key, strict=True)) for key in sorted(keys)]
 
 

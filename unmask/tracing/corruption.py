@@ -142,6 +142,10 @@ class Mean:
         return Corrupted(tokens[None], blanked=at, blank=_mean_embedding(model))
 
 
+class NoReplacementError(UserError):
+    """A subject that no other is as long as."""
+
+
 @dataclass(frozen=True)
 class Replace:
     """Other facts' subjects in place of this one, of the same number of tokens.
@@ -163,7 +167,7 @@ class Replace:
         fitting = sorted(same - {own})
         if not fitting:
             lengths = sorted({len(ids) for ids in self.subjects})
-            raise UserError(
+            raise NoReplacementError(
                 f"no other subject has {len(own)} tokens (they have {lengths}): give more "
                 "subjects, or use another corruption."
             )

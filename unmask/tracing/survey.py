@@ -15,7 +15,15 @@ from unmask.net.model import Model
 from unmask.tracing.averages import SCHEMA as AVERAGES_SCHEMA
 from unmask.tracing.averages import TESTS_SCHEMA, average, compare_groups, find_effects
 from unmask.tracing.controls import choose_other, make_donor, make_foil
-from unmask.tracing.corruption import Corruption, Mask, Mean, Noise, Replace, measure_sigma
+from unmask.tracing.corruption import (
+    Corruption,
+    Mask,
+    Mean,
+    Noise,
+    NoReplacementError,
+    Replace,
+    measure_sigma,
+)
 from unmask.tracing.course import Course, NotTracedError, follow
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.steps import trace_steps
@@ -118,17 +126,20 @@ def trace_one(
 def trace_fact(
     model: Model,
     fact: Fact,
-    facts: Sequence[Fact],
+    pool: Sequence[Fact],
     survey: Survey,
     corruption: Corruption,
     memory: int | None = None,
 ) -> tuple["pyarrow.Table | None", dict[str, Any]]:
-    """A fact's rows, controls included, and what became of it; no rows if it is dropped."""
+    """A fact's rows, controls included, and what became of it; no rows if it is dropped.
+
+    Its placebos are chosen from the `pool`.
+    """
     import pyarrow
 
     assert model.tokenizer is not None
     record = asdict(fact) | {"fact": fact.fact_id, "kind": model.kind, "reason": "", "said": ""}
-    record |= {"forced": False, "t1": 0, "t2": 0, "clean": 0.0}
+    record |= {"corruption": survey.corruption, "forced": False, "t1": 0, "t2": 0, "clean": 0.0}
     for name in ("fact_id", "subject_span", "object_span"):
         del record[name]
     try:
@@ -137,11 +148,14 @@ def trace_fact(
         )
     except NotTracedError as error:
         return None, record | {"kept": False, "reason": error.reason}
-    other = choose_other(fact, facts, survey.seed)
+    other = choose_other(fact, pool, survey.seed)
     foil = make_foil(course, other, model.tokenizer) if other is not None else None
     named = course.find_steps(survey.at)
     more: dict[str, Any] = {"memory": memory}
-    found = _trace(model, course, survey, corruption, foil=foil, **more)
+    try:
+        found = _trace(model, course, survey, corruption, foil=foil, **more)
+    except NoReplacementError:
+        return None, record | {"kept": False, "reason": "no subject as long"}
     grids = {grid.step: grid for grid in found}
     placebos: dict[int | None, TraceGrid] = {}
     if other is not None and survey.mode == "restore":
@@ -201,9 +215,12 @@ def run_survey(
     memory: int | None = None,
     rank: int = 0,
     world: int = 1,
+    pool: Sequence[Fact] | None = None,
 ) -> Summary | None:
     """Trace all facts into `folder`; facts that are there already are not traced again.
 
+    Noise is measured against the subjects of the `pool`, and placebos and replacements come from
+    it; by default it is the facts themselves.
     Of several processes each takes its share, and the first gathers the tables once all parts are
     there; the others return None. They share nothing but the folder.
     """
@@ -211,10 +228,11 @@ def run_survey(
         raise UserError("no facts were given: name a split that is not empty.")
     keys = [f"{i:05d}-{fact.fact_id}-{fact.direction}" for i, fact in enumerate(facts)]
     traces, records = Parts(folder / "parts", SCHEMA), Parts(folder / "records", FACTS_SCHEMA)
-    corruption = make_corruption(survey, model, facts)
+    pool = facts if pool is None else pool
+    corruption = make_corruption(survey, model, pool)
     mine = [i for i in range(rank, len(facts), world) if not records.has(keys[i])]
     for i in track(mine, "facts traced"):
-        table, record = trace_fact(model, facts[i], facts, survey, corruption, memory)
+        table, record = trace_fact(model, facts[i], pool, survey, corruption, memory)
         if table is not None:
             traces.write(keys[i], table)
         records.write(keys[i], [record])
