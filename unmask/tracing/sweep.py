@@ -55,7 +55,7 @@ def plan(engine: Engine, part: str, window: int, severed: str | None = None) -> 
     for layer, found in enumerate(windows):
         layers_of.setdefault(found, []).append(layer)
     heads = engine.net.config.heads if part == "attn_z" else 0
-    return Job(cast(Part, part), find_trunks(iter(windows)), layers_of, layers, hold, heads)
+    return Job(cast(Part, part), find_trunks(windows), layers_of, layers, hold, heads)
 
 
 def sweep(
