@@ -87,7 +87,7 @@ def test_differences_are_paired_over_facts():
         size = 0.05 * i
         rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size})
         rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size + 0.1}, kind="causal")
-    tests = compare_groups(find_effects(pyarrow.Table.from_pylist(rows))[0])
+    tests = compare_groups(find_effects(pyarrow.Table.from_pylist(rows)))
     test = find(tests, part="mlp", role="last subject")
     assert (test["what"], test["one"], test["other"]) == (
         "kind",
