@@ -20,6 +20,8 @@ from unmask.cli import (
     sample,
     study,
     toy,
+    trace,
+    trace_report,
     train,
 )
 from unmask.cli.exits import INTERRUPTED
@@ -45,6 +47,8 @@ app.command("knowns")(knowns.knowns)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)
+app.command("trace")(trace.trace)
+app.command("trace-report")(trace_report.trace_report)
 
 
 def _print_version(wanted: bool) -> None:
