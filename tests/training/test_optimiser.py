@@ -129,7 +129,7 @@ def test_guard_skips_counts_and_recovers():
 
 
 def test_guard_lets_gradients_through_that_clipping_tames():
-    """A model that knows its data by heart has tiny gradients; one of ordinary length is no spike."""
+    """A model that knows its data has tiny gradients; one of ordinary length is no spike."""
     guard = Guard(Guards(spike=20.0, settle=3), torch.device("cpu"), clip=1.0)
     norms = [0.01] * 10 + [12.0, 25.0, math.nan]
     verdicts = [bool(guard.judge(torch.tensor(norm), step)) for step, norm in enumerate(norms)]
