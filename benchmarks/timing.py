@@ -19,7 +19,8 @@ def time_interleaved(
 ) -> dict[str, float]:
     """Median seconds of a call of each contender; they alternate for about `seconds` in all.
 
-    At least `rounds` of each count, after `warm_up` calls that do not. Alternating spreads whatever else the machine does over all of them alike.
+    At least `rounds` of each count, after `warm_up` calls that do not. Alternating spreads whatever
+    else the machine does over all of them alike.
     """
     for call in contenders.values():
         for _ in range(warm_up):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unmask.net.transformer import Transformer
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
+    from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.steps import trace_steps
@@ -42,6 +43,7 @@ _HOME_OF = {
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
     "infill": "unmask.sampling.texts",
+    "estimate_effects": "unmask.tracing.attribution",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -67,6 +69,7 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "estimate_effects",
     "infill",
     "load",
     "preset",

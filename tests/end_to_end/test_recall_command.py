@@ -53,7 +53,8 @@ def call(folder, *words):
 RECALL = ("recall", "@mdm", "ar=@ar0,@ar1", "--data", "@corpus", "--limit", 3, "--steps", "2,1")
 
 
-def test_recall_writes_table_figure_and_page(place, tmp_path):
+def test_recall_writes_table_figure_and_page(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["unmask", "recall", "mdm"])
     words = (*RECALL, "--out", tmp_path / "run", "--page", tmp_path / "docs" / "recall.md")
     shown = call(place, *words)
     assert "contained match" in shown and "BLEU: nrefs:1" in shown
@@ -62,7 +63,7 @@ def test_recall_writes_table_figure_and_page(place, tmp_path):
         *("run.json", "parts", "recall.parquet", "recall.png", "recall.pdf", "summary.json")
     }
     page = (tmp_path / "docs" / "recall.md").read_text()
-    assert page.startswith("# Recall against sampling steps\n\n`unmask ")
+    assert page.startswith("# Recall against sampling steps\n\n`unmask recall mdm`\n")
     assert "ar (causal, 2 training seeds)" in page and "mdm − ar" in page
     assert (tmp_path / "docs" / "recall.png").is_file()
     # Columns line up, and a causal model stands in every row of steps.

@@ -50,6 +50,13 @@ def test_causal_is_the_difference(net, tokens):
     assert same == net.config.causal
 
 
+def test_gradients_change_no_bit(net, tokens):
+    """Rotary positions are turned in place where no gradient is wanted."""
+    with torch.no_grad():
+        without = net(tokens)
+    assert torch.is_grad_enabled() and torch.equal(net(tokens), without)
+
+
 def test_capture_changes_no_bit(net, tokens):
     plain = net(tokens)
     with net.capture("*") as sites:

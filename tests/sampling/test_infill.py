@@ -52,6 +52,18 @@ def test_given_tokens_stay_where_they_are(model):
     assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
 
 
+def test_no_text_ends_before_what_was_given(model):
+    """An end token in a gap would cut the given words off; behind them it may come."""
+    end = torch.nn.functional.one_hot(
+        torch.tensor(model.tokenizer.end_id), model.net.config.logit_rows
+    )
+    with model.net.patch({"logits": lambda x: x + 1e3 * end}):
+        for cache in ("none", "exact"):
+            found = unmask.infill(model, "The [MASK]*4 of Orsel[MASK]*3", cache=cache)
+            assert found.texts is not None and found.texts[0].endswith(" of Orsel")
+            assert (found.tokens[0, -3:] == model.tokenizer.end_id).all()
+
+
 def test_any_state_of_a_trajectory_can_be_gone_on_from(model):
     prompt = len(model.tokenizer.encode("The").ids)
     whole = unmask.sample(model, ["The"], length=prompt + 16, plan="linear", steps=8)

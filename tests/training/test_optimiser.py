@@ -126,3 +126,11 @@ def test_guard_skips_counts_and_recovers():
     calm = Guard(Guards(spike=None, settle=0), torch.device("cpu"))
     calm.judge(torch.tensor(1.0), 0)
     assert not bool(calm.judge(torch.tensor(1e9), 1))
+
+
+def test_guard_lets_gradients_through_that_clipping_tames():
+    """A model that knows its data has tiny gradients; one of ordinary length is no spike."""
+    guard = Guard(Guards(spike=20.0, settle=3), torch.device("cpu"), clip=1.0)
+    norms = [0.01] * 10 + [12.0, 25.0, math.nan]
+    verdicts = [bool(guard.judge(torch.tensor(norm), step)) for step, norm in enumerate(norms)]
+    assert verdicts == [False] * 11 + [True, True]

@@ -14,15 +14,17 @@ from unmask.cli import (
     knowns,
     models,
     nll,
+    order,
     perplexity,
     recall,
+    sample,
     study,
     toy,
+    trace,
+    trace_report,
     train,
 )
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+from unmask.cli.exits import INTERRUPTED
 
 app = typer.Typer(
     name="unmask",
@@ -35,6 +37,8 @@ app.add_typer(data.app, name="data")
 app.command("info")(info.info)
 app.command("models")(models.models)
 app.command("convert")(models.convert)
+app.command("sample")(sample.sample)
+app.command("order")(order.order)
 app.command("recall")(recall.recall)
 app.command("perplexity")(perplexity.perplexity)
 app.command("nll")(nll.nll)
@@ -43,6 +47,8 @@ app.command("knowns")(knowns.knowns)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)
+app.command("trace")(trace.trace)
+app.command("trace-report")(trace_report.trace_report)
 
 
 def _print_version(wanted: bool) -> None:

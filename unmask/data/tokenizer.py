@@ -227,6 +227,12 @@ class Tokenizer:
                 kept.append(token)
         return "".join(pieces) + self.backend.decode(kept)
 
+    def piece(self, token: int) -> str:
+        """A token's text as it stands inside a sentence; special tokens have none."""
+        # Behind itself, since some tokenizers drop the space in front of a first word.
+        once, twice = self.backend.decode([token]), self.backend.decode([token, token])
+        return twice[len(once) :]
+
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json`, and the names of the special tokens beside it."""
         folder = Path(folder)

@@ -46,4 +46,10 @@ def rotate(
     x: Float[Tensor, "B L H d"], cos: Float[Tensor, "*B L 1 d"], sin: Float[Tensor, "*B L 1 d"]
 ) -> Float[Tensor, "B L H d"]:
     """`x` turned by its position's angles; rolling by half a head swaps the halves at one pass."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    turned, half = x * cos, x.shape[-1] // 2
+    if torch.is_grad_enabled():
+        return torch.addcmul(turned, x.roll(half, -1), sin)
+    # The same sums without the rolled copy; gradients would pay for writing in place.
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned

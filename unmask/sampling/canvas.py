@@ -41,6 +41,11 @@ class Canvas:
             self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real
         )
 
+    def find_inner(self) -> Bool[Tensor, "B L"]:
+        """Places that a given token follows somewhere in their row."""
+        given = self.fixed if self.real is None else self.fixed & self.real
+        return given.flip(-1).cumsum(-1).flip(-1) > given.long()
+
     def name_rows(self, mask_id: int) -> list[tuple[int, ...]]:
         """What each row was given, masks at its end left out: the name of its random stream.
 

@@ -27,6 +27,10 @@ class Oracle:
     def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
         self.model, self.canvas, self.forbidden = model, canvas, forbidden
         self.mask_id = require_mask(model)
+        self.end_id = None if model.tokenizer is None else model.tokenizer.end_id
+        inner = canvas.find_inner()
+        self.inner = inner if self.end_id is not None and bool(inner.any()) else None
+        """Where a given token follows: no text may end there."""
         self.calls = 0
 
     def enter_block(self, inside: Open) -> None:
@@ -34,7 +38,8 @@ class Oracle:
 
     def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
         """log p at the open positions, row by row and from left to right, in float64."""
-        return self._finish(self._run(xt, open_, guidance, self.canvas.real, self.canvas.prompt))
+        logits = self._run(xt, open_, guidance, self.canvas.real, self.canvas.prompt)
+        return self._finish(logits, None if self.inner is None else self.inner[open_])
 
     def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
         """Logits at the open positions."""
@@ -53,11 +58,15 @@ class Oracle:
         hidden = (xt == self.mask_id).double()
         return hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
 
-    def _finish(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+    def _finish(
+        self, logits: Float[Tensor, "N V"], inner: Bool[Tensor, "N"] | None
+    ) -> Float[Tensor, "N V"]:
         if self.mask_id < logits.shape[-1]:
             logits[:, self.mask_id] = -torch.inf
         if self.forbidden is not None:
             logits[:, self.forbidden] = -torch.inf
+        if inner is not None:
+            logits[:, self.end_id] = logits[:, self.end_id].masked_fill(inner, -torch.inf)
         return logits.log_softmax(-1, dtype=torch.float64)
 
 
@@ -87,7 +96,8 @@ class KeepingOracle(Oracle):
                 real = None if self.canvas.real is None else self.canvas.real[moved]
                 prompt = self.canvas.prompt[moved]
                 run = self._run(xt[moved], open_[moved], guidance, real, prompt)
-                logp[of_moved[open_]] = self._finish(run)
+                inner = None if self.inner is None else self.inner[moved][open_[moved]]
+                logp[of_moved[open_]] = self._finish(run, inner)
         self._seen = xt, open_, guidance, logp
         return logp
 

@@ -1,8 +1,8 @@
 """Attribution patching: every cell's effect to first order, from one gradient. An estimate.
 
 IE(place, layer) is about (clean state - corrupted state) · d metric / d state, taken in the
-corrupted run; for a window, the sum over its layers. Good as a screen of which cells to trace, and
-labelled as an estimate wherever it goes.
+corrupted run; for a window, the sum over its layers, each as if it were restored alone. Good as a
+screen of which cells to trace, and labelled as an estimate wherever it goes.
 """
 
 from collections.abc import Mapping, Sequence

@@ -70,7 +70,8 @@ class Noise:
 
     `sigma` is its standard deviation; None is three times that of the subject's own embeddings
     (`measure_sigma` gives the reference's, over all subjects). `stream` is a seed, under which
-    every text has noise of its own, or "rome" for the reference's: the same numbers for all facts.
+    every text has noise of its own, the same at all its steps, or "rome" for the reference's: the
+    same numbers for all facts.
     """
 
     sigma: float | None = None
@@ -94,16 +95,17 @@ class Noise:
         sigma = self.sigma
         if sigma is None:
             sigma = measure_sigma(model, [[int(tokens[i]) for i in places]])
-        drawn = self._draw(tokens, len(places), model.net.config.width).to(tokens.device)
+        drawn = self._draw(_name_text(tokens, places), len(places), model.net.config.width)
+        drawn = drawn.to(tokens.device)
         rows = tokens.expand(self.samples, -1)
         return Corrupted(rows, _to_tensor(places, tokens), sigma * drawn)
 
-    def _draw(self, tokens: Tensor, count: int, width: int) -> Float[Tensor, "S P D"]:
+    def _draw(self, text: list[int], count: int, width: int) -> Float[Tensor, "S P D"]:
         """Numbers of mean 0 and deviation 1."""
         if self.stream == "rome":
             numbers = np.random.RandomState(1).randn(self.samples, count, width)
             return torch.from_numpy(numbers)
-        names = [(tokens.tolist(), sample) for sample in range(self.samples)]
+        names = [(text, sample) for sample in range(self.samples)]
         streams = RowStreams.make(self.stream, names)
         if self.shape == "gaussian":
             return streams.normal(count, width)
@@ -140,6 +142,10 @@ class Mean:
         return Corrupted(tokens[None], blanked=at, blank=_mean_embedding(model))
 
 
+class NoReplacementError(UserError):
+    """A subject that no other is as long as."""
+
+
 @dataclass(frozen=True)
 class Replace:
     """Other facts' subjects in place of this one, of the same number of tokens.
@@ -161,11 +167,11 @@ class Replace:
         fitting = sorted(same - {own})
         if not fitting:
             lengths = sorted({len(ids) for ids in self.subjects})
-            raise UserError(
+            raise NoReplacementError(
                 f"no other subject has {len(own)} tokens (they have {lengths}): give more "
                 "subjects, or use another corruption."
             )
-        stream = python_stream(self.seed, "replace", tokens.tolist())
+        stream = python_stream(self.seed, "replace", _name_text(tokens, places))
         chosen = stream.sample(fitting, min(self.samples, len(fitting)))
         at = _to_tensor(places, tokens)
         rows = tokens.repeat(len(chosen), 1)
@@ -191,6 +197,11 @@ def forget(model: Model, corrupted: Corrupted, places: Sequence[int]) -> Corrupt
 def _mean_embedding(model: Model) -> Float[Tensor, "D"]:
     """Of all tokens that can be said, so that the mask does not count."""
     return model.net.embedding.weight[: model.net.config.logit_rows].double().mean(0)
+
+
+def _name_text(tokens: Int[Tensor, "L"], places: Sequence[int]) -> list[int]:
+    """What names a text's stream: its tokens to the subject's end, the same at every step."""
+    return tokens[: max(places) + 1].tolist()
 
 
 def _to_tensor(places: Sequence[int], like: Tensor) -> Tensor:

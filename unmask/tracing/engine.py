@@ -66,6 +66,13 @@ class Batch:
             self.active = inside.flatten().nonzero()[:, 0]
             self.index = torch.searchsorted(self.active, self.patched)
 
+    def locate(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:
+        """The noise sample and the place of each active pair."""
+        pairs = self.active
+        if pairs is None:
+            pairs = torch.arange(self.rows * self.length, device=self.sample.device)
+        return self.sample[pairs // self.length], pairs % self.length
+
     def is_patched(self, rows: Int[Tensor, "A"]) -> Tensor:
         """Which of the rows that are read are patched [B, A]."""
         flat = torch.zeros(self.rows * self.length, dtype=torch.bool, device=rows.device)
@@ -96,15 +103,14 @@ class Engine:
         stream = Stream(self._patch(batch, part, trunk.start, head), batch.patched)
         last = self.layers - 1
         for layer in range(trunk.start + 1, min(trunk.end, last)):
-            x, attn = self._attend(layer, batch, stream, batch.active)
+            x, attn = self._attend(layer, batch, stream)
             middle = x + attn
-            left = Stream(middle + self.net.block(layer).feed(middle), batch.active)
+            stream = Stream(middle + self.net.block(layer).feed(middle), batch.active)
             if layer in trunk.stops:
-                yield layer, self._finish(layer + 1, batch, left)
+                yield layer, self._finish(layer + 1, batch, stream)
             if hold is not None:
-                stream = self._keep(layer, batch, hold, x, middle, left, layer in trunk.stops)
-            else:
-                stream = left
+                held = self._hold(layer, batch, hold, x, middle)
+                stream.x.index_copy_(0, batch.index, held)
         if trunk.end <= last or trunk.start == last:
             yield trunk.end, self._finish(trunk.end, batch, stream)
             return
@@ -132,39 +138,33 @@ class Engine:
         middle = entering + attn
         return middle + block.feed(middle)
 
-    def _keep(
+    def _hold(
         self,
         layer: int,
         batch: Batch,
         hold: Hold,
-        x: Tensor,
-        middle: Tensor,
-        left: Stream,
-        shared: bool,
-    ) -> Stream:
-        """The stream that leaves the layer with the held part put in at the patched places."""
+        x: Float[Tensor, "N D"],
+        middle: Float[Tensor, "N D"],
+    ) -> Float[Tensor, "P D"]:
+        """What leaves a layer at the patched places, once the held part is the record's."""
         at = (batch.pair_sample, batch.place)
         if hold.part == "mlp":
-            held = middle[batch.index] + hold.record.pick(hold.record.mlp[layer], *at)
-        else:
-            kept = x[batch.index] + hold.record.pick(hold.record.attn[layer], *at)
-            held = kept + self.net.block(layer).feed(kept)
-        out = left.x.clone() if shared else left.x
-        return Stream(out.index_copy_(0, batch.index, held), batch.active)
+            return middle[batch.index] + hold.record.pick(hold.record.mlp[layer], *at)
+        kept = x[batch.index] + hold.record.pick(hold.record.attn[layer], *at)
+        return kept + self.net.block(layer).feed(kept)
 
     def _attend(
-        self, layer: int, batch: Batch, stream: Stream, wanted: Tensor | None
+        self, layer: int, batch: Batch, stream: Stream
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
         """The stream that enters the layer at the active pairs, and what attention adds there."""
         queries, keys, values = self._project(layer, batch, stream)
         z = self.net.block(layer).attn.mix(queries, keys, values, None, self.causal)
-        z = _select(z.flatten(0, 1), wanted)
-        if stream.where is wanted:
+        z = z.flatten(0, 1) if batch.active is None else z.flatten(0, 1)[batch.active]
+        if stream.where is batch.active:
             x = stream.x
         else:
             # The first layer behind the patch: all other places are the base run's.
-            sample, place = self._locate(batch, wanted)
-            x = self.base.pick(self.base.entering[layer], sample, place)
+            x = self.base.pick(self.base.entering[layer], *batch.locate())
             x = x.index_copy(0, batch.index, stream.x)
         return x, self.net.block(layer).attn.out(z.flatten(-2))
 
@@ -173,7 +173,7 @@ class Engine:
     ) -> Float[Tensor, "B K A"]:
         """log p of the targets when the stream enters `layer`; `hold` is for the last layer."""
         for between in range(layer, self.layers - 1):
-            x, attn = self._attend(between, batch, stream, batch.active)
+            x, attn = self._attend(between, batch, stream)
             middle = x + attn
             stream = Stream(middle + self.net.block(between).feed(middle), batch.active)
         if layer == self.layers:
@@ -234,13 +234,3 @@ class Engine:
         near = torch.searchsorted(stream.where, flat).clamp(max=len(stream.where) - 1)
         there = stream.where[near] == flat
         return torch.where(there[..., None], stream.x[near], x)
-
-    def _locate(self, batch: Batch, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The noise sample and the place of each active pair."""
-        if wanted is None:
-            wanted = torch.arange(batch.rows * batch.length, device=self.device)
-        return batch.sample[wanted // batch.length], wanted % batch.length
-
-
-def _select(x: Tensor, where: Tensor | None) -> Tensor:
-    return x if where is None else x[where]

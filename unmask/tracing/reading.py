@@ -9,8 +9,8 @@ from torch import Tensor
 from unmask.net.model import Model
 from unmask.noise.guidance import mix
 
-_MOST_LOGITS = 2**26
-"""Logits held at once: a quarter of a gigabyte in float32."""
+_MOST_LOGITS = 2**24
+"""Logits held at once: 67 megabytes in float32."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,10 @@ def _trace_step(
         asked = course.answer
         state = _put(state, list(asked), model.mask_id)
         committed = ()
+    if settings.get("foil"):
+        # Only what is still asked for has a foil.
+        foil = {at: token for at, token in settings["foil"].items() if at in asked}
+        settings = settings | {"foil": foil or None}
     if run == "free_running":
         assert free is not None
         corrupted = _corrupt_freely(course, step, state, asked, corruption, free)

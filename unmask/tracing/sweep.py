@@ -15,7 +15,7 @@ from unmask.tracing.windows import Trunk, find_trunks, window_of
 
 PARTS = ("resid", "mlp", "attn", "attn_z", "embed")
 DEFAULT_MEMORY = {"cpu": 2**28, "cuda": 2**32, "mps": 2**31}
-"""Bytes a trace may need beside the weights; a processor's caches like small batches."""
+"""Bytes of a batch where no bound was given; a processor's caches like small ones."""
 
 Cell = tuple[tuple[int, ...], int]
 """Patched places, and the noise sample they are patched in."""
@@ -55,7 +55,7 @@ def plan(engine: Engine, part: str, window: int, severed: str | None = None) -> 
     for layer, found in enumerate(windows):
         layers_of.setdefault(found, []).append(layer)
     heads = engine.net.config.heads if part == "attn_z" else 0
-    return Job(cast(Part, part), find_trunks(iter(windows)), layers_of, layers, hold, heads)
+    return Job(cast(Part, part), find_trunks(windows), layers_of, layers, hold, heads)
 
 
 def sweep(
@@ -126,9 +126,10 @@ class _Room:
 
     def __init__(self, engine: Engine, memory: int | None):
         self.engine = engine
-        memory = DEFAULT_MEMORY[engine.device.type] if memory is None else memory
-        kept = engine.base.bytes + engine.source.bytes
-        self.budget = memory - kept
+        if memory is None:
+            self.budget = DEFAULT_MEMORY[engine.device.type]
+        else:
+            self.budget = memory - engine.base.bytes - engine.source.bytes
         self.most: int | None = None
         dtype = engine.base.entering[0].dtype
         self.active, self.dense = count_batch_bytes(engine.net.config, dtype.itemsize)

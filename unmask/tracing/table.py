@@ -15,7 +15,8 @@ SCHEMA = "trace/1"
 FACTS_SCHEMA = "trace-facts/1"
 RESULT, OTHER_FACT, SHUFFLED = "none", "other fact", "shuffled answer"
 """What a row is a control for: nothing, another fact's state put in, another fact's answer read."""
-_KEYS = ("fact", "phrasing", "direction", "trained", "kind", "stage", "step", "control")
+_KEYS = ("fact", "phrasing", "direction", "trained", "kind", "corruption", "stage", "step")
+_KEYS += ("control",)
 _CELLS = ("part", "layer", "head", "token", "role", "sample")
 
 
@@ -67,6 +68,7 @@ def tabulate(
         "direction": fact.direction,
         "trained": fact.trained,
         "kind": kind,
+        "corruption": grid.corruption,
         "stage": stage,
         "step": grid.step if grid.step is not None else 1,
         "control": control,

@@ -55,7 +55,8 @@ def trace(
     together; `attn_z` restores head by head; `embed` the embedding. `places` are the rows of the
     grid: every position by default, or several at once. `severed` keeps that part's later additions
     at the restored place as they were. `prompt_length` is what guidance hides: by default all
-    before the first mask and the first answer. `memory` bounds the bytes used beside the weights.
+    before the first mask and the first answer. `memory` bounds the bytes used beside the weights,
+    the clean and corrupted runs included, as far as a single restored run allows.
     """
     question = ask(
         model,

@@ -1,6 +1,6 @@
 """Windows of layers around a cell, and what cells of different layers share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 Window = tuple[int, int]
@@ -25,7 +25,7 @@ class Trunk:
         return self.stops[-1]
 
 
-def find_trunks(windows: Iterator[Window]) -> list[Trunk]:
+def find_trunks(windows: Iterable[Window]) -> list[Trunk]:
     """The distinct windows, grouped by where they begin."""
     stops: dict[int, set[int]] = {}
     for start, stop in windows:

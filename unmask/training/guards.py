@@ -16,8 +16,13 @@ _MEMORY = 0.02
 class Guard:
     """The usual length of a gradient, and how many were bad."""
 
-    def __init__(self, settings: Guards, device: torch.device):
-        self.settings = settings
+    def __init__(self, settings: Guards, device: torch.device, clip: float | None = None):
+        """Gradients that are clipped anyway must be far longer than the clip to be bad.
+
+        What is usual shrinks as a model learns its data by heart; without that floor one long
+        gradient would be skipped, met again at the same weights, and skipped for ever.
+        """
+        self.settings, self.floor = settings, clip or 0.0
         self.usual = torch.zeros((), device=device)
         self.seen, self.skipped, self.in_a_row, self.last = (
             torch.zeros((), dtype=torch.long, device=device) for _ in range(4)
@@ -28,7 +33,7 @@ class Guard:
         bad = ~norm.isfinite()
         if self.settings.spike is not None:
             settled = self.seen >= self.settings.settle
-            bad = bad | (settled & (norm > self.settings.spike * self.usual))
+            bad = bad | (settled & (norm > self.settings.spike * self.usual.clamp(min=self.floor)))
         weight = (1 / (self.seen + 1)).clamp(min=_MEMORY)
         self.usual.copy_(torch.where(bad, self.usual, self.usual.lerp(norm.float(), weight)))
         self.seen += ~bad

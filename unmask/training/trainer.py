@@ -43,7 +43,7 @@ class Trainer:
         self.average = None
         if recipe.optimiser.ema is not None:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
-        self.guard = Guard(recipe.guards, job.world.device)
+        self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
         self.order = Order(job.examples.num_rows, recipe.batch.rows, recipe.seed)
         self.progress = Progress(total=plan_steps(job))
         self.norm = torch.zeros((), device=job.world.device)

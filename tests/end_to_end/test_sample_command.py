@@ -1,0 +1,103 @@
+"""`unmask sample` and `unmask order` as a user meets them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import unmask
+from tests.conftest import make_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("model") / "made"
+    unmask.save(make_model(), folder)
+    return str(folder)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "unmask", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):
+    file = tmp_path / "x.safetensors"
+    done = run("sample", model, "The caves", "--length", "20", "--steps", "4", "--save", str(file))
+    assert done.returncode == 0, done.stderr
+    found = unmask.Trajectory.load(file)
+    assert found.texts == [done.stdout.removesuffix("\n")]
+    assert found.states is not None and len(found.states) == 5
+
+
+def test_sample_as_json_with_everything(model):
+    done = run(
+        *("sample", model, "The [MASK]*4 of", "--infill", "--json", "--remask", "low=0.3"),
+        *("--plan", "linear", "--order", "margin", "--guidance", "down=0.5", "--temperature", "1"),
+        *("--top-p", "0.9", "--forbid", "z", "--cache", "exact", "--number", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["texts"]) == 2 and all(text.startswith("The ") for text in found["texts"])
+    assert found["calls"] > 0 and max(found["committed_at"][0]) <= 16
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--plan", "smd"), "plan 'smd' is unknown: did you mean 'smdm'?"),
+        (("--steps", "0"), "0 sampling steps were asked for"),
+        (("--infill",), "nothing is there to fill: write masks as [MASK]"),
+        (("--length", "1"), "leaves nothing to write"),
+        (("--number", "0"), "0 texts were asked for"),
+    ],
+)
+def test_mistakes_are_sentences(model, words, said):
+    done = run("sample", model, "The caves", *words)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_interrupt_leaves_what_was_written(model, tmp_path):
+    file = tmp_path / "part.safetensors"
+    words = [
+        "sample",
+        model,
+        "The",
+        "--plan",
+        "ancestral",
+        "--steps",
+        "900000",
+        "--save",
+        str(file),
+    ]
+    code = (
+        "import sys; from unmask.sampling import trajectory as t; end = t.Record.end_step\n"
+        "def tell(self, calls):\n    end(self, calls); print('step', flush=True)\n"
+        "t.Record.end_step = tell\n"
+        f"sys.argv = ['unmask', *{words!r}]\n"
+        "from unmask.cli.main import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "step\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130 and str(file) in error and "Traceback" not in error
+    part = unmask.Trajectory.load(file)
+    assert part.states is not None and 1 < len(part.states) < 900_000
+
+
+def test_order_makes_a_table_and_a_figure(model, tmp_path):
+    (tmp_path / "prompts.txt").write_text("The caves of\nThe baker\n")
+    out = tmp_path / "out"
+    done = run(
+        *("order", model, str(tmp_path / "prompts.txt"), "--length", "20", "--out", str(out))
+    )
+    assert done.returncode == 0, done.stderr
+    assert "punctuation" in done.stdout and "first quarter" in done.stdout
+    assert (out / "order.parquet").is_file() and (out / "order.png").stat().st_size > 5000

@@ -1,0 +1,138 @@
+"""Averages over facts against hand-made tables whose answer is known, and the bootstrap's laws."""
+
+import numpy as np
+import pyarrow
+import pytest
+
+from unmask.tracing.averages import OTHER_TOKEN, TOTAL, average, compare_groups, find_effects
+from unmask.tracing.bootstrap import adjust, compare, mean_interval, resample
+
+
+def make_rows(fact, phrasing, effects, clean=0.9, corrupted=0.1, **more):
+    """Rows of one prompt: `effects` maps (token, role) to an effect in both of two samples."""
+    base = {"fact": fact, "phrasing": phrasing, "direction": "p2d", "trained": "same"}
+    base |= {"kind": "masked", "corruption": "mask", "stage": "first", "step": 1}
+    base |= {"control": "none"} | more
+    nothing = {"layer": -1, "head": -1, "token": -1, "role": "", "sample": -1}
+    rows = [base | nothing | {"part": "clean", "value": clean}]
+    for sample, shift in ((0, -0.05), (1, 0.05)):
+        low = corrupted + shift
+        rows.append(base | nothing | {"part": "corrupted", "sample": sample, "value": low})
+        for (token, role), effect in effects.items():
+            cell = {"layer": 0, "head": -1, "token": token, "role": role, "sample": sample}
+            rows.append(base | cell | {"part": "mlp", "value": low + effect})
+    return rows
+
+
+def find(rows, **wanted):
+    (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return row
+
+
+def test_phrasings_of_a_fact_are_one_cluster():
+    """Fact a has three phrasings and fact b one; each fact counts once."""
+    rows = []
+    for phrasing, effect in enumerate((0.1, 0.2, 0.3)):
+        rows += make_rows("a", phrasing, {(2, "last subject"): effect})
+    rows += make_rows("b", 0, {(2, "last subject"): 0.6}, clean=0.5)
+    found = average(pyarrow.Table.from_pylist(rows))
+    cell = find(found, part="mlp", role="last subject", control="none")
+    assert cell["facts"] == 2 and cell["prompts"] == 4
+    assert abs(cell["mean"] - (0.2 + 0.6) / 2) < 1e-12
+    total = find(found, part=TOTAL, control="none")
+    assert abs(total["mean"] - (0.8 + 0.4) / 2) < 1e-12
+    assert cell["low"] <= cell["mean"] <= cell["high"]
+
+
+def test_a_prompt_is_compared_with_its_own_baseline():
+    """A fact with few and one with many further tokens, far apart in corrupted p: no bias."""
+    rows = make_rows("a", 0, {(i, "further"): 0.0 for i in range(5, 9)}, corrupted=0.8)
+    rows += make_rows("b", 0, {(5, "further"): 0.0}, corrupted=0.05)
+    found = average(pyarrow.Table.from_pylist(rows))
+    assert abs(find(found, part="mlp", role="further")["mean"]) < 1e-12
+    placebo = find(found, part="mlp", role="placebo", control=OTHER_TOKEN)
+    assert abs(placebo["mean"]) < 1e-12 and placebo["facts"] == 2
+
+
+def test_negative_effects_stay_and_a_missing_role_does_not_count():
+    rows = make_rows("a", 0, {(2, "last subject"): -0.05, (3, "first after"): 0.2})
+    rows += make_rows("b", 0, {(2, "last subject"): -0.01})
+    found = average(pyarrow.Table.from_pylist(rows))
+    assert abs(find(found, role="last subject")["mean"] + 0.03) < 1e-12
+    after = find(found, role="first after")
+    assert after["facts"] == 1 and abs(after["mean"] - 0.2) < 1e-12
+    assert np.isnan(after["low"]) and np.isnan(after["high"])
+
+
+def test_groups_are_never_pooled():
+    rows = make_rows("a", 0, {(2, "last subject"): 0.1})
+    for other in ({"trained": "reverse"}, {"kind": "causal"}, {"stage": "last"}):
+        rows += make_rows("a", 0, {(2, "last subject"): 0.5}, **other)
+    found = average(pyarrow.Table.from_pylist(rows))
+    means = sorted(row["mean"] for row in found if row["role"] == "last subject")
+    np.testing.assert_allclose(means, [0.1, 0.5, 0.5, 0.5])
+
+
+def test_ablating_measures_against_the_clean_run():
+    rows = make_rows("a", 0, {(2, "last subject"): 0.6})
+    rows += make_rows("b", 0, {(2, "last subject"): 0.6})
+    found = average(pyarrow.Table.from_pylist(rows), mode="ablate")
+    assert abs(find(found, role="last subject")["mean"] - 0.2) < 1e-12
+
+
+def test_differences_are_paired_over_facts():
+    """Every fact is 0.1 better in one kind, whatever its own size: the pairing sees it."""
+    rows = []
+    for i in range(12):
+        size = 0.05 * i
+        rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size})
+        rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size + 0.1}, kind="causal")
+    tests = compare_groups(find_effects(pyarrow.Table.from_pylist(rows)))
+    test = find(tests, part="mlp", role="last subject")
+    assert (test["what"], test["one"], test["other"]) == (
+        "kind",
+        "causal p2d same",
+        "masked p2d same",
+    )
+    assert test["paired"] and test["facts"] == 12
+    assert abs(test["mean"] - 0.1) < 1e-9 and abs(test["low"] - 0.1) < 1e-9
+    assert test["p"] < 0.01 and test["p_holm"] >= test["p"]
+    total = find(tests, part=TOTAL)
+    assert abs(total["mean"]) < 1e-12 and total["p"] == 1.0
+
+
+def test_differences_without_shared_facts():
+    generator = np.random.default_rng(0)
+    one = {f"a{i}": float(x) for i, x in enumerate(generator.normal(1.0, 0.3, 25))}
+    other = {f"b{i}": float(x) for i, x in enumerate(generator.normal(0.0, 0.3, 25))}
+    found = compare(one, other)
+    assert found is not None and not found.paired and found.facts == 50
+    assert found.p < 0.01 and found.low < found.mean < found.high
+    assert compare({"a": 1.0}, {"b": 2.0}) is None
+
+
+def test_null_differences_are_not_found():
+    """Under no difference p is below 0.1 about one time in ten."""
+    generator = np.random.default_rng(1)
+    low = 0
+    for trial in range(100):
+        values = generator.normal(0.0, 1.0, (2, 15))
+        one, other = ({str(i): float(x) for i, x in enumerate(row)} for row in values)
+        found = compare(one, other, seed=trial, draws=300)
+        low += found is not None and found.p < 0.1
+    assert 2 <= low <= 22
+
+
+def test_intervals_cover():
+    """The mean of 30 facts lies in its 95 % interval about that often."""
+    generator, hits = np.random.default_rng(2), 0
+    weights = resample(30, draws=500)
+    for _ in range(200):
+        _, low, high = mean_interval(generator.normal(0.3, 1.0, (30, 1)), weights)
+        hits += bool(low[0] <= 0.3 <= high[0])
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_holm():
+    assert adjust([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert adjust([]) == []

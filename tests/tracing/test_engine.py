@@ -1,0 +1,213 @@
+"""Windows, operations, memory: what the engine promises besides being right."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.conftest import lively
+from unmask import UserError, preset, trace
+from unmask.net.counts import count_flops
+from unmask.net.model import Blueprint, Model
+from unmask.tracing.corruption import Noise
+from unmask.tracing.counts import count_plain_flops, count_trace_flops
+from unmask.tracing.engine import Engine
+from unmask.tracing.metrics import score
+from unmask.tracing.windows import Trunk, find_trunks, window_of
+
+L, V, SUBJECT = 9, 40, (2, 4)
+NOISE = Noise(sigma=0.5, samples=3)
+
+
+def make(causal: bool, name: str = "tiny", layers: int = 6) -> tuple[Model, list[int], dict]:
+    config = preset(name, causal=causal, vocab_size=V, layers=layers)
+    mask = None if causal else V - 1
+    model = Model("made", lively(config), Blueprint(config, "causal" if causal else "masked", mask))
+    tokens = torch.randint(0, V - 1, (L,), generator=torch.Generator().manual_seed(0)).tolist()
+    if causal:
+        return model, tokens, {L - 2: tokens[L - 2], L - 1: 3}
+    tokens[7:] = [V - 1, V - 1]
+    return model, tokens, {7: 3, 8: 5}
+
+
+def test_windows_are_the_reference_s():
+    assert [window_of(layer, 10, 20) for layer in (0, 5, 6, 15, 19)] == [
+        (0, 5),
+        (0, 10),
+        (1, 11),
+        (10, 20),
+        (14, 20),
+    ]
+    assert [window_of(layer, 3, 4) for layer in range(4)] == [(0, 2), (0, 3), (1, 4), (2, 4)]
+    assert [window_of(layer, 1, 3) for layer in range(3)] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_windows_that_begin_together_make_one_trunk():
+    found = find_trunks(window_of(layer, 10, 8) for layer in range(8))
+    assert found == [Trunk(0, (5, 6, 7, 8)), Trunk(1, (8,)), Trunk(2, (8,))]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 3, 10])
+@pytest.mark.parametrize("part", ["resid", "mlp", "attn"])
+def test_operations_are_the_closed_form(name, causal, window, part):
+    """Counted by torch, every product of every layer, and equal to the last one."""
+    model, tokens, answer = make(causal, name)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        trace(model, tokens, SUBJECT, answer, (part,), window, NOISE)
+    read = {model.row_of(position) for position in answer}
+    length = max(read) + 1 if causal else L
+    expected = count_trace_flops(
+        model.net.config, length, 3, read, (part,), window, SUBJECT[0] if causal else 0
+    )
+    assert counter.get_total_flops() == expected
+
+
+def test_plain_operations_are_whole_passes():
+    config = preset("tiny")
+    assert count_plain_flops(config, 7, 10, 3) == (3 * 3 * 7 + 1) * 11 * count_flops(config, 7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fewer_operations_than_peers(causal):
+    """On the study's shapes, at least what exact savings are known to give."""
+    config = preset("1028M", causal=causal)
+    read = {51} if causal else {40, 41, 42, 43}
+    ours = count_trace_flops(config, 52, 10, read, same_before=5)
+    assert count_plain_flops(config, 52, 10, 3) / ours > (5.0 if causal else 2.2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_that_runs_out_halves_the_batch(causal, monkeypatch):
+    """Scores are the same, and the batches became as small as they had to."""
+    model, tokens, answer = make(causal)
+    expected = trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+    sizes, run = [], Engine.run
+
+    def run_out(self, batch, *rest, **more):
+        sizes.append(batch.rows)
+        if batch.rows > 4:
+            raise torch.OutOfMemoryError("no memory")
+        return run(self, batch, *rest, **more)
+
+    monkeypatch.setattr(Engine, "run", run_out)
+    found = trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+    assert sizes[0] > 4 and 2 <= max(sizes[5:]) <= 4
+    for part in expected.logp:
+        torch.testing.assert_close(found.values(part), expected.values(part), atol=1e-6, rtol=0)
+
+
+def test_memory_that_is_too_small_for_one_run(monkeypatch):
+    model, tokens, answer = make(False)
+
+    def run_out(self, *rest, **more):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(Engine, "run", run_out)
+    with pytest.raises(UserError, match="memory ran out on cpu for a single restored run"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+
+
+def test_other_errors_are_not_swallowed(monkeypatch):
+    model, tokens, answer = make(False)
+
+    def fail(self, *rest, **more):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(Engine, "run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+
+
+def test_memory_setting_bounds_the_batch(monkeypatch):
+    """A larger setting makes larger batches, from one row to all."""
+    model, tokens, answer = make(False)
+    sizes, run = [], Engine.run
+
+    def watch(self, batch, *rest, **more):
+        sizes.append(batch.rows)
+        return run(self, batch, *rest, **more)
+
+    monkeypatch.setattr(Engine, "run", watch)
+    most = []
+    for memory in (1, 2**20, 2**22, 2**30):
+        sizes.clear()
+        trace(model, tokens, SUBJECT, answer, ("resid",), corruption=NOISE, memory=memory)
+        most.append(max(sizes))
+    assert most[0] == 1 and most == sorted(most) and most[-1] == L * 3 and most[1] < most[2]
+
+
+BAD = {
+    "the subject is [4, 4)": {"subject": (4, 4)},
+    "expected a range within 0..9": {"subject": (4, 12)},
+    "overlaps the answer at position 7": {"subject": (6, 8)},
+    "no answer was given": {"answer": {}},
+    "position 9 is not in 0..8": {"answer": {9: 1}},
+    "token 39 is none that the model can say": {"answer": {7: 39}},
+    "position 5 of the answer holds the token": {"answer": {5: 1}},
+    "part 'mlps' is unknown: did you mean 'mlp'": {"parts": ("mlps",)},
+    "name at least one, and none twice": {"parts": ("mlp", "mlp")},
+    "a window of 0 layers": {"window": 0},
+    "metric 'q' is unknown": {"metric": "q"},
+    "compares the answer with a foil": {"metric": "logit_difference"},
+    "mode 'undo' is unknown": {"mode": "undo"},
+    "joint 'all' is unknown": {"joint": "all"},
+    "severed 'all' is unknown": {"severed": "all"},
+    "for the part resid alone": {"severed": "mlp"},
+    "the foil names the token 3 at position 2": {"foil": {2: 3}},
+    "the places (99,) are not all": {"places": [99]},
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_mistakes_are_sentences(sentence):
+    model, tokens, answer = make(False)
+    given = {"tokens": tokens, "subject": SUBJECT, "answer": answer, "corruption": NOISE}
+    with pytest.raises(UserError) as caught:
+        trace(model, **(given | BAD[sentence]))
+    assert sentence in str(caught.value)
+
+
+def test_mistakes_with_a_causal_model():
+    model, tokens, answer = make(True)
+    with pytest.raises(UserError, match="does not predict position 0"):
+        trace(model, tokens, SUBJECT, {0: 3}, corruption=NOISE)
+    with pytest.raises(UserError, match="but the answer has 1 there"):
+        trace(model, tokens, SUBJECT, {7: 1, 8: 1}, corruption=NOISE)
+    with pytest.raises(UserError, match="stands behind the answer's first position"):
+        trace(model, tokens, (6, 8), {5: tokens[5]}, corruption=NOISE)
+    with pytest.raises(UserError, match="no unconditional pass"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE, guidance=1.0)
+
+
+def test_numbers_that_are_none():
+    model, tokens, answer = make(False)
+    model.net.norm.weight[0] = torch.nan
+    with pytest.raises(UserError, match="the network's logits are not numbers"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+
+
+def test_metrics_of_one_trace():
+    """All metrics come from the same log-probabilities."""
+    model, tokens, answer = make(False)
+    foil = {7: 11, 8: 12}
+    grid = trace(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil=foil)
+    p, logp = grid.values("mlp", "p"), grid.values("mlp", "logp")
+    torch.testing.assert_close(p.log(), logp)
+    difference = grid.values("mlp", "logit_difference")
+    torch.testing.assert_close(difference, logp - grid.values("mlp", "p", which=1).log())
+    normalised = grid.values("mlp", "normalised")
+    low = grid.corrupted_values("p").mean()
+    torch.testing.assert_close(normalised, (p - low) / (grid.clean_value("p") - low))
+    assert abs(grid.clean_value("normalised") - 1) < 1e-9
+    same = torch.zeros(1, 1, 1)
+    with pytest.raises(UserError, match="the corruption changed nothing"):
+        score("normalised", same, same, same)
+
+
+def test_a_foil_may_be_shorter():
+    model, tokens, answer = make(False)
+    short = trace(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil={7: 11})
+    alone = trace(model, tokens, SUBJECT, {7: 11}, ("mlp",), 2, NOISE)
+    torch.testing.assert_close(short.values("mlp", which=1), alone.values("mlp"), atol=1e-6, rtol=0)

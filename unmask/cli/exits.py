@@ -1,0 +1,4 @@
+"""Exit codes."""
+
+INTERRUPTED = 130
+"""After Ctrl-C, as shells have it."""
