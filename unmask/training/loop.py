@@ -81,7 +81,10 @@ class _Sitting:
         self.cadence = self.recipe.cadence
         newest = find_newest(folder / CHECKPOINTS)
         if newest is not None:
-            trainer.progress = load_checkpoint(newest, trainer.tensors(), self.world)
+            planned = trainer.progress.total
+            reached = load_checkpoint(newest, trainer.tensors(), self.world)
+            # A budget that was changed counts; one of minutes was turned into steps before.
+            trainer.progress = reached if planned is None else replace(reached, total=planned)
         self.saved = trainer.progress.step if newest is not None else None
         self.before = trainer.progress.seconds
         self.peak = measure_peak(self.world.device, trainer.job.dtype)
