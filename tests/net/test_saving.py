@@ -38,13 +38,20 @@ def test_save_load_save_gives_the_same_bytes(tmp_path, name, causal, shard_bytes
     assert ("model.safetensors.index.json" in read_all(tmp_path / "one")) == (shard_bytes < 10**9)
 
 
-def test_number_formats(saved):
+def test_number_formats(saved, monkeypatch):
+    def find_format(**settings) -> torch.dtype:
+        return unmask.load(saved.parent / "small", device="cpu", **settings).net.head.weight.dtype
+
     assert unmask.load(saved, device="cpu").net.embedding.weight.dtype == torch.float32
     small = unmask.load(saved, device="cpu", dtype="bfloat16")
     assert {p.dtype for p in small.net.parameters()} == {torch.bfloat16}
     unmask.save(small, saved.parent / "small")
-    again = unmask.load(saved.parent / "small", device="cpu")
-    assert again.net.embedding.weight.dtype == torch.bfloat16
+    assert find_format(dtype="stored") == torch.bfloat16
+    for fast, wanted in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(
+            "unmask.net.loading.multiplies_bfloat16", lambda _, is_fast=fast: is_fast
+        )
+        assert find_format() == wanted, "short products would crawl without instructions"
 
 
 FULL = {

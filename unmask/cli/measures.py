@@ -18,7 +18,7 @@ MODELS = typer.Argument(
 CORPUS = typer.Option(..., "--data", help="A corpus folder, this project's or Berglund's.")
 SPLITS = typer.Option("", help="Splits, separated by commas; the four tests by default.")
 LENGTH = typer.Option(None, help="Canvas in tokens; 52 by default, or what the longest text needs.")
-DTYPE = typer.Option("auto", help="Number format; auto keeps the files'.")
+DTYPE = typer.Option("auto", help="Number format; auto suits file and device.")
 DEVICE = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps.")
 JSON = typer.Option(False, "--json", help="Print the numbers as JSON instead.")
 

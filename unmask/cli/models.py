@@ -36,7 +36,7 @@ def convert(
     given: str = typer.Argument(..., metavar="IN", help="A model's name, folder or file."),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     to: str = typer.Option("unmask", help="The dialect to write."),
-    dtype: str = typer.Option("auto", help="Number format; auto keeps the given one."),
+    dtype: str = typer.Option("stored", help="Number format; stored keeps the given one."),
 ) -> None:
     """Write a model anew in this project's format, or in another dialect."""
     from unmask.base.errors import UserError

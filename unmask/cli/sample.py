@@ -37,7 +37,7 @@ def sample(
     number: int = typer.Option(1, help="Texts for each prompt."),
     seed: int = typer.Option(0),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
-    dtype: str = typer.Option("auto", help="Number format; auto keeps the file's."),
+    dtype: str = typer.Option("auto", help="Number format; auto suits file and device."),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     save: Path | None = typer.Option(None, help="A file for the whole trajectory."),
 ) -> None:

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.base.config import SettingsError
-from unmask.base.devices import free_bytes, resolve_device, resolve_dtype
+from unmask.base.devices import (
+    free_bytes,
+    multiplies_bfloat16,
+    resolve_device,
+    resolve_dtype,
+)
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.units import format_bytes
@@ -47,7 +52,8 @@ def load(
 ) -> Model:
     """The model of a name: a shipped or known one, a folder, a file, or a hub id.
 
-    `dtype` "auto" keeps the number format of the file; `tokenizer` is a path, "auto" for the one
+    `dtype` "stored" keeps the number format of the file, and so does "auto" unless the file is
+    in a short format that a CPU has no instructions for. `tokenizer` is a path, "auto" for the one
     that lies with the model (if any), or None. What is loaded is tried out before it is returned.
     """
     place = find_model(str(name))
@@ -55,7 +61,12 @@ def load(
     label = checkpoint.source.label
     target = resolve_device(device)
     wires = _find_tensors(blueprint.config, dialect, checkpoint)
-    number_format = _stored_dtype(checkpoint, wires) if dtype == "auto" else resolve_dtype(dtype)
+    if dtype in ("auto", "stored"):
+        number_format = _stored_dtype(checkpoint, wires)
+        if dtype == "auto":
+            number_format = _suit_device(number_format, blueprint.config, target)
+    else:
+        number_format = resolve_dtype(dtype)
     _check_room(label, blueprint, target, number_format, quiet)
     known = None
     if tokenizer is not None:
@@ -203,6 +214,14 @@ def _stored_dtype(checkpoint: Checkpoint, wires: Iterable[str]) -> torch.dtype:
             f"{checkpoint.source.label} stores {most} numbers: give dtype, such as bfloat16."
         )
     return _STORED[most]
+
+
+def _suit_device(stored: torch.dtype, config: NetConfig, device: torch.device) -> torch.dtype:
+    """The stored format, or float32 where short formats would crawl and float32 fits."""
+    if stored.itemsize > 2 or multiplies_bfloat16(device):
+        return stored
+    free, needed = free_bytes(device), count_weight_bytes(config, torch.float32.itemsize)
+    return torch.float32 if free is None or needed < free else stored
 
 
 def _check_room(
