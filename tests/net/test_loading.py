@@ -164,7 +164,7 @@ def held(field):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 before = held("VmRSS:")
-unmask.load(sys.argv[1], device="cpu", quiet=True)
+unmask.load(sys.argv[1], device="cpu", dtype="stored", quiet=True)
 print(held("VmHWM:") - before)
 """
     root = Path(__file__).parents[2]
