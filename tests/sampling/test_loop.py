@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import lively, make_model
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
@@ -94,6 +94,19 @@ def test_seeds_and_repeated_prompts(model):
     assert not torch.equal(one[0], one[1]), "the same prompt twice is two draws"
     again = sample(model, [[5], [1, 2]], temperature=1.0, seed=0, length=32).tokens
     assert torch.equal(again[1], one[0]), "a row does not depend on its neighbours"
+
+
+def test_one_prompt_is_a_batch_of_one(model):
+    """Text or ids, in a list or a tensor; a text is not its letters."""
+    wanted = sample(model, [[1, 2]], length=9).tokens
+    for prompts in ([1, 2], torch.tensor([1, 2]), torch.tensor([[1, 2]]), [torch.tensor([1, 2])]):
+        assert torch.equal(sample(model, prompts, length=9).tokens, wanted)
+    half = [1, 2, *[V - 1] * 7]
+    assert torch.equal(unmask.infill(model, half).tokens, wanted)
+    assert torch.equal(unmask.infill(model, torch.tensor(half)).tokens, wanted)
+    speaking = make_model()
+    one, many = (sample(speaking, prompts, length=12) for prompts in ("The", ["The"]))
+    assert one.texts == many.texts
 
 
 def test_temperature_draws_from_the_distribution(model):

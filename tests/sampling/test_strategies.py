@@ -197,6 +197,12 @@ def test_the_approximate_cache(name, shift, guidance):
         ({"fixed": {32: [7]}}, "fixed at position 32, but the rows are 32 tokens long"),
         ({"require": [list(range(31))]}, "31 tokens in a row, but a row has no such space"),
         ({"require": [[]]}, "an empty text was required"),
+        ({"require": [[99]]}, "token 99 was given, but tokens run from 0 to 39"),
+        ({"require": [[V - 1]]}, "token 39 was required, but is never part of a text"),
+        ({"fixed": {9: [V - 1]}}, "token 39 was fixed, but is never part of a text"),
+        ({"prompts": [[1, 99]]}, "token 99 was given, but tokens run from 0 to 39"),
+        ({"prompts": [[-1]]}, "token -1 was given"),
+        ({"temperature": float("nan")}, "a temperature of nan was asked for"),
     ],
 )
 def test_bad_input(model, settings, said):

@@ -13,7 +13,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Tensor
 """A text, or its token ids."""
 
 
@@ -61,10 +61,19 @@ class Canvas:
         return names
 
 
+def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """The prompts of a batch; a single one, text or ids, is a batch of one."""
+    if isinstance(given, Tensor):
+        return [given] if given.ndim == 1 else list(given)
+    if isinstance(given, str) or (len(given) and isinstance(given[0], int)):
+        return [given]  # ty: ignore[invalid-return-type]
+    return list(given)  # ty: ignore[invalid-return-type]
+
+
 def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
     """The token ids of a prompt."""
     if not isinstance(prompt, str):
-        return [int(token) for token in prompt]
+        return _check_ids(model, prompt)
     if model.tokenizer is None:
         raise UserError(
             f"the model {model.name} has no tokenizer: give prompts as token ids, or name a "
@@ -109,7 +118,7 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
 def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
     """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
     if not isinstance(pattern, str):
-        return [int(token) for token in pattern]
+        return _check_ids(model, pattern)
     mask_id = require_mask(model)
     ids: list[int] = []
     # Between masks the text is plain; how many there are stands behind an asterisk.
@@ -119,6 +128,15 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
         elif piece:
             ids += encode_prompt(model, piece)
     return ids
+
+
+def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
+    """The ids as numbers; on an accelerator one the network does not know ends the process."""
+    found = ids.tolist() if isinstance(ids, Tensor) else [int(token) for token in ids]
+    rows = model.net.config.vocab_size
+    if strange := [token for token in found if not 0 <= token < rows]:
+        raise UserError(f"token {strange[0]} was given, but tokens run from 0 to {rows - 1}.")
+    return found
 
 
 def _lay_out(
