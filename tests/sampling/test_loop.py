@@ -1,5 +1,7 @@
 """Plans, orders and the loop: counts add up, given tokens stay, mistakes are sentences."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -169,10 +171,12 @@ def test_causal_decoding_is_greedy_and_cached(twin):
         assert (at[length:] == 0).all()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.8}, {"temperature": 1.5, "stochastic": 0.5}], ids=str
+)
+def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
     prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
-    settings = {"temperature": temperature, "seed": 2}
+    settings = settings | {"seed": 2}
     together = sample(twin, prompts, length=lengths, **settings)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         alone = sample(twin, [prompt], length=length, **settings)
@@ -182,8 +186,11 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
         )
 
 
-def test_causal_rows_of_different_lengths_fill_their_context(twin):
-    """Shorter prompts stand behind padding, which must not count as text."""
+@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2"])
+def test_causal_rows_of_different_lengths_fill_their_context(name):
+    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
+    config = unmask.preset(name, vocab_size=V, causal=True, context=32)
+    twin = Model("twin", lively(config), Blueprint(config, "causal"))
     prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
     together = sample(twin, prompts)
     assert together.tokens.shape == (2, 32)
@@ -200,6 +207,21 @@ def test_causal_decoding_stops_at_the_end_token():
     with model.net.patch({"logits": lambda x: x + end}):
         found = sample(model, ["caves", "caves of"], length=[20, 30])
     assert found.calls == 1 and found.texts == ["caves", "caves of"]
+
+
+def test_causal_not_a_number(twin):
+    """Said at the end, or at once where somebody watches."""
+    calls, seen = itertools.count(1), []
+
+    def break_third(x):
+        return x * torch.nan if next(calls) == 3 else x
+
+    for watch in (None, seen.append):
+        calls = itertools.count(1)
+        with twin.net.patch({"logits": break_third}):
+            with pytest.raises(UserError, match="logits are not numbers at step 3"):
+                sample(twin, [[1]], watch=watch)
+    assert len(seen) == 2
 
 
 def test_causal_bad_input(twin):
