@@ -103,6 +103,7 @@ def test_required_phrases_are_there(model):
     places = range(len(prompt), 24 - len(phrase) + 1)
     best = max(places, key=lambda i: sum(logp[i + j, t] for j, t in enumerate(phrase)))
     alone = unmask.sample(model, ["The"], length=24, require=[" Orsel sings"])
+    assert alone.calls == 16 + 1, "looking for the place is a call, too"
     assert alone.tokens[0, best : best + len(phrase)].tolist() == phrase
 
 
@@ -128,6 +129,22 @@ def test_a_watcher_sees_every_step(model):
     assert [int(one.committed_at.max()) for one in seen] == [1, 2, 3, 4, 5]
     assert torch.equal(seen[-1].tokens, found.tokens)
     assert seen[1].states is not None and len(seen[1].states) == 3
+
+
+def test_a_watcher_sees_all_rows_whatever_their_blocks(model):
+    """Rows with more blocks are filled apart: what was watched last is what came out."""
+    seen: list[Trajectory] = []
+    prompts = ["The caves of Orsel", "The", "The caves of"]
+    how = {"length": 24, "block": 6, "steps": 12, "watch": seen.append}
+    found = unmask.sample(model, prompts, **how)
+    starts = [len(model.tokenizer.encode(prompt).ids) for prompt in prompts]
+    groups = {-(-(24 - start) // 6) for start in starts}
+    assert len(groups) > 1 and len(seen) == 12 * len(groups)
+    assert all(one.tokens.shape == found.tokens.shape for one in seen)
+    assert torch.equal(seen[-1].tokens, found.tokens) and seen[-1].texts == found.texts
+    assert torch.equal(seen[-1].states, found.states) and seen[-1].calls == found.calls
+    hidden = [int((one.tokens == model.mask_id).sum()) for one in seen]
+    assert hidden == sorted(hidden, reverse=True)
 
 
 def test_chat_templates_are_used_on_request(tmp_path, model):

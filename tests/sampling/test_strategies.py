@@ -125,6 +125,8 @@ def test_threshold_takes_as_few_steps_as_confidence_allows(model):
     assert hasty.calls == 1 and slow.calls == 18 == int(slow.committed_at.max())
     one = unmask.sample(model, [[1, 2]], plan="one", length=20)
     assert torch.equal(slow.tokens, one.tokens)
+    blocks = unmask.sample(model, [[1, 2]], plan="one", length=20, block=7)
+    assert blocks.calls == 18, "16 steps need not be shared by 3 blocks"
 
 
 def test_low_confidence_remasking_rewrites_the_least_sure(model):

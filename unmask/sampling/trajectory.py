@@ -74,6 +74,10 @@ Watch = Callable[[Trajectory], None]
 """Called after every step with the trajectory so far."""
 
 
+Part = tuple[Int[Tensor, "n"], Trajectory]
+"""Some rows of a batch by their numbers, and how they were sampled."""
+
+
 class Record:
     """A trajectory in the making."""
 
@@ -145,7 +149,7 @@ def decode_rows(
     return [tokenizer.decode(row[:length]) for row, length in rows]
 
 
-def join_rows(parts: Sequence[tuple[Int[Tensor, "n"], Trajectory]]) -> Trajectory:
+def join_rows(parts: Sequence[Part]) -> Trajectory:
     """One trajectory of rows that were sampled apart, each part under its row numbers.
 
     A part that took fewer steps keeps its last state until the others are done.
