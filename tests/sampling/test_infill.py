@@ -6,6 +6,7 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask import Trajectory, UserError
+from unmask.data.chat import ChatTemplate
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,18 @@ def test_chat_templates_are_used_on_request(tmp_path, model):
     tokenizer.save(tmp_path / "again")
     again = unmask.Tokenizer.load(tmp_path / "again")
     assert again.chat is not None and again.chat.render([]) == "<answer> "
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_chat_that_ends_its_turns_is_answered(causal):
+    """The end of the user's turn is not the end of the text."""
+    model = make_model(causal=causal)
+    template = "<user> {{ messages[0]['content'] }}{{ eos_token }}<answer> "
+    model.tokenizer.chat = ChatTemplate(template, {"eos_token": "[END]"})
+    found = unmask.sample(model, ["deep?"], length=60, chat=True)
+    assert (found.tokens == model.tokenizer.end_id).any()
+    assert found.texts is not None and found.texts[0].startswith("<user> deep?<answer> ")
+    assert len(found.texts[0]) > len("<user> deep?<answer> ")
 
 
 def test_bad_input(model):

@@ -97,7 +97,7 @@ def _walk_tokens(
     course = set_course(strategy.guidance, strategy.steps)
     noise = process.prior(length, streams)
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
-    record, calls = Record(model, xt, canvas.real, keep_states, watch), 0
+    record, calls = Record(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -147,6 +147,7 @@ def _walk_vectors(
         model,
         torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
         canvas.real,
+        canvas.in_front,
         keep_states,
         watch,
     )

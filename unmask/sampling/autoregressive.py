@@ -42,7 +42,7 @@ def decode_causal(
     canvas = torch.full((len(prompts), max(lengths)), filler, device=device)
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
-    record = Record(model, canvas, places < limits[:, None], keep_states, watch)
+    record = Record(model, canvas, places < limits[:, None], counts, keep_states, watch)
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.

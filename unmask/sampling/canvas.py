@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -33,12 +33,15 @@ class Canvas:
     """Where writing starts: blocks are counted from here."""
     real: Bool[Tensor, "B L"] | None = None
     """False behind rows that are shorter than the longest; None where all are as long."""
+    in_front: Int[Tensor, "B"] | None = None
+    """Tokens of the prompt, whose end tokens (a chat's) end no text; None in patterns."""
 
     def pick(self, rows: Int[Tensor, "n"]) -> "Canvas":
         """Some of the rows."""
         real = None if self.real is None else self.real[rows]
+        in_front = None if self.in_front is None else self.in_front[rows]
         return Canvas(
-            self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real
+            self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real, in_front
         )
 
     def find_inner(self) -> Bool[Tensor, "B L"]:
@@ -93,7 +96,8 @@ def lay_out_prompts(
     rows = [encode_prompt(model, prompt) for prompt in prompts]
     lengths = check_lengths(model, prompts, rows, length)
     starts = [len(row) for row in rows]
-    return _lay_out(model, rows, lengths, starts, filler=_filler(model))
+    canvas = _lay_out(model, rows, lengths, starts, filler=_filler(model))
+    return replace(canvas, in_front=canvas.start)
 
 
 def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:

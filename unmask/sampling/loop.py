@@ -65,18 +65,27 @@ def fill_masks(
     number = _number_blocks(canvas, strategy.block)
     num_blocks = number.masked_fill(canvas.fixed, 0).amax(-1) + 1
     if bool(canvas.fixed.all()):
-        return Record(model, canvas.tokens, canvas.real, keep_states).finish(planted)
+        return Record(model, canvas.tokens, canvas.real, canvas.in_front, keep_states).finish(
+            planted
+        )
     counts = num_blocks.unique().tolist()
     parts: list[Part] = []
     for count in counts:
         rows = (num_blocks == count).nonzero()[:, 0]
         part = canvas.pick(rows)
-        parts.append((rows, Record(model, part.tokens, part.real, keep_states).finish(calls=0)))
+        parts.append(
+            (
+                rows,
+                Record(model, part.tokens, part.real, part.in_front, keep_states).finish(calls=0),
+            )
+        )
     for i, (count, (rows, _)) in enumerate(zip(counts, parts, strict=True)):
         part, drawn = canvas.pick(rows), RowStreams(streams.keys[rows], streams.pace)
         blocks = [number[rows] == j for j in range(count)]
         oracle = make_oracle(model, part, strategy.cache, forbidden)
-        record = Record(model, part.tokens, part.real, keep_states, _show_all(watch, parts, i))
+        record = Record(
+            model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
+        )
         parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, drawn)
     found = parts[0][1] if len(parts) == 1 else join_rows(parts)
     return replace(found, calls=found.calls + planted)
