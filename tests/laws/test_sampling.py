@@ -141,6 +141,40 @@ def test_other_processes_have_the_law_of_their_posteriors(kind, noise):
     assert close(count_ends(model), ends)
 
 
+@pytest.mark.parametrize("guidance,temperature", [(0.0, 0.5), (1.5, 1.0)])
+def test_guidance_and_temperature_of_other_processes(guidance, temperature):
+    """In one step from pure noise the posterior is the prediction: its guided law by hand.
+
+    Where the prompt is hidden there is noise, drawn once for each row.
+    """
+    model = make("uniform")
+    t = torch.ones(1, dtype=torch.float64)
+    law = torch.zeros(2, dtype=torch.float64)
+    for hidden, other in product(range(2), repeat=2):
+        with_it, without = (
+            (
+                model.logits(torch.tensor([[a, other]]), t=t)[0, 1].double() / temperature
+            ).log_softmax(-1)
+            for a in (1, hidden)
+        )
+        law += (without + (guidance + 1) * (with_it - without)).softmax(-1) / 4
+    how = {"guidance": guidance, "temperature": temperature, "keep_states": False}
+    found = unmask.sample(model, [[1]] * ROWS, length=LENGTH, steps=1, **how)
+    assert close(torch.bincount(found.tokens[:, 1], minlength=2) / ROWS, law)
+    plain = model.logits(torch.tensor([[1, 0], [1, 1]]), t=t.repeat(2))[:, 1].double().softmax(-1)
+    assert not close(plain.mean(0), law), "it makes a difference"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid"])
+def test_other_processes_never_write_what_is_forbidden(kind):
+    config = NetConfig(
+        vocab_size=7, num_logits=6, width=16, layers=1, heads=2, mlp_width=32, context=8
+    )
+    model = Model("six", lively(config), Blueprint(config, kind, 6 if kind == "hybrid" else None))
+    found = unmask.sample(model, [[1]] * 99, length=8, steps=4, forbid=[0, 2, 3])
+    assert set(found.tokens[:, 1:].flatten().tolist()) == {1, 4, 5}
+
+
 @pytest.mark.parametrize("remask", ["cap", "cap=0.5", "rescale", "rescale=0.9", "loop"])
 def test_remasking_keeps_the_marginal(remask):
     """The share of masks after each step is 1 - alpha_s, by ReMDM's closed form."""

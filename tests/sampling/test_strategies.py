@@ -12,8 +12,9 @@ from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS, get_plan
-from unmask.sampling.remasking import REMASKINGS
+from unmask.sampling.remasking import REMASKINGS, get_remasking
 from unmask.sampling.strength import set_course
+from unmask.sampling.times import Times
 from unmask.sampling.values import Values, invert
 
 V = 40
@@ -78,6 +79,12 @@ def test_a_course_of_guidance_is_what_each_step_uses(model):
     assert torch.equal(found.states[1], first.states[1])
     rest = unmask.infill(model, [found.states[1, 0]], steps=1)
     assert torch.equal(found.tokens, rest.tokens)
+    # A course runs on from block to block.
+    blocks = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[5.0, 0.0], length=9, block=3)
+    again = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=5.0, length=9, block=3)
+    assert blocks.states is not None
+    rest = unmask.infill(model, [blocks.states[1, 0]], steps=1)
+    assert torch.equal(blocks.tokens, rest.tokens) and not torch.equal(blocks.tokens, again.tokens)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,22 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
         assert (together.committed_at[i, length:] == 0).all()
 
 
+def test_rows_stay_their_own_where_neighbours_take_more_steps(model):
+    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [16, 14, 17]
+    how = {"plan": "threshold=0.05", "order": "random", "block": 5, "temperature": 0.8, "seed": 5}
+    together = unmask.sample(model, rows, length=lengths, **how)
+    for i, length in enumerate(lengths):
+        alone = unmask.sample(model, [rows[i]], length=length, **how)
+        assert alone.calls < together.calls
+        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
+
+
+def test_a_permutation_is_followed(model):
+    places = [7, 2, 0, 5, 1, 6, 3, 4]
+    found = unmask.sample(model, [[]], length=8, plan="one", order=places)
+    assert found.committed_at[0, places].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_blocks_are_filled_in_turn(model):
     found = unmask.sample(model, [[1, 2]], length=22, block=5, steps=8, remask="low=0.5")
     at = found.committed_at[0, 2:].view(4, 5)
@@ -136,6 +159,30 @@ def test_low_confidence_remasking_rewrites_the_least_sure(model):
     assert hidden.sum(-1).tolist() == [24, 20, 16, 12, 8, 4, 0], "the course is held"
     returned = (~hidden[:-1] & hidden[1:]).sum(-1).tolist()
     assert returned == [0, 2, 4, 6, 4, 0], "half of what was written, as far as there is room"
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_the_least_sure_go_back(model, share):
+    seen: list[unmask.Trajectory] = []
+    how = {"plan": "linear", "steps": 6, "length": 26, "remask": f"low={share}"}
+    unmask.sample(model, [[1, 2]], **how, watch=seen.append)
+    for before, after in itertools.pairwise(seen):
+        written = before.committed_at > 0
+        back = written & (after.tokens == model.mask_id)
+        if back.any() and (written & ~back).any():
+            assert before.confidence[back].max() <= before.confidence[written & ~back].min()
+
+
+def test_doubt_is_shared_by_confidence():
+    """ReMDM conf: sigma_max times softmax(-confidence) over what is written."""
+    rows, times = 40_000, Times.at(2, 4)
+    confidence = torch.tensor([[0.1, 0.9, 0.5]], dtype=torch.float64).expand(rows, -1)
+    written = torch.tensor([[True, True, False]]).expand(rows, -1)
+    remasking = get_remasking("conf")
+    assert remasking is not None
+    back = remasking.choose(times, written, confidence, RowStreams.make(0, rows))
+    wanted = times.highest_rate * torch.tensor([-0.1, -0.9]).softmax(-1)
+    assert (back[:, :2].double().mean(0) - wanted).abs().max() < 0.012 and not back[:, 2].any()
 
 
 @pytest.mark.parametrize("plan", ["smdm", "ancestral", "threshold=0.05"])
