@@ -221,6 +221,17 @@ def test_the_approximate_cache(name, shift, guidance):
     assert torch.equal(blind.tokens, again.tokens)
 
 
+def test_snapshots_take_shorter_numbers(model):
+    """As autocast makes them."""
+    kept = model.net.new_snapshot(2, 5)
+    new = torch.ones(2, kept.keys.shape[2], 2, kept.keys.shape[4], dtype=torch.bfloat16)
+    whole = torch.zeros_like(kept.keys[0])
+    kept.extend(0, whole, whole)
+    keys, _ = kept.move_to(torch.tensor([[1, 2], [3, 4]])).extend(0, new, new)
+    assert keys[0, 0, :, 0].tolist() == [0, 1, 1, 0, 0]
+    assert keys[1, 0, :, 0].tolist() == [0, 0, 0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
