@@ -45,6 +45,7 @@ def test_plans_as_their_peers_have_them():
     assert run_plan("smdm", 32, 32) == [0, *[1] * 30, 2]
     assert run_plan("llada", 10, 4) == [3, 3, 2, 2]
     assert run_plan("linear", 10, 4) == [3, 2, 3, 2]
+    assert run_plan("cosine", 10, 4) == [1, 2, 4, 3]
     assert run_plan("one", 3, 5) == run_plan("threshold", 3, 5) == [1, 1, 1, 0, 0]
     assert run_plan("threshold=0.3", 3, 5) == [3, 0, 0, 0, 0]
 
@@ -134,6 +135,7 @@ def test_temperature_draws_from_the_distribution(model):
         ({"order": [0, 2]}, "is no permutation of 0 to 1"),
         ({"order": [1, 0]}, "names 2 positions, but the canvas has 32"),
         ({"prompts": [[]], "guidance": 0.5}, "guidance needs a prompt in every row"),
+        ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"block": 0}, "a block of 0 tokens was asked for"),
         ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
         ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),

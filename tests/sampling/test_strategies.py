@@ -186,7 +186,7 @@ def test_doubt_is_shared_by_confidence():
 
 
 @pytest.mark.parametrize("plan", ["smdm", "ancestral", "threshold=0.05"])
-@pytest.mark.parametrize("guidance", [0.0, 0.8])
+@pytest.mark.parametrize("guidance", [0.0, 0.8, "down=9"])
 def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
     rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [9, 8, 12]
     how = {"plan": plan, "steps": 24, "guidance": guidance, "temperature": 0.9, "length": lengths}
@@ -194,7 +194,7 @@ def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
     kept = unmask.sample(model, rows, **how, cache="exact")
     assert torch.equal(plain.tokens, kept.tokens)
     assert torch.equal(plain.committed_at, kept.committed_at)
-    if plan == "ancestral":
+    if plan == "ancestral" and guidance != "down=9":
         alone = unmask.sample(model, [[4]], **how | {"length": 8}, cache="exact")
         assert alone.calls <= 7 < 24, "once a token at most"
 
@@ -219,6 +219,18 @@ def test_the_approximate_cache(name, shift, guidance):
     blind = unmask.sample(model, rows, **how)
     again = unmask.sample(model, rows, **how, cache="approximate")
     assert torch.equal(blind.tokens, again.tokens)
+
+
+def test_the_approximate_cache_runs_everything_where_a_block_starts_and_the_rest_after(model):
+    widths: list[int] = []
+
+    def note(x):
+        widths.append(x.shape[1])
+        return x
+
+    with model.net.patch({"embed": note}):
+        unmask.sample(model, [[1, 2]], length=14, block=4, steps=9, cache="approximate")
+    assert widths == [14, 12, 12, 14, 8, 8, 14, 4, 4]
 
 
 def test_snapshots_take_shorter_numbers(model):

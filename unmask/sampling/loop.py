@@ -111,7 +111,7 @@ def _fill_blocks(
     shared = _share_steps(strategy.steps, len(blocks), plan)
     course = set_course(strategy.guidance, strategy.steps)
     for number, inside in enumerate(blocks):
-        oracle.enter_block(inside)
+        oracle.enter_block(inside & ~canvas.fixed)
         start = (hidden & inside).sum(-1)
         most = int(start.max()) if plan.paces_itself else shared
         for step in range(1, most + 1):

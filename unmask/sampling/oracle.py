@@ -36,7 +36,7 @@ class Oracle:
         self.calls = 0
 
     def enter_block(self, inside: Open) -> None:
-        """Called where a block starts: what comes before it is written."""
+        """Called where a block starts, with what may be written in it: all before that stands."""
 
     def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
         """log p at the open positions, row by row and from left to right, in float64."""
