@@ -51,6 +51,7 @@ def test_sample_as_json_with_everything(model):
         (("--plan", "smd"), "plan 'smd' is unknown: did you mean 'smdm'?"),
         (("--steps", "0"), "0 sampling steps were asked for"),
         (("--infill",), "nothing is there to fill: write masks as [MASK]"),
+        (("[MASK]", "--infill", "--length", "20"), "a text with masks has its own length"),
         (("--length", "1"), "leaves nothing to write"),
         (("--number", "0"), "0 texts were asked for"),
     ],

@@ -1,6 +1,7 @@
 """Laws of samplers: on a language of two tokens every path can be written down."""
 
 from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 import unmask
 from tests.conftest import lively
+from unmask.base.streams import RowStreams
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
@@ -139,6 +141,40 @@ def test_other_processes_have_the_law_of_their_posteriors(kind, noise):
     assert close(count_ends(model), ends)
 
 
+@pytest.mark.parametrize("guidance,temperature", [(0.0, 0.5), (1.5, 1.0)])
+def test_guidance_and_temperature_of_other_processes(guidance, temperature):
+    """In one step from pure noise the posterior is the prediction: its guided law by hand.
+
+    Where the prompt is hidden there is noise, drawn once for each row.
+    """
+    model = make("uniform")
+    t = torch.ones(1, dtype=torch.float64)
+    law = torch.zeros(2, dtype=torch.float64)
+    for hidden, other in product(range(2), repeat=2):
+        with_it, without = (
+            (
+                model.logits(torch.tensor([[a, other]]), t=t)[0, 1].double() / temperature
+            ).log_softmax(-1)
+            for a in (1, hidden)
+        )
+        law += (without + (guidance + 1) * (with_it - without)).softmax(-1) / 4
+    how = {"guidance": guidance, "temperature": temperature, "keep_states": False}
+    found = unmask.sample(model, [[1]] * ROWS, length=LENGTH, steps=1, **how)
+    assert close(torch.bincount(found.tokens[:, 1], minlength=2) / ROWS, law)
+    plain = model.logits(torch.tensor([[1, 0], [1, 1]]), t=t.repeat(2))[:, 1].double().softmax(-1)
+    assert not close(plain.mean(0), law), "it makes a difference"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid"])
+def test_other_processes_never_write_what_is_forbidden(kind):
+    config = NetConfig(
+        vocab_size=7, num_logits=6, width=16, layers=1, heads=2, mlp_width=32, context=8
+    )
+    model = Model("six", lively(config), Blueprint(config, kind, 6 if kind == "hybrid" else None))
+    found = unmask.sample(model, [[1]] * 99, length=8, steps=4, forbid=[0, 2, 3])
+    assert set(found.tokens[:, 1:].flatten().tolist()) == {1, 4, 5}
+
+
 @pytest.mark.parametrize("remask", ["cap", "cap=0.5", "rescale", "rescale=0.9", "loop"])
 def test_remasking_keeps_the_marginal(remask):
     """The share of masks after each step is 1 - alpha_s, by ReMDM's closed form."""
@@ -179,6 +215,46 @@ def test_the_sampler_masks_again_at_the_stated_rate(remask):
     assert (found.states[-1] != 11).all()
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "polynomial", "geometric"])
+def test_masked_networks_are_told_the_time_of_their_schedule(schedule):
+    """At that time as many tokens are masked as in the canvas."""
+    config = NetConfig(
+        vocab_size=7, width=16, layers=1, heads=2, mlp_width=32, context=8, time=True
+    )
+    blueprint = Blueprint(config, "masked", 6, noise=NoiseConfig(schedule=schedule))
+    model, told = Model("timed", lively(config), blueprint), []
+    model.net.time.register_forward_pre_hook(lambda _, given: told.append(given[0]))
+    unmask.sample(model, [[], []], length=[8, 4], steps=4, plan="linear")
+    process = model.make_process()
+    for t, share in zip(told, [1, 0.75, 0.5, 0.25], strict=True):
+        assert process.schedule.noised(t).tolist() == pytest.approx([share] * 2, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid"])
+def test_no_number_is_drawn_twice(kind, monkeypatch):
+    """Neither by the prior and a step, nor by two steps."""
+    model, drawn = make(kind, share_start=0.2, share_stop=0.5), []
+    draw = RowStreams.uniform
+
+    def note(self: RowStreams, *shape: int) -> Tensor:
+        drawn.extend(range(self.drawn, self.drawn + prod(shape)))
+        return draw(self, *shape)
+
+    monkeypatch.setattr(RowStreams, "uniform", note)
+    unmask.sample(model, [[]], length=LENGTH, steps=STEPS)
+    assert len(drawn) == len(set(drawn)) >= (STEPS + 1) * LENGTH
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid"])
+def test_all_that_was_not_given_was_committed(kind):
+    """Noise that happens to be right, too."""
+    model = make(kind, share_start=0.2, share_stop=0.5)
+    found = unmask.sample(model, [[1]] * 99, length=LENGTH, steps=STEPS)
+    assert (found.committed_at[:, 0] == 0).all() and (found.committed_at[:, 1:] > 0).all()
+    assert (found.confidence[:, 1:] < 1).any() and found.states is not None
+    assert torch.equal(found.states[-1], found.tokens) and (found.tokens != MASK).all()
+
+
 def test_times_of_a_step():
     times = Times.at(1, 4)
     assert (times.t, times.s, times.highest_rate, times.reveal_chance(0.0)) == (1, 0.75, 1, 0.25)
@@ -208,3 +284,25 @@ def test_gaussian_models_write_through_the_same_call():
     with model.net.patch({"logits": lambda x: torch.zeros_like(x) + say}):
         alone = unmask.sample(model, [[4]], steps=24, length=5)
     assert torch.equal(alone.states[:, 0], found.states[:, 1, :5])
+
+
+def test_gaussian_models_never_write_what_is_forbidden():
+    """Halfway between two tokens lies a third, nearer than both."""
+    config = NetConfig(
+        vocab_size=3,
+        width=16,
+        layers=1,
+        heads=2,
+        mlp_width=32,
+        context=6,
+        time=True,
+        latent_width=2,
+    )
+    model = Model("plane", lively(config), Blueprint(config, "gaussian"))
+    model.net.latents.vectors.weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]))
+    say = torch.tensor([9.0, 0.0, 9.0])
+    with model.net.patch({"logits": lambda x: torch.zeros_like(x) + say}):
+        free = unmask.sample(model, [[0]], steps=24, length=6)
+        bound = unmask.sample(model, [[0]], steps=24, length=6, forbid=[1])
+    assert free.tokens[0].tolist() == [0, 1, 1, 1, 1, 1]
+    assert (bound.tokens != 1).all() and (bound.committed_at[:, 1:] > 0).all()

@@ -6,6 +6,7 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask import Trajectory, UserError
+from unmask.data.chat import ChatTemplate
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,7 @@ def test_required_phrases_are_there(model):
     places = range(len(prompt), 24 - len(phrase) + 1)
     best = max(places, key=lambda i: sum(logp[i + j, t] for j, t in enumerate(phrase)))
     alone = unmask.sample(model, ["The"], length=24, require=[" Orsel sings"])
+    assert alone.calls == 16 + 1, "looking for the place is a call, too"
     assert alone.tokens[0, best : best + len(phrase)].tolist() == phrase
 
 
@@ -130,6 +132,22 @@ def test_a_watcher_sees_every_step(model):
     assert seen[1].states is not None and len(seen[1].states) == 3
 
 
+def test_a_watcher_sees_all_rows_whatever_their_blocks(model):
+    """Rows with more blocks are filled apart: what was watched last is what came out."""
+    seen: list[Trajectory] = []
+    prompts = ["The caves of Orsel", "The", "The caves of"]
+    how = {"length": 24, "block": 6, "steps": 12, "watch": seen.append}
+    found = unmask.sample(model, prompts, **how)
+    starts = [len(model.tokenizer.encode(prompt).ids) for prompt in prompts]
+    groups = {-(-(24 - start) // 6) for start in starts}
+    assert len(groups) > 1 and len(seen) == 12 * len(groups)
+    assert all(one.tokens.shape == found.tokens.shape for one in seen)
+    assert torch.equal(seen[-1].tokens, found.tokens) and seen[-1].texts == found.texts
+    assert torch.equal(seen[-1].states, found.states) and seen[-1].calls == found.calls
+    hidden = [int((one.tokens == model.mask_id).sum()) for one in seen]
+    assert hidden == sorted(hidden, reverse=True)
+
+
 def test_chat_templates_are_used_on_request(tmp_path, model):
     model.tokenizer.save(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(
@@ -144,6 +162,18 @@ def test_chat_templates_are_used_on_request(tmp_path, model):
     tokenizer.save(tmp_path / "again")
     again = unmask.Tokenizer.load(tmp_path / "again")
     assert again.chat is not None and again.chat.render([]) == "<answer> "
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_chat_that_ends_its_turns_is_answered(causal):
+    """The end of the user's turn is not the end of the text."""
+    model = make_model(causal=causal)
+    template = "<user> {{ messages[0]['content'] }}{{ eos_token }}<answer> "
+    model.tokenizer.chat = ChatTemplate(template, {"eos_token": "[END]"})
+    found = unmask.sample(model, ["deep?"], length=60, chat=True)
+    assert (found.tokens == model.tokenizer.end_id).any()
+    assert found.texts is not None and found.texts[0].startswith("<user> deep?<answer> ")
+    assert len(found.texts[0]) > len("<user> deep?<answer> ")
 
 
 def test_bad_input(model):

@@ -1,10 +1,12 @@
 """Plans, orders and the loop: counts add up, given tokens stay, mistakes are sentences."""
 
+import itertools
+
 import pytest
 import torch
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import lively, make_model
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
@@ -43,6 +45,7 @@ def test_plans_as_their_peers_have_them():
     assert run_plan("smdm", 32, 32) == [0, *[1] * 30, 2]
     assert run_plan("llada", 10, 4) == [3, 3, 2, 2]
     assert run_plan("linear", 10, 4) == [3, 2, 3, 2]
+    assert run_plan("cosine", 10, 4) == [1, 2, 4, 3]
     assert run_plan("one", 3, 5) == run_plan("threshold", 3, 5) == [1, 1, 1, 0, 0]
     assert run_plan("threshold=0.3", 3, 5) == [3, 0, 0, 0, 0]
 
@@ -96,6 +99,19 @@ def test_seeds_and_repeated_prompts(model):
     assert torch.equal(again[1], one[0]), "a row does not depend on its neighbours"
 
 
+def test_one_prompt_is_a_batch_of_one(model):
+    """Text or ids, in a list or a tensor; a text is not its letters."""
+    wanted = sample(model, [[1, 2]], length=9).tokens
+    for prompts in ([1, 2], torch.tensor([1, 2]), torch.tensor([[1, 2]]), [torch.tensor([1, 2])]):
+        assert torch.equal(sample(model, prompts, length=9).tokens, wanted)
+    half = [1, 2, *[V - 1] * 7]
+    assert torch.equal(unmask.infill(model, half).tokens, wanted)
+    assert torch.equal(unmask.infill(model, torch.tensor(half)).tokens, wanted)
+    speaking = make_model()
+    one, many = (sample(speaking, prompts, length=12) for prompts in ("The", ["The"]))
+    assert one.texts == many.texts
+
+
 def test_temperature_draws_from_the_distribution(model):
     """One mask, many rows: the shares of the tokens are their probabilities."""
     prompt = list(range(9))
@@ -119,6 +135,7 @@ def test_temperature_draws_from_the_distribution(model):
         ({"order": [0, 2]}, "is no permutation of 0 to 1"),
         ({"order": [1, 0]}, "names 2 positions, but the canvas has 32"),
         ({"prompts": [[]], "guidance": 0.5}, "guidance needs a prompt in every row"),
+        ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"block": 0}, "a block of 0 tokens was asked for"),
         ({"block": 10, "steps": 16}, "16 steps cannot be shared by 3 blocks"),
         ({"prompts": ["text"]}, "has no tokenizer: give prompts as token ids"),
@@ -156,10 +173,12 @@ def test_causal_decoding_is_greedy_and_cached(twin):
         assert (at[length:] == 0).all()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0.8}, {"temperature": 1.5, "stochastic": 0.5}], ids=str
+)
+def test_causal_rows_do_not_depend_on_their_batch(twin, settings):
     prompts, lengths = [[1, 2, 3], [4], [5, 6, 7, 8, 9]], [12, 20, 9]
-    settings = {"temperature": temperature, "seed": 2}
+    settings = settings | {"seed": 2}
     together = sample(twin, prompts, length=lengths, **settings)
     for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
         alone = sample(twin, [prompt], length=length, **settings)
@@ -169,8 +188,11 @@ def test_causal_rows_do_not_depend_on_their_batch(twin, temperature):
         )
 
 
-def test_causal_rows_of_different_lengths_fill_their_context(twin):
-    """Shorter prompts stand behind padding, which must not count as text."""
+@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2"])
+def test_causal_rows_of_different_lengths_fill_their_context(name):
+    """Shorter prompts stand behind padding, which must not count as text; nor do finished rows."""
+    config = unmask.preset(name, vocab_size=V, causal=True, context=32)
+    twin = Model("twin", lively(config), Blueprint(config, "causal"))
     prompts = [[1], [2, 3, 4, 5, 6, 7, 8]]
     together = sample(twin, prompts)
     assert together.tokens.shape == (2, 32)
@@ -187,6 +209,21 @@ def test_causal_decoding_stops_at_the_end_token():
     with model.net.patch({"logits": lambda x: x + end}):
         found = sample(model, ["caves", "caves of"], length=[20, 30])
     assert found.calls == 1 and found.texts == ["caves", "caves of"]
+
+
+def test_causal_not_a_number(twin):
+    """Said at the end, or at once where somebody watches."""
+    calls, seen = itertools.count(1), []
+
+    def break_third(x):
+        return x * torch.nan if next(calls) == 3 else x
+
+    for watch in (None, seen.append):
+        calls = itertools.count(1)
+        with twin.net.patch({"logits": break_third}):
+            with pytest.raises(UserError, match="logits are not numbers at step 3"):
+                sample(twin, [[1]], watch=watch)
+    assert len(seen) == 2
 
 
 def test_causal_bad_input(twin):

@@ -12,8 +12,9 @@ from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS, get_plan
-from unmask.sampling.remasking import REMASKINGS
+from unmask.sampling.remasking import REMASKINGS, get_remasking
 from unmask.sampling.strength import set_course
+from unmask.sampling.times import Times
 from unmask.sampling.values import Values, invert
 
 V = 40
@@ -78,6 +79,12 @@ def test_a_course_of_guidance_is_what_each_step_uses(model):
     assert torch.equal(found.states[1], first.states[1])
     rest = unmask.infill(model, [found.states[1, 0]], steps=1)
     assert torch.equal(found.tokens, rest.tokens)
+    # A course runs on from block to block.
+    blocks = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[5.0, 0.0], length=9, block=3)
+    again = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=5.0, length=9, block=3)
+    assert blocks.states is not None
+    rest = unmask.infill(model, [blocks.states[1, 0]], steps=1)
+    assert torch.equal(blocks.tokens, rest.tokens) and not torch.equal(blocks.tokens, again.tokens)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,22 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
         assert (together.committed_at[i, length:] == 0).all()
 
 
+def test_rows_stay_their_own_where_neighbours_take_more_steps(model):
+    rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [16, 14, 17]
+    how = {"plan": "threshold=0.05", "order": "random", "block": 5, "temperature": 0.8, "seed": 5}
+    together = unmask.sample(model, rows, length=lengths, **how)
+    for i, length in enumerate(lengths):
+        alone = unmask.sample(model, [rows[i]], length=length, **how)
+        assert alone.calls < together.calls
+        assert torch.equal(together.tokens[i, :length], alone.tokens[0])
+
+
+def test_a_permutation_is_followed(model):
+    places = [7, 2, 0, 5, 1, 6, 3, 4]
+    found = unmask.sample(model, [[]], length=8, plan="one", order=places)
+    assert found.committed_at[0, places].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_blocks_are_filled_in_turn(model):
     found = unmask.sample(model, [[1, 2]], length=22, block=5, steps=8, remask="low=0.5")
     at = found.committed_at[0, 2:].view(4, 5)
@@ -125,6 +148,8 @@ def test_threshold_takes_as_few_steps_as_confidence_allows(model):
     assert hasty.calls == 1 and slow.calls == 18 == int(slow.committed_at.max())
     one = unmask.sample(model, [[1, 2]], plan="one", length=20)
     assert torch.equal(slow.tokens, one.tokens)
+    blocks = unmask.sample(model, [[1, 2]], plan="one", length=20, block=7)
+    assert blocks.calls == 18, "16 steps need not be shared by 3 blocks"
 
 
 def test_low_confidence_remasking_rewrites_the_least_sure(model):
@@ -136,8 +161,32 @@ def test_low_confidence_remasking_rewrites_the_least_sure(model):
     assert returned == [0, 2, 4, 6, 4, 0], "half of what was written, as far as there is room"
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_the_least_sure_go_back(model, share):
+    seen: list[unmask.Trajectory] = []
+    how = {"plan": "linear", "steps": 6, "length": 26, "remask": f"low={share}"}
+    unmask.sample(model, [[1, 2]], **how, watch=seen.append)
+    for before, after in itertools.pairwise(seen):
+        written = before.committed_at > 0
+        back = written & (after.tokens == model.mask_id)
+        if back.any() and (written & ~back).any():
+            assert before.confidence[back].max() <= before.confidence[written & ~back].min()
+
+
+def test_doubt_is_shared_by_confidence():
+    """ReMDM conf: sigma_max times softmax(-confidence) over what is written."""
+    rows, times = 40_000, Times.at(2, 4)
+    confidence = torch.tensor([[0.1, 0.9, 0.5]], dtype=torch.float64).expand(rows, -1)
+    written = torch.tensor([[True, True, False]]).expand(rows, -1)
+    remasking = get_remasking("conf")
+    assert remasking is not None
+    back = remasking.choose(times, written, confidence, RowStreams.make(0, rows))
+    wanted = times.highest_rate * torch.tensor([-0.1, -0.9]).softmax(-1)
+    assert (back[:, :2].double().mean(0) - wanted).abs().max() < 0.012 and not back[:, 2].any()
+
+
 @pytest.mark.parametrize("plan", ["smdm", "ancestral", "threshold=0.05"])
-@pytest.mark.parametrize("guidance", [0.0, 0.8])
+@pytest.mark.parametrize("guidance", [0.0, 0.8, "down=9"])
 def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
     rows, lengths = [[1, 2, 3], [4], [5, 6, 7, 8]], [9, 8, 12]
     how = {"plan": plan, "steps": 24, "guidance": guidance, "temperature": 0.9, "length": lengths}
@@ -145,7 +194,7 @@ def test_the_exact_cache_changes_nothing_but_the_work(model, plan, guidance):
     kept = unmask.sample(model, rows, **how, cache="exact")
     assert torch.equal(plain.tokens, kept.tokens)
     assert torch.equal(plain.committed_at, kept.committed_at)
-    if plan == "ancestral":
+    if plan == "ancestral" and guidance != "down=9":
         alone = unmask.sample(model, [[4]], **how | {"length": 8}, cache="exact")
         assert alone.calls <= 7 < 24, "once a token at most"
 
@@ -170,6 +219,29 @@ def test_the_approximate_cache(name, shift, guidance):
     blind = unmask.sample(model, rows, **how)
     again = unmask.sample(model, rows, **how, cache="approximate")
     assert torch.equal(blind.tokens, again.tokens)
+
+
+def test_the_approximate_cache_runs_everything_where_a_block_starts_and_the_rest_after(model):
+    widths: list[int] = []
+
+    def note(x):
+        widths.append(x.shape[1])
+        return x
+
+    with model.net.patch({"embed": note}):
+        unmask.sample(model, [[1, 2]], length=14, block=4, steps=9, cache="approximate")
+    assert widths == [14, 12, 12, 14, 8, 8, 14, 4, 4]
+
+
+def test_snapshots_take_shorter_numbers(model):
+    """As autocast makes them."""
+    kept = model.net.new_snapshot(2, 5)
+    new = torch.ones(2, kept.keys.shape[2], 2, kept.keys.shape[4], dtype=torch.bfloat16)
+    whole = torch.zeros_like(kept.keys[0])
+    kept.extend(0, whole, whole)
+    keys, _ = kept.move_to(torch.tensor([[1, 2], [3, 4]])).extend(0, new, new)
+    assert keys[0, 0, :, 0].tolist() == [0, 1, 1, 0, 0]
+    assert keys[1, 0, :, 0].tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +269,12 @@ def test_the_approximate_cache(name, shift, guidance):
         ({"fixed": {32: [7]}}, "fixed at position 32, but the rows are 32 tokens long"),
         ({"require": [list(range(31))]}, "31 tokens in a row, but a row has no such space"),
         ({"require": [[]]}, "an empty text was required"),
+        ({"require": [[99]]}, "token 99 was given, but tokens run from 0 to 39"),
+        ({"require": [[V - 1]]}, "token 39 was required, but is never part of a text"),
+        ({"fixed": {9: [V - 1]}}, "token 39 was fixed, but is never part of a text"),
+        ({"prompts": [[1, 99]]}, "token 99 was given, but tokens run from 0 to 39"),
+        ({"prompts": [[-1]]}, "token -1 was given"),
+        ({"temperature": float("nan")}, "a temperature of nan was asked for"),
     ],
 )
 def test_bad_input(model, settings, said):

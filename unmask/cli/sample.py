@@ -58,6 +58,11 @@ def sample(
     rows = [prompt for prompt in prompts or [""] for _ in range(number)]
     if infill and not any("[MASK]" in row for row in rows):
         raise UserError("nothing is there to fill: write masks as [MASK] or [MASK]*5.")
+    if infill and (length is not None or chat):
+        raise UserError(
+            "--infill was given with --length or --chat: a text with masks has its own length and "
+            "is no chat; take one of them back."
+        )
     model = load(name, device=device, dtype=dtype)
     console = Console()
     live = console.is_terminal and not as_json

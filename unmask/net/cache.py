@@ -108,6 +108,7 @@ class Snapshot:
             self.keys[layer], self.values[layer] = keys, values
             return keys, values
         index = self.places[:, None, :, None].expand_as(keys)
-        self.keys[layer].scatter_(2, index, keys)
-        self.values[layer].scatter_(2, index, values)
+        # Under autocast the new ones are shorter than the weights.
+        self.keys[layer].scatter_(2, index, keys.to(self.keys.dtype))
+        self.values[layer].scatter_(2, index, values.to(self.values.dtype))
         return self.keys[layer], self.values[layer]

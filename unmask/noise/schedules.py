@@ -260,6 +260,19 @@ def _make_grid(schedule: Schedule) -> Tensor:
     return torch.linspace(0, 1, 1001, dtype=torch.float64, device=device)
 
 
+def find_time(schedule: Schedule, noised: Tensor) -> Tensor:
+    """When a share of the tokens is noised, in float64; by halving, as schedules never rise."""
+    noised = noised.double()
+    if isinstance(schedule, Linear):
+        return noised
+    low, high = torch.zeros_like(noised), torch.ones_like(noised)
+    for _ in range(40):
+        middle = (low + high) / 2
+        late = schedule.noised(middle) > noised
+        low, high = torch.where(late, low, middle), torch.where(late, middle, high)
+    return (low + high) / 2
+
+
 def keep_inside(t: Tensor) -> Tensor:
     """Times in float64, a hair away from 0 and 1, where slopes and quotients may be infinite."""
     return t.double().clamp(1e-9, 1 - 1e-9)

@@ -1,10 +1,11 @@
 """Ancestral sampling: step back through the posteriors of a process, from the prior to a text."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -76,7 +77,7 @@ def walk_back(
     """Canvases whose open positions a uniform, hybrid or gaussian model un-noises.
 
     Given tokens stay clean at all times. A token counts as committed at the step that changed it
-    last, with the probability that this step gave it.
+    last, the first one if none did, with the probability that this step gave it.
     """
     walk = _walk_vectors if model.kind == "gaussian" else _walk_tokens
     return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
@@ -96,7 +97,7 @@ def _walk_tokens(
     course = set_course(strategy.guidance, strategy.steps)
     noise = process.prior(length, streams)
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
-    record, calls = Record(model, xt, canvas.real, keep_states, watch), 0
+    record, calls = Record(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -106,7 +107,8 @@ def _walk_tokens(
         return strategy.values.at(step, strategy.steps).sharpen(process.predict(logits))
 
     for step, (t, s) in enumerate(times, 1):
-        streams.seek(step * streams.pace)
+        # The prior took up to two numbers a position.
+        streams.seek((step + 1) * streams.pace)
         strength = course[step - 1]
         logp = predict(xt, step)
         without = logp
@@ -116,7 +118,7 @@ def _walk_tokens(
         calls += 1 + bool(strength)
         back = guide_posterior(process, logp, without, strength, xt, t, s)
         xs = torch.where(canvas.fixed, xt, invert(back, streams.uniform(length)))
-        moved = xs != xt
+        moved = _find_moved(canvas, xs, xt, step)
         chance = back.gather(-1, xs[..., None])[..., 0].exp()
         _check_numbers(chance, step)
         record.write(moved, xs, chance, find_entropy(logp[moved]))
@@ -145,6 +147,7 @@ def _walk_vectors(
         model,
         torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
         canvas.real,
+        canvas.in_front,
         keep_states,
         watch,
     )
@@ -159,13 +162,30 @@ def _walk_vectors(
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)
         z = mean + deviation * streams.normal(length, width).to(mean.dtype)
         zt = torch.where(fixed, given, z.to(given.dtype))
-        xs = torch.where(canvas.fixed, record.tokens, process.nearest(zt))
+        xs = torch.where(canvas.fixed, record.tokens, _read(process, zt, forbidden))
         chance = logp.gather(-1, xs.clamp(max=logp.shape[-1] - 1)[..., None])[..., 0].exp()
         _check_numbers(chance, step)
-        moved = xs != record.tokens
+        moved = _find_moved(canvas, xs, record.tokens, step)
         record.write(moved, xs, chance, find_entropy(logp[moved]))
         record.end_step(step)
     return record.finish(strategy.steps)
+
+
+def _find_moved(canvas: Canvas, xs: Tensor, xt: Tensor, step: int) -> Bool[Tensor, "B L"]:
+    """What a step wrote: all that changed, and at first all that was left to it."""
+    return ~canvas.fixed if step == 1 else xs != xt
+
+
+def _read(
+    process: Gaussian, vectors: Float[Tensor, "B L d"], forbidden: Int[Tensor, "n"] | None
+) -> Int[Tensor, "B L"]:
+    """The nearest tokens that may be written: between two of them a forbidden one may lie."""
+    if forbidden is None:
+        return process.nearest(vectors)
+    allowed = torch.ones(len(process.table), dtype=torch.bool, device=vectors.device)
+    allowed[forbidden] = False
+    ids = allowed.nonzero()[:, 0]
+    return ids[replace(process, table=process.table[ids]).nearest(vectors)]
 
 
 def draw(logp: Float[Tensor, "B L N"], streams: RowStreams) -> Int[Tensor, "B L"]:

@@ -42,16 +42,19 @@ def decode_causal(
     canvas = torch.full((len(prompts), max(lengths)), filler, device=device)
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
-    record = Record(model, canvas, places < limits[:, None], keep_states, watch)
+    record = Record(model, canvas, places < limits[:, None], counts, keep_states, watch)
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    # The share of a row's own steps: its neighbours may take more.
+    drawing = values.stochastic * (limits - counts).double()
     logits, cache = _read_prompts(model, prompts, filler, steps)
     for step in range(1, steps + 1):
         if forbidden is not None:
             logits[:, forbidden] = -torch.inf
         logp = logits.log_softmax(-1, dtype=torch.float64)
-        now = values.at(step, steps)
-        token = now.draw(logp, streams.uniform(1)[:, 0] if values.temperature else None)
+        token = values.draw(logp, streams.uniform(1)[:, 0] if values.temperature else None)
+        if values.stochastic < 1:
+            token = torch.where(step <= drawing, token, logp.argmax(-1))
         at = counts + step - 1
         going = going & (at < limits)
         record.write(
@@ -60,20 +63,29 @@ def decode_causal(
             logp.gather(-1, token[:, None]).exp(),
             find_entropy(logp)[going],
         )
+        if watch is not None:
+            _check_numbers(record)
         record.end_step(step)
         if end_id is not None:
             going = going & (token != end_id)
-        if step == steps or not bool(going.any()):
-            break
-        logits = model.net(token[:, None], cache=cache)[:, 0]
+            if not bool(going.any()):
+                break
+        if step < steps:
+            # Rows that are done take up no position, which could be past the context.
+            real = going[:, None] if cache.padding else None
+            logits = model.net(token[:, None], real, cache=cache)[:, 0]
     # Looked at once: asking at every step would make the processor wait for the device.
+    _check_numbers(record)
+    return record.finish(record.step)
+
+
+def _check_numbers(record: Record) -> None:
     if (broken := record.confidence.isnan()).any():
         step = int(record.committed_at[broken].min())
         raise UserError(
             f"the network's logits are not numbers at step {step}: its weights or the forbidden "
             "tokens are off."
         )
-    return record.finish(record.step)
 
 
 def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,7 +13,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Tensor
 """A text, or its token ids."""
 
 
@@ -33,12 +33,15 @@ class Canvas:
     """Where writing starts: blocks are counted from here."""
     real: Bool[Tensor, "B L"] | None = None
     """False behind rows that are shorter than the longest; None where all are as long."""
+    in_front: Int[Tensor, "B"] | None = None
+    """Tokens of the prompt, whose end tokens (a chat's) end no text; None in patterns."""
 
     def pick(self, rows: Int[Tensor, "n"]) -> "Canvas":
         """Some of the rows."""
         real = None if self.real is None else self.real[rows]
+        in_front = None if self.in_front is None else self.in_front[rows]
         return Canvas(
-            self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real
+            self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real, in_front
         )
 
     def find_inner(self) -> Bool[Tensor, "B L"]:
@@ -61,10 +64,19 @@ class Canvas:
         return names
 
 
+def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """The prompts of a batch; a single one, text or ids, is a batch of one."""
+    if isinstance(given, Tensor):
+        return [given] if given.ndim == 1 else list(given)
+    if isinstance(given, str) or (len(given) and isinstance(given[0], int)):
+        return [given]  # ty: ignore[invalid-return-type]
+    return list(given)  # ty: ignore[invalid-return-type]
+
+
 def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
     """The token ids of a prompt."""
     if not isinstance(prompt, str):
-        return [int(token) for token in prompt]
+        return _check_ids(model, prompt)
     if model.tokenizer is None:
         raise UserError(
             f"the model {model.name} has no tokenizer: give prompts as token ids, or name a "
@@ -84,7 +96,8 @@ def lay_out_prompts(
     rows = [encode_prompt(model, prompt) for prompt in prompts]
     lengths = check_lengths(model, prompts, rows, length)
     starts = [len(row) for row in rows]
-    return _lay_out(model, rows, lengths, starts, filler=_filler(model))
+    canvas = _lay_out(model, rows, lengths, starts, filler=_filler(model))
+    return replace(canvas, in_front=canvas.start)
 
 
 def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
@@ -109,7 +122,7 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
 def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
     """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
     if not isinstance(pattern, str):
-        return [int(token) for token in pattern]
+        return _check_ids(model, pattern)
     mask_id = require_mask(model)
     ids: list[int] = []
     # Between masks the text is plain; how many there are stands behind an asterisk.
@@ -119,6 +132,15 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
         elif piece:
             ids += encode_prompt(model, piece)
     return ids
+
+
+def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
+    """The ids as numbers; on an accelerator one the network does not know ends the process."""
+    found = ids.tolist() if isinstance(ids, Tensor) else [int(token) for token in ids]
+    rows = model.net.config.vocab_size
+    if strange := [token for token in found if not 0 <= token < rows]:
+        raise UserError(f"token {strange[0]} was given, but tokens run from 0 to {rows - 1}.")
+    return found
 
 
 def _lay_out(

@@ -45,7 +45,7 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
     real = torch.ones_like(fixed) if canvas.real is None else canvas.real
     forbidden = {_find_token(model, token) for token in constraints.forbid}
     for position, what in constraints.fixed.items():
-        for offset, token in enumerate(encode_prompt(model, what)):
+        for offset, token in enumerate(_encode_clean(model, what, "fixed")):
             at = position + offset
             if not 0 <= at < tokens.shape[1] or not bool(real[:, at].all()):
                 raise UserError(
@@ -71,7 +71,7 @@ def plant_phrases(oracle: Oracle, canvas: Canvas, constraints: Constraints) -> C
     model = oracle.model
     forbidden = {_find_token(model, token) for token in constraints.forbid}
     for required in constraints.require:
-        phrase = encode_prompt(model, required)
+        phrase = _encode_clean(model, required, "required")
         if not phrase:
             raise UserError("an empty text was required: leave it out.")
         if both := forbidden & set(phrase):
@@ -101,6 +101,15 @@ def _score_places(oracle: Oracle, canvas: Canvas, phrase: Int[Tensor, "n"]) -> F
         return each.new_full((len(open_), 1), -torch.inf)
     starts = open_.shape[1] - len(phrase) + 1
     return sum(each[:, i : i + starts, i] for i in range(len(phrase)))  # ty: ignore[invalid-return-type]
+
+
+def _encode_clean(model: Model, what: Prompt, how: str) -> list[int]:
+    """The ids of something that must stand in the text, which holds no mask in the end."""
+    ids = encode_prompt(model, what)
+    for token in ids:
+        if token == model.mask_id or token >= model.net.config.logit_rows:
+            raise UserError(f"token {token} was {how}, but is never part of a text: leave it out.")
+    return ids
 
 
 def _find_token(model: Model, token: Token) -> int:

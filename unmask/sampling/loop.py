@@ -1,6 +1,6 @@
 """The denoising loop of masked models: guess, order, commit, until no mask is left."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool
@@ -18,7 +18,7 @@ from unmask.sampling.plans import Plan, Stage
 from unmask.sampling.remasking import Remasking
 from unmask.sampling.strength import Guidance, set_course
 from unmask.sampling.times import Times
-from unmask.sampling.trajectory import Record, Trajectory, Watch, join_rows
+from unmask.sampling.trajectory import Part, Record, Trajectory, Watch, join_rows
 from unmask.sampling.values import Values
 
 DRAWS = 4
@@ -57,22 +57,46 @@ def fill_masks(
     Rows are filled together as far as they have as many blocks, since those share the steps.
     """
     constraints = constraints or Constraints()
-    forbidden = constraints.find_forbidden(model)
+    forbidden, planted = constraints.find_forbidden(model), 0
     if constraints.require:
-        canvas = plant_phrases(Oracle(model, canvas, forbidden), canvas, constraints)
+        planter = Oracle(model, canvas, forbidden)
+        canvas = plant_phrases(planter, canvas, constraints)
+        planted = planter.calls
     number = _number_blocks(canvas, strategy.block)
     num_blocks = number.masked_fill(canvas.fixed, 0).amax(-1) + 1
     if bool(canvas.fixed.all()):
-        return Record(model, canvas.tokens, canvas.real, keep_states).finish(calls=0)
-    parts = []
-    for count in num_blocks.unique().tolist():
+        return Record(model, canvas.tokens, canvas.real, canvas.in_front, keep_states).finish(
+            planted
+        )
+    counts = num_blocks.unique().tolist()
+    parts: list[Part] = []
+    for count in counts:
         rows = (num_blocks == count).nonzero()[:, 0]
+        part = canvas.pick(rows)
+        parts.append(
+            (
+                rows,
+                Record(model, part.tokens, part.real, part.in_front, keep_states).finish(calls=0),
+            )
+        )
+    for i, (count, (rows, _)) in enumerate(zip(counts, parts, strict=True)):
         part, drawn = canvas.pick(rows), RowStreams(streams.keys[rows], streams.pace)
-        blocks = [number[rows] == i for i in range(count)]
+        blocks = [number[rows] == j for j in range(count)]
         oracle = make_oracle(model, part, strategy.cache, forbidden)
-        record = Record(model, part.tokens, part.real, keep_states, watch)
-        parts.append((rows, _fill_blocks(oracle, record, blocks, strategy, drawn)))
-    return parts[0][1] if len(parts) == 1 else join_rows(parts)
+        record = Record(
+            model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
+        )
+        parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, drawn)
+    found = parts[0][1] if len(parts) == 1 else join_rows(parts)
+    return replace(found, calls=found.calls + planted)
+
+
+def _show_all(watch: Watch | None, parts: list[Part], number: int) -> Watch | None:
+    """A watcher of one part that shows all rows, those of the other parts as they are by then."""
+    if watch is None or len(parts) == 1:
+        return watch
+    rows, before, after = parts[number][0], parts[:number], parts[number + 1 :]
+    return lambda state: watch(join_rows([*before, (rows, state), *after]))
 
 
 def _fill_blocks(
@@ -84,10 +108,10 @@ def _fill_blocks(
 ) -> Trajectory:
     canvas, plan = oracle.canvas, strategy.plan
     hidden = ~canvas.fixed & (record.tokens == oracle.mask_id)
-    shared = _share_steps(strategy.steps, len(blocks))
+    shared = _share_steps(strategy.steps, len(blocks), plan)
     course = set_course(strategy.guidance, strategy.steps)
     for number, inside in enumerate(blocks):
-        oracle.enter_block(inside)
+        oracle.enter_block(inside & ~canvas.fixed)
         start = (hidden & inside).sum(-1)
         most = int(start.max()) if plan.paces_itself else shared
         for step in range(1, most + 1):
@@ -161,7 +185,9 @@ def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:
     return (places - canvas.start[:, None]).clamp(min=0) // block
 
 
-def _share_steps(steps: int, num_blocks: int) -> int:
+def _share_steps(steps: int, num_blocks: int, plan: Plan) -> int:
+    if plan.paces_itself:
+        return max(1, steps // num_blocks)
     if steps % num_blocks:
         raise UserError(
             f"{steps} steps cannot be shared by {num_blocks} blocks: use a multiple of that."

@@ -10,6 +10,7 @@ from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
 from unmask.net.model import Model
 from unmask.noise.guidance import mix
+from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 
 CacheMode = Literal["none", "exact", "approximate"]
@@ -31,10 +32,11 @@ class Oracle:
         inner = canvas.find_inner()
         self.inner = inner if self.end_id is not None and bool(inner.any()) else None
         """Where a given token follows: no text may end there."""
+        self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
 
     def enter_block(self, inside: Open) -> None:
-        """Called where a block starts: what comes before it is written."""
+        """Called where a block starts, with what may be written in it: all before that stands."""
 
     def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
         """log p at the open positions, row by row and from left to right, in float64."""
@@ -52,11 +54,12 @@ class Oracle:
         return mix_halves(self.model.logits(both, real, open_.repeat(2, 1), t), guidance)
 
     def _tell_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
-        """The share of masks, for networks that are told the time."""
-        if not self.model.net.config.time:
+        """When as many are masked, for networks that are told the time."""
+        if self.schedule is None:
             return None
         hidden = (xt == self.mask_id).double()
-        return hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
+        share = hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
+        return find_time(self.schedule, share)
 
     def _finish(
         self, logits: Float[Tensor, "N V"], inner: Bool[Tensor, "N"] | None

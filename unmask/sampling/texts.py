@@ -12,6 +12,7 @@ from unmask.sampling.canvas import (
     encode_prompt,
     lay_out_patterns,
     lay_out_prompts,
+    list_rows,
     name_streams,
 )
 from unmask.sampling.constraints import Constraints, Token, fix_tokens
@@ -27,7 +28,7 @@ from unmask.sampling.values import Values
 
 def sample(
     model: Model,
-    prompts: Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt],
     steps: int = 16,
     guidance: Guidance = 0.0,
     length: int | Sequence[int] | None = None,
@@ -58,8 +59,9 @@ def sample(
     temperature of 1 unless told otherwise; a causal model writes from left to right, one token a
     step. What has no meaning for a kind, such as the order for these, is left unread.
     """
+    given = list_rows(prompts)
     if chat:
-        prompts = [_say(model, prompt) for prompt in prompts]
+        given = [_say(model, prompt) for prompt in given]
     constraints = Constraints(fixed or {}, forbid, require)
     values = _choose_values(model, temperature, top_k, top_p, stochastic)
     _check_steps(steps)
@@ -71,11 +73,11 @@ def sample(
                 "an autoregressive model writes from left to right: it takes neither fixed nor "
                 "required tokens, only a prompt."
             )
-        rows = [tuple(encode_prompt(model, prompt)) for prompt in prompts]
+        rows = [tuple(encode_prompt(model, prompt)) for prompt in given]
         streams = name_streams(model, rows, seed)
         forbidden = constraints.find_forbidden(model)
         return decode_causal(model, rows, length, values, streams, forbidden, keep_states, watch)
-    canvas = fix_tokens(model, lay_out_prompts(model, prompts, length), constraints)
+    canvas = fix_tokens(model, lay_out_prompts(model, given, length), constraints)
     strategy = Strategy(
         steps,
         get_plan(plan),
@@ -117,7 +119,6 @@ def infill(
     """
     if model.kind == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
-    rows: Sequence[Prompt] = [texts] if isinstance(texts, str) else texts  # ty: ignore
     _check_steps(steps)
     strategy = Strategy(
         steps,
@@ -130,7 +131,7 @@ def infill(
         cache,
     )
     constraints = Constraints(forbid=forbid, require=require)
-    canvas = lay_out_patterns(model, rows)
+    canvas = lay_out_patterns(model, list_rows(texts))
     return _fill(model, canvas, strategy, constraints, seed, keep_states, watch)
 
 

@@ -74,6 +74,10 @@ Watch = Callable[[Trajectory], None]
 """Called after every step with the trajectory so far."""
 
 
+Part = tuple[Int[Tensor, "n"], Trajectory]
+"""Some rows of a batch by their numbers, and how they were sampled."""
+
+
 class Record:
     """A trajectory in the making."""
 
@@ -82,10 +86,12 @@ class Record:
         model: Model,
         tokens: Int[Tensor, "B L"],
         real: Bool[Tensor, "B L"] | None,
+        in_front: Int[Tensor, "B"] | None = None,
         keep_states: bool = True,
         watch: Watch | None = None,
     ):
-        self.tokenizer, self.real, self.watch = model.tokenizer, real, watch
+        self.tokenizer, self.real, self.in_front = model.tokenizer, real, in_front
+        self.watch = watch
         self.tokens = tokens
         self.committed_at = torch.zeros_like(tokens)
         self.confidence = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
@@ -129,23 +135,31 @@ class Record:
             confidence=self.confidence,
             entropy=self.entropy,
             calls=calls,
-            texts=decode_rows(self.tokens, self.real, self.tokenizer),
+            texts=decode_rows(self.tokens, self.real, self.in_front, self.tokenizer),
             states=None if self.states is None else torch.stack(self.states),
         )
 
 
 def decode_rows(
-    tokens: Int[Tensor, "B L"], real: Tensor | None, tokenizer: Tokenizer | None
+    tokens: Int[Tensor, "B L"],
+    real: Bool[Tensor, "B L"] | None,
+    in_front: Int[Tensor, "B"] | None,
+    tokenizer: Tokenizer | None,
 ) -> list[str] | None:
-    """Each row's text."""
+    """Each row's text; end tokens among those in front do not end it."""
     if tokenizer is None:
         return None
     lengths = [tokens.shape[1]] * len(tokens) if real is None else real.sum(-1).tolist()
-    rows = zip(tokens.tolist(), lengths, strict=True)
-    return [tokenizer.decode(row[:length]) for row, length in rows]
+    fronts = [0] * len(tokens) if in_front is None else in_front.tolist()
+    rows = zip(tokens.tolist(), lengths, fronts, strict=True)
+    end = tokenizer.end_id
+    return [
+        tokenizer.decode([token for token in row[:front] if token != end] + row[front:length])
+        for row, length, front in rows
+    ]
 
 
-def join_rows(parts: Sequence[tuple[Int[Tensor, "n"], Trajectory]]) -> Trajectory:
+def join_rows(parts: Sequence[Part]) -> Trajectory:
     """One trajectory of rows that were sampled apart, each part under its row numbers.
 
     A part that took fewer steps keeps its last state until the others are done.

@@ -1,5 +1,6 @@
 """Values: which token a position proposes, from the likeliest to a free draw."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ class Values:
     """The share of the steps that draw; the last ones take the likeliest (hybrid sampling)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise UserError(
                 f"a temperature of {self.temperature} was asked for: expected 0 or more."
             )
