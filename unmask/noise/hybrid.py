@@ -20,6 +20,9 @@ from unmask.noise.process import Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
 
+_LEAST = 1e-30
+"""Below this a probability stands for 0."""
+
 
 @dataclass(frozen=True)
 class Hybrid:
@@ -124,8 +127,10 @@ class Hybrid:
     def _step_back(self, p: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """q(z_s | z_t, x) ∝ (alpha_ts [z_s = z_t] + c(z_t)) (alpha_s x + beta_s pi_s)."""
         check_times(t, s)
+        # In float64: near t = 0 the quotients below, and their gradients, leave float32.
+        given, p, t, s = p.dtype, p.double(), t.double(), s.double()
         alpha_s = self.schedule.alpha(s)
-        keep = self.schedule.alpha(t) / alpha_s.clamp(min=1e-30)
+        keep = self.schedule.alpha(t) / alpha_s.clamp(min=_LEAST)
         is_mask = xt == self.mask_id
         floors = {
             time: torch.where(is_mask, self._floor(at, mask=True), self._floor(at, mask=False))
@@ -137,7 +142,6 @@ class Hybrid:
         tokens = alpha_s[..., None] * p + self._floor(s, mask=False)[..., None]
         mask = self._floor(s, mask=True)[..., None].expand_as(tokens[..., :1])
         # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
-        joint = stay * torch.cat((tokens, mask), -1) + torch.finfo(p.dtype).tiny * is_xt
+        joint = stay * torch.cat((tokens, mask), -1) + _LEAST * is_xt
         # Never quite 0: its logarithm, and the gradient through the sum, would be no numbers.
-        least = torch.finfo(p.dtype).tiny
-        return (joint / joint.sum(-1, keepdim=True)).clamp(min=least).log()
+        return (joint / joint.sum(-1, keepdim=True)).clamp(min=_LEAST).log().to(given)
