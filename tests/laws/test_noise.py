@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -284,6 +284,7 @@ finite = st.floats(-1e4, 1e4)
     seed=st.integers(0, 2**20),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
+@example(name="hybrid", t=1e-12, back=0.0, scale=100.0, seed=37, dtype=torch.float32)
 def test_never_not_a_number(name, t, back, scale, seed, dtype):
     process = PROCESSES[name]
     generator = torch.Generator().manual_seed(seed)

@@ -114,7 +114,7 @@ def test_trajectories_come_back_from_disk(model, tmp_path):
         found.save(tmp_path / "x.safetensors")
         again = Trajectory.load(tmp_path / "x.safetensors")
         assert again.texts == found.texts and again.calls == found.calls
-        for name in ("tokens", "committed_at", "confidence", "entropy"):
+        for name in ("tokens", "lengths", "committed_at", "confidence", "entropy"):
             assert torch.equal(getattr(again, name), getattr(found, name))
         assert (again.states is None) == (not keep)
     with pytest.raises(UserError, match="is not there"):

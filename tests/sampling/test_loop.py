@@ -229,6 +229,8 @@ def test_causal_not_a_number(twin):
 def test_causal_bad_input(twin):
     with pytest.raises(UserError, match="needs a first token: give no empty prompts"):
         sample(twin, [[]])
+    with pytest.raises(UserError, match="plan 'smd' is unknown"):
+        sample(twin, [[1]], plan="smd")
     with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
         sample(twin, [[1]], guidance=0.5)
     with pytest.raises(UserError, match=r"a temperature of -1 was asked for"):

@@ -113,7 +113,7 @@ def test_everything_combines_and_rows_stay_their_own(model, plan, order, remask,
         torch.testing.assert_close(
             together.confidence[i, :length], alone.confidence[0], atol=1e-5, rtol=1e-5
         )
-    assert together.states is not None
+    assert together.states is not None and together.lengths.tolist() == lengths
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         assert (together.states[:, i, : len(row)] == torch.tensor(row)).all()
         assert (together.committed_at[i, length:] == 0).all()

@@ -52,10 +52,10 @@ def show_rows(
     for i in range(min(most, len(found.tokens))):
         line = Text()
         row = zip(
-            found.tokens[i].tolist(),
+            found.tokens[i, : int(found.lengths[i])].tolist(),
             found.committed_at[i].tolist(),
             found.confidence[i].tolist(),
-            strict=True,
+            strict=False,
         )
         for token, step, confidence in row:
             if token == end_id and step > 0:

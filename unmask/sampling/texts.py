@@ -65,6 +65,17 @@ def sample(
     constraints = Constraints(fixed or {}, forbid, require)
     values = _choose_values(model, temperature, top_k, top_p, stochastic)
     _check_steps(steps)
+    # Made for every kind of model: a mistyped name is a mistake for all of them.
+    strategy = Strategy(
+        steps,
+        get_plan(plan),
+        get_order(order),
+        values,
+        get_remasking(remask),
+        guidance,
+        block,
+        cache,
+    )
     if model.kind == "causal":
         if any(set_course(guidance, steps)):
             raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
@@ -78,16 +89,6 @@ def sample(
         forbidden = constraints.find_forbidden(model)
         return decode_causal(model, rows, length, values, streams, forbidden, keep_states, watch)
     canvas = fix_tokens(model, lay_out_prompts(model, given, length), constraints)
-    strategy = Strategy(
-        steps,
-        get_plan(plan),
-        get_order(order),
-        values,
-        get_remasking(remask),
-        guidance,
-        block,
-        cache,
-    )
     return _fill(model, canvas, strategy, constraints, seed, keep_states, watch)
 
 

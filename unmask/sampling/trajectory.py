@@ -15,7 +15,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
 FORMAT = "1"
-_TENSORS = ("tokens", "committed_at", "confidence", "entropy")
+_TENSORS = ("tokens", "lengths", "committed_at", "confidence", "entropy")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Trajectory:
 
     tokens: Int[Tensor, "B L"]
     """The last state."""
+    lengths: Int[Tensor, "B"]
+    """Of each row: what stands behind it in a batch of longer ones is no part of it."""
     committed_at: Int[Tensor, "B L"]
     """The step that wrote each token, the last one if it was rewritten; 0 where it was given."""
     confidence: Float[Tensor, "B L"]
@@ -90,7 +92,8 @@ class Record:
         keep_states: bool = True,
         watch: Watch | None = None,
     ):
-        self.tokenizer, self.real, self.in_front = model.tokenizer, real, in_front
+        self.tokenizer, self.in_front = model.tokenizer, in_front
+        self.lengths = (torch.ones_like(tokens) if real is None else real).sum(-1)
         self.watch = watch
         self.tokens = tokens
         self.committed_at = torch.zeros_like(tokens)
@@ -131,27 +134,27 @@ class Record:
         """The trajectory up to here."""
         return Trajectory(
             tokens=self.tokens,
+            lengths=self.lengths,
             committed_at=self.committed_at,
             confidence=self.confidence,
             entropy=self.entropy,
             calls=calls,
-            texts=decode_rows(self.tokens, self.real, self.in_front, self.tokenizer),
+            texts=decode_rows(self.tokens, self.lengths, self.in_front, self.tokenizer),
             states=None if self.states is None else torch.stack(self.states),
         )
 
 
 def decode_rows(
     tokens: Int[Tensor, "B L"],
-    real: Bool[Tensor, "B L"] | None,
+    lengths: Int[Tensor, "B"],
     in_front: Int[Tensor, "B"] | None,
     tokenizer: Tokenizer | None,
 ) -> list[str] | None:
     """Each row's text; end tokens among those in front do not end it."""
     if tokenizer is None:
         return None
-    lengths = [tokens.shape[1]] * len(tokens) if real is None else real.sum(-1).tolist()
     fronts = [0] * len(tokens) if in_front is None else in_front.tolist()
-    rows = zip(tokens.tolist(), lengths, fronts, strict=True)
+    rows = zip(tokens.tolist(), lengths.tolist(), fronts, strict=True)
     end = tokenizer.end_id
     return [
         tokenizer.decode([token for token in row[:front] if token != end] + row[front:length])
