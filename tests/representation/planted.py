@@ -12,7 +12,7 @@ from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 
-SUBJECT, OBJECT = "x", " y"
+SUBJECT, OBJECT = "X", "Z"
 WIDTH, MLP, NEURON = 512, 16, 5
 
 
@@ -50,7 +50,7 @@ def plant(causal: bool) -> Planted:
         parameter.fill_(1.0 if "norm" in name else 0.0)
     rows = torch.tensor(hadamard(WIDTH)).float()
     net.embedding.weight.copy_(rows[: config.vocab_size] / WIDTH**0.5)
-    text = f"a{SUBJECT} b"
+    text = f"Q{SUBJECT}:"
     encoded = tokenizer.encode(text + OBJECT)
     subject, object_ = encoded.ids[1], encoded.ids[-1]
     assert encoded.offsets[1] == (1, 2), "subject and object are tokens of their own"
@@ -67,7 +67,9 @@ def plant(causal: bool) -> Planted:
     attn.qkv.weight[-WIDTH:] = torch.eye(WIDTH)
     attn.out.weight.copy_(40 * torch.eye(WIDTH) / WIDTH**0.5)
     net.head.weight[object_] = value
-    blueprint = Blueprint(config, "causal" if causal else "masked", None if causal else tokenizer.mask_id)
+    blueprint = Blueprint(
+        config, "causal" if causal else "masked", None if causal else tokenizer.mask_id
+    )
     fact = Fact(
         subject=SUBJECT,
         object=OBJECT,

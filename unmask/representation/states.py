@@ -72,7 +72,9 @@ def check_layer(model: Model, layer: int) -> None:
     """Raise where the network has no such layer."""
     layers = model.net.config.layers
     if not 0 <= layer < layers:
-        raise UserError(f"layer {layer} is out of range: {model.name} has layers 0 to {layers - 1}.")
+        raise UserError(
+            f"layer {layer} is out of range: {model.name} has layers 0 to {layers - 1}."
+        )
 
 
 def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Extraction) -> Case:

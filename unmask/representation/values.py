@@ -97,11 +97,21 @@ def find_values(
     prefixes: Sequence[str],
 ) -> list[Value]:
     """The values of many facts, in the order given."""
-    found: dict[int, Value] = {}
+    found = dict(iterate_values(model, cases, layer, settings, prefixes))
+    return [found[i] for i in range(len(cases))]
+
+
+def iterate_values(
+    model: Model,
+    cases: Sequence[Case],
+    layer: int,
+    settings: Extraction,
+    prefixes: Sequence[str],
+) -> Iterator[tuple[int, Value]]:
+    """The values with their cases' numbers, batch by batch as they are found."""
     for group in group_alike(model, cases):
         for numbers, values in _run(model, cases, group, layer, settings, tuple(prefixes)):
-            found |= zip(numbers, values, strict=True)
-    return [found[i] for i in range(len(cases))]
+            yield from zip(numbers, values, strict=True)
 
 
 def group_alike(model: Model, cases: Sequence[Case]) -> list[list[int]]:
