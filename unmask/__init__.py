@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
+    from unmask.representation.keys import key
+    from unmask.representation.values import value
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
@@ -39,6 +41,7 @@ _HOME_OF = {
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
     "infill": "unmask.sampling.texts",
+    "key": "unmask.representation.keys",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -46,6 +49,7 @@ _HOME_OF = {
     "save": "unmask.net.loading",
     "trace": "unmask.tracing.trace",
     "trace_steps": "unmask.tracing.steps",
+    "value": "unmask.representation.values",
 }
 
 __all__ = [
@@ -63,6 +67,7 @@ __all__ = [
     "UserError",
     "__version__",
     "infill",
+    "key",
     "load",
     "preset",
     "read_facts",
@@ -70,6 +75,7 @@ __all__ = [
     "save",
     "trace",
     "trace_steps",
+    "value",
 ]
 
 

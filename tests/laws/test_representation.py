@@ -218,14 +218,14 @@ def test_cka_is_the_unbiased_estimate_term_by_term():
 
     left, right = draw(6, 4), draw(6, 3, seed=1)
 
-    def hsic(k: np.ndarray, l: np.ndarray) -> float:
+    def hsic(k: np.ndarray, g: np.ndarray) -> float:
         terms = [
-            k[i, j] * (l[i, j] + l[q, r] - 2 * l[i, q]) for i, j, q, r in permutations(range(6), 4)
+            k[i, j] * (g[i, j] + g[q, r] - 2 * g[i, q]) for i, j, q, r in permutations(range(6), 4)
         ]
         return float(np.mean(terms))
 
-    k, l = (x @ x.T for x in (left, right))
-    expected = hsic(k, l) / np.sqrt(hsic(k, k) * hsic(l, l))
+    k, g = (x @ x.T for x in (left, right))
+    expected = hsic(k, g) / np.sqrt(hsic(k, k) * hsic(g, g))
     assert find_cka(left, right).value == pytest.approx(expected)
 
 

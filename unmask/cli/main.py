@@ -17,8 +17,10 @@ from unmask.cli import (
     order,
     perplexity,
     recall,
+    represent,
     sample,
     study,
+    symmetry,
     toy,
     train,
 )
@@ -42,6 +44,8 @@ app.command("perplexity")(perplexity.perplexity)
 app.command("nll")(nll.nll)
 app.command("factorization")(factorization.factorization)
 app.command("knowns")(knowns.knowns)
+app.command("represent")(represent.represent)
+app.command("symmetry")(symmetry.symmetry)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)

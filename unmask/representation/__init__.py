@@ -1,1 +1,1 @@
-"""Keys and values: what an MLP looks up, what it answers, and whether directions mirror each other."""
+"""Keys and values: what an MLP looks up, what it answers, and how directions mirror it."""

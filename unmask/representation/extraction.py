@@ -174,3 +174,14 @@ def read_extraction(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.nd
     if not (folder / VECTORS).is_file():
         raise UserError(f"{folder / VECTORS} is not there: run `unmask represent` to its end.")
     return rows, load_file(folder / VECTORS)
+
+
+def gather_phrasings(source: Corpus | list[Fact], asked: Sequence[Asked]) -> dict[str, list[Fact]]:
+    """By group, every phrasing of the facts asked, in the directions asked."""
+    groups = list(dict.fromkeys(each.group for each in asked))
+    pools = {"own": source} if isinstance(source, list) else _find_groups(source, groups)
+    ways = {(each.fact.fact_id, each.fact.direction) for each in asked}
+    return {
+        group: [fact for fact in facts if (fact.fact_id, fact.direction) in ways]
+        for group, facts in pools.items()
+    }

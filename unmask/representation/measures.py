@@ -59,7 +59,7 @@ class Procrustes(Found):
 
 
 def choose_rank(num_facts: int) -> int:
-    """Dimensions kept by PCA: few against the facts, so that what is fitted is held to something."""
+    """Dimensions kept by PCA: few against the facts, so that what is fitted can fail."""
     return max(2, num_facts // 4)
 
 
@@ -82,7 +82,9 @@ def find_retrieval(left: Side, right: Side) -> Retrieval:
 
 def find_top(left: Side, right: Side) -> Found:
     """The share of right vectors that find their left one first."""
-    each = (find_retrieval(left, right).per_fact == 1).astype(float)
+    ranked = find_retrieval(left, right).per_fact
+    assert ranked is not None
+    each = np.equal(ranked, 1.0).astype(float)
     return Found(float(each.mean()), each)
 
 
@@ -187,7 +189,7 @@ MEANINGS = {
 
 
 def project_map(left: Side, right: Side) -> tuple[tuple[Side, Side], Float[np.ndarray, "2"]]:
-    """Both sides on the plane of their first two principal components, and the variance it shows."""
+    """Both sides on the plane of their first principal components, and the variance it shows."""
     sides = [_scale(_centre(side)) for side in (left, right)]
     fitted = PCA(2).fit(np.vstack(sides))
     one, other = (fitted.transform(side) for side in sides)

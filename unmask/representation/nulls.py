@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -83,9 +82,12 @@ def _settle(
     measure: Callable[[Side, Side], Found], num_facts: int
 ) -> Callable[[Side, Side], Found]:
     """The measure with the rank of all facts, also where one of them is left out."""
-    if measure not in (find_angles, find_overlap):
-        return measure
-    return partial(measure, rank=choose_rank(num_facts))
+    rank = choose_rank(num_facts)
+    if measure is find_angles:
+        return lambda left, right: find_angles(left, right, rank)
+    if measure is find_overlap:
+        return lambda left, right: find_overlap(left, right, rank)
+    return measure
 
 
 def _conclude(

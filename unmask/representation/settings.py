@@ -1,4 +1,4 @@
-"""How keys and values are extracted: the objective by name, the search, the states that are asked."""
+"""How keys and values are extracted: the objective by name, the search, the states asked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Extraction:
     """Mask patterns of a masked model: the share of the object's tokens that is shown in each."""
     guidance: float = 0.0
     length: int | None = None
-    """Canvas of a masked model in tokens; 52 by default, or its context where that is short."""
+    """Canvas of a masked model in tokens; 52 by default, or what a fact needs."""
     key_text: Literal["prompt", "subject"] = "prompt"
     """What follows a prefix where keys are read: the whole prompt, or the subject alone."""
     seed: int = 0

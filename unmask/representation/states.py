@@ -104,11 +104,12 @@ def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Ex
 
 
 def _choose_length(model: Model, fact: Fact, longest: int, settings: Extraction) -> int | None:
-    """The canvas of a masked model: the same for every fact, but for those that need more."""
+    """The canvas of a masked model: the study's for every fact, but for those that need more."""
     context = model.net.config.context
     length = settings.length
     if length is None:
-        length = min(STUDY_LENGTH if longest <= STUDY_LENGTH else context, context)
+        # In few sizes, since rows of one size share a batch.
+        length = min(max(STUDY_LENGTH, -(-longest // 4) * 4), context)
     if longest > length or length > context:
         raise UserError(
             f"the prompt {fact.prompt!r} with its prefixes and its object has {longest} tokens, "

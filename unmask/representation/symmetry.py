@@ -246,7 +246,7 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
                 np.array([line.found.per_fact[line.facts.index(fact)] for fact in shared])[None]
                 for line in (one, other)
             ]
-            clusters = [Clusters(side, np.ones_like(side)) for side in sides]
+            ours, theirs = (Clusters(side, np.ones_like(side)) for side in sides)
             differences.append(
                 Difference(
                     one=one.model,
@@ -258,7 +258,7 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
                     comparison=comparison,
                     measure=measure,
                     facts=len(shared),
-                    value=estimate_difference(*clusters, seed=seed),
+                    value=estimate_difference(ours, theirs, seed=seed),
                 )
             )
     return differences
