@@ -12,8 +12,6 @@ from unmask.net.model import Model
 from unmask.representation.keys import find_keys, key
 from unmask.representation.measures import (
     MEASURES,
-    find_angles,
-    find_cka,
     find_cosine,
     find_procrustes,
     find_retrieval,
@@ -25,6 +23,7 @@ from unmask.representation.states import Case, Row, lay_out_case
 from unmask.representation.values import Value, find_values, search, value
 
 LAYER = 1
+find_cka, find_angles = MEASURES["cka"], MEASURES["angles"]
 SHORT = {"length": 32}
 GUIDED = {"guidance": 0.8, "revealed": (0.0, 0.5)}
 

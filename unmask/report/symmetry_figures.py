@@ -9,12 +9,12 @@ import numpy as np
 from unmask.report.style import CAUSAL, CONTROL, DIFFUSION, PALETTE, new_figure, save_figure
 from unmask.report.symmetry_table import LABELS
 from unmask.representation.measures import find_singular_values, project_map
-from unmask.representation.symmetry import COMPARISONS, Line, Vectors
+from unmask.representation.symmetry import ASKED, COMPARISONS, Line, Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = tuple(each for each in COMPARISONS if each.name.endswith("key and value"))
+SHOWN = tuple(each for each in COMPARISONS if each.name.endswith(ASKED))
 """The comparisons that the study asks about."""
 _KEY, _VALUE = PALETTE[0], PALETTE[4]
 

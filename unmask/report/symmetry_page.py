@@ -21,7 +21,7 @@ from unmask.report.symmetry_table import (
     group_lines,
     summarise_extraction,
 )
-from unmask.representation.symmetry import OVERLAP, Difference, Line
+from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ _MEANING = (
     "a control: v0 is what the MLP answers there before any search. *key and delta* takes what "
     "the search added alone. All vectors are centred over the facts. *shuffled*: the measure "
     "when pairs are drawn at random, for *shared directions* when directions are; p is its "
-    "share at least as large, *Holm* corrects it for all measures of a model. Brackets hold 95 "
-    "% of a bootstrap by fact. What is fitted (Procrustes, probes) is judged on facts or "
-    "phrasings held out. A likeness says that the pairs can be told, not that the network uses "
-    "it."
+    "share at least as large, *Holm* corrects it for the measures of one comparison at one "
+    "layer in one group of facts, not for the number of comparisons. Brackets hold 95 % of a "
+    "bootstrap by fact. What is fitted (Procrustes, probes) is judged on facts or phrasings "
+    "held out. A likeness says that the pairs can be told, not that the network uses it."
 )
 
 
@@ -95,11 +95,11 @@ def conclude(lines: Sequence[Line], differences: Sequence[Difference]) -> str:
             sentences.append(_conclude_one(comparison, mine, members))
         told.append(f"- **{where}.** " + " ".join(sentences))
     clear = [each for each in differences if not each.value.low <= 0 <= each.value.high]
-    asked = [each for each in clear if each.comparison.endswith("key and value")]
+    asked = [each for each in clear if each.comparison.endswith(ASKED)]
     if differences:
         told.append(
             f"- **Between models** {len(asked)} of "
-            f"{sum(each.comparison.endswith('key and value') for each in differences)} differences "
+            f"{sum(each.comparison.endswith(ASKED) for each in differences)} differences "
             "of *key and value* have intervals that leave out 0 (not corrected for their number)"
             + (": " + "; ".join(_tell_difference(each) for each in asked) if asked else "")
             + "."
@@ -117,7 +117,7 @@ def _conclude_one(comparison: str, mine: Sequence[Line], members: Sequence[Line]
         )
     listed = ", ".join(LABELS[line.measure] for line in passed)
     sentence = f"{name}: {len(passed)} of {len(mine)} measures tell true pairs apart ({listed})"
-    control = comparison.replace("key and value", "key and v0")
+    control = comparison.replace(ASKED, "key and v0")
     if control != comparison:
         also = {ln.measure for ln in members if ln.comparison == control and ln.p_holm <= ALPHA}
         shared = [line for line in passed if line.measure in also]

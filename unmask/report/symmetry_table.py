@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unmask.representation.measures import MEANINGS
-from unmask.representation.symmetry import OVERLAP, Difference, Line
+from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
 
 LABELS = MEANINGS | {OVERLAP: "shared directions, mean cosine"}
 ALPHA = 0.05
@@ -53,7 +53,12 @@ def summarise_extraction(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def show_symmetry(
     console: Console, lines: Sequence[Line], differences: Sequence[Difference]
 ) -> None:
-    """Every measure, with its null beside it; what passes the corrected test is marked."""
+    """What the study asks about, with its null beside it; what passes the corrected test is bold.
+
+    The other comparisons are in the table on disk and on the page.
+    """
+    lines = [line for line in lines if line.comparison.endswith(ASKED)]
+    differences = [each for each in differences if each.comparison.endswith(ASKED)]
     for key, members in group_lines(lines).items():
         model, kind, group, layer = key
         table = Table(

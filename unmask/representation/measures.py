@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import orthogonal_procrustes, subspace_angles
+from scipy.linalg import orthogonal_procrustes
 from sklearn.decomposition import PCA
 
 Side = Float[np.ndarray, "N D"]
@@ -63,119 +63,152 @@ def choose_rank(num_facts: int) -> int:
     return max(2, num_facts // 4)
 
 
-def find_cosine(left: Side, right: Side) -> Cosine:
+@dataclass(frozen=True)
+class Measure:
+    """A measure in two steps, so that shuffling the pairs repeats the second alone.
+
+    `prepare` treats every pairing of the same vectors alike: shuffling its right side is the same
+    as preparing shuffled vectors. It is told the number of dimensions that PCA keeps.
+    """
+
+    prepare: Callable[[Side, Side, int], tuple[np.ndarray, np.ndarray]]
+    compare: Callable[[np.ndarray, np.ndarray], Found]
+    one_space: bool = False
+    """Whether both sides must lie in one space."""
+
+    def __call__(self, left: Side, right: Side, rank: int | None = None) -> Found:
+        rank = choose_rank(len(left)) if rank is None else rank
+        return self.compare(*self.prepare(left, right, rank))
+
+
+def _prepare_directions(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+    return _normalise(_centre(left)), _normalise(_centre(right))
+
+
+def compare_cosine(left: Side, right: Side) -> Cosine:
     """The mean cosine of matched pairs minus that of unmatched ones."""
-    cosines = _compare(left, right)
-    own, count = np.diag(cosines), len(cosines)
-    others = (cosines.sum(1) - own) / (count - 1)
+    cosines = left @ right.T
+    own = np.diag(cosines)
+    others = (cosines.sum(1) - own) / (len(own) - 1)
     each = own - others
     return Cosine(float(each.mean()), each, float(own.mean()), float(others.mean()))
 
 
-def find_retrieval(left: Side, right: Side) -> Retrieval:
+def compare_ranks(left: Side, right: Side) -> Retrieval:
     """The mean reciprocal rank at which a right vector finds its left one among all concepts."""
-    cosines = _compare(right, left)
+    cosines = right @ left.T
     ranks = 1 + (cosines > np.diag(cosines)[:, None]).sum(1)
     each = 1 / ranks
     return Retrieval(float(each.mean()), each, float((ranks == 1).mean()))
 
 
-def find_top(left: Side, right: Side) -> Found:
+def compare_hits(left: Side, right: Side) -> Found:
     """The share of right vectors that find their left one first."""
-    ranked = find_retrieval(left, right).per_fact
-    assert ranked is not None
-    each = np.equal(ranked, 1.0).astype(float)
+    cosines = right @ left.T
+    each = (cosines.max(1) <= np.diag(cosines)).astype(float)
     return Found(float(each.mean()), each)
 
 
-def find_map(left: Side, right: Side) -> Found:
-    """How much nearer pairs lie than strangers on the map of both, as a share of the distance.
-
-    The map is the plane of the first two principal components of both sides together.
-    """
-    one, other = project_map(left, right)[0]
-    apart = np.linalg.norm(one[:, None] - other, axis=-1)
-    own, count = np.diag(apart), len(apart)
-    others = (apart.sum() - own.sum()) / (count * (count - 1))
-    each = 1 - own / max(others, _TINY)
-    return Found(float(each.mean()))
+def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+    return project_map(left, right)[0]
 
 
-def find_spectrum(left: Side, right: Side) -> Spectrum:
-    """The sum of the singular values of the sides' product, 1 where one is the other turned.
+def compare_map(left: Side, right: Side) -> Found:
+    """How much nearer pairs lie than strangers on the map of both, as a share of the distance."""
+    apart = np.linalg.norm(left[:, None] - right, axis=-1)
+    own, count = np.trace(apart), len(apart)
+    others = (apart.sum() - own) / (count * (count - 1))
+    return Found(float(1 - own / count / max(others, _TINY)))
 
-    Both sides are scaled to unit size first. `singular` is the spectrum itself.
-    """
-    one, other = (_scale(_centre(side)) for side in (left, right))
-    singular = np.linalg.svd(one.T @ other, compute_uv=False)[: len(left)]
+
+def _prepare_unit(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+    return _scale(_centre(left)), _scale(_centre(right))
+
+
+def compare_spectrum(left: Side, right: Side) -> Spectrum:
+    """The sum of the singular values of the sides' product, 1 where one is the other turned."""
+    singular = np.linalg.svd(left.T @ right, compute_uv=False)[: len(left)]
     return Spectrum(float(singular.sum()), None, singular)
 
 
-def find_angles(left: Side, right: Side, rank: int | None = None) -> Angles:
-    """The mean cosine of the principal angles between what varies over the concepts on each side.
+def _prepare_scores(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
+    """What varies over the concepts: the first principal components' scores, orthonormal."""
+    one, other = (np.linalg.svd(_centre(side), full_matrices=False)[0] for side in (left, right))
+    return one[:, :rank], other[:, :rank]
 
-    The subspaces are those of the first principal components' scores, in the space of concepts,
-    so that the pairing counts.
-    """
-    rank = choose_rank(len(left)) if rank is None else rank
-    scores = [
-        np.linalg.svd(_centre(side), full_matrices=False)[0][:, :rank] for side in (left, right)
-    ]
-    cosines = np.cos(subspace_angles(*scores))[::-1]
+
+def _prepare_ways(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
+    """The directions of the network's space that each side uses most, as columns."""
+    one, other = (np.linalg.svd(_centre(side), full_matrices=False)[2] for side in (left, right))
+    return one[:rank].T, other[:rank].T
+
+
+def compare_angles(left: Side, right: Side) -> Angles:
+    """The mean cosine of the principal angles between the spaces of orthonormal columns."""
+    cosines = np.linalg.svd(left.T @ right, compute_uv=False)
     return Angles(float(cosines.mean()), None, cosines)
 
 
-def find_overlap(left: Side, right: Side, rank: int | None = None) -> Angles:
-    """The same between the directions of the network's space that each side uses.
-
-    It does not know which vector belongs to which: its null is a random subspace, not a shuffling.
-    """
-    rank = choose_rank(len(left)) if rank is None else rank
-    ways = [np.linalg.svd(_centre(side), full_matrices=False)[2][:rank].T for side in (left, right)]
-    cosines = np.cos(subspace_angles(*ways))[::-1]
-    return Angles(float(cosines.mean()), None, cosines)
+def _prepare_folds(left: Side, right: Side, _rank: int) -> tuple[np.ndarray, Side]:
+    """The left side as each fold's PCA sees it; the right side's depends on the pairing."""
+    size = len(left) - -(-len(left) // FOLDS)
+    rank = min(choose_rank(size), left.shape[1], right.shape[1])
+    folds = [_fit_pca(left[~out], rank)(left) for out in _split(len(left))]
+    return np.stack(folds, 1), right
 
 
-def find_procrustes(left: Side, right: Side, folds: int = FOLDS) -> Procrustes:
-    """The mean cosine of held-out right vectors with their left ones, turned and scaled.
+def compare_folds(left: np.ndarray, right: Side) -> Procrustes:
+    """The mean cosine of held-out left vectors, turned, with their right ones.
 
     For every part of the facts, PCA and the rotation are fitted to the others.
     """
-    count = len(left)
-    each, train = np.zeros(count), []
-    for fold in range(folds):
-        out = np.arange(count) % folds == fold
-        rank = min(choose_rank(int((~out).sum())), *left.shape, *right.shape)
-        one, other = (_fit_pca(side[~out], rank)(side) for side in (left, right))
-        turn, _ = orthogonal_procrustes(one[~out], other[~out])
-        cosines = _pair_cosines(one @ turn, other)
+    each, train = np.zeros(len(right)), []
+    for fold, out in enumerate(_split(len(right))):
+        one = left[:, fold]
+        other = _fit_pca(right[~out], one.shape[1])(right)
+        turn, _ = orthogonal_procrustes(one[~out], other[~out], check_finite=False)
+        cosines = (_normalise(one @ turn) * _normalise(other)).sum(1)
         each[out] = cosines[out]
         train.append(cosines[~out].mean())
     return Procrustes(float(each.mean()), each, float(np.mean(train)))
 
 
-def find_cka(left: Side, right: Side) -> Found:
+def _split(count: int) -> list[np.ndarray]:
+    return [np.arange(count) % FOLDS == fold for fold in range(FOLDS)]
+
+
+def _prepare_grams(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+    return _centre(left), _centre(right)
+
+
+def compare_grams(left: Side, right: Side) -> Found:
     """Debiased linear CKA: 0 on average for strangers, 1 for sides that are each other turned.
 
     Song et al. 2012's unbiased HSIC in Kornblith et al. 2019's ratio; not a number where a side
     has no variance left.
     """
-    one, other = (_zero_diagonal(side @ side.T) for side in (_centre(left), _centre(right)))
+    one, other = (_zero_diagonal(side @ side.T) for side in (left, right))
     size = _find_hsic(one, one) * _find_hsic(other, other)
     return Found(_find_hsic(one, other) / size**0.5 if size > 0 else float("nan"))
 
 
-MEASURES: dict[str, Callable[[Side, Side], Found]] = {
+find_cosine = Measure(_prepare_directions, compare_cosine, one_space=True)
+find_retrieval = Measure(_prepare_directions, compare_ranks, one_space=True)
+find_procrustes = Measure(_prepare_folds, compare_folds)
+find_overlap = Measure(_prepare_ways, compare_angles, one_space=True)
+"""Between the directions each side uses. It does not know which vector belongs to which: its null
+is a random space, not a shuffling."""
+
+MEASURES: dict[str, Measure] = {
     "cosine": find_cosine,
     "retrieval": find_retrieval,
-    "top-1": find_top,
-    "map": find_map,
-    "spectrum": find_spectrum,
-    "angles": find_angles,
+    "top-1": Measure(_prepare_directions, compare_hits, one_space=True),
+    "map": Measure(_prepare_map, compare_map, one_space=True),
+    "spectrum": Measure(_prepare_unit, compare_spectrum),
+    "angles": Measure(_prepare_scores, compare_angles),
     "procrustes": find_procrustes,
-    "cka": find_cka,
+    "cka": Measure(_prepare_grams, compare_grams),
 }
-IN_ONE_SPACE = ("cosine", "retrieval", "top-1", "map")
 MEANINGS = {
     "cosine": "cosine, matched minus unmatched",
     "retrieval": "retrieval, mean reciprocal rank",
@@ -212,15 +245,6 @@ def _scale(side: Side) -> Side:
 
 def _normalise(side: Side) -> Side:
     return side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), _TINY)
-
-
-def _compare(left: Side, right: Side) -> Float[np.ndarray, "N N"]:
-    """Cosines of every left vector with every right one."""
-    return _normalise(_centre(left)) @ _normalise(_centre(right)).T
-
-
-def _pair_cosines(left: Side, right: Side) -> Float[np.ndarray, "N"]:
-    return (_normalise(left) * _normalise(right)).sum(1)
 
 
 def _fit_pca(side: Side, rank: int) -> Callable[[Side], Side]:

@@ -1,6 +1,5 @@
 """What a measure would be by chance, and how sure it is: permutations of pairs, draws of facts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +7,7 @@ from jaxtyping import Float
 
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.intervals import Clusters, Interval, estimate_mean
-from unmask.representation.measures import Found, Side, choose_rank, find_angles, find_overlap
+from unmask.representation.measures import Measure, Side, choose_rank, find_overlap
 
 PERMUTATIONS = 999
 
@@ -38,66 +37,35 @@ class Assessed:
 
 
 def assess(
-    measure: Callable[[Side, Side], Found],
-    left: Side,
-    right: Side,
-    permutations: int = PERMUTATIONS,
-    seed: int = 0,
-    shared_space: bool | None = None,
+    measure: Measure, left: Side, right: Side, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Assessed:
     """The measure of the true pairs against that of shuffled ones.
 
     The sides are turned first, which no measure notices, so that a few numbers a fact remain.
-    `shared_space` says that they must be turned together; by default wherever they are as wide.
     """
-    together = left.shape[1] == right.shape[1] if shared_space is None else shared_space
-    left, right = _compress(left, right, together)
-    measure = _settle(measure, len(left))
-    found = measure(left, right)
+    left, right = _compress(left, right, measure.one_space)
+    one, other = measure.prepare(left, right, choose_rank(len(left)))
     generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
-    null = np.array(
-        [measure(left, right[generator.permutation(len(right))]).value for _ in range(permutations)]
-    )
-    return _conclude(measure, left, right, found, null, seed)
+    orders = (generator.permutation(len(right)) for _ in range(permutations))
+    null = np.array([measure.compare(one, other[order]).value for order in orders])
+    return _conclude(measure, left, right, null, seed)
 
 
 def assess_overlap(
     left: Side, right: Side, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Assessed:
     """The overlap of the sides' directions against that with random directions of the space."""
-    width, rank = left.shape[1], choose_rank(len(left))
+    width, rank = left.shape[1], min(choose_rank(len(left)), left.shape[1])
     assert right.shape[1] == width
     generator = np.random.default_rng(derive_seed(seed, "directions", width))
-    ways = np.linalg.svd(left - left.mean(0), full_matrices=False)[2][:rank]
-    null = []
-    for _ in range(permutations):
-        drawn = np.linalg.qr(generator.normal(size=(width, rank)))[0]
-        null.append(np.linalg.svd(ways @ drawn, compute_uv=False).mean())
-    left, right = _compress(left, right, True)
-    measure = _settle(find_overlap, len(left))
-    return _conclude(measure, left, right, measure(left, right), np.array(null), seed)
+    ways, _ = find_overlap.prepare(left, right, rank)
+    drawn = (np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations))
+    null = np.array([find_overlap.compare(ways, other).value for other in drawn])
+    return _conclude(find_overlap, *_compress(left, right, True), null, seed)
 
 
-def _settle(
-    measure: Callable[[Side, Side], Found], num_facts: int
-) -> Callable[[Side, Side], Found]:
-    """The measure with the rank of all facts, also where one of them is left out."""
-    rank = choose_rank(num_facts)
-    if measure is find_angles:
-        return lambda left, right: find_angles(left, right, rank)
-    if measure is find_overlap:
-        return lambda left, right: find_overlap(left, right, rank)
-    return measure
-
-
-def _conclude(
-    measure: Callable[[Side, Side], Found],
-    left: Side,
-    right: Side,
-    found: Found,
-    null: np.ndarray,
-    seed: int,
-) -> Assessed:
+def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray, seed: int) -> Assessed:
+    found = measure(left, right)
     per_fact = found.per_fact
     is_share = per_fact is not None and bool(np.isin(per_fact, (0.0, 1.0)).all())
     if per_fact is None:
@@ -110,17 +78,15 @@ def _conclude(
     return Assessed(value, p, null, per_fact)
 
 
-def _jackknife(
-    measure: Callable[[Side, Side], Found], left: Side, right: Side, value: float
-) -> Float[np.ndarray, "N"]:
+def _jackknife(measure: Measure, left: Side, right: Side, value: float) -> Float[np.ndarray, "N"]:
     """Each fact's share in a value that is no mean, from leaving it out; their mean is the value.
 
     Drawing facts with replacement would compare copies of a fact with each other, which these
     measures take for likeness; drawing these shares does not.
     """
-    count = len(left)
+    count, rank = len(left), choose_rank(len(left))
     without = np.array(
-        [measure(np.delete(left, i, 0), np.delete(right, i, 0)).value for i in range(count)]
+        [measure(np.delete(left, i, 0), np.delete(right, i, 0), rank).value for i in range(count)]
     )
     return value + (count - 1) * (without.mean() - without)
 

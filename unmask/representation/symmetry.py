@@ -7,25 +7,27 @@ measure, and counted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from unmask.base.errors import UserError
+from unmask.base.progress import track
 from unmask.evaluation.intervals import Clusters, Interval, estimate_difference
 from unmask.representation.measures import (
-    IN_ONE_SPACE,
     MEASURES,
     NEEDED_FACTS,
-    find_cosine,
-    find_procrustes,
+    Cosine,
+    Procrustes,
 )
 from unmask.representation.nulls import PERMUTATIONS, Assessed, assess, assess_overlap
 from unmask.tracing.bootstrap import adjust
 
 SCHEMA = "symmetry/1"
+ASKED = "key and value"
+"""How the names of the comparisons end that the study asks about."""
 OVERLAP = "overlap"
 """The measure of shared directions, whose null is random directions."""
 
@@ -44,7 +46,7 @@ class Comparison:
 def _compare_concept(concept: str, given: str, asked: str) -> list[Comparison]:
     key, mapped = ("k_star", given), ("k_mapped", given)
     return [
-        Comparison(f"{concept}: key and value", mapped, ("v_star", asked), key),
+        Comparison(f"{concept}: {ASKED}", mapped, ("v_star", asked), key),
         Comparison(f"{concept}: key and v0", mapped, ("v0", asked), key, is_control=True),
         Comparison(f"{concept}: key and delta", mapped, ("delta", asked), key),
     ]
@@ -175,32 +177,33 @@ def measure_symmetry(
 ) -> list[Line]:
     """Every measure of every comparison, group and layer of one model.
 
-    `p_holm` is corrected for all of them together.
+    `p_holm` is corrected for the measures of one comparison, in one group at one layer.
     """
     places = dict.fromkeys((row["group"], row["layer"]) for row in rows)
     lines = []
-    for group, layer in places:
-        vectors = pair_vectors(rows, tensors, group, layer)
-        for comparison in COMPARISONS:
-            for measure, found, more in _measure(vectors, comparison, permutations, seed):
-                lines.append(
-                    Line(
-                        model=model,
-                        kind=kind,
-                        group=group,
-                        layer=layer,
-                        comparison=comparison.name,
-                        is_control=comparison.is_control,
-                        measure=measure,
-                        facts=vectors.facts,
-                        diverged=vectors.diverged,
-                        found=found,
-                        p_holm=1.0,
-                        **more,
-                    )
+    paired = [(at, pair_vectors(rows, tensors, *at)) for at in places]
+    jobs = [(*each, comparison) for each in paired for comparison in COMPARISONS]
+    for (group, layer), vectors, comparison in track(jobs, model, len(jobs)):
+        measured = list(_measure(vectors, comparison, permutations, seed))
+        corrected = adjust([found.p for _, found, _ in measured])
+        for (measure, found, more), p_holm in zip(measured, corrected, strict=True):
+            lines.append(
+                Line(
+                    model=model,
+                    kind=kind,
+                    group=group,
+                    layer=layer,
+                    comparison=comparison.name,
+                    is_control=comparison.is_control,
+                    measure=measure,
+                    facts=vectors.facts,
+                    diverged=vectors.diverged,
+                    found=found,
+                    p_holm=p_holm,
+                    **more,
                 )
-    corrected = adjust([line.found.p for line in lines])
-    return [replace(line, p_holm=p) for line, p in zip(lines, corrected, strict=True)]
+            )
+    return lines
 
 
 def _measure(
@@ -209,15 +212,13 @@ def _measure(
     left, right = vectors.sides[comparison.left], vectors.sides[comparison.right]
     plain = vectors.sides[comparison.plain_left or comparison.left]
     for name, measure in MEASURES.items():
-        shared = name in IN_ONE_SPACE
-        one = left if shared else plain
-        found = assess(measure, one, right, permutations, seed, shared)
+        one = left if measure.one_space else plain
+        found, plainly = assess(measure, one, right, permutations, seed), measure(one, right)
         more: dict[str, float] = {}
-        if name == "cosine":
-            cosine = find_cosine(one, right)
-            more = {"matched": cosine.matched, "unmatched": cosine.unmatched}
-        if name == "procrustes":
-            more = {"train": find_procrustes(one, right).train}
+        if isinstance(plainly, Cosine):
+            more = {"matched": plainly.matched, "unmatched": plainly.unmatched}
+        if isinstance(plainly, Procrustes):
+            more = {"train": plainly.train}
         yield name, found, more
     yield OVERLAP, assess_overlap(left, right, permutations, seed), {}
 
