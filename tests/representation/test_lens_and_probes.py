@@ -22,10 +22,9 @@ def test_the_lens_ends_at_what_the_model_says(name, kind):
     settings = Extraction(revealed=(0.0, 0.5)[:moments], length=32)
     for i, fact in enumerate(facts):
         for step, row in enumerate(lay_out_case(model, fact, ("",), settings).rows, start=1):
-            mine = [
-                r for r in rows if (r["fact"], r["direction"]) == (fact.fact_id, fact.direction)
-            ]
-            last = next(r for r in mine if (r["step"], r["layer"]) == (step, 3))
+            wanted = (fact.fact_id, fact.direction, step, 3)
+            names = ("fact", "direction", "step", "layer")
+            last = next(r for r in rows if tuple(r[name] for name in names) == wanted)
             logits = model.net(torch.tensor([row.tokens]))[0, row.reads].double()
             if model.mask_id is not None:
                 logits[:, model.mask_id] = -torch.inf
@@ -60,7 +59,7 @@ def test_probes_find_planted_concepts_and_nothing_else():
 
 
 def test_probes_are_judged_on_phrasings_held_out():
-    """Random networks keep the subject's token, so that probes find it; names are no descriptions."""
+    """Random networks keep the subject's token, and probes find it; names are no descriptions."""
     model = make_model()
     facts = [make_fact(i, way, p) for i in range(5) for way in ("p2d", "d2p") for p in range(3)]
     rows = list(probe(model, "own", facts, length=32))

@@ -43,7 +43,7 @@ def test_public_names_give_small_results(model):
     value = unmask.value(model, fact, LAYER, objective="rome", prefixes=2, **quick)
     assert value.prefixes == found.prefixes, "the same seed gives the same prefixes"
     assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"
-    assert value.p_after > value.p_before and not value.diverged
+    assert value.losses[-1] < value.losses[0] and not value.diverged
     assert value.relative_distance <= 4 + 1e-5
 
 
@@ -205,7 +205,7 @@ def test_mistakes_are_sentences(model, twin):
 
 
 def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
-    """A causal model reads an object's first token at the last of the prompt, here the subject's."""
+    """A causal model reads an object at the last token of the prompt, here the subject's."""
     name, thing = "Ada Quill", "boats"
     fact = Fact(
         subject=name,
