@@ -39,7 +39,7 @@ def test_public_names_give_small_results(model):
     found = unmask.key(model, fact, LAYER, prefixes=2, length=32)
     assert found.k_star.shape == (160,) and found.mapped.shape == (64,)
     assert len(found.prefixes) == 2 and found.prefixes[0] == ""
-    quick = {"steps": 4, "length": 32, "lr": 0.05}
+    quick = {"steps": 4, "length": 32, "lr": 0.05, "norm": 0.0}
     value = unmask.value(model, fact, LAYER, objective="rome", prefixes=2, **quick)
     assert value.prefixes == found.prefixes, "the same seed gives the same prefixes"
     assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"

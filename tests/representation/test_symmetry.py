@@ -48,7 +48,7 @@ def test_a_concept_s_key_meets_its_own_value():
         assert found[f"{concept}: key and v0", "retrieval"].found.p > 0.01
     text = conclude(lines, [])
     assert "Name: key and value: " in text and "measures tell true pairs apart" in text
-    assert "Key and key: none of 8 measures" in text
+    assert "No measure tells true pairs" in text and "key and key" in text
 
 
 def test_nothing_shared_is_nothing_found():
@@ -57,7 +57,7 @@ def test_nothing_shared_is_nothing_found():
     lines = measure_symmetry("made", "masked", rows, tensors, permutations=199)
     asked = [line for line in lines if line.comparison.endswith("key and value")]
     assert all(line.p_holm > 0.05 for line in asked)
-    assert conclude(lines, []).count("none of 8 measures") >= 4
+    assert "; description: key and value" in conclude(lines, [])
 
 
 def test_diverged_facts_are_left_out_and_counted():

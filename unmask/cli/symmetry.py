@@ -92,7 +92,7 @@ def _describe(told: dict[str, Any]) -> str:
     """How a run was made, in words."""
     patterns = ", ".join(f"{share:g}" for share in told["revealed"])
     return (
-        f"`{told['model']}` ({told['kind']}), data `{told['data']}`, objective {told['objective']} "
+        f"{told['model']} ({told['kind']}), data {told['data']}, objective {told['objective']} "
         f"(KL {told['kl']:g} read at {told['kl_read']}, norm {told['norm']:g}), {told['prefixes']} "
         f"prefixes, {told['steps']} evaluations, lr {told['lr']:g}, clamp {told['clamp']}, stop "
         f"{told['stop']}, share of the object shown {patterns}, guidance {told['guidance']:g}, "

@@ -13,6 +13,7 @@ from unmask.representation.symmetry import ASKED, COMPARISONS, Line, Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN = tuple(each for each in COMPARISONS if each.name.endswith(ASKED))
 """The comparisons that the study asks about."""
@@ -79,10 +80,9 @@ def draw_retrieval(lines: Sequence[Line], path: Path) -> None:
                 _draw_layers(panel, model, sorted(found, key=lambda line: line.layer), colour)
             panel.set_title(f"facts trained {group}\n{comparison}", fontsize=8)
             panel.set_xlabel("layer")
-            panel.xaxis.get_major_locator().set_params(integer=True)
+            _count_layers(panel)
         axes[0, 0].set_ylabel("mean reciprocal rank")
-        handles = {line.get_label(): line for line in axes[0, 0].get_lines()}
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=4)
+        _add_legend(figure, axes[0, 0])
         save_figure(figure, path)
 
 
@@ -149,6 +149,7 @@ def draw_lens(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> No
                 )
             panel.set_title(f"{model}, {way}", fontsize=8)
             panel.set_xlabel("layer")
+            _count_layers(panel)
         axes[0, 0].set_ylabel("log p of hidden object tokens, nats")
         axes[0, 0].legend()
         save_figure(figure, path)
@@ -172,10 +173,9 @@ def draw_probes(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
             panel.axhline(1 / mine[0]["facts"], color=CONTROL, ls=":", lw=1)
             panel.set_title(f"{model}\nfacts trained {group}", fontsize=8)
             panel.set_xlabel("layer")
+            _count_layers(panel)
         axes[0, 0].set_ylabel("accuracy, held-out phrasings")
-        handles = {line.get_label(): line for line in axes[0, 0].get_lines()}
-        named = {label: line for label, line in handles.items() if not str(label).startswith("_")}
-        figure.legend(named.values(), named, loc="outside lower center", ncols=4)
+        _add_legend(figure, axes[0, 0])
         save_figure(figure, path)
 
 
@@ -196,6 +196,17 @@ def _choose_layer(lines: Sequence[Line]) -> list[Line]:
         layers.setdefault(line.model, []).append(line.layer)
     middle = {model: sorted(set(found))[len(set(found)) // 2] for model, found in layers.items()}
     return [line for line in lines if line.layer == middle[line.model]]
+
+
+def _add_legend(figure: "Figure", panel: "Axes") -> None:
+    """Below all panels, the first one's lines that have a name."""
+    lines = {str(line.get_label()): line for line in panel.get_lines()}
+    named = {label: line for label, line in lines.items() if not label.startswith("_")}
+    figure.legend(named.values(), named, loc="outside lower center", ncols=4)
+
+
+def _count_layers(panel: "Axes") -> None:
+    panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _list_groups(rows: Sequence[Mapping[str, Any]]) -> list[str]:

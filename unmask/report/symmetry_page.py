@@ -89,10 +89,18 @@ def conclude(lines: Sequence[Line], differences: Sequence[Difference]) -> str:
     told = []
     for (model, kind, group, layer), members in group_lines(lines).items():
         where = describe_place(model, kind, group, layer, members[0])
-        sentences = []
+        sentences, silent = [], []
         for comparison in dict.fromkeys(line.comparison for line in members if not line.is_control):
             mine = [ln for ln in members if ln.comparison == comparison and ln.measure != OVERLAP]
-            sentences.append(_conclude_one(comparison, mine, members))
+            if any(line.p_holm <= ALPHA for line in mine):
+                sentences.append(_conclude_one(comparison, mine, members))
+            else:
+                silent.append(comparison)
+        if silent:
+            sentences.append(
+                f"No measure tells true pairs from shuffled ones after correction in {len(silent)} "
+                f"of {len(silent) + len(sentences)} comparisons ({'; '.join(silent)})."
+            )
         told.append(f"- **{where}.** " + " ".join(sentences))
     clear = [each for each in differences if not each.value.low <= 0 <= each.value.high]
     asked = [each for each in clear if each.comparison.endswith(ASKED)]
@@ -110,11 +118,6 @@ def conclude(lines: Sequence[Line], differences: Sequence[Difference]) -> str:
 def _conclude_one(comparison: str, mine: Sequence[Line], members: Sequence[Line]) -> str:
     passed = [line for line in mine if line.p_holm <= ALPHA]
     name = comparison[0].upper() + comparison[1:]
-    if not passed:
-        return (
-            f"{name}: none of {len(mine)} measures tells true pairs from shuffled ones after "
-            "correction."
-        )
     listed = ", ".join(LABELS[line.measure] for line in passed)
     sentence = f"{name}: {len(passed)} of {len(mine)} measures tell true pairs apart ({listed})"
     control = comparison.replace(ASKED, "key and v0")

@@ -224,8 +224,9 @@ def _collect(
     reason: Tensor,
     prefixes: tuple[str, ...],
 ) -> list[Value]:
-    p_before = first.logp.detach().exp().tolist()
-    p_after, nll, kl = ends[0].exp().tolist(), ends[1].tolist(), ends[2].tolist()
+    # In float64: the product over the tokens of a long object is small.
+    p_before = first.logp.detach().double().exp().tolist()
+    p_after, nll, kl = ends[0].double().exp().tolist(), ends[1].tolist(), ends[2].tolist()
     curves, reasons = curve.tolist(), reason.tolist()
     v0, delta = problem.v0.cpu(), delta.cpu()
     # An evaluation that a stopped fact did not take part in is not part of its curve; one whose
