@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
+    from unmask.representation.keys import key
+    from unmask.representation.values import value
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
     from unmask.tracing.attribution import estimate_effects
@@ -44,6 +46,7 @@ _HOME_OF = {
     "UserError": "unmask.base.errors",
     "infill": "unmask.sampling.texts",
     "estimate_effects": "unmask.tracing.attribution",
+    "key": "unmask.representation.keys",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -52,6 +55,7 @@ _HOME_OF = {
     "trace": "unmask.tracing.trace",
     "trace_steps": "unmask.tracing.steps",
     "train": "unmask.training.session",
+    "value": "unmask.representation.values",
 }
 
 __all__ = [
@@ -71,6 +75,7 @@ __all__ = [
     "__version__",
     "estimate_effects",
     "infill",
+    "key",
     "load",
     "preset",
     "read_facts",
@@ -79,6 +84,7 @@ __all__ = [
     "trace",
     "trace_steps",
     "train",
+    "value",
 ]
 
 

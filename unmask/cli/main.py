@@ -17,8 +17,10 @@ from unmask.cli import (
     order,
     perplexity,
     recall,
+    represent,
     sample,
     study,
+    symmetry,
     toy,
     trace,
     trace_report,
@@ -44,6 +46,8 @@ app.command("perplexity")(perplexity.perplexity)
 app.command("nll")(nll.nll)
 app.command("factorization")(factorization.factorization)
 app.command("knowns")(knowns.knowns)
+app.command("represent")(represent.represent)
+app.command("symmetry")(symmetry.symmetry)
 app.command("study")(study.study)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)

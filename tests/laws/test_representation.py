@@ -1,0 +1,283 @@
+"""What must hold for keys, values and the measures of symmetry."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.representation.facts import KINDS, PREFIXES, make_fact, make_facts, make_model
+from tests.representation.planted import OBJECT, SUBJECT, plant
+from unmask.net.model import Model
+from unmask.representation.keys import find_keys, key
+from unmask.representation.measures import (
+    MEASURES,
+    find_cosine,
+    find_procrustes,
+    find_retrieval,
+)
+from unmask.representation.nulls import assess
+from unmask.representation.problem import Problem
+from unmask.representation.settings import Extraction, choose_extraction
+from unmask.representation.states import Case, Row, lay_out_case
+from unmask.representation.values import Value, find_values, search, value
+
+LAYER = 1
+find_cka, find_angles = MEASURES["cka"], MEASURES["angles"]
+SHORT = {"length": 32}
+GUIDED = {"guidance": 0.8, "revealed": (0.0, 0.5)}
+
+
+@pytest.fixture(params=KINDS, ids="-".join)
+def model(request) -> Model:
+    return make_model(*request.param)
+
+
+def read_plainly(model: Model, row: Row, layer: int, delta: torch.Tensor, guidance: float) -> float:
+    """p of a row's targets by whole forward passes, the delta added by a patch at the site."""
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[0, row.place] += delta
+        return x
+
+    tokens = torch.tensor([row.tokens])
+    with model.net.patch({f"layers.{layer}.mlp_out": add}):
+        logits = model.net(tokens)[0, row.reads].double()
+    if guidance:
+        tokens[0, : row.prompt_length] = model.mask_id
+        without = model.net(tokens)[0, row.reads].double()
+        logits = without + (1 + guidance) * (logits - without)
+    if model.mask_id is not None:
+        logits[:, model.mask_id] = -torch.inf
+    logp = logits.log_softmax(-1)[range(len(row.targets)), row.targets]
+    return float(logp.sum().exp())
+
+
+def settle(model: Model, **changes: object) -> Extraction:
+    """Every option that the model's kind has."""
+    more = {} if model.kind == "causal" else GUIDED
+    return choose_extraction("rome", **(SHORT | more | changes))
+
+
+def test_zero_steps_change_nothing(model):
+    """To the bit: v* is v0, p is the same, and so are all logits."""
+    settings = settle(model, steps=0)
+    case = lay_out_case(model, make_fact(0, "p2d"), PREFIXES, settings)
+    found = find_values(model, [case], LAYER, settings, PREFIXES)[0]
+    assert found.v_star.equal(found.v0) and found.distance == 0
+    assert found.p_after == found.p_before and found.updates == 0
+    tokens = torch.tensor([case.rows[0].tokens])
+    plain = model.net(tokens)
+    with model.net.patch({f"layers.{LAYER}.mlp_out": lambda x: x + found.delta}):
+        assert model.net(tokens).equal(plain)
+    with model.net.capture(f"layers.{LAYER}.mlp_out") as taken:
+        model.net(tokens)
+    own = taken[f"layers.{LAYER}.mlp_out"][0, case.rows[0].place]
+    torch.testing.assert_close(found.v0, own, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_the_delta_gives_the_reported_p(model, layer):
+    """Checked by whole passes with a patch at the named site, before and after."""
+    settings = settle(model, steps=6)
+    fact = make_fact(1, "d2p")
+    case = lay_out_case(model, fact, PREFIXES, settings)
+    found = find_values(model, [case], layer, settings, PREFIXES)[0]
+    assert found.distance > 0 and found.p_after != found.p_before
+    for delta, p in ((torch.zeros_like(found.v0), found.p_before), (found.delta, found.p_after)):
+        plain = read_plainly(model, case.rows[0], layer, delta, settings.guidance)
+        assert abs(plain - p) < 1e-5 * p + 1e-12
+    losses = [
+        -np.log(read_plainly(model, replace_one(row, i), layer, found.delta, settings.guidance))
+        for row in case.rows
+        for i in range(len(row.targets))
+    ]
+    each = np.split(np.array(losses), np.cumsum([len(row.targets) for row in case.rows])[:-1])
+    assert found.nll == pytest.approx(np.mean([part.mean() for part in each]), rel=1e-4)
+
+
+def replace_one(row: Row, i: int) -> Row:
+    """The row with one of its targets alone."""
+    return replace(row, reads=[row.reads[i]], targets=[row.targets[i]])
+
+
+def test_gradients_are_finite_differences():
+    for name, kind in KINDS:
+        model = make_model(name, kind, torch.float64)
+        settings = settle(model)
+        cases = [lay_out_case(model, fact, PREFIXES[:2], settings) for fact in make_facts()[:2]]
+        problem = Problem(model, cases, LAYER, settings)
+        delta = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)).double()
+        delta.requires_grad_()
+        loss = problem.evaluate(delta).loss
+        (slope,) = torch.autograd.grad(loss.sum(), delta)
+        way = torch.randn(2, 64, generator=torch.Generator().manual_seed(1)).double()
+        with torch.no_grad():
+            ahead, behind = (problem.evaluate(delta + h * way).loss for h in (1e-5, -1e-5))
+        measured = (ahead - behind) / 2e-5
+        torch.testing.assert_close((slope * way).sum(-1), measured, atol=1e-7, rtol=1e-6)
+        assert measured.abs().min() > 1e-4
+
+
+@pytest.mark.parametrize("stop", ["steps", "p=0.001"])
+def test_a_fact_does_not_depend_on_its_batch(model, stop):
+    settings = settle(model, stop=stop, steps=8)
+    cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in make_facts()[:5]]
+    together = find_values(model, cases, LAYER, settings, PREFIXES)
+    for case, found in zip(cases, together, strict=True):
+        (alone,) = find_values(model, [case], LAYER, settings, PREFIXES)
+        assert alone.stopped == found.stopped and alone.updates == found.updates
+        torch.testing.assert_close(alone.delta, found.delta, atol=1e-5, rtol=1e-5)
+        assert alone.p_after == pytest.approx(found.p_after, rel=1e-5)
+    keys = find_keys(model, cases, LAYER, PREFIXES)
+    for case, found in zip(cases, keys, strict=True):
+        (alone,) = find_keys(model, [case], LAYER, PREFIXES)
+        torch.testing.assert_close(alone.k_star, found.k_star, atol=1e-5, rtol=1e-5)
+
+
+def test_adam_is_torch_s_with_the_reference_s_projection(model):
+    """The whole path again, one fact, in the plainest words."""
+    settings = settle(model, steps=5)
+    case = lay_out_case(model, make_fact(2, "p2d"), PREFIXES, settings)
+    problem = Problem(model, [case], LAYER, settings)
+    delta = torch.zeros(1, 64, requires_grad=True)
+    adam = torch.optim.Adam([delta], lr=settings.lr)
+    for _ in range(4):
+        adam.zero_grad()
+        problem.evaluate(delta).loss.sum().backward()
+        adam.step()
+        most = settings.clamp * problem.v0.norm()
+        if delta.norm() > most:
+            delta.data *= most / delta.norm()
+    (found,) = search(problem, LAYER)
+    torch.testing.assert_close(found.delta, delta.detach()[0], atol=1e-6, rtol=1e-5)
+
+
+def test_a_key_is_the_mean_over_prefixes(model):
+    case: Case = lay_out_case(model, make_fact(0, "d2p"), PREFIXES, settle(model))
+    found = key(model, make_fact(0, "d2p"), LAYER, PREFIXES, **SHORT)
+    each = []
+    for row in case.keys:
+        with model.net.capture(f"layers.{LAYER}.mlp_key", f"layers.{LAYER}.mlp_out") as taken:
+            model.net(torch.tensor([row.tokens]))
+        each.append([x[0, row.place] for x in taken.values()])
+    keys, values = (torch.stack(part) for part in zip(*each, strict=True))
+    torch.testing.assert_close(found.k_star, keys.mean(0), atol=1e-5, rtol=1e-5)
+    # The down projection is linear: the mean key's image is the mean value.
+    torch.testing.assert_close(found.mapped, values.mean(0), atol=1e-5, rtol=1e-5)
+
+
+def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(torch.cosine_similarity(one, other, dim=0))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_planted_key_and_value_are_recovered(causal):
+    """A network whose one MLP holds one association; then the same with its answer erased."""
+    planted = plant(causal)
+    fact, quiet = planted.fact, {"kl": 0.0, "clamp": None, "lr": 0.1}
+    assert (fact.subject, fact.object) == (SUBJECT, OBJECT)
+    found = key(planted.model, fact, 0, 1)
+    assert cosine(found.k_star, planted.key) > 0.99
+    assert cosine(found.mapped, planted.value) > 0.99
+    known: Value = value(planted.model, fact, 0, prefixes=1, **quiet)
+    assert known.p_before > 0.9 and cosine(known.v_star, planted.value) > 0.99
+    planted.erase()
+    lost = value(planted.model, fact, 0, prefixes=1, steps=40, **quiet)
+    assert lost.p_before < 0.1 and lost.p_after > 0.9
+    assert cosine(lost.v_star, planted.value) > 0.99
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def test_procrustes_recovers_a_planted_rotation():
+    hidden, turned = draw(30, 6), np.linalg.qr(draw(6, 6, seed=1))[0]
+    left = hidden @ np.linalg.qr(draw(40, 6, seed=2))[0].T
+    right = hidden @ turned @ np.linalg.qr(draw(25, 6, seed=3))[0].T + 3.0
+    found = find_procrustes(left, right)
+    assert found.value > 0.999 and found.train > 0.999
+    mixed = find_procrustes(left, np.random.default_rng(4).permutation(right))
+    assert abs(mixed.value) < 0.3 and mixed.train > mixed.value
+
+
+def test_cka_is_one_for_rotations_and_zero_for_strangers():
+    left = draw(30, 20)
+    turned = 3 * left @ np.linalg.qr(draw(20, 20, seed=1))[0] + 1
+    assert find_cka(left, turned).value == pytest.approx(1.0)
+    apart = [find_cka(draw(12, 40, seed=i), draw(12, 30, seed=100 + i)).value for i in range(100)]
+    assert abs(np.mean(apart)) < 3 * np.std(apart) / 10
+
+
+def test_cka_is_the_unbiased_estimate_term_by_term():
+    """Song et al. 2012's U-statistic, summed over all quadruples of different facts."""
+    from itertools import permutations
+
+    left, right = draw(6, 4), draw(6, 3, seed=1)
+
+    def hsic(k: np.ndarray, g: np.ndarray) -> float:
+        terms = [
+            k[i, j] * (g[i, j] + g[q, r] - 2 * g[i, q]) for i, j, q, r in permutations(range(6), 4)
+        ]
+        return float(np.mean(terms))
+
+    k, g = (x @ x.T for x in (left, right))
+    expected = hsic(k, g) / np.sqrt(hsic(k, k) * hsic(g, g))
+    assert find_cka(left, right).value == pytest.approx(expected)
+
+
+def test_retrieval_and_cosine_know_pairs_from_strangers():
+    left = draw(20, 50)
+    near = left + 0.5 * draw(20, 50, seed=1)
+    assert find_retrieval(left, near).value == 1.0
+    matched = find_cosine(left, near)
+    assert matched.matched > 0.8 and abs(matched.unmatched) < 0.1
+    assert matched.value == pytest.approx(matched.matched - matched.unmatched)
+    strangers = [find_retrieval(draw(20, 50, seed=i), near).hits for i in range(2, 42)]
+    assert np.mean(strangers) == pytest.approx(1 / 20, abs=3 * np.sqrt(0.05 * 0.95 / 800))
+
+
+def test_angles_are_those_of_shared_directions():
+    """Two of three directions over the concepts are shared, the third is not."""
+    shared, one, other = draw(30, 2), draw(30, 1, seed=1), draw(30, 1, seed=2)
+    left = np.hstack([shared, one]) @ np.linalg.qr(draw(40, 3, seed=3))[0].T
+    right = np.hstack([shared, other]) @ np.linalg.qr(draw(20, 3, seed=4))[0].T
+    cosines = find_angles(left, right, rank=3).cosines
+    assert cosines[1] > 0.999 and cosines[2] < 0.6
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_every_measure_tells_pairs_from_shuffled_ones(name):
+    left, noise = draw(16, 24), draw(16, 24, seed=1)
+    measure = MEASURES[name]
+    found = assess(measure, left, left + 0.5 * noise, permutations=99, seed=0)
+    assert found.p == 0.01 and found.value.low <= found.value.mean <= found.value.high
+    assert found.value.low > found.null_high
+    mixed = assess(measure, left, np.roll(left + 0.5 * noise, 1, axis=0), permutations=99, seed=0)
+    assert mixed.p > 0.01 and mixed.value.mean < found.value.mean
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", MEASURES)
+def test_nulls_cover_shuffled_pairs(name):
+    """Over 200 shuffled pairings p is uniform, and chance lies where it should."""
+    values, p = [], []
+    for i in range(200):
+        concepts = draw(20, 10, seed=i)
+        left = concepts @ draw(10, 30, seed=1000 + i) + 0.3 * draw(20, 30, seed=2000 + i)
+        right = left + 0.3 * draw(20, 30, seed=3000 + i)
+        right = np.random.default_rng(4000 + i).permutation(right)
+        found = assess(MEASURES[name], left, right, permutations=99, seed=i)
+        values.append(found.value.mean)
+        p.append(found.p)
+    rejected, p = np.mean(np.array(p) <= 0.05), np.array(p)
+    assert abs(rejected - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 200)
+    assert abs(p.mean() - 0.505) < 3 * np.sqrt(1 / 12 / 200)
+    spread = 3 * np.std(values) / np.sqrt(200)
+    if name == "cka":
+        assert abs(np.mean(values)) < spread
+    if name == "retrieval":
+        chance = np.mean(1 / np.arange(1, 21))
+        assert abs(np.mean(values) - chance) < spread

@@ -1,0 +1,67 @@
+"""A few facts, asked both ways, and small models of every kind for them."""
+
+from functools import cache
+
+import torch
+
+from tests.conftest import lively
+from unmask.data.facts import Fact
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+
+PEOPLE = {
+    "Ada Quill": "the painter of red boats",
+    "Bob Marsh": "the mender of old clocks",
+    "Cyd Vale": "the flyer of tall kites",
+    "Dan Holt": "the carver of wax masks",
+    "Eve Lorn": "the keeper of blue bees",
+}
+KINDS = [
+    ("tiny", "masked"),
+    ("tiny", "causal"),
+    ("tiny-grouped", "shifted"),
+    ("tiny-gpt2", "masked"),
+    ("tiny-gpt2", "causal"),
+]
+PREFIXES = ("", "The old boats", "When clocks sing")
+
+
+def make_fact(number: int, direction: str, phrasing: int = 0) -> Fact:
+    name, thing = list(PEOPLE.items())[number]
+    given, asked = (name, thing) if direction == "p2d" else (thing, name)
+    front = ("They say", "Now")[phrasing % 2]
+    prompt = f"{front} {given} is known as"
+    begin = len(front) + 1
+    return Fact(
+        subject=given,
+        object=asked,
+        prompt=prompt,
+        completion=f" {asked}",
+        subject_span=(begin, begin + len(given)),
+        object_span=(1, 1 + len(asked)),
+        direction=direction,
+        trained="same" if direction == "p2d" else "reverse",
+        fact_id=f"fact-{number}",
+        phrasing=phrasing,
+    )
+
+
+def make_facts() -> list[Fact]:
+    return [make_fact(i, way) for i in range(len(PEOPLE)) for way in ("p2d", "d2p")]
+
+
+@cache
+def make_tokenizer() -> Tokenizer:
+    texts = [make_fact(i, way, p).text for i in range(5) for way in ("p2d", "d2p") for p in (0, 1)]
+    return Tokenizer.train([*texts, *PREFIXES] * 3, 400)
+
+
+def make_model(
+    name: str = "tiny", kind: str = "masked", dtype: torch.dtype = torch.float32, layers: int = 4
+) -> Model:
+    tokenizer, causal = make_tokenizer(), kind == "causal"
+    config = preset(name, causal=causal, vocab_size=tokenizer.vocab_size, layers=layers, context=64)
+    mask = None if causal else tokenizer.mask_id
+    plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
+    return Model(f"{name}-{kind}", lively(config).to(dtype), plan, tokenizer)

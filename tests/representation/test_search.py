@@ -1,0 +1,234 @@
+"""The search for values: how it stops, what it keeps, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import unmask
+from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.data.facts import Fact
+from unmask.representation.prefixes import make_prefixes, put_before
+from unmask.representation.problem import Problem, Terms
+from unmask.representation.settings import OBJECTIVES, ROME_LOSS, choose_extraction
+from unmask.representation.states import lay_out_case
+from unmask.representation.values import find_values, search
+
+LAYER = 1
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def twin():
+    return make_model(kind="causal")
+
+
+def ask(model, fact=None, prefixes=PREFIXES, **changes):
+    settings = choose_extraction(**({"length": 32} | changes))
+    return lay_out_case(model, fact or make_fact(0, "p2d"), prefixes, settings), settings
+
+
+def test_public_names_give_small_results(model):
+    fact = make_fact(0, "p2d")
+    found = unmask.key(model, fact, LAYER, prefixes=2, length=32)
+    assert found.k_star.shape == (160,) and found.mapped.shape == (64,)
+    assert len(found.prefixes) == 2 and found.prefixes[0] == ""
+    quick = {"steps": 4, "length": 32, "lr": 0.05, "norm": 0.0}
+    value = unmask.value(model, fact, LAYER, objective="rome", prefixes=2, **quick)
+    assert value.prefixes == found.prefixes, "the same seed gives the same prefixes"
+    assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"
+    assert value.losses[-1] < value.losses[0] and not value.diverged
+    assert value.relative_distance <= 4 + 1e-5
+
+
+def test_the_objectives_are_those_of_the_papers():
+    assert OBJECTIVES["seed"] == {"kl": 1.0, "norm": 0.0, "kl_read": "last"}
+    assert OBJECTIVES["rome"] == {"kl": 0.0625, "norm": 0.5, "kl_read": "subject"}
+    rome = choose_extraction("rome")
+    assert (rome.lr, rome.steps, rome.clamp, ROME_LOSS) == (0.5, 20, 4.0, 0.05)
+
+
+def test_terms_add_up(model):
+    case, settings = ask(model, kl=0.3, norm=0.7)
+    problem = Problem(model, [case], LAYER, settings)
+    delta = torch.ones(1, 64)
+    terms = problem.evaluate(delta)
+    assert float(terms.norm) == pytest.approx(8 / float(problem.v0.norm()) ** 2, rel=1e-5)
+    total = terms.nll + 0.3 * terms.kl + 0.7 * terms.norm
+    torch.testing.assert_close(terms.loss, total)
+    start = problem.evaluate(torch.zeros(1, 64))
+    assert abs(float(start.kl)) < 1e-6 < float(terms.kl)
+
+
+def test_the_kl_is_about_the_next_token(model, twin):
+    """Behind the subject, or behind "is a"; in a causal network the former is the reference's."""
+    for each in (model, twin):
+        fact = make_fact(0, "d2p")
+        last, subject = (ask(each, fact, kl_read=read)[0].essence for read in ("last", "subject"))
+        assert last.place == subject.place == subject.prompt_length - 1
+        words = each.tokenizer.decode(last.tokens[: last.prompt_length])
+        assert words == f"{fact.subject} is a"
+        shown = each.tokenizer.decode(subject.tokens[: subject.prompt_length])
+        assert shown == fact.subject
+        for row in (last, subject):
+            assert row.reads == [each.row_of(row.prompt_length)]
+
+
+def test_stopping_is_explicit(model):
+    """A target that is reached at once leaves v0; the reference's rule stops below its loss."""
+    case, settings = ask(model, stop="p=1e-30")
+    (found,) = find_values(model, [case], LAYER, settings, PREFIXES)
+    assert found.stopped == "target" and found.updates == 0 and found.v_star.equal(found.v0)
+    case, settings = ask(model, stop="rome", steps=5)
+    (found,) = find_values(model, [case], LAYER, settings, PREFIXES)
+    assert found.stopped == "steps" and found.updates == 4, "its loss is far above 0.05"
+
+
+class Scripted(Problem):
+    """Losses by a script instead of a network: one list a fact."""
+
+    def __init__(self, script, **changes):
+        self.settings = choose_extraction(kl=0.0, **changes)
+        self.num_facts, self.script, self.at = len(script), script, -1
+        self.v0 = torch.ones(len(script), 3)
+        self.size = torch.linalg.vector_norm(self.v0, dim=-1)
+
+    def evaluate(self, delta):
+        self.at += 1
+        wanted = torch.tensor([losses[self.at] for losses in self.script])
+        loss = wanted + (delta - delta.detach()).sum(-1)
+        return Terms(loss, loss, torch.zeros_like(loss), torch.zeros_like(loss), -loss)
+
+
+def test_a_diverged_search_is_kept_and_flagged():
+    """Fact 0 is sound, 1 meets no number, 2 ends worse than it began, 3 arrives early."""
+    nan = float("nan")
+    script = [[3.0, 2.0, 1.0, 0.5], [3.0, 2.0, nan, nan], [1.0, 0.8, 1.5, 2.0], [2.0, 0.01, 9, 9]]
+    found = search(Scripted(script, steps=4, stop="rome"), LAYER)
+    assert [one.stopped for one in found] == ["steps", "not finite", "steps", "loss"]
+    assert [one.diverged for one in found] == [False, True, True, False]
+    assert [one.updates for one in found] == [3, 2, 3, 1]
+    # Where it last was finite: after one update of three.
+    torch.testing.assert_close(found[1].delta, found[3].delta)
+    assert found[1].nll == 2.0 and found[3].nll == pytest.approx(0.01)
+    assert found[0].distance > found[1].distance > 0
+
+
+def test_a_broken_network_is_told(model):
+    case, settings = ask(model, steps=3)
+    problem = Problem(model, [case], LAYER, settings)
+    problem.tail.x = problem.tail.x * torch.nan
+    (found,) = search(problem, LAYER)
+    assert found.stopped == "not finite" and found.diverged and found.distance == 0
+
+
+def test_patterns_show_a_share_of_the_object(model):
+    """Shown tokens stand in their places, are not asked, and are the same behind every prefix."""
+    case, settings = ask(model, make_fact(1, "p2d"), revealed=(0.0, 0.5))
+    full, half = case.rows[:2]
+    assert len(case.rows) == 2 * len(PREFIXES)
+    assert len(half.targets) == len(full.targets) - len(full.targets) // 2
+    start = full.prompt_length
+    assert set(full.tokens[start:]) == {model.mask_id}
+    shown = [i for i, token in enumerate(half.tokens[start:]) if token != model.mask_id]
+    assert [full.targets[i] for i in shown] == [half.tokens[start + i] for i in shown]
+    assert not {start + i for i in shown} & set(half.reads)
+    for row in case.rows[1::2]:
+        at = row.prompt_length
+        assert [i for i, t in enumerate(row.tokens[at:]) if t != model.mask_id] == shown
+    again, _ = ask(model, make_fact(1, "p2d"), revealed=(0.0, 0.5))
+    assert again.rows == case.rows and settings.revealed == (0.0, 0.5)
+
+
+def test_rows_end_where_the_text_does_for_a_causal_model(twin):
+    case, _ = ask(twin)
+    for row in case.rows:
+        assert len(row.tokens) == row.reads[-1] + 1
+        assert row.tokens[row.reads[0] + 1 :] == row.targets[:-1]
+
+
+def test_keys_of_the_subject_alone(model):
+    case, _ = ask(model, key_text="subject")
+    for row, prefix in zip(case.keys, PREFIXES, strict=True):
+        text = model.tokenizer.decode(row.tokens[: row.place + 1])
+        assert text == f"{prefix}{'. ' if prefix else ''}{case.fact.subject}"
+
+
+def test_prefixes_are_seeded(model, twin):
+    for each in (model, twin):
+        found = make_prefixes(each, 4, seed=1)
+        assert found == make_prefixes(each, 4, seed=1) != make_prefixes(each, 4, seed=2)
+        assert found[0] == "" and len(set(found)) == 4
+    fact = put_before("Once", make_fact(0, "p2d"))
+    begin, end = fact.subject_span
+    assert fact.prompt.startswith("Once. They") and fact.prompt[begin:end] == fact.subject
+
+
+def test_mistakes_are_sentences(model, twin):
+    whole = Fact(
+        subject="Ada Quill",
+        object="the painter of red boats",
+        prompt="Ada Quill",
+        completion=" the painter of red boats",
+        subject_span=(0, 9),
+        object_span=(1, 25),
+        fact_id="whole",
+    )
+    with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
+        unmask.value(model, whole, LAYER, prefixes=1)
+    fact = make_fact(0, "p2d")
+    with pytest.raises(UserError, match="layer 9 is out of range: .* layers 0 to 3"):
+        unmask.key(model, fact, 9)
+    with pytest.raises(UserError, match="layer 3 is the last"):
+        unmask.value(model, fact, 3, prefixes=1)
+    with pytest.raises(UserError, match="neither guidance nor mask patterns"):
+        unmask.value(twin, fact, LAYER, prefixes=1, guidance=0.5)
+    with pytest.raises(UserError, match="0 prefixes were asked for"):
+        unmask.key(model, fact, LAYER, prefixes=0)
+    with pytest.raises(UserError, match="only 2 different prefixes"):
+        make_prefixes(model, 3, texts=["boats"])
+    with pytest.raises(UserError, match="text to cut prefixes from is empty"):
+        make_prefixes(model, 3, texts=[" "])
+    mute = replace(model, tokenizer=None)
+    with pytest.raises(UserError, match="has no tokenizer"):
+        unmask.key(mute, fact, LAYER)
+    with pytest.raises(SettingsError, match="'kl' is -1.*'steps' is -2"):
+        choose_extraction(kl=-1.0, steps=-2)
+    with pytest.raises(UserError, match="does not hold"):
+        unmask.value(model, fact, LAYER, prefixes=["", "boats " * 60])
+
+
+def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
+    """A causal model reads an object at the last token of the prompt, here the subject's."""
+    name, thing = "Ada Quill", "boats"
+    fact = Fact(
+        subject=name,
+        object=thing,
+        prompt=f"Now {name}",
+        completion=f" {thing}",
+        subject_span=(4, 13),
+        object_span=(1, 6),
+        fact_id="end",
+    )
+    found = unmask.value(twin, fact, 3, prefixes=1, steps=3)
+    assert found.p_after > found.p_before
+
+
+def test_facts_of_many_sizes_keep_their_order(model):
+    """Canvases of two lengths and objects of many are batched apart and come back in order."""
+    facts = make_facts()
+    settings = choose_extraction(steps=2)
+    prefixes = ("", "boats " * 36)
+    cases = [lay_out_case(model, fact, prefixes, settings) for fact in facts[:4]]
+    cases[2] = lay_out_case(model, facts[2], ("", "boats"), settings)
+    assert len({case.length for case in cases}) > 1
+    found = find_values(model, cases, LAYER, settings, prefixes)
+    for case, one in zip(cases, found, strict=True):
+        (alone,) = find_values(model, [case], LAYER, settings, prefixes)
+        assert one.p_before == pytest.approx(alone.p_before, rel=1e-4)

@@ -1,0 +1,99 @@
+"""Comparisons of concepts: who is paired with whom, who is left out, what is concluded."""
+
+import numpy as np
+import pytest
+
+from unmask import UserError
+from unmask.report.symmetry_page import conclude
+from unmask.representation.measures import MEASURES
+from unmask.representation.symmetry import compare_models, measure_symmetry, pair_vectors
+
+FACTS, WIDTH, INNER = 12, 16, 24
+
+
+def make_run(shared: float, seed: int = 0, diverged: int = 0):
+    """Names and descriptions whose values hold their own keys to some degree, in mixed order."""
+    generator = np.random.default_rng(seed)
+    down = generator.normal(size=(WIDTH, INNER)) / INNER**0.5
+    # A few directions that vary most, so that few facts show how they turn.
+    sizes = np.array([6.0, 4.0, 3.0, *[0.3] * (INNER - 3)])
+    keys = {way: sizes * generator.normal(size=(FACTS, INNER)) for way in ("p2d", "d2p")}
+    other = {"p2d": "d2p", "d2p": "p2d"}
+    rows, tensors = [], {name: [] for name in ("k_star", "k_mapped", "v0", "delta")}
+    for i in generator.permutation(FACTS):
+        for way in ("d2p", "p2d"):
+            rows.append(
+                {"group": "p2d", "fact": f"fact-{i:02d}", "direction": way, "layer": 3}
+                | {"diverged": i < diverged and way == "p2d"}
+            )
+            tensors["k_star"].append(keys[way][i])
+            tensors["k_mapped"].append(down @ keys[way][i])
+            tensors["v0"].append(generator.normal(size=WIDTH))
+            # The value of what is asked, in the other direction the key.
+            tensors["delta"].append(shared * down @ keys[other[way]][i])
+    return rows, {name: np.stack(vectors) for name, vectors in tensors.items()}
+
+
+def test_a_concept_s_key_meets_its_own_value():
+    """With a strong share every measure of key and value finds it, and no control does."""
+    rows, tensors = make_run(4.0)
+    lines = measure_symmetry("made", "masked", rows, tensors, permutations=199)
+    found = {(line.comparison, line.measure): line for line in lines}
+    for concept in ("name", "description"):
+        for measure in MEASURES:
+            line = found[f"{concept}: key and value", measure]
+            assert line.found.p <= 0.05, (concept, measure)
+            assert line.found.value.mean > line.found.null_mean
+        assert found[f"{concept}: key and delta", "cosine"].matched > 0.99
+        assert found[f"{concept}: key and v0", "retrieval"].found.p > 0.01
+    text = conclude(lines, [])
+    assert "Name: key and value: " in text and "measures tell true pairs apart" in text
+    assert "No measure tells true pairs" in text and "key and key" in text
+
+
+def test_nothing_shared_is_nothing_found():
+    rows, tensors = make_run(0.0)
+    tensors["delta"] = np.random.default_rng(9).normal(size=tensors["delta"].shape)
+    lines = measure_symmetry("made", "masked", rows, tensors, permutations=199)
+    asked = [line for line in lines if line.comparison.endswith("key and value")]
+    assert all(line.p_holm > 0.05 for line in asked)
+    assert "; description: key and value" in conclude(lines, [])
+
+
+def test_diverged_facts_are_left_out_and_counted():
+    rows, tensors = make_run(1.0, diverged=2)
+    vectors = pair_vectors(rows, tensors, "p2d", 3)
+    assert vectors.diverged == 2 and len(vectors.facts) == FACTS - 2
+    assert "fact-00" not in vectors.facts and list(vectors.facts) == sorted(vectors.facts)
+    lines = measure_symmetry("made", "masked", rows, tensors, permutations=19)
+    assert all(line.diverged == 2 and len(line.found.per_fact) == 10 for line in lines)
+    assert "2 diverged and left out" in conclude(lines, [])
+    rows, tensors = make_run(1.0, diverged=4)
+    with pytest.raises(UserError, match="has 8 facts .* at layer 3; 4 diverged: .* at least 10"):
+        pair_vectors(rows, tensors, "p2d", 3)
+
+
+def test_vectors_are_paired_by_fact_whatever_their_order():
+    rows, tensors = make_run(2.0)
+    order = np.random.default_rng(3).permutation(len(rows))
+    mixed = [rows[i] for i in order], {name: x[order] for name, x in tensors.items()}
+    one, other = pair_vectors(rows, tensors, "p2d", 3), pair_vectors(*mixed, "p2d", 3)
+    for side in one.sides:
+        assert np.array_equal(one.sides[side], other.sides[side])
+
+
+def test_models_differ_by_fact():
+    """One model's values hold their keys, the other's do not: the difference says so."""
+    strong, weak = make_run(4.0), make_run(0.0, seed=5)
+    weak[1]["delta"] += np.random.default_rng(6).normal(size=weak[1]["delta"].shape)
+    lines = [
+        *measure_symmetry("mdm", "masked", *strong, permutations=19),
+        *measure_symmetry("ar", "causal", *weak, permutations=19),
+    ]
+    found = {(each.comparison, each.measure): each for each in compare_models(lines)}
+    each = found["name: key and value", "retrieval"]
+    assert (each.one, each.other, each.facts) == ("mdm", "ar", FACTS)
+    assert each.value.low > 0
+    assert "differences of *key and value* have intervals that leave out 0" in conclude(
+        lines, list(found.values())
+    )

@@ -1,0 +1,1 @@
+"""Keys and values: what an MLP looks up, what it answers, and how directions mirror it."""

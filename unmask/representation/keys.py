@@ -1,0 +1,90 @@
+"""k*: what the MLP of a layer looks up at a subject, averaged over prefixes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.data.facts import Fact
+from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.model import Model
+from unmask.representation.prefixes import make_prefixes
+from unmask.representation.record import record_layer
+from unmask.representation.settings import Extraction, choose_extraction
+from unmask.representation.states import Case, check_layer, lay_out_case, stack_rows
+
+
+@dataclass(frozen=True)
+class Key:
+    """The key of a fact's subject at one layer."""
+
+    layer: int
+    k_star: Float[Tensor, "F"]
+    """The mean over the prefixes."""
+    mapped: Float[Tensor, "D"]
+    """What the layer's down projection makes of it: comparable with values."""
+    prefixes: tuple[str, ...]
+
+
+def key(
+    model: Model,
+    fact: Fact,
+    layer: int,
+    prefixes: Sequence[str] | int = 4,
+    **settings: object,
+) -> Key:
+    """The key k* of the fact's subject: the mean input of the down projection at its last token.
+
+    `prefixes` are texts, the first one empty, or how many to sample from the model. `settings` are
+    those of `Extraction` that lay out the prompt: revealed, length, key_text, seed.
+    """
+    chosen = choose_extraction(**settings)  # ty: ignore[invalid-argument-type]
+    check_layer(model, layer)
+    texts = settle_prefixes(model, prefixes, chosen)
+    case = lay_out_case(model, fact, texts, chosen)
+    return find_keys(model, [case], layer, texts)[0]
+
+
+def settle_prefixes(
+    model: Model, prefixes: Sequence[str] | int, settings: Extraction
+) -> tuple[str, ...]:
+    """The prefixes as texts, the empty one first; a number of them is sampled from the model."""
+    if isinstance(prefixes, int):
+        return make_prefixes(model, prefixes, settings.seed)
+    return ("", *(text for text in prefixes if text))
+
+
+def find_keys(
+    model: Model, cases: Sequence[Case], layer: int, prefixes: Sequence[str]
+) -> list[Key]:
+    """The keys of many facts, in batches that size themselves."""
+    return [one for _, found in _run(model, cases, layer, tuple(prefixes)) for one in found]
+
+
+def _run(
+    model: Model, cases: Sequence[Case], layer: int, prefixes: tuple[str, ...]
+) -> Iterator[tuple[Sequence[Case], Sequence[Key]]]:
+    each = count_row_bytes(model, max(case.length for case in cases), 0) * len(prefixes)
+
+    def find(batch: Sequence[Case]) -> list[Key]:
+        # Canvases of several lengths do not fit into one tensor.
+        groups = {len(row.tokens): 0 for case in batch for row in case.keys}
+        if model.kind != "causal" and len(groups) > 1:
+            return [one for case in batch for one in find([case])]
+        rows = stack_rows([row for case in batch for row in case.keys], model.device)
+        found = record_layer(model, rows, layer).key.unflatten(0, (len(batch), -1))
+        stars = found.to(torch.promote_types(found.dtype, torch.float32)).mean(1)
+        mapped = map_keys(model, stars, layer)
+        pairs = zip(stars.cpu(), mapped.cpu(), strict=True)
+        return [Key(layer, star, image, prefixes) for star, image in pairs]
+
+    return map_batches(cases, max(1, fit_rows(model, each)), find)
+
+
+@torch.no_grad()
+def map_keys(model: Model, keys: Float[Tensor, "n F"], layer: int) -> Float[Tensor, "n D"]:
+    """Keys as the values that the layer's own down projection gives for them."""
+    down = model.net.block(layer).mlp.down
+    return down(keys.to(down.weight)).to(keys.dtype)

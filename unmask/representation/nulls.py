@@ -1,0 +1,108 @@
+"""What a measure would be by chance, and how sure it is: permutations of pairs, draws of facts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from unmask.base.seeds import derive_seed
+from unmask.evaluation.intervals import Clusters, Interval, estimate_mean
+from unmask.representation.measures import Measure, Side, choose_rank, find_overlap
+
+PERMUTATIONS = 999
+
+
+@dataclass(frozen=True)
+class Assessed:
+    """A measure with its interval by fact and its null."""
+
+    value: Interval
+    p: float
+    """The share of shuffled pairings at least as alike, the true one counted in."""
+    null: Float[np.ndarray, "R"]
+    per_fact: Float[np.ndarray, "N"]
+    """What each fact gives; the mean is the value."""
+
+    @property
+    def null_mean(self) -> float:
+        return float(self.null.mean())
+
+    @property
+    def null_low(self) -> float:
+        return float(np.quantile(self.null, 0.025))
+
+    @property
+    def null_high(self) -> float:
+        return float(np.quantile(self.null, 0.975))
+
+
+def assess(
+    measure: Measure, left: Side, right: Side, permutations: int = PERMUTATIONS, seed: int = 0
+) -> Assessed:
+    """The measure of the true pairs against that of shuffled ones.
+
+    The sides are turned first, which no measure notices, so that a few numbers a fact remain.
+    """
+    left, right = _compress(left, right, measure.one_space)
+    one, other = measure.prepare(left, right, choose_rank(len(left)))
+    generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
+    orders = (generator.permutation(len(right)) for _ in range(permutations))
+    null = np.array([measure.compare(one, other[order]).value for order in orders])
+    return _conclude(measure, left, right, null, seed)
+
+
+def assess_overlap(
+    left: Side, right: Side, permutations: int = PERMUTATIONS, seed: int = 0
+) -> Assessed:
+    """The overlap of the sides' directions against that with random directions of the space."""
+    width, rank = left.shape[1], min(choose_rank(len(left)), left.shape[1])
+    assert right.shape[1] == width
+    generator = np.random.default_rng(derive_seed(seed, "directions", width))
+    ways, _ = find_overlap.prepare(left, right, rank)
+    drawn = (np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations))
+    null = np.array([find_overlap.compare(ways, other).value for other in drawn])
+    return _conclude(find_overlap, *_compress(left, right, True), null, seed)
+
+
+def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray, seed: int) -> Assessed:
+    found = measure(left, right)
+    per_fact = found.per_fact
+    is_share = per_fact is not None and bool(np.isin(per_fact, (0.0, 1.0)).all())
+    if per_fact is None:
+        per_fact = _jackknife(measure, left, right, found.value)
+    clusters = Clusters(per_fact[None], np.ones((1, len(per_fact))))
+    drawn = estimate_mean(clusters, is_share, seed=seed)
+    # No measure is above 1; the shares of the jackknife do not know that.
+    value = Interval(drawn.mean, drawn.low, max(drawn.mean, min(drawn.high, 1.0)))
+    p = float((1 + (null >= found.value - 1e-12).sum()) / (1 + len(null)))
+    return Assessed(value, p, null, per_fact)
+
+
+def _jackknife(measure: Measure, left: Side, right: Side, value: float) -> Float[np.ndarray, "N"]:
+    """Each fact's share in a value that is no mean, from leaving it out; their mean is the value.
+
+    Drawing facts with replacement would compare copies of a fact with each other, which these
+    measures take for likeness; drawing these shares does not.
+    """
+    count, rank = len(left), choose_rank(len(left))
+    without = np.array(
+        [measure(np.delete(left, i, 0), np.delete(right, i, 0), rank).value for i in range(count)]
+    )
+    return value + (count - 1) * (without.mean() - without)
+
+
+def _compress(left: Side, right: Side, together: bool) -> tuple[Side, Side]:
+    """The sides in as few coordinates as they have vectors."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    if together:
+        stacked = np.vstack((left - left.mean(0), right - right.mean(0)))
+        turned = _turn(stacked)
+        return turned[: len(left)], turned[len(left) :]
+    return _turn(left - left.mean(0)), _turn(right - right.mean(0))
+
+
+def _turn(side: Side) -> Side:
+    if side.shape[1] <= len(side):
+        return side
+    u, s, _ = np.linalg.svd(side, full_matrices=False)
+    return u * s

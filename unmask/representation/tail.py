@@ -1,0 +1,71 @@
+"""The rest of a network behind one layer, for rows that are changed there at one place.
+
+Only this depends on the change, and only this is computed, again and again: nothing up to the
+layer itself; in the next layer the queries, keys and values of the changed place; in the last
+layer the rows that are read.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.net.transformer import Transformer
+
+
+class Tail:
+    """The layers behind `layer`, whose rows left it as `x`."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        net: Transformer,
+        layer: int,
+        x: Float[Tensor, "R L D"],
+        place: Int[Tensor, "R"],
+        reads: Int[Tensor, "R A"],
+    ):
+        self.net, self.layer, self.x, self.place, self.reads = net, layer, x, place, reads
+        self.last = net.config.layers - 1
+        self.rows = torch.arange(len(x), device=x.device)
+        view = net.view(x)
+        self.cos, self.sin = view.cos, view.sin
+        self.mask = None
+        if net.config.causal:
+            places = torch.arange(x.shape[1], device=x.device)
+            self.mask = (places <= reads[..., None])[:, None]
+        if layer < self.last:
+            block = net.block(layer + 1)
+            self.projected = block.attn.project(block.attn_norm(x), self.cos, self.sin)
+
+    def run(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
+        """The stream that leaves the last layer at the rows read, `added` to the changed place."""
+        changed = self.x[self.rows, self.place] + added.to(self.x.dtype)
+        x = self._put(self.x, changed)
+        if self.layer == self.last:
+            return self._read(x)
+        block, first = self.net.block(self.layer + 1), self.layer + 1
+        cos, sin = (None if t is None else t[self.place] for t in (self.cos, self.sin))
+        new = block.attn.project(block.attn_norm(changed), cos, sin)
+        pairs = zip(self.projected, new, strict=True)
+        projected = tuple(self._put(old, now) for old, now in pairs)
+        if first == self.last:
+            return self._finish(x, projected)
+        z = block.attn.mix(*projected, None, self.net.config.causal)
+        x = x + block.attn.out(z.flatten(-2))
+        x = self.net.run_layers(x + block.feed(x), first + 1, self.last)
+        block = self.net.block(self.last)
+        return self._finish(x, block.attn.project(block.attn_norm(x), self.cos, self.sin))
+
+    def _finish(self, x: Tensor, projected: tuple[Tensor, ...]) -> Float[Tensor, "R A D"]:
+        """The last layer, at the rows that are read alone."""
+        block, (queries, keys, values) = self.net.block(self.last), projected
+        queries = queries.take_along_dim(self.reads[..., None, None], dim=1)
+        z = block.attn.mix(queries, keys, values, self.mask)
+        x = self._read(x) + block.attn.out(z.flatten(-2))
+        return x + block.feed(x)
+
+    def _put(self, old: Tensor, new: Tensor) -> Tensor:
+        return old.index_put((self.rows, self.place), new)
+
+    def _read(self, x: Tensor) -> Tensor:
+        return x.take_along_dim(self.reads[..., None], dim=1)
