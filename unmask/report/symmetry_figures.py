@@ -206,7 +206,9 @@ def _add_legend(figure: "Figure", panel: "Axes") -> None:
 
 
 def _count_layers(panel: "Axes") -> None:
-    panel.xaxis.get_major_locator().set_params(integer=True)
+    from matplotlib.ticker import MaxNLocator
+
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _list_groups(rows: Sequence[Mapping[str, Any]]) -> list[str]:
