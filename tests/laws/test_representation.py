@@ -273,7 +273,12 @@ def test_nulls_cover_shuffled_pairs(name):
         values.append(found.value.mean)
         p.append(found.p)
     rejected, p = np.mean(np.array(p) <= 0.05), np.array(p)
-    assert abs(rejected - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 200)
+    assert rejected < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+    if name == "top-1":
+        # Whole hits tie with each other, and ties count against the finding.
+        assert p.mean() > 0.5 and abs(np.mean(values) - 1 / 20) < 3 * np.std(values) / np.sqrt(200)
+        return
+    assert rejected > 0.05 - 3 * np.sqrt(0.05 * 0.95 / 200)
     assert abs(p.mean() - 0.505) < 3 * np.sqrt(1 / 12 / 200)
     spread = 3 * np.std(values) / np.sqrt(200)
     if name == "cka":

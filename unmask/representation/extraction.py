@@ -142,6 +142,7 @@ def _to_row(asked: Asked, key: Key, value: Value) -> dict[str, Any]:
         "layer": value.layer,
         "p_before": value.p_before,
         "p_after": value.p_after,
+        "nll_before": value.nll_before,
         "nll": value.nll,
         "kl": value.kl,
         "distance": value.distance,

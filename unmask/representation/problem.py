@@ -45,6 +45,9 @@ class Problem:
         self.tail = Tail(model.net, layer, record.leaving, self.rows.place, self.rows.reads)
         places = torch.arange(self.rows.reads.shape[1], device=model.device)
         self.asked = places < self.rows.count[:, None]
+        self.mask: Tensor | None = None
+        if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
+            self.mask = torch.tensor([model.mask_id], device=model.device)
         self.without = self._run_without() if settings.guidance else None
         self.essence: Tail | None = None
         if settings.kl:
@@ -76,10 +79,8 @@ class Problem:
         logits = self.model.net.unembed(x).to(self.dtype)
         if without is not None:
             logits = mix(logits, without, self.settings.guidance)
-        mask_id = self.model.mask_id
-        if mask_id is not None and mask_id < logits.shape[-1]:
-            index = torch.tensor([mask_id], device=logits.device)
-            logits = logits.index_fill(-1, index, torch.finfo(self.dtype).min / 4)
+        if self.mask is not None:
+            logits = logits.index_fill(-1, self.mask, torch.finfo(self.dtype).min / 4)
         return logits.log_softmax(-1)
 
     @torch.no_grad()

@@ -21,6 +21,9 @@ from unmask.representation.problem import Problem, Terms
 from unmask.representation.settings import ROME_LOSS, Extraction, choose_extraction
 from unmask.representation.states import Case, check_layer, lay_out_case
 
+WORSE = 0.1
+"""Nats a token by which a search must miss v0 to count as diverged: Adam's last swing is less."""
+
 Stopped = Literal["steps", "target", "loss", "not finite"]
 _REASONS: tuple[Stopped, ...] = ("steps", "target", "loss", "not finite")
 _STEPS, _TARGET, _LOSS, _BROKEN = range(4)
@@ -36,6 +39,8 @@ class Value:
     delta: Float[Tensor, "D"]
     losses: tuple[float, ...]
     """The whole loss at each evaluation; the first is that of v0."""
+    nll_before: float
+    """-log p of the object at v0, averaged over its tokens, patterns and prefixes, in nats."""
     nll: float
     kl: float
     p_before: float
@@ -65,8 +70,11 @@ class Value:
 
     @property
     def diverged(self) -> bool:
-        """Whether the search met a number that is none, or ended worse than it began."""
-        return self.stopped == "not finite" or self.losses[-1] > self.losses[0]
+        """Whether the search met a number that is none, or made the object clearly less likely.
+
+        At the loss's minimum the object is no less likely than at v0, whatever the weights.
+        """
+        return self.stopped == "not finite" or self.nll > self.nll_before + WORSE
 
 
 def value(
@@ -226,6 +234,7 @@ def _collect(
 ) -> list[Value]:
     # In float64: the product over the tokens of a long object is small.
     p_before = first.logp.detach().double().exp().tolist()
+    nll_before = first.nll.tolist()
     p_after, nll, kl = ends[0].double().exp().tolist(), ends[1].tolist(), ends[2].tolist()
     curves, reasons = curve.tolist(), reason.tolist()
     v0, delta = problem.v0.cpu(), delta.cpu()
@@ -242,6 +251,7 @@ def _collect(
                 v0=v0[i],
                 delta=delta[i],
                 losses=tuple(taken),
+                nll_before=nll_before[i],
                 nll=nll[i],
                 kl=kl[i],
                 p_before=p_before[i],
