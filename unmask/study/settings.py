@@ -1,0 +1,117 @@
+"""What a study measures and how much of it: three sizes, and every number of them in one place."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+STAGES = ("data", "recall", "denoising", "tracing", "symmetry", "page")
+SHIPPED_MODEL, SHIPPED_TWIN = "reversal-mdm", "reversal-ar"
+"""The names of the pair that comes with the package; recipes of the same names train it."""
+
+SizeName = Literal["quick", "laptop", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is asked."""
+
+    prompts: int | None
+    """Of each split, for recall and the factorization check; None: all."""
+    steps: tuple[int, ...]
+    """Sampling steps of the recall table."""
+    watched: int
+    """Prompts of each split whose un-masking is watched."""
+    examples: int
+    """Of those, how many are kept token by token for the animation."""
+    traced: int
+    """Facts of each split that are traced at the first and the last step."""
+    followed: int
+    """Facts of each split that are traced along the trajectory."""
+    along: tuple[str, ...]
+    """The steps of it that are traced."""
+    trace_steps: int
+    """Denoising steps of the generations that are traced and watched."""
+    corruption: Literal["mask", "gaussian"]
+    samples: int
+    """Noise samples of a corruption that is random."""
+    paired: int
+    """Facts of each group whose keys and values are found."""
+    updates: int
+    """Evaluations of the loss in the search for a value."""
+    prefixes: int
+    permutations: int
+    """Shuffled pairings of each null."""
+
+
+SIZES: dict[str, Size] = {
+    "quick": Size(
+        prompts=8,
+        steps=(1, 4, 16),
+        watched=2,
+        examples=1,
+        traced=2,
+        followed=1,
+        along=("1", "4", "8"),
+        trace_steps=8,
+        corruption="mask",
+        samples=1,
+        paired=10,
+        updates=6,
+        prefixes=1,
+        permutations=99,
+    ),
+    "laptop": Size(
+        prompts=20,
+        steps=(1, 2, 4, 8, 16, 32),
+        watched=5,
+        examples=2,
+        traced=8,
+        followed=2,
+        along=("1", "2", "4", "6", "8", "10", "12", "14", "16"),
+        trace_steps=16,
+        corruption="mask",
+        samples=1,
+        paired=12,
+        updates=20,
+        prefixes=2,
+        permutations=999,
+    ),
+    "full": Size(
+        prompts=None,
+        steps=(1, 2, 4, 8, 16, 32),
+        watched=30,
+        examples=4,
+        traced=30,
+        followed=30,
+        along=("all",),
+        trace_steps=16,
+        corruption="gaussian",
+        samples=10,
+        paired=30,
+        updates=20,
+        prefixes=4,
+        permutations=999,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What decides the numbers of a study."""
+
+    model: str
+    """The diffusion model: a name, folder, file or hub id."""
+    twin: str | None = None
+    """Its autoregressive twin; None: it is studied alone."""
+    data: str | None = None
+    """A corpus folder, Berglund's, or a file of one's own facts; None: a corpus is made."""
+    facts: int = 30
+    """Facts a group of a corpus that is made."""
+    size: SizeName = "laptop"
+    guidance: float = 0.8
+    """Of the recall table and of what is watched; traces have none."""
+    seed: int = 0
+    dtype: str = "float32"
+
+    @property
+    def amounts(self) -> Size:
+        return SIZES[self.size]
