@@ -17,6 +17,7 @@ from unmask.cli import (
     order,
     perplexity,
     recall,
+    report,
     sample,
     study,
     toy,
@@ -45,6 +46,7 @@ app.command("nll")(nll.nll)
 app.command("factorization")(factorization.factorization)
 app.command("knowns")(knowns.knowns)
 app.command("study")(study.study)
+app.command("report")(report.report)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)
 app.command("trace")(trace.trace)
@@ -74,8 +76,9 @@ def main() -> None:
         _leave(f"error: {error}", 2)
     except OSError as error:
         _leave(f"error: {error.filename or 'a file'}: {error.strerror or error}.", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        status = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        # The library turns the one into the other; a verb may have said how to go on.
+        _leave(str(stop.__cause__ or stop) or "interrupted", INTERRUPTED)
     except Exception as error:
         show = getattr(error, "show", None)  # a usage error of the command line's library
         if show is None:

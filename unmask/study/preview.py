@@ -1,4 +1,4 @@
-"""What can be shown before a trained pair is shipped: the corpus, and a network that knows nothing."""
+"""What is shown while no trained pair is shipped: the corpus, and a network that knows nothing."""
 
 from pathlib import Path
 

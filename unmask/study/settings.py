@@ -33,6 +33,8 @@ class Size:
     corruption: Literal["mask", "gaussian"]
     samples: int
     """Noise samples of a corruption that is random."""
+    groups: tuple[str, ...]
+    """Of facts, by how they were trained, whose keys and values are found."""
     paired: int
     """Facts of each group whose keys and values are found."""
     updates: int
@@ -54,6 +56,7 @@ SIZES: dict[str, Size] = {
         trace_steps=8,
         corruption="mask",
         samples=1,
+        groups=("p2d",),
         paired=10,
         updates=6,
         prefixes=1,
@@ -70,6 +73,7 @@ SIZES: dict[str, Size] = {
         trace_steps=16,
         corruption="mask",
         samples=1,
+        groups=("p2d", "d2p", "both"),
         paired=12,
         updates=20,
         prefixes=2,
@@ -86,6 +90,7 @@ SIZES: dict[str, Size] = {
         trace_steps=16,
         corruption="gaussian",
         samples=10,
+        groups=("p2d", "d2p", "both"),
         paired=30,
         updates=20,
         prefixes=4,
