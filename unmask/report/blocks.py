@@ -74,7 +74,9 @@ def shorten(value: Any) -> Any:
 
 def format_interval(mean: float, low: float, high: float, scale: float = 1, digits: int = 3) -> str:
     """A mean with its interval; -0 is 0."""
-    texts = [f"{round(scale * x, digits) + 0.0:.{digits}f}" for x in (mean, low, high)]
+    texts = [
+        f"{round(scale * x, digits) + 0.0:.{digits}f}".replace("-", "−") for x in (mean, low, high)
+    ]
     if low != low or high != high:
         return texts[0]
     return f"{texts[0]} [{texts[1]}, {texts[2]}]"

@@ -11,7 +11,7 @@ from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import SYMMETRY, TRACING, Row, StudyFolder
 from unmask.report.blocks import format_interval
 from unmask.report.recall_section import name_asked
-from unmask.report.tracing_section import KINDS, name_way
+from unmask.report.tracing_section import KINDS, keep_main, name_way
 from unmask.tracing.averages import OTHER_TOKEN
 from unmask.tracing.table import OTHER_FACT, RESULT
 
@@ -63,8 +63,8 @@ def _number_effect(run: StudyFolder) -> Number:
     try:
         row = find_peak(run.rows(f"{TRACING}/averages.parquet"), "masked")
     except UserError as error:
-        notes = run.notes("tracing")
-        return Number("largest effect", "–", notes[-1] if notes else str(error))
+        note = "nothing to trace" if run.notes("tracing") else str(error)
+        return Number("largest effect", "–", note)
     if row is None:
         return Number("largest effect", "–", "the diffusion model recalled no fact to trace")
     value = format_interval(row["mean"], row["low"], row["high"], digits=2)
@@ -78,8 +78,7 @@ def _number_symmetry(run: StudyFolder) -> Number:
     try:
         row = find_retrieval(run.rows(SYMMETRY))
     except UserError as error:
-        notes = run.notes("symmetry")
-        return Number(label, "–", notes[-1] if notes else str(error))
+        return Number(label, "–", "not compared" if run.notes("symmetry") else str(error))
     if row is None:
         return Number(label, "–", "not measured")
     value = format_interval(row["value"], row["low"], row["high"], digits=2)
@@ -94,7 +93,7 @@ def find_peak(rows: list[Row], kind: str) -> Row | None:
     """
     found = [
         row
-        for row in rows
+        for row in keep_main(rows)
         if (row["kind"], row["control"], row["part"], row["stage"])
         == (kind, RESULT, "resid", "first")
         and "subject" in row["role"]
@@ -114,14 +113,14 @@ def find_retrieval(rows: list[Row]) -> Row | None:
 
 
 def tell_story(run: StudyFolder) -> list[str]:
-    """The summary, a sentence or two for each stage that is there."""
+    """The summary, a paragraph for each stage that is there."""
     told = []
     for tell in (_tell_recall, _tell_steps, _tell_tracing, _tell_symmetry):
         try:
-            told += tell(run)
+            told.append(" ".join(tell(run)))
         except UserError as error:
             told.append(f"Not told: {error}")
-    return told
+    return [paragraph for paragraph in told if paragraph]
 
 
 def _tell_recall(run: StudyFolder) -> list[str]:
@@ -131,7 +130,7 @@ def _tell_recall(run: StudyFolder) -> list[str]:
     if ours is None:
         return []
     told = [
-        f"Asked with {name_asked(split)}, {names['model']} recalls {_tell(ours)} of the answers"
+        f"With {name_asked(split)}, {names['model']} recalls {_tell(ours)} of the answers"
         f"{_tell_steps_of(ours)}."
     ]
     if ours.value.high < 0.05:

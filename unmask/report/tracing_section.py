@@ -48,8 +48,8 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
         rows = run.rows(name)
         blocks += [
             _count(run.rows(f"{TRACING}/facts.parquet")),
-            draw_twins(rows, f"{prefix}effects-by-role"),
-            _draw_averages(rows, f"{prefix}effects", ("first", "last")),
+            draw_twins(keep_shared(rows), f"{prefix}effects-by-role"),
+            _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
             _tabulate_tests(run),
         ]
     for draw in (_draw_texts, _draw_steps):
@@ -61,20 +61,44 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
     return Section(f"{prefix}tracing-section", "Where facts are recalled", blocks)
 
 
+def keep_main(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each kind of model under its own corruption.
+
+    A diffusion model that is compared with a twin is also traced, at its first step alone, under
+    a corruption that both can have.
+    """
+    main = {
+        row["kind"]: row["corruption"]
+        for row in sorted(rows, key=lambda row: row["stage"] == "last")
+    }
+    return [row for row in rows if row["corruption"] == main[row["kind"]]]
+
+
+def keep_shared(rows: Sequence[Row]) -> list[Row]:
+    """The rows of corruptions that all kinds of model have."""
+    kinds = {row["kind"] for row in rows}
+    shared = set.intersection(
+        *({row["corruption"] for row in rows if row["kind"] == kind} for kind in kinds)
+    )
+    return [row for row in rows if row["corruption"] in shared] or keep_main(rows)
+
+
 def _count(facts: Sequence[Row]) -> Grid:
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for fact in facts:
-        groups.setdefault((fact["kind"], fact["direction"], fact["trained"]), []).append(fact)
+        key = (fact["kind"], fact["direction"], fact["trained"], fact["corruption"])
+        groups.setdefault(key, []).append(fact)
     rows = []
-    for (kind, direction, trained), mine in groups.items():
+    for (kind, direction, trained, corruption), mine in groups.items():
         kept = [fact for fact in mine if fact["kept"]]
         reasons = [fact["reason"] for fact in mine if not fact["kept"]]
         why = ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons)))
         clean = f"{sum(fact['clean'] for fact in kept) / len(kept):.2f}" if kept else "–"
-        rows.append([KINDS[kind], name_way(direction, trained), str(len(kept)), why or "–", clean])
+        whose = [KINDS[kind], name_way(direction, trained), corruption]
+        rows.append([*whose, str(len(kept)), why or "–", clean])
     return Grid(
         "Facts that were traced; only what a model recalls can be",
-        ["model", "asked", "traced", "left out", "p of the answer"],
+        ["model", "asked", "subject hidden by", "traced", "left out", "p of the answer"],
         rows,
     )
 
@@ -104,8 +128,9 @@ def draw_twins(rows: Sequence[Row], name: str) -> Figure:
         title="Effect by role: diffusion beside autoregressive",
         alt="Dots with intervals: for every role of a token, the average indirect effect at its "
         f"best layer at the first step. Largest of states: {'; '.join(told)}.",
-        caption="First step; the layer is the one where the role's effect is highest, so its "
-        "interval flatters that layer. Grey: placebos at the layer of the last subject token.",
+        caption=f"First step, the subject hidden by {_name_corruptions(named)}; the layer is the "
+        "one where the role's effect is highest, so its interval flatters that layer. Grey: "
+        "placebos at the layer of the last subject token.",
         chart="dots",
         data={
             "controls": [
@@ -116,6 +141,10 @@ def draw_twins(rows: Sequence[Row], name: str) -> Figure:
             "xlabel": "average indirect effect on p",
         },
     )
+
+
+def _name_corruptions(rows: Sequence[Row]) -> str:
+    return " and ".join(sorted({row["corruption"] for row in rows}))
 
 
 def _find_dots(rows: Sequence[Row]) -> Iterable[dict[str, Any]]:

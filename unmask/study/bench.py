@@ -14,7 +14,6 @@ from unmask.data.shards import Shards
 from unmask.data.sources import read_source
 from unmask.evaluation.families import Family, parse_families
 from unmask.evaluation.questions import (
-    Split,
     choose_length,
     choose_splits,
     digest_splits,
@@ -63,8 +62,8 @@ class Bench:
         return self.load(self.families[0])
 
     def length(self, model: Model) -> int:
-        """The canvas of everything that is asked."""
-        asked = [fact for split in self.splits for fact in split.facts]
+        """The canvas of everything that may be watched or traced."""
+        asked = [fact for name in self.split_names for fact in self.corpus[name]]
         return choose_length(
             model, list(encode_facts(asked, require_tokenizer(model)).values()), None
         )
@@ -85,9 +84,6 @@ class Bench:
         if "train" in self.corpus.splits:
             return self.corpus.training_texts()
         return [fact.text for split in self.splits for fact in split.facts]
-
-    def split(self, name: str) -> Split:
-        return next(split for split in self.splits if split.name == name)
 
 
 def _find_families(settings: Study) -> list[Family]:

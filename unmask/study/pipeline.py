@@ -13,7 +13,7 @@ from unmask.base.files import write_json
 from unmask.base.progress import show_stages
 from unmask.report.artefacts import ENVIRONMENT, PAGE, Mark, StudyFolder
 from unmask.report.page import write_page
-from unmask.study import measuring, opening
+from unmask.study import measuring, symmetry, tracing
 from unmask.study.bench import Bench
 from unmask.study.outcome import Outcome
 from unmask.study.settings import STAGES, Study
@@ -68,8 +68,8 @@ _WORK: dict[str, Callable[[Bench], Outcome]] = {
     "data": measuring.ask,
     "recall": measuring.recall,
     "denoising": measuring.denoise,
-    "tracing": opening.trace,
-    "symmetry": opening.find_symmetry,
+    "tracing": tracing.trace,
+    "symmetry": symmetry.find_symmetry,
     "page": _draw_page,
 }
 

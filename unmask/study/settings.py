@@ -24,13 +24,20 @@ class Size:
     """Of those, how many are kept token by token for the animation."""
     traced: int
     """Facts of each split that are traced at the first and the last step."""
+    parts: tuple[str, ...]
+    """What is restored there: states, outputs of MLPs, outputs of attention."""
     followed: int
     """Facts of each split that are traced along the trajectory."""
     along: tuple[str, ...]
     """The steps of it that are traced."""
+    along_parts: tuple[str, ...]
+    """What is restored there."""
     trace_steps: int
     """Denoising steps of the generations that are traced and watched."""
     corruption: Literal["mask", "gaussian"]
+    """How subjects are hidden from the diffusion model."""
+    shared_corruption: Literal["mean", "gaussian"]
+    """The same for both models, so that they can be compared: a causal one has no masks."""
     samples: int
     """Noise samples of a corruption that is random."""
     groups: tuple[str, ...]
@@ -51,10 +58,13 @@ SIZES: dict[str, Size] = {
         watched=2,
         examples=1,
         traced=2,
+        parts=("resid",),
         followed=1,
         along=("1", "4", "8"),
+        along_parts=("resid",),
         trace_steps=8,
         corruption="mask",
+        shared_corruption="mean",
         samples=1,
         groups=("p2d",),
         paired=10,
@@ -67,11 +77,14 @@ SIZES: dict[str, Size] = {
         steps=(1, 2, 4, 8, 16, 32),
         watched=5,
         examples=2,
-        traced=8,
+        traced=4,
+        parts=("resid", "mlp", "attn"),
         followed=2,
-        along=("1", "2", "4", "6", "8", "10", "12", "14", "16"),
+        along=("1", "3", "6", "9", "12", "15"),
+        along_parts=("resid",),
         trace_steps=16,
         corruption="mask",
+        shared_corruption="mean",
         samples=1,
         groups=("p2d", "d2p", "both"),
         paired=12,
@@ -85,10 +98,13 @@ SIZES: dict[str, Size] = {
         watched=30,
         examples=4,
         traced=30,
+        parts=("resid", "mlp", "attn"),
         followed=30,
         along=("all",),
+        along_parts=("resid", "mlp", "attn"),
         trace_steps=16,
         corruption="gaussian",
+        shared_corruption="gaussian",
         samples=10,
         groups=("p2d", "d2p", "both"),
         paired=30,
