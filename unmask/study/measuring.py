@@ -6,7 +6,7 @@ from unmask.base.files import write_json
 from unmask.base.progress import track
 from unmask.base.tables import Parts, write_table
 from unmask.evaluation.commits import SCHEMA as ORDER_SCHEMA
-from unmask.evaluation.commits import summarise_commits, watch_commits
+from unmask.evaluation.commits import watch_commits
 from unmask.evaluation.factorization import SCHEMA as FACTORIZATION_SCHEMA
 from unmask.evaluation.factorization import measure_factorization
 from unmask.evaluation.members import measure_members
@@ -24,8 +24,6 @@ from unmask.report.artefacts import (
     UNMASKING,
     UNMASKING_SCHEMA,
 )
-from unmask.report.order_figures import draw_order
-from unmask.report.recall_figures import draw_recall
 from unmask.sampling.texts import sample
 from unmask.study.bench import Bench
 from unmask.study.outcome import Outcome
@@ -65,7 +63,6 @@ def recall(bench: Bench) -> Outcome:
     table = measure_recall(bench.families, bench.splits, how, folder / "recall")
     summary = summarise(table, study.seed)
     write_json(folder / SUMMARY, summary.to_json())
-    draw_recall(summary, folder / "recall" / "recall", published=False)
     measure_members(
         bench.families,
         lambda model: measure_factorization(model, bench.splits, None),
@@ -107,8 +104,6 @@ def denoise(bench: Bench) -> Outcome:
         (UNMASKING, texts, UNMASKING_SCHEMA),
     ):
         write_table(bench.folder / path, parts.gather(bench.split_names), schema)
-    lines = summarise_commits(orders.gather(bench.split_names).to_pylist())
-    draw_order(lines, folder / "order")
     return Outcome((ORDER, UNMASKING))
 
 

@@ -13,6 +13,7 @@ from unmask.base.files import write_json
 from unmask.base.progress import show_stages
 from unmask.report.artefacts import ENVIRONMENT, PAGE, Mark, StudyFolder
 from unmask.report.page import write_page
+from unmask.report.study_figures import draw_figures
 from unmask.study import measuring, symmetry, tracing
 from unmask.study.bench import Bench
 from unmask.study.outcome import Outcome
@@ -60,7 +61,9 @@ def is_done(folder: StudyFolder, stage: str) -> bool:
 
 
 def _draw_page(bench: Bench) -> Outcome:
-    write_page([StudyFolder(bench.folder)], bench.folder / PAGE)
+    found = StudyFolder(bench.folder)
+    draw_figures(found)
+    write_page([found], bench.folder / PAGE)
     return Outcome((PAGE,))
 
 

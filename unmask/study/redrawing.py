@@ -13,12 +13,16 @@ from unmask.evaluation.summary import summarise
 from unmask.report.artefacts import RECALL, StudyFolder
 from unmask.report.blocks import Missing, Section
 from unmask.report.page import draw_comparison, write_page
+from unmask.report.study_figures import draw_figures
 
 
 def redraw(runs: Sequence[StudyFolder], out: Path) -> None:
-    """Write the page of the runs; two are compared on the prompts that both were asked."""
+    """Write the page of the runs, and their figures into their folders.
+
+    Two runs are compared on the prompts that both were asked.
+    """
     for run in runs:
-        _ = run.record  # what is no study is told at once
+        draw_figures(run)
     write_page(runs, out, compare(runs) if len(runs) > 1 else None)
 
 

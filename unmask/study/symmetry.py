@@ -21,7 +21,7 @@ from unmask.study.outcome import Outcome
 
 def find_symmetry(bench: Bench) -> Outcome:
     """Keys and values of both directions, how alike they are, and chance beside it."""
-    if find_spec("unmask.representation.symmetry") is None:
+    if find_spec("unmask.representation") is None:
         return Outcome((), ("Keys and values are not part of this version yet.",))
     if OWN in bench.split_names:
         return Outcome(
