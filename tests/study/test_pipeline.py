@@ -23,14 +23,19 @@ def numbers(run: StudyFolder) -> dict:
         if run.has(name):
             table = read_table(run.path / name, schema)
             kept = [column for column in table.column_names if column != "seconds"]
-            found[name] = table.select(kept).to_pylist()
+            found[name] = repr(table.select(kept).to_pylist())  # NaN is like NaN here
     return found
 
 
 def test_every_stage_leaves_its_mark(finished):
     assert all(is_done(finished, stage) for stage in STAGES)
     assert (finished.path / PAGE).stat().st_size < 8_000_000
-    for name in ("recall", "order", "effects-resid", "steps-masked-d2p-reverse-mask"):
+    for name in (
+        "recall/recall",
+        "denoising/order",
+        "tracing/twins-resid",
+        "along/steps-masked-d2p-reverse-mask",
+    ):
         for ending in ("png", "pdf"):
             assert (finished.path / "figures" / f"{name}.{ending}").is_file()
 

@@ -76,9 +76,8 @@ def main() -> None:
         _leave(f"error: {error}", 2)
     except OSError as error:
         _leave(f"error: {error.filename or 'a file'}: {error.strerror or error}.", 2)
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        # The library turns the one into the other; a verb may have said how to go on.
-        _leave(str(stop.__cause__ or stop) or "interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
     except Exception as error:
         show = getattr(error, "show", None)  # a usage error of the command line's library
         if show is None:

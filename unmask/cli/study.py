@@ -37,9 +37,12 @@ def study(
     out: Path = typer.Option(Path("runs/study"), help="Folder for the artefacts and the page."),
 ) -> None:
     """Run the study, from data to a page you can read; a study that was stopped goes on."""
+    import sys
+
     from rich.console import Console
 
     from unmask.base.errors import UserError
+    from unmask.cli.exits import INTERRUPTED
     from unmask.cli.lists import parse_names
     from unmask.study.pipeline import run_study
     from unmask.study.settings import STAGES, SizeName, Study
@@ -73,9 +76,11 @@ def study(
     try:
         found = run_study(settings, out, parse_names(stages) or STAGES, device, tell)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted; go on where it stopped with: unmask study --resume --out {out}"
-        ) from None
+        print(
+            f"interrupted; go on where it stopped with: unmask study --resume --out {out}",
+            file=sys.stderr,
+        )
+        raise SystemExit(INTERRUPTED) from None
     if as_json:
         _print_json(found)
     else:

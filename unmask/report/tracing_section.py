@@ -43,21 +43,24 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
         )
     ]
     blocks += [Missing(note) for note in run.notes("tracing")]
-    name = f"{TRACING}/averages.parquet"
-    if run.has(name) or not run.notes("tracing"):
-        rows = run.rows(name)
+    # Facts are told together only where some were traced.
+    traced, followed = (
+        run.has(name) or not run.notes("tracing")
+        for name in (f"{TRACING}/facts.parquet", f"{ALONG}/averages.parquet")
+    )
+    if traced:
+        rows = run.rows(f"{TRACING}/averages.parquet")
         blocks += [
             _count(run.rows(f"{TRACING}/facts.parquet")),
             draw_twins(keep_shared(rows), f"{prefix}effects-by-role"),
             _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
             _tabulate_tests(run),
         ]
-    for draw in (_draw_texts, _draw_steps):
+    for draw in (_draw_texts, _draw_steps) if followed else ():
         try:
             blocks.append(draw(run, prefix))
         except UserError as error:
-            if not run.notes("tracing"):
-                blocks.append(Missing(str(error)))
+            blocks.append(Missing(str(error)))
     return Section(f"{prefix}tracing-section", "Where facts are recalled", blocks)
 
 

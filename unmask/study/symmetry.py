@@ -1,11 +1,14 @@
 """The stage of keys and values: what the MLPs look up and answer, in both directions."""
 
+from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmask.base.errors import UserError
+from unmask.base.runs import open_run
 from unmask.base.tables import write_table
 from unmask.evaluation.families import Family
 from unmask.report.artefacts import (
@@ -37,6 +40,7 @@ def _find_symmetry(bench: Bench) -> Outcome:
     from unmask.representation.extraction import (  # ty: ignore
         GROUPS,
         choose_facts,
+        digest_facts,
         extract,
         read_extraction,
     )
@@ -64,6 +68,7 @@ def _find_symmetry(bench: Bench) -> Outcome:
         layers, why = choose_layers(model, "auto", traced)
         notes.append(f"{family.name}: {why}.")
         prefixes = settle_prefixes(model, amounts.prefixes, settings)
+        _open(bench, family, folder, digest_facts(asked), layers, settings)
         extract(model, asked, layers, prefixes, settings, folder)
         rows, tensors = read_extraction(folder)
         lines += measure_symmetry(
@@ -76,6 +81,28 @@ def _find_symmetry(bench: Bench) -> Outcome:
     write_table(bench.folder / SYMMETRY, [line.to_row() for line in lines], SYMMETRY_SCHEMA)
     write_table(bench.folder / SIMILARITY, maps, SIMILARITY_SCHEMA)
     return Outcome((SYMMETRY, SIMILARITY), tuple(notes))
+
+
+def _open(
+    bench: Bench,
+    family: Family,
+    folder: Path,
+    prompts: str,
+    layers: tuple[int, ...],
+    settings: Any,
+) -> None:
+    """The run folder of an extraction, so that `unmask symmetry` reads it, too."""
+    told = asdict(settings) | {
+        "model": family.members[0],
+        "kind": family.kind,
+        "weights": family.digests[0],
+        "data": str(bench.data_path),
+        "prompts": prompts,
+        "layers": list(layers),
+        "prefixes": bench.settings.amounts.prefixes,
+        "dtype": bench.settings.dtype,
+    }
+    open_run(folder, "represent", told | {"revealed": list(settings.revealed)})
 
 
 def _map_similarity(family: Family, group: str, layer: int, vectors: Any) -> list[dict[str, Any]]:
