@@ -30,6 +30,7 @@ def study(
         False, "--resume", help="Go on with the study in --out, with its own settings."
     ),
     guidance: float = typer.Option(0.8, help="Guidance where texts are drawn; traces have none."),
+    metric: str = typer.Option("p", help="Of effects: p, logp, logit_difference or normalised."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dtype: str = typer.Option("float32", help="Number format, such as bfloat16."),
     seed: int = typer.Option(0, help="Seed of the corpus, the noise and the intervals."),
@@ -41,11 +42,12 @@ def study(
 
     from rich.console import Console
 
+    from unmask.base.config import build
     from unmask.base.errors import UserError
     from unmask.cli.exits import INTERRUPTED
     from unmask.cli.lists import parse_names
     from unmask.study.pipeline import run_study
-    from unmask.study.settings import STAGES, SizeName, Study
+    from unmask.study.settings import STAGES, Study
 
     console = Console(quiet=as_json)
     if resume:
@@ -57,17 +59,18 @@ def study(
         if chosen is None:
             _show_preview(console, out, facts, seed)
             return
-        size: SizeName = "quick" if quick else "full" if full else "laptop"
-        settings = Study(
-            model=chosen,
-            twin=other,
-            data=None if data is None else str(data),
-            facts=facts,
-            size=size,
-            guidance=guidance,
-            seed=seed,
-            dtype=dtype,
-        )
+        told = {
+            "model": chosen,
+            "twin": other,
+            "data": None if data is None else str(data),
+            "facts": facts,
+            "size": "quick" if quick else "full" if full else "laptop",
+            "guidance": guidance,
+            "metric": metric,
+            "seed": seed,
+            "dtype": dtype,
+        }
+        settings = build(Study, told, "unmask study")
 
     def tell(stage: str, seconds: float | None) -> None:
         took = "there already" if seconds is None else f"{seconds:.1f} s"

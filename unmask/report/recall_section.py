@@ -23,6 +23,11 @@ def name_asked(split: str) -> str:
     return ASKED.get(split, split.replace("_", " "))
 
 
+def tell_asked(split: str) -> str:
+    """The beginning of a sentence about a split."""
+    return "On one's own facts" if split == "own" else f"With the {name_asked(split)}"
+
+
 def tell_recall(run: StudyFolder, prefix: str = "") -> Section:
     """The section of recall."""
     summary = run.summary

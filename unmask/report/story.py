@@ -10,8 +10,8 @@ from unmask.base.errors import UserError
 from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import SYMMETRY, TRACING, Row, StudyFolder
 from unmask.report.blocks import format_interval
-from unmask.report.recall_section import name_asked
-from unmask.report.tracing_section import KINDS, keep_main, name_way
+from unmask.report.recall_section import name_asked, tell_asked
+from unmask.report.tracing_section import KINDS, keep_main, name_metric, name_way
 from unmask.tracing.averages import OTHER_TOKEN
 from unmask.tracing.table import OTHER_FACT, RESULT
 
@@ -67,7 +67,7 @@ def _number_effect(run: StudyFolder) -> Number:
         return Number("largest effect", "–", note)
     if row is None:
         return Number("largest effect", "–", "the diffusion model recalled no fact to trace")
-    value = format_interval(row["mean"], row["low"], row["high"], digits=2)
+    value = format_interval(row["mean"], row["low"], row["high"], digits=3)
     way = name_way(row["direction"], row["trained"])
     return Number("largest effect of a subject's state", value,
                   f"{row['role']}, layer {row['layer']}; {way}")  # fmt: skip
@@ -130,7 +130,7 @@ def _tell_recall(run: StudyFolder) -> list[str]:
     if ours is None:
         return []
     told = [
-        f"With {name_asked(split)}, {names['model']} recalls {_tell(ours)} of the answers"
+        f"{tell_asked(split)}, {names['model']} recalls {_tell(ours)} of the answers"
         f"{_tell_steps_of(ours)}."
     ]
     if ours.value.high < 0.05:
@@ -195,9 +195,9 @@ def _tell_tracing(run: StudyFolder) -> list[str]:
         placebo = _find_placebo(rows, row)
         way = name_way(row["direction"], row["trained"])
         told.append(
-            f"In the {name} network, with {way}, the state that brings most of the answer back "
-            f"stands at the {row['role']} token, layer {row['layer']}: {value} of its probability, "
-            f"{_judge(row, placebo)}."
+            f"In the {name} network, with the {way}, the state that brings most of the answer back "
+            f"stands at the {row['role']} token, layer {row['layer']}: {value} in "
+            f"{name_metric(run)}, {_judge(row, placebo)}."
         )
     return told + notes
 

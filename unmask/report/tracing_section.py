@@ -27,6 +27,19 @@ _CLEAR = 0.05
 _MOST_TESTS = 12
 
 
+METRICS = {
+    "p": "probability",
+    "logp": "log-probability (nats)",
+    "logit_difference": "logits against another answer",
+    "normalised": "shares of the total effect",
+}
+"""What effects are measured in."""
+
+
+def name_metric(run: StudyFolder) -> str:
+    return METRICS[run.record.settings.get("metric", "p")]
+
+
 def name_way(direction: str, trained: str) -> str:
     """A way of asking in words."""
     return name_asked(SPLITS[direction, trained])
@@ -36,9 +49,9 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
     """The section of where facts are recalled."""
     blocks: list[Block] = [
         Words(
-            "The subject in the prompt is hidden, so that the answer's probability falls; then one "
-            "clean state is put back at one token and layer. What it brings back of the "
-            "probability is its indirect effect. That a state brings the answer back says that it "
+            "The subject in the prompt is hidden, so that the answer becomes unlikely; then one "
+            "clean state is put back at one token and layer. What it brings back is its indirect "
+            f"effect, here in {name_metric(run)}. That a state brings the answer back says that it "
             "is enough under this corruption, not that the fact lies there."
         )
     ]
@@ -52,7 +65,7 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
         rows = run.rows(f"{TRACING}/averages.parquet")
         blocks += [
             _count(run.rows(f"{TRACING}/facts.parquet")),
-            draw_twins(keep_shared(rows), f"{prefix}effects-by-role"),
+            draw_twins(keep_shared(rows), f"{prefix}effects-by-role", name_metric(run)),
             _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
             _tabulate_tests(run),
         ]
@@ -106,7 +119,7 @@ def _count(facts: Sequence[Row]) -> Grid:
     )
 
 
-def draw_twins(rows: Sequence[Row], name: str) -> Figure:
+def draw_twins(rows: Sequence[Row], name: str, metric: str) -> Figure:
     """Each role's effect at its best layer, diffusion beside its twin, with placebos."""
     named = [row for row in rows if row["stage"] == "first" and row["head"] < 0]
     ways = _find_ways(named)
@@ -141,7 +154,7 @@ def draw_twins(rows: Sequence[Row], name: str) -> Figure:
                 {"label": "restored", "options": [PART_NAMES[part] for part in parts]},
             ],
             "views": views,
-            "xlabel": "average indirect effect on p",
+            "xlabel": f"average indirect effect, {metric}",
         },
     )
 
@@ -347,7 +360,7 @@ def _lay_out_text(
         "low": [[row["low"] if row else None for row in line] for line in spans],
         "high": [[row["high"] if row else None for row in line] for line in spans],
         "row_note": [at[place, 0]["role"] for place in places],
-        "title": f"p of the answer {first['clean']:.3f}, subject hidden {first['corrupted']:.3f}",
+        "title": f"answer {first['clean']:.3f}, with the subject hidden {first['corrupted']:.3f}",
     }
 
 

@@ -67,7 +67,7 @@ SIZES: dict[str, Size] = {
         shared_corruption="mean",
         samples=1,
         groups=("p2d",),
-        paired=10,
+        paired=12,
         updates=6,
         prefixes=1,
         permutations=99,
@@ -87,7 +87,7 @@ SIZES: dict[str, Size] = {
         shared_corruption="mean",
         samples=1,
         groups=("p2d", "d2p", "both"),
-        paired=12,
+        paired=16,
         updates=20,
         prefixes=2,
         permutations=999,
@@ -130,6 +130,8 @@ class Study:
     size: SizeName = "laptop"
     guidance: float = 0.8
     """Of the recall table and of what is watched; traces have none."""
+    metric: Literal["p", "logp", "logit_difference", "normalised"] = "p"
+    """Of the answer, in which effects are measured."""
     seed: int = 0
     dtype: str = "float32"
 

@@ -71,13 +71,26 @@ def _find_symmetry(bench: Bench) -> Outcome:
         _open(bench, family, folder, digest_facts(asked), layers, settings)
         extract(model, asked, layers, prefixes, settings, folder)
         rows, tensors = read_extraction(folder)
-        lines += measure_symmetry(
-            family.name, family.kind, rows, tensors, amounts.permutations, study.seed
-        )
+        sound = []
         for group in groups:
-            for layer in layers:
-                vectors = pair_vectors(rows, tensors, group, layer)
-                maps += _map_similarity(family, group, layer, vectors)
+            try:
+                vectors = pair_vectors(rows, tensors, group, layers[0])
+            except UserError as error:
+                notes.append(f"{family.name}, not compared: {error}")
+                continue
+            sound.append(group)
+            maps += _map_similarity(family, group, layers[0], vectors)
+        kept = [i for i, row in enumerate(rows) if row["group"] in sound]
+        lines += measure_symmetry(
+            family.name,
+            family.kind,
+            [rows[i] for i in kept],
+            {name: vectors[kept] for name, vectors in tensors.items()},
+            amounts.permutations,
+            study.seed,
+        )
+    if not lines:
+        return Outcome((), tuple(notes))
     write_table(bench.folder / SYMMETRY, [line.to_row() for line in lines], SYMMETRY_SCHEMA)
     write_table(bench.folder / SIMILARITY, maps, SIMILARITY_SCHEMA)
     return Outcome((SYMMETRY, SIMILARITY), tuple(notes))

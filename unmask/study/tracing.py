@@ -89,6 +89,7 @@ def _plan_survey(
         window=_choose_window(bench),
         corruption=corruption,
         samples=amounts.samples,
+        metric=bench.settings.metric,
         length=bench.length(bench.load(family)),
         seed=bench.settings.seed,
     )

@@ -120,15 +120,19 @@ const Charts = (() => {
     }), options);
   }
 
-  function heatmap(element, data, view) {
+  function heatmap(element, data, view, key) {
     if (!view) {
       element.replaceChildren(Object.assign(document.createElement("p"), { className: "status", textContent: "Nothing was traced here: the answer is already complete, or was not recalled." }));
       return;
     }
     if (!element.querySelector(".js-plotly-plot")) element.replaceChildren(document.createElement("div"));
     const place = element.firstElementChild;
+    // One scale for all views of the first control's choice, so that steps can be compared.
     let most = 0;
-    for (const one of Object.values(data.views)) for (const row of one.z) for (const x of row) most = Math.max(most, Math.abs(x ?? 0));
+    for (const [name, one] of Object.entries(data.views)) {
+      if (name.split("|")[0] !== key.split("|")[0]) continue;
+      for (const row of one.z) for (const x of row) most = Math.max(most, Math.abs(x ?? 0));
+    }
     most = most || 1;
     const text = view.z.map((row, i) => row.map((value, j) => {
       const low = view.low?.[i]?.[j], high = view.high?.[i]?.[j];

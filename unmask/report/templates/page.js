@@ -134,7 +134,7 @@
     });
     if (data.chart === "unmasking") { animate(figure, data); continue; }
     let state = [];
-    const draw = () => Charts[data.chart](chart, data, data.views?.[state.join("|")]);
+    const draw = () => Charts[data.chart](chart, data, data.views?.[state.join("|")], state.join("|"));
     state = addControls(figure.querySelector(".controls"), data.controls ?? [], draw);
     redraw.push(draw);
   }
