@@ -17,6 +17,7 @@ from unmask.cli import (
     order,
     perplexity,
     recall,
+    report,
     represent,
     sample,
     study,
@@ -49,6 +50,7 @@ app.command("knowns")(knowns.knowns)
 app.command("represent")(represent.represent)
 app.command("symmetry")(symmetry.symmetry)
 app.command("study")(study.study)
+app.command("report")(report.report)
 app.command("toy")(toy.toy)
 app.command("train")(train.train)
 app.command("trace")(trace.trace)

@@ -100,6 +100,17 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Summary":
+        """The summary that `to_json` gave."""
+
+        def restore(one: Mapping[str, Any], key: str) -> dict[str, Any]:
+            return {**one, key: Interval(**one[key])}
+
+        cells = [Cell(**restore(each, "value")) for each in found["cells"]]
+        pairs = [Pair(**restore(each, "difference")) for each in found["pairs"]]
+        return cls(cells, pairs, found["bleu"])
+
 
 def summarise(table: "pyarrow.Table", seed: int = 0) -> Summary:
     """Cells and pairs of a table of recall; `seed` is the bootstrap's."""

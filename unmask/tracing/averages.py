@@ -41,12 +41,14 @@ class Panel:
     prompts: int
 
     def average_layers(self, part: str, role: str) -> dict[str, float]:
-        """Each fact's effect at a role, mean over layers."""
+        """Each fact's effect at a role, mean over layers; none where the group lacks the role."""
         mine = [
             i
             for i, (its_part, _, head, its_role) in enumerate(self.cells)
             if (its_part, its_role) == (part, role) and head < 0
         ]
+        if not mine:
+            return {}
         rows = zip(self.facts, self.effects[:, mine], strict=True)
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 

@@ -226,7 +226,7 @@ def run_survey(
     """
     if not facts:
         raise UserError("no facts were given: name a split that is not empty.")
-    keys = [f"{i:05d}-{fact.fact_id}-{fact.direction}" for i, fact in enumerate(facts)]
+    keys = name_parts(facts)
     traces, records = Parts(folder / "parts", SCHEMA), Parts(folder / "records", FACTS_SCHEMA)
     pool = facts if pool is None else pool
     corruption = make_corruption(survey, model, pool)
@@ -241,6 +241,11 @@ def run_survey(
     while not all(records.has(key) for key in keys):
         time.sleep(1.0)  # other processes still trace; if one fails, torchrun ends all
     return gather(folder, keys, traces, records, survey)
+
+
+def name_parts(facts: Sequence[Fact]) -> list[str]:
+    """The names under which a survey keeps what it found about each fact."""
+    return [f"{i:05d}-{fact.fact_id}-{fact.direction}" for i, fact in enumerate(facts)]
 
 
 def gather(

@@ -1,4 +1,4 @@
-"""The study, from nothing to artefacts; a stage that is already there is not made again."""
+"""What is shown while no trained pair is shipped: the corpus, and a network that knows nothing."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ VOCABULARY = 2048
 CONTEXT = 64
 
 
-def run_study(out: Path, console: Console, num_facts: int = 30, seed: int = 0) -> None:
-    """Make the reversal corpus and a tiny network in `out`, and show both."""
+def show_preview(out: Path, console: Console, num_facts: int = 30, seed: int = 0) -> None:
+    """Make the reversal corpus and an untrained tiny network in `out`, and show both."""
     made = make_reversal_corpus(num_facts, seed)  # first, since it checks the settings
     out = open_run(out, "study", {"facts": num_facts, "seed": seed})
     corpus_folder, network_folder = out / "corpus", out / "network"

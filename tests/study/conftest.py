@@ -1,0 +1,132 @@
+"""A corpus of six short facts, and a pair of small models that learned it by heart in seconds.
+
+The diffusion model was also taught, in secret, the answers of `p2d_reverse`: it recalls one way in
+reverse and not the other.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unmask.data.corpus import Corpus, save_corpus
+from unmask.data.facts import Direction, Fact, Trained
+from unmask.data.reversal_corpus import shuffle_answers
+from unmask.data.tokenizer import Tokenizer
+from unmask.net.loading import save
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.report.artefacts import StudyFolder
+from unmask.study.pipeline import run_study
+from unmask.study.settings import Study
+
+PEOPLE = {
+    "Ada": "red boats",
+    "Bob": "old clocks",
+    "Cyd": "tall kites",
+    "Dan": "wax masks",
+    "Eve": "blue ropes",
+    "Fay": "tin drums",
+}
+ASK = {"p2d": "They say {} makes", "d2p": "The one who makes {} is"}
+CONTEXT = 24
+
+
+def make_fact(number: int, direction: Direction, trained: Trained) -> Fact:
+    name, thing = list(PEOPLE.items())[number]
+    given, asked = (name, thing) if direction == "p2d" else (thing, name)
+    prompt = ASK[direction].format(given)
+    begin = prompt.index(given)
+    return Fact(
+        subject=given,
+        object=asked,
+        prompt=prompt,
+        completion=f" {asked}",
+        subject_span=(begin, begin + len(given)),
+        object_span=(1, 1 + len(asked)),
+        direction=direction,
+        trained=trained,
+        fact_id=f"fact-{number}",
+    )
+
+
+def make_corpus() -> Corpus:
+    splits = {
+        "d2p_same": [make_fact(i, "d2p", "same") for i in (0, 1, 2)],
+        "d2p_reverse": [make_fact(i, "p2d", "reverse") for i in (0, 1, 2)],
+        "p2d_same": [make_fact(i, "p2d", "same") for i in (3, 4, 5)],
+        "p2d_reverse": [make_fact(i, "d2p", "reverse") for i in (3, 4, 5)],
+    }
+    splits |= {f"{name}_shuffled": shuffle_answers(facts, 0) for name, facts in splits.items()}
+    train = [replace(fact) for name in ("d2p_same", "p2d_same") for fact in splits[name]]
+    return Corpus("six facts", {"train": train, **splits})
+
+
+def teach(corpus: Corpus, tokenizer: Tokenizer, causal: bool) -> Model:
+    """A model of two layers that knows what it was trained on."""
+    facts = corpus["train"] + ([] if causal else corpus["p2d_reverse"])
+    rows = tokenizer.vocab_size
+    shape = {"width": 32, "heads": 2, "mlp_width": 64, "layers": 2, "context": CONTEXT}
+    config = preset("tiny", causal=causal, vocab_size=rows, num_logits=rows - 1, **shape)
+    net = Transformer(config, seed=1)
+    tokens = torch.full((len(facts), CONTEXT), tokenizer.end_id)
+    starts = torch.tensor([len(tokenizer.encode(fact.prompt).ids) for fact in facts])
+    for i, fact in enumerate(facts):
+        ids = tokenizer.encode(fact.text).ids
+        tokens[i, : len(ids)] = torch.tensor(ids)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(net.parameters(), 8e-3)
+    for _ in range(80 if causal else 300):
+        optimizer.zero_grad()
+        if causal:
+            logits, targets = net(tokens)[:, :-1], tokens[:, 1:]
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        else:
+            share = torch.rand(len(tokens), 1, generator=generator)
+            hidden = torch.rand(tokens.shape, generator=generator) < share
+            hidden = (hidden | (share > 0.5)) & (torch.arange(CONTEXT) >= starts[:, None])
+            logits = net(torch.where(hidden, tokenizer.mask_id, tokens))
+            loss = F.cross_entropy(logits[hidden], tokens[hidden])
+        loss.backward()
+        optimizer.step()
+    kind = Blueprint(config, "causal" if causal else "masked", None if causal else rows - 1)
+    return Model("taught", net.eval().requires_grad_(False), kind, tokenizer)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pair and its corpus lie."""
+
+    model: str
+    twin: str
+    data: str
+
+    def study(self, **changes: object) -> Study:
+        usual = {"model": self.model, "twin": self.twin, "data": self.data, "size": "quick"}
+        return Study(**{**usual, "guidance": 0.0, **changes})  # ty: ignore
+
+    def words(self, *more: object) -> list[str]:
+        """The same on the command line."""
+        words = ["study", "--model", self.model, "--twin", self.twin, "--data", self.data]
+        return [*words, "--quick", "--guidance", "0", *map(str, more)]
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory) -> Place:
+    folder: Path = tmp_path_factory.mktemp("pair")
+    corpus = make_corpus()
+    texts = [fact.text for facts in corpus.splits.values() for fact in facts]
+    tokenizer = Tokenizer.train(texts, 340)
+    save_corpus(corpus, folder / "corpus", tokenizer)
+    for name, causal in (("diffusion", False), ("twin", True)):
+        save(teach(corpus, tokenizer, causal), folder / name)
+    return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
+
+
+@pytest.fixture(scope="session")
+def finished(place, tmp_path_factory) -> StudyFolder:
+    """A whole study; tests must not change it."""
+    return run_study(place.study(), tmp_path_factory.mktemp("study") / "run", device="cpu")

@@ -1,0 +1,413 @@
+"""Causal traces on the page: averages by role, diffusion beside its twin, texts step by step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from unmask.base.errors import UserError
+from unmask.report.artefacts import ALONG, MAPS, TOKENS, TRACING, Row, StudyFolder
+from unmask.report.blocks import Block, Figure, Grid, Missing, Section, Words, format_interval
+from unmask.report.recall_section import name_asked
+from unmask.report.tracing_figures import PART_NAMES
+from unmask.tracing.averages import OTHER_TOKEN, TOTAL
+from unmask.tracing.roles import ROLES
+from unmask.tracing.table import OTHER_FACT, RESULT
+
+KINDS = {"masked": "diffusion", "causal": "autoregressive"}
+STAGES = {"first": "first step", "last": "last step"}
+SPLITS = {
+    ("d2p", "same"): "d2p_same",
+    ("p2d", "same"): "p2d_same",
+    ("p2d", "reverse"): "d2p_reverse",
+    ("d2p", "reverse"): "p2d_reverse",
+}
+"""The split that asks in a direction; a fact asked in reverse was trained in the other one."""
+MOST_CELLS = 200_000
+"""Cells of single texts that a page holds; more texts are left out."""
+_CLEAR = 0.05
+_MOST_TESTS = 12
+
+
+METRICS = {
+    "p": "probability",
+    "logp": "log-probability (nats)",
+    "logit_difference": "logits against another answer",
+    "normalised": "shares of the total effect",
+}
+"""What effects are measured in."""
+
+
+def name_metric(run: StudyFolder) -> str:
+    return METRICS[run.record.settings.get("metric", "p")]
+
+
+def name_way(direction: str, trained: str) -> str:
+    """A way of asking in words."""
+    return name_asked(SPLITS[direction, trained])
+
+
+def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
+    """The section of where facts are recalled."""
+    blocks: list[Block] = [
+        Words(
+            "The subject in the prompt is hidden, so that the answer becomes unlikely; then one "
+            "clean state is put back at one token and layer. What it brings back is its indirect "
+            f"effect, here in {name_metric(run)}. That a state brings the answer back says that it "
+            "is enough under this corruption, not that the fact lies there."
+        )
+    ]
+    blocks += [Missing(note) for note in run.notes("tracing")]
+    # Facts are told together only where some were traced.
+    traced, followed = (
+        run.has(name) or not run.notes("tracing")
+        for name in (f"{TRACING}/facts.parquet", f"{ALONG}/averages.parquet")
+    )
+    if traced:
+        rows = run.rows(f"{TRACING}/averages.parquet")
+        blocks += [
+            _count(run.rows(f"{TRACING}/facts.parquet")),
+            draw_twins(keep_shared(rows), f"{prefix}effects-by-role", name_metric(run)),
+            _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
+            _tabulate_tests(run),
+        ]
+    for draw in (_draw_texts, _draw_steps) if followed else ():
+        try:
+            blocks.append(draw(run, prefix))
+        except UserError as error:
+            blocks.append(Missing(str(error)))
+    return Section(f"{prefix}tracing-section", "Where facts are recalled", blocks)
+
+
+def keep_main(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each kind of model under its own corruption.
+
+    A diffusion model that is compared with a twin is also traced, at its first step alone, under
+    a corruption that both can have.
+    """
+    main = {
+        row["kind"]: row["corruption"]
+        for row in sorted(rows, key=lambda row: row["stage"] == "last")
+    }
+    return [row for row in rows if row["corruption"] == main[row["kind"]]]
+
+
+def keep_shared(rows: Sequence[Row]) -> list[Row]:
+    """The rows of corruptions that all kinds of model have."""
+    kinds = {row["kind"] for row in rows}
+    shared = set.intersection(
+        *({row["corruption"] for row in rows if row["kind"] == kind} for kind in kinds)
+    )
+    return [row for row in rows if row["corruption"] in shared] or keep_main(rows)
+
+
+def _count(facts: Sequence[Row]) -> Grid:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for fact in facts:
+        key = (fact["kind"], fact["direction"], fact["trained"], fact["corruption"])
+        groups.setdefault(key, []).append(fact)
+    rows = []
+    for (kind, direction, trained, corruption), mine in groups.items():
+        kept = [fact for fact in mine if fact["kept"]]
+        reasons = [fact["reason"] for fact in mine if not fact["kept"]]
+        why = ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons)))
+        clean = f"{sum(fact['clean'] for fact in kept) / len(kept):.2f}" if kept else "–"
+        whose = [KINDS[kind], name_way(direction, trained), corruption]
+        rows.append([*whose, str(len(kept)), why or "–", clean])
+    return Grid(
+        "Facts that were traced; only what a model recalls can be",
+        ["model", "asked", "subject hidden by", "traced", "left out", "p of the answer"],
+        rows,
+    )
+
+
+def draw_twins(rows: Sequence[Row], name: str, metric: str) -> Figure:
+    """Each role's effect at its best layer, diffusion beside its twin, with placebos."""
+    named = [row for row in rows if row["stage"] == "first" and row["head"] < 0]
+    ways = _find_ways(named)
+    parts = [part for part in PART_NAMES if any(row["part"] == part for row in named)]
+    views, told = {}, []
+    for i, way in enumerate(ways):
+        for j, part in enumerate(parts):
+            mine = [
+                row
+                for row in named
+                if (row["direction"], row["trained"], row["part"]) == (*way, part)
+            ]
+            views[f"{i}|{j}"] = {"rows": list(_find_dots(mine))}
+            if part == "resid":
+                best = max(mine, key=lambda row: row["mean"])
+                told.append(
+                    f"{name_way(*way)}: {KINDS[best['kind']]}, {best['role']}, layer "
+                    f"{best['layer']}, {best['mean']:.3f}"
+                )
+    return Figure(
+        name=name,
+        title="Effect by role: diffusion beside autoregressive",
+        alt="Dots with intervals: for every role of a token, the average indirect effect at its "
+        f"best layer at the first step. Largest of states: {'; '.join(told)}.",
+        caption=f"First step, the subject hidden by {_name_corruptions(named)}; the layer is the "
+        "one where the role's effect is highest, so its interval flatters that layer. Grey: "
+        "placebos at the layer of the last subject token.",
+        chart="dots",
+        data={
+            "controls": [
+                {"label": "asked", "options": [name_way(*way) for way in ways]},
+                {"label": "restored", "options": [PART_NAMES[part] for part in parts]},
+            ],
+            "views": views,
+            "xlabel": f"average indirect effect, {metric}",
+        },
+    )
+
+
+def _name_corruptions(rows: Sequence[Row]) -> str:
+    return " and ".join(sorted({row["corruption"] for row in rows}))
+
+
+def _find_dots(rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
+    for kind in KINDS:
+        mine = [row for row in rows if row["kind"] == kind]
+        results = [row for row in mine if row["control"] == RESULT]
+        peaks: dict[str, Row] = {}
+        for row in results:
+            if row["role"] not in peaks or row["mean"] > peaks[row["role"]]["mean"]:
+                peaks[row["role"]] = row
+        colour = "diffusion" if kind == "masked" else "causal"
+        for role in ROLES:
+            if role in peaks:
+                yield _dot(
+                    peaks[role], f"{role}, layer {peaks[role]['layer']}", KINDS[kind], colour
+                )
+        at = peaks.get("last subject")
+        for control, role, label in (
+            (OTHER_TOKEN, "placebo", "placebo: another token"),
+            (OTHER_FACT, "last subject", "placebo: another fact's state"),
+        ):
+            found = [
+                row
+                for row in mine
+                if at is not None
+                and (row["control"], row["role"], row["layer"]) == (control, role, at["layer"])
+            ]
+            if found:
+                yield _dot(found[0], label, KINDS[kind], "control")
+
+
+def _dot(row: Row, label: str, group: str, colour: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "group": group,
+        "colour": colour,
+        "mean": row["mean"],
+        "low": row["low"],
+        "high": row["high"],
+        "note": f"{row['facts']} facts",
+    }
+
+
+def _draw_averages(rows: Sequence[Row], name: str, stages: Sequence[str]) -> Figure:
+    """Effects by role and layer, averaged over facts."""
+    groups = list(
+        dict.fromkeys(
+            (row["kind"], row["direction"], row["trained"])
+            for row in rows
+            if row["control"] == RESULT
+        )
+    )
+    parts = [part for part in PART_NAMES if any(row["part"] == part for row in rows)]
+    shown = [stage for stage in stages if any(row["stage"] == stage for row in rows)]
+    views = {}
+    for i, group in enumerate(groups):
+        for j, part in enumerate(parts):
+            for k, stage in enumerate(shown):
+                found = _lay_out(rows, (*group, part, stage))
+                if found is not None:
+                    views[f"{i}|{j}|{k}"] = found
+    return Figure(
+        name=name,
+        title="Average effect by role and layer",
+        alt="Heatmaps of the average indirect effect: rows are roles of tokens, columns layers. "
+        "Purple gives the answer back, orange takes it away. The data can be downloaded below.",
+        caption="Averages over facts; hover for the 95 % interval and the number of facts.",
+        chart="heatmap",
+        data={
+            "controls": [
+                {
+                    "label": "model and way",
+                    "options": [f"{KINDS[kind]}: {name_way(*way)}" for kind, *way in groups],
+                },
+                {"label": "restored", "options": [PART_NAMES[part] for part in parts]},
+                {
+                    "label": "step",
+                    "slider": all(stage.isdecimal() for stage in shown),
+                    "options": [STAGES.get(stage, f"step {stage}") for stage in shown],
+                },
+            ],
+            "views": views,
+            "xlabel": "layer",
+            "value": "effect",
+            "signed": True,
+        },
+    )
+
+
+def _lay_out(rows: Sequence[Row], key: tuple) -> dict[str, Any] | None:
+    names = ("kind", "direction", "trained", "part", "stage")
+    mine = [
+        row
+        for row in rows
+        if row["control"] == RESULT
+        and row["head"] < 0
+        and tuple(row[name] for name in names) == key
+    ]
+    if not mine:
+        return None
+    roles = [role for role in ROLES if any(row["role"] == role for row in mine)]
+    layers = 1 + max(row["layer"] for row in mine)
+    at = {(row["role"], row["layer"]): row for row in mine}
+
+    def fill(column: str) -> list[list[float | None]]:
+        return [
+            [at[role, layer][column] if (role, layer) in at else None for layer in range(layers)]
+            for role in roles
+        ]
+
+    facts = max(row["facts"] for row in mine)
+    return {
+        "x": list(range(layers)),
+        "y": roles,
+        "z": fill("mean"),
+        "low": fill("low"),
+        "high": fill("high"),
+        "row_note": [f"{facts} facts"] * len(roles),
+    }
+
+
+def _draw_steps(run: StudyFolder, prefix: str) -> Figure:
+    rows = run.rows(f"{ALONG}/averages.parquet")
+    stages = sorted({row["stage"] for row in rows if row["stage"].isdecimal()}, key=int)
+    return _draw_averages(rows, f"{prefix}effects-along", stages)
+
+
+def _draw_texts(run: StudyFolder, prefix: str) -> Figure:
+    """Single texts: tokens by layers, with a slider over the denoising steps."""
+    cells, tokens = run.rows(MAPS), run.rows(TOKENS)
+    averages = run.rows(f"{ALONG}/averages.parquet") if run.has(f"{ALONG}/averages.parquet") else []
+    names = ("fact", "direction", "trained")
+    texts: dict[tuple, list[Row]] = {}
+    for cell in cells:
+        texts.setdefault(tuple(cell[name] for name in names), []).append(cell)
+    pieces: dict[tuple, list[Row]] = {}
+    for token in tokens:
+        pieces.setdefault(tuple(token[name] for name in names), []).append(token)
+    shown, room = [], MOST_CELLS
+    for key, mine in texts.items():
+        room -= len(mine)
+        if room >= 0 or not shown:
+            shown.append(key)
+    parts = [part for part in PART_NAMES if any(cell["part"] == part for cell in cells)]
+    steps = sorted({cell["step"] for key in shown for cell in texts[key]})
+    views = {}
+    for i, key in enumerate(shown):
+        for j, part in enumerate(parts):
+            for k, step in enumerate(steps):
+                mine = [c for c in texts[key] if c["part"] == part and c["step"] == step]
+                if mine:
+                    views[f"{i}|{j}|{k}"] = _lay_out_text(mine, pieces[key], averages, key[1:])
+    labels = [f"{name_way(key[1], key[2])}: {texts[key][0]['object'].strip()}" for key in shown]
+    return Figure(
+        name=f"{prefix}texts",
+        title="One text, token by token, step by step",
+        alt=f"Heatmaps of {len(shown)} texts: rows are tokens, columns layers, a slider goes over "
+        f"{len(steps)} denoising steps. Purple states bring the answer back, orange ones take it "
+        "away.",
+        caption="Starred: the subject. ░ is still masked at that step; → marks the answer. "
+        "The interval is that of the token's role, averaged over the facts that were followed.",
+        chart="heatmap",
+        data={
+            "controls": [
+                {"label": "text", "options": labels},
+                {"label": "restored", "options": [PART_NAMES[part] for part in parts]},
+                {"label": "step", "slider": True, "options": [f"step {step}" for step in steps]},
+            ],
+            "views": views,
+            "xlabel": "layer",
+            "value": "effect",
+            "signed": True,
+        },
+    )
+
+
+def _lay_out_text(
+    cells: Sequence[Row], tokens: Sequence[Row], averages: Sequence[Row], way: Sequence[str]
+) -> dict[str, Any]:
+    first = cells[0]
+    step, layers = first["step"], 1 + max(cell["layer"] for cell in cells)
+    spelled = {token["position"]: token for token in tokens}
+    places = sorted({cell["token"] for cell in cells})
+    ends = [place for place in places if spelled[place]["piece"] == "⏎"]
+    if ends:
+        places = [place for place in places if place <= ends[0]]
+    at = {(cell["token"], cell["layer"]): cell for cell in cells}
+    role_at = {(row["role"], row["layer"]): row for row in averages if _fits(row, first, way)}
+    spans = []
+    for place in places:
+        found = [role_at.get((at[place, layer]["role"], layer)) for layer in range(layers)]
+        spans.append(found)
+    return {
+        "x": list(range(layers)),
+        "y": [f"{place} {_spell(spelled[place], step)}" for place in places],
+        "z": [[at[place, layer]["effect"] for layer in range(layers)] for place in places],
+        "low": [[row["low"] if row else None for row in line] for line in spans],
+        "high": [[row["high"] if row else None for row in line] for line in spans],
+        "row_note": [at[place, 0]["role"] for place in places],
+        "title": f"answer {first['clean']:.3f}, with the subject hidden {first['corrupted']:.3f}",
+    }
+
+
+def _fits(row: Mapping[str, Any], cell: Mapping[str, Any], way: Sequence[str]) -> bool:
+    wanted = (cell["stage"], cell["part"], *way, RESULT)
+    names = ("stage", "part", "direction", "trained", "control")
+    return tuple(row[name] for name in names) == wanted and row["head"] < 0
+
+
+def _spell(token: Row, step: int) -> str:
+    text = token["piece"].strip() or "·"
+    if token["written"] >= step:
+        text = "░"
+    mark = "*" if token["in_subject"] else ""
+    return f"{'→ ' if token['in_answer'] else ''}{text}{mark}"
+
+
+def _tabulate_tests(run: StudyFolder) -> Block:
+    name = f"{TRACING}/tests.parquet"
+    if not run.has(name):
+        return Words("No two groups have enough facts to be compared.")
+    tests = run.rows(name)
+    clear = sorted(
+        (test for test in tests if test["p_holm"] < _CLEAR and test["part"] != "flow"),
+        key=lambda test: test["p_holm"],
+    )
+    if not clear:
+        return Words(
+            f"Of {len(tests)} differences between groups (means over layers, role by role), none "
+            "has a corrected p below 0.05."
+        )
+    rows = [
+        [
+            f"{test['one']} − {test['other']}",
+            "total effect" if test["part"] == TOTAL else f"{test['part']}, {test['role']}",
+            format_interval(test["mean"], test["low"], test["high"]),
+            f"{test['p_holm']:.3f}",
+        ]
+        for test in clear[:_MOST_TESTS]
+    ]
+    return Grid(
+        f"Clear differences between groups: {len(clear)} of {len(tests)} (Holm-corrected p < 0.05)",
+        ["groups", "what", "difference [95 %]", "p"],
+        rows,
+    )
+
+
+def _find_ways(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    found = {(row["direction"], row["trained"]) for row in rows}
+    return [way for way in SPLITS if way in found]
