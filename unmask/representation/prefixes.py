@@ -55,9 +55,12 @@ def make_prefixes(
             assert drawn.texts is not None
             text = drawn.texts[0]
         else:
-            ids = tokenizer.encode(stream.choice(texts)).ids
-            start = stream.randrange(max(1, len(ids) - tokens))
-            text = tokenizer.decode(ids[start : start + tokens])
+            words = stream.choice(texts).split() or [""]
+            words = words[stream.randrange(len(words)) :]
+            # Whole words, as many as fit.
+            while len(words) > 1 and len(tokenizer.encode(" ".join(words)).ids) > tokens:
+                words.pop()
+            text = " ".join(words)
         text = _clean(text)
         if text and text not in found:
             found.append(text)
