@@ -37,17 +37,17 @@ def find_symmetry(bench: Bench) -> Outcome:
 
 
 def _find_symmetry(bench: Bench) -> Outcome:
-    from unmask.representation.extraction import (  # ty: ignore
+    from unmask.representation.extraction import (
         GROUPS,
         choose_facts,
         digest_facts,
         extract,
         read_extraction,
     )
-    from unmask.representation.keys import settle_prefixes  # ty: ignore
-    from unmask.representation.layers import choose_layers  # ty: ignore
-    from unmask.representation.settings import choose_extraction  # ty: ignore
-    from unmask.representation.symmetry import (  # ty: ignore
+    from unmask.representation.keys import settle_prefixes
+    from unmask.representation.layers import choose_layers
+    from unmask.representation.settings import choose_extraction
+    from unmask.representation.symmetry import (
         measure_symmetry,
         pair_vectors,
     )
