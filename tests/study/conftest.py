@@ -126,6 +126,12 @@ def place(tmp_path_factory) -> Place:
     return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
 
 
+@pytest.fixture
+def no_figures(monkeypatch) -> None:
+    """Leave out the figures for papers, which take most of a small study's time."""
+    monkeypatch.setattr("unmask.study.pipeline.draw_figures", lambda run: None)
+
+
 @pytest.fixture(scope="session")
 def finished(place, tmp_path_factory) -> StudyFolder:
     """A whole study; tests must not change it."""

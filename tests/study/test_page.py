@@ -15,7 +15,7 @@ from unmask.report.artefacts import PAGE, SUMMARY, UNMASKING, StudyFolder
 from unmask.report.blocks import format_interval, shorten
 from unmask.report.page import write_page
 from unmask.report.story import tell_story
-from unmask.report.tracing_section import SPLITS
+from unmask.report.tracing_names import SPLITS
 
 
 def read_figures(text: str) -> dict:

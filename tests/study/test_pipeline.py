@@ -60,6 +60,7 @@ def test_a_second_run_changes_nothing(finished, place):
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_an_interrupted_study_ends_with_the_same_numbers(finished, place, tmp_path, monkeypatch):
     """Stopped in the middle of tracing, once by Ctrl-C, once by a mark that was never written."""
     run, combine = tmp_path / "run", tracing.combine
@@ -133,6 +134,7 @@ def test_symmetry_is_measured_or_a_sentence(finished):
     assert finished.has(SYMMETRY) or (len(notes) == 1 and notes[0].endswith("."))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_own_facts(place, tmp_path):
     """A file of one's own facts goes through every stage, without a twin."""
     lines = "\n".join(f"{name},{thing},They say {{}} makes" for name, thing in
@@ -151,6 +153,7 @@ def test_sizes_are_sound():
         assert set(size.along_parts) <= set(size.parts)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_command(finished, place, tmp_path):
     """What the command prints: a panel, or JSON; and that --resume takes the folder's settings."""
     shutil.copytree(finished.path, tmp_path / "run")

@@ -11,7 +11,8 @@ from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import SYMMETRY, TRACING, Row, StudyFolder
 from unmask.report.blocks import format_interval
 from unmask.report.recall_section import name_asked, tell_asked
-from unmask.report.tracing_section import KINDS, keep_main, name_metric, name_way
+from unmask.report.tracing_names import KINDS, name_metric, name_way
+from unmask.report.tracing_section import keep_main
 from unmask.tracing.averages import OTHER_TOKEN
 from unmask.tracing.table import OTHER_FACT, RESULT
 

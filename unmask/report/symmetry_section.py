@@ -2,7 +2,7 @@
 
 from unmask.report.artefacts import SIMILARITY, SYMMETRY, Row, StudyFolder
 from unmask.report.blocks import Block, Figure, Missing, Section, Words
-from unmask.report.tracing_section import KINDS
+from unmask.report.tracing_names import KINDS
 
 GROUPS = {
     "p2d": "trained from name to description",

@@ -1,48 +1,20 @@
 """Causal traces on the page: averages by role, diffusion beside its twin, texts step by step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.report.artefacts import ALONG, MAPS, TOKENS, TRACING, Row, StudyFolder
+from unmask.report.artefacts import ALONG, TRACING, Row, StudyFolder
 from unmask.report.blocks import Block, Figure, Grid, Missing, Section, Words, format_interval
-from unmask.report.recall_section import name_asked
+from unmask.report.traced_texts import draw_texts
 from unmask.report.tracing_figures import PART_NAMES
+from unmask.report.tracing_names import KINDS, SPLITS, STAGES, name_metric, name_way
 from unmask.tracing.averages import OTHER_TOKEN, TOTAL
 from unmask.tracing.roles import ROLES
 from unmask.tracing.table import OTHER_FACT, RESULT
 
-KINDS = {"masked": "diffusion", "causal": "autoregressive"}
-STAGES = {"first": "first step", "last": "last step"}
-SPLITS = {
-    ("d2p", "same"): "d2p_same",
-    ("p2d", "same"): "p2d_same",
-    ("p2d", "reverse"): "d2p_reverse",
-    ("d2p", "reverse"): "p2d_reverse",
-}
-"""The split that asks in a direction; a fact asked in reverse was trained in the other one."""
-MOST_CELLS = 200_000
-"""Cells of single texts that a page holds; more texts are left out."""
 _CLEAR = 0.05
 _MOST_TESTS = 12
-
-
-METRICS = {
-    "p": "probability",
-    "logp": "log-probability (nats)",
-    "logit_difference": "logits against another answer",
-    "normalised": "shares of the total effect",
-}
-"""What effects are measured in."""
-
-
-def name_metric(run: StudyFolder) -> str:
-    return METRICS[run.record.settings.get("metric", "p")]
-
-
-def name_way(direction: str, trained: str) -> str:
-    """A way of asking in words."""
-    return name_asked(SPLITS[direction, trained])
 
 
 def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
@@ -69,7 +41,7 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
             _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
             _tabulate_tests(run),
         ]
-    for draw in (_draw_texts, _draw_steps) if followed else ():
+    for draw in (draw_texts, _draw_steps) if followed else ():
         try:
             blocks.append(draw(run, prefix))
         except UserError as error:
@@ -174,9 +146,7 @@ def _find_dots(rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
         colour = "diffusion" if kind == "masked" else "causal"
         for role in ROLES:
             if role in peaks:
-                yield _dot(
-                    peaks[role], f"{role}, layer {peaks[role]['layer']}", KINDS[kind], colour
-                )
+                yield _dot(peaks[role], role, KINDS[kind], colour)
         at = peaks.get("last subject")
         for control, role, label in (
             (OTHER_TOKEN, "placebo", "placebo: another token"),
@@ -200,7 +170,7 @@ def _dot(row: Row, label: str, group: str, colour: str) -> dict[str, Any]:
         "mean": row["mean"],
         "low": row["low"],
         "high": row["high"],
-        "note": f"{row['facts']} facts",
+        "note": f"layer {row['layer']}, {row['facts']} facts",
     }
 
 
@@ -286,96 +256,6 @@ def _draw_steps(run: StudyFolder, prefix: str) -> Figure:
     rows = run.rows(f"{ALONG}/averages.parquet")
     stages = sorted({row["stage"] for row in rows if row["stage"].isdecimal()}, key=int)
     return _draw_averages(rows, f"{prefix}effects-along", stages)
-
-
-def _draw_texts(run: StudyFolder, prefix: str) -> Figure:
-    """Single texts: tokens by layers, with a slider over the denoising steps."""
-    cells, tokens = run.rows(MAPS), run.rows(TOKENS)
-    averages = run.rows(f"{ALONG}/averages.parquet") if run.has(f"{ALONG}/averages.parquet") else []
-    names = ("fact", "direction", "trained")
-    texts: dict[tuple, list[Row]] = {}
-    for cell in cells:
-        texts.setdefault(tuple(cell[name] for name in names), []).append(cell)
-    pieces: dict[tuple, list[Row]] = {}
-    for token in tokens:
-        pieces.setdefault(tuple(token[name] for name in names), []).append(token)
-    shown, room = [], MOST_CELLS
-    for key, mine in texts.items():
-        room -= len(mine)
-        if room >= 0 or not shown:
-            shown.append(key)
-    parts = [part for part in PART_NAMES if any(cell["part"] == part for cell in cells)]
-    steps = sorted({cell["step"] for key in shown for cell in texts[key]})
-    views = {}
-    for i, key in enumerate(shown):
-        for j, part in enumerate(parts):
-            for k, step in enumerate(steps):
-                mine = [c for c in texts[key] if c["part"] == part and c["step"] == step]
-                if mine:
-                    views[f"{i}|{j}|{k}"] = _lay_out_text(mine, pieces[key], averages, key[1:])
-    labels = [f"{name_way(key[1], key[2])}: {texts[key][0]['object'].strip()}" for key in shown]
-    return Figure(
-        name=f"{prefix}texts",
-        title="One text, token by token, step by step",
-        alt=f"Heatmaps of {len(shown)} texts: rows are tokens, columns layers, a slider goes over "
-        f"{len(steps)} denoising steps. Purple states bring the answer back, orange ones take it "
-        "away.",
-        caption="Starred: the subject. ░ is still masked at that step; → marks the answer. "
-        "The interval is that of the token's role, averaged over the facts that were followed.",
-        chart="heatmap",
-        data={
-            "controls": [
-                {"label": "text", "options": labels},
-                {"label": "restored", "options": [PART_NAMES[part] for part in parts]},
-                {"label": "step", "slider": True, "options": [f"step {step}" for step in steps]},
-            ],
-            "views": views,
-            "xlabel": "layer",
-            "value": "effect",
-            "signed": True,
-        },
-    )
-
-
-def _lay_out_text(
-    cells: Sequence[Row], tokens: Sequence[Row], averages: Sequence[Row], way: Sequence[str]
-) -> dict[str, Any]:
-    first = cells[0]
-    step, layers = first["step"], 1 + max(cell["layer"] for cell in cells)
-    spelled = {token["position"]: token for token in tokens}
-    places = sorted({cell["token"] for cell in cells})
-    ends = [place for place in places if spelled[place]["piece"] == "⏎"]
-    if ends:
-        places = [place for place in places if place <= ends[0]]
-    at = {(cell["token"], cell["layer"]): cell for cell in cells}
-    role_at = {(row["role"], row["layer"]): row for row in averages if _fits(row, first, way)}
-    spans = []
-    for place in places:
-        found = [role_at.get((at[place, layer]["role"], layer)) for layer in range(layers)]
-        spans.append(found)
-    return {
-        "x": list(range(layers)),
-        "y": [f"{place} {_spell(spelled[place], step)}" for place in places],
-        "z": [[at[place, layer]["effect"] for layer in range(layers)] for place in places],
-        "low": [[row["low"] if row else None for row in line] for line in spans],
-        "high": [[row["high"] if row else None for row in line] for line in spans],
-        "row_note": [at[place, 0]["role"] for place in places],
-        "title": f"answer {first['clean']:.3f}, with the subject hidden {first['corrupted']:.3f}",
-    }
-
-
-def _fits(row: Mapping[str, Any], cell: Mapping[str, Any], way: Sequence[str]) -> bool:
-    wanted = (cell["stage"], cell["part"], *way, RESULT)
-    names = ("stage", "part", "direction", "trained", "control")
-    return tuple(row[name] for name in names) == wanted and row["head"] < 0
-
-
-def _spell(token: Row, step: int) -> str:
-    text = token["piece"].strip() or "·"
-    if token["written"] >= step:
-        text = "░"
-    mark = "*" if token["in_subject"] else ""
-    return f"{'→ ' if token['in_answer'] else ''}{text}{mark}"
 
 
 def _tabulate_tests(run: StudyFolder) -> Block:

@@ -113,8 +113,8 @@ const Charts = (() => {
     }
     const narrow = element.clientWidth < 520;
     Plotly.newPlot(place, traces, layout({
-      height: 90 + 26 * labels.length, hovermode: "closest", margin: { l: narrow ? 8 : 48, r: 12, t: 8, b: 42 },
-      xaxis: { title: { text: data.xlabel }, range: data.range, zeroline: true },
+      height: 90 + 26 * labels.length, hovermode: "closest", margin: { l: narrow ? 8 : 48, r: 12, t: 8, b: narrow ? 56 : 42 },
+      xaxis: { title: { text: narrow ? data.xlabel.replace(/[,(]/, (mark) => mark === "(" ? "<br>(" : ",<br>") : data.xlabel }, range: data.range, zeroline: true },
       yaxis: { tickvals: labels.map((_, i) => i), ticktext: narrow ? labels.map((label) => label.length > 22 ? label.slice(0, 21) + "…" : label) : labels,
         range: [-0.7, labels.length - 0.3], zeroline: false },
     }), options);
@@ -148,8 +148,8 @@ const Charts = (() => {
       zmin: data.signed ? -most : 0, zmax: most, colorscale: (data.signed ? SIGNED : SHARE)[theme()],
       colorbar: { thickness: 10, title: { text: data.value, side: "right" }, outlinewidth: 0 },
     }], layout({
-      height: Math.max(260, 110 + 19 * view.y.length), margin: { l: 20, r: 10, t: view.title ? 34 : 10, b: 44 },
-      title: view.title ? { text: view.title, font: { size: 13, color: pick("ink") } } : undefined,
+      height: Math.max(260, 110 + 19 * view.y.length), margin: { l: 20, r: 10, t: view.title ? (narrow ? 48 : 34) : 10, b: 44 },
+      title: view.title ? { text: narrow ? view.title.replace(", ", ",<br>") : view.title, font: { size: 13, color: pick("ink") } } : undefined,
       xaxis: { title: { text: data.xlabel }, type: "category", showgrid: false },
       yaxis: { tickvals: rows, ticktext: view.y.map(short), autorange: "reversed", showgrid: false, zeroline: false },
     }), options);
