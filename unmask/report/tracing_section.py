@@ -194,7 +194,8 @@ def _draw_averages(rows: Sequence[Row], name: str, stages: Sequence[str]) -> Fig
                     views[f"{i}|{j}|{k}"] = found
     return Figure(
         name=name,
-        title="Average effect by role and layer",
+        title="Average effect by role and layer"
+        + (", step by step" if all(stage.isdecimal() for stage in shown) else ""),
         alt="Heatmaps of the average indirect effect: rows are roles of tokens, columns layers. "
         "Purple gives the answer back, orange takes it away. The data can be downloaded below.",
         caption="Averages over facts; hover for the 95 % interval and the number of facts.",
