@@ -1,7 +1,6 @@
 """The stage of keys and values: what the MLPs look up and answer, in both directions."""
 
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from unmask.study.outcome import Outcome
 
 def find_symmetry(bench: Bench) -> Outcome:
     """Keys and values of both directions, how alike they are, and chance beside it."""
-    if find_spec("unmask.representation") is None:
-        return Outcome((), ("Keys and values are not part of this version yet.",))
     if OWN in bench.split_names:
         return Outcome(
             (), ("Keys and values are compared between directions: these facts have one.",)
