@@ -61,7 +61,8 @@ def make_process(
         assert mask_id is not None
         return Masked(num_logits - (mask_id < num_logits), mask_id, schedule)
     if kind == "uniform":
-        return Uniform(num_logits, schedule, config.mixture)
+        # A mask that stands last, as a tied head has it, is no token to be drawn.
+        return Uniform(num_logits - (mask_id == num_logits - 1), schedule, config.mixture)
     if kind == "hybrid":
         if mask_id != num_logits:
             raise UserError(
