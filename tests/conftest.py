@@ -1,6 +1,7 @@
 """The one place where tests find data and fixtures that live outside the repository."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "share
 
 # Two workers share two cores.
 torch.set_num_threads(1)
+
+
+def hear_interrupts() -> None:
+    """For `preexec_fn`: a child hears Ctrl-C even where tests were started in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import hear_interrupts
+
 COMMAND = (sys.executable, "-m", "unmask")
 
 
@@ -105,7 +107,9 @@ def test_mistakes_are_sentences(tmp_path, words, said):
 
 def test_interrupt_leaves_nothing_half_written(tmp_path):
     words = ("study", "--facts", "200", "--out", str(tmp_path / "run"))
-    process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*COMMAND, *words], stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("run/.corpus.*")) and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import unmask
-from tests.conftest import make_model
+from tests.conftest import hear_interrupts, make_model
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,11 @@ def test_interrupt_leaves_what_was_written(model, tmp_path):
         "from unmask.cli.main import main; main()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None and process.stdout.readline() == "step\n"
     time.sleep(0.2)
