@@ -14,7 +14,9 @@ def make_reversal(
     out: Path = typer.Argument(..., help="The folder to make."),
     facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
     seed: int = typer.Option(0),
-    vocab: int = typer.Option(2048, help="Tokens of the byte-level BPE learned from the lines."),
+    vocab: int = typer.Option(
+        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
+    ),
 ) -> None:
     """Make the reversal corpus: invented people, asked forwards and backwards."""
     from unmask.data.corpus import save_corpus

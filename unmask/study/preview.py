@@ -14,7 +14,7 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.report.terminal import show_corpus, show_network
 
-VOCABULARY = 2048
+VOCABULARY = 8192
 CONTEXT = 64
 
 

@@ -106,7 +106,7 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     causal = recipe.kind == "causal"
     values = asdict(preset(recipe.network.preset, causal=causal))
     values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
-    if mask_id == rows - 1 and not values["tied"]:
+    if mask_id == rows - 1 and not recipe.network.changes.get("tied", values["tied"]):
         values["num_logits"] = rows - 1
     if recipe.kind == "gaussian":
         values |= {"time": True, "latent_width": LATENT_WIDTH}

@@ -35,8 +35,8 @@ class Data:
     tokenizer: str | None = None
     """A `tokenizer.json` or a folder with one. None: the one that lies with the data or with the
     model to start from, else one learned from the training lines."""
-    vocab: int = 2048
-    """Tokens of a tokenizer that is learned here."""
+    vocab: int = 8192
+    """The most tokens of a tokenizer that is learned here."""
     context: int = 64
     """Tokens of a row; shorter lines are filled up with the end token."""
 
