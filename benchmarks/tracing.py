@@ -155,11 +155,11 @@ def measure(model: Model, cells: int, memory: int) -> list[list[str]]:
     def ours(*parts: str) -> TraceGrid:
         return trace(model, tokens, SUBJECT, answer, parts, WINDOW, noise, memory=memory)
 
+    counts: dict[str, int] = {}
     for part in PARTS:  # both warmed up
         for layer in range(3):
             plain.run(part, 0, layer)
-        if device.type == "cuda":
-            ours(part)
+        counts[part] = count_flops(lambda part=part: ours(part), device)
     read = {model.row_of(position) for position in answer}
     rows, totals = [], {"plain": 0.0, "ours": 0.0}
     spread = spread_cells(cells, layers)
@@ -182,7 +182,7 @@ def measure(model: Model, cells: int, memory: int) -> list[list[str]]:
             float((logp[token, layer] - cell.cpu()).abs().max())
             for (token, layer), cell in zip(spread, found, strict=True)
         )
-        counted = count_flops(lambda part=part: ours(part), device)
+        counted = counts[part]
         closed = count_trace_flops(
             model.net.config, LENGTH, SAMPLES, read, (part,), WINDOW, SUBJECT[0]
         )

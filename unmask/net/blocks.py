@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.net.config import NetConfig
+from unmask.net.fused import fuses
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap
 from unmask.net.view import View
@@ -96,7 +97,12 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L F"]:
         """The inner activation, input of the down projection."""
-        return F.silu(self.gate(x)) * self.up(x)
+        gate, up = self.gate(x), self.up(x)
+        if fuses(up, gate) and up.is_contiguous():
+            from unmask.net import kernels
+
+            return kernels.gate(gate, up)
+        return F.silu(gate) * up
 
 
 class GELU(nn.Module):

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.net.config import NetConfig
+from unmask.net.fused import fuses
 
 
 class RotaryTables:
@@ -43,13 +44,25 @@ class RotaryTables:
 
 
 def rotate(
-    x: Float[Tensor, "B L H d"], cos: Float[Tensor, "*B L 1 d"], sin: Float[Tensor, "*B L 1 d"]
-) -> Float[Tensor, "B L H d"]:
-    """`x` turned by its position's angles; rolling by half a head swaps the halves at one pass."""
+    x: Float[Tensor, "*B L H d"], cos: Float[Tensor, "*b L 1 d"], sin: Float[Tensor, "*b L 1 d"]
+) -> Float[Tensor, "*B L H d"]:
+    """`x` turned by its position's angles: x * cos + (x with its halves swapped) * signed sin."""
+    if fuses(x, cos, sin) and _is_flat(x):
+        from unmask.net import kernels
+
+        return kernels.rotate(x, cos, sin)
     turned, half = x * cos, x.shape[-1] // 2
     if torch.is_grad_enabled():
+        # Rolling by half a head swaps the halves at one pass.
         return torch.addcmul(turned, x.roll(half, -1), sin)
     # The same sums without the rolled copy; gradients would pay for writing in place.
     turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
     turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
     return turned
+
+
+def _is_flat(x: Tensor) -> bool:
+    """Whether one stride leads from token to token, as in a part of a whole product."""
+    strides, shape = x.stride()[:-2], x.shape[:-2]
+    even = all(strides[i] == strides[i + 1] * shape[i + 1] for i in range(len(shape) - 1))
+    return even and x.stride(-1) == 1

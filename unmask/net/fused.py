@@ -1,0 +1,25 @@
+"""Whether a GPU's own kernels take over elementwise work (`unmask.net.kernels`).
+
+Eager torch spends a fifth of a large network's inference on reading and writing what one kernel
+keeps in registers (docs/decisions/0019). Compiled code fuses by itself, and gradients need torch.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def fuses(*tensors: Tensor) -> bool:
+    """Whether these tensors go to the kernels; all are of one number format there."""
+    first = tensors[0]
+    if not first.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    same = all(each.dtype == first.dtype for each in tensors)
+    return same and all(each.is_contiguous() for each in tensors[1:]) and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
