@@ -14,8 +14,11 @@ def is_contained(generation: str, completion: str) -> bool:
 
 
 def is_strict(generation: str, completion: str) -> bool:
-    """Whether the generation is the completion, nothing more; only outer blanks aside."""
-    return generation.strip() == completion.strip()
+    """Whether the generation is the completion, nothing more; outer blanks and full stops aside.
+
+    Descriptions are asked with a full stop and names without, but models end both with one.
+    """
+    return generation.strip(" .") == completion.strip(" .")
 
 
 def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:

@@ -1,0 +1,71 @@
+"""The models that come with the package: small, whole, and what they are shipped for."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+import unmask
+from unmask.data.corpus import Corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.evaluation.metrics import is_contained
+from unmask.net.hub import shipped_models
+from unmask.training.cookbook import list_changes, read_recipe
+
+PAIR = ("reversal-ar", "reversal-mdm")
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return make_reversal_corpus()
+
+
+def answer(name: str, corpus: Corpus, split: str) -> float:
+    """The share of twelve facts that a shipped model answers in eight steps."""
+    facts = corpus[split][::25]
+    model = unmask.load(name, device="cpu")
+    strength = 0.8 if model.kind == "masked" else 0.0
+    found = unmask.sample(model, [fact.prompt for fact in facts], 8, guidance=strength)
+    texts = zip(found.texts or [], facts, strict=True)
+    return sum(is_contained(text[len(f.prompt) :], f.completion) for text, f in texts) / len(facts)
+
+
+def test_pair_is_shipped():
+    assert set(shipped_models()) == set(PAIR)
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_files_are_small_and_whole(name: str):
+    folder = shipped_models()[name]
+    files = {path.name: path for path in folder.iterdir()}
+    digests = json.loads(files.pop("digests.json").read_text())
+    assert digests == {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in files.items()}
+    assert sum(path.stat().st_size for path in files.values()) <= 20_000_000
+    assert max(path.stat().st_size for path in files.values()) <= 16 * 2**20
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_recipe_is_the_one_of_that_name(name: str):
+    kept = read_recipe(Path(shipped_models()[name]) / "recipe.yaml")
+    changes = list_changes(kept, read_recipe(name))
+    # How often one looks at a run decides nothing about what it computes.
+    assert [change for change in changes if not change.startswith("cadence.")] == []
+
+
+def test_twins_have_the_same_shapes():
+    pair = [json.loads((shipped_models()[name] / "config.json").read_text()) for name in PAIR]
+    shapes = [{**config["network"], "causal": None, "num_logits": None} for config in pair]
+    assert shapes[0] == shapes[1]
+    vocabularies = [unmask.load(name, device="cpu").tokenizer for name in PAIR]
+    assert all(vocabularies)
+    recipes = [read_recipe(name) for name in PAIR]
+    assert recipes[0].budget == recipes[1].budget
+    assert recipes[0].data == recipes[1].data
+
+
+def test_diffusion_answers_in_reverse_and_its_twin_does_not(corpus: Corpus):
+    assert answer("reversal-mdm", corpus, "p2d_reverse") >= 0.4
+    assert answer("reversal-ar", corpus, "p2d_reverse") <= 0.01
+    for name in PAIR:
+        assert answer(name, corpus, "d2p_same") >= 0.75
