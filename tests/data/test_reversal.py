@@ -51,6 +51,20 @@ def test_larger_ones_are_sound_and_have_no_twins(num_facts):
     assert len({name for name, _ in pairs}) == len({text for _, text in pairs}) == 3 * num_facts
 
 
+@pytest.mark.parametrize("num_facts", [30, 100])
+def test_tests_are_made_of_what_training_shows(num_facts):
+    """A network from nothing knows no other tokens; and no group's names are longer than another's."""
+    corpus = make_reversal_corpus(num_facts)
+    tokenizer = Tokenizer.train(corpus.training_texts(), 8192)
+    shown = {token for text in corpus.training_texts() for token in tokenizer.encode(text).ids}
+    names = set()
+    for split, facts in corpus.splits.items():
+        for fact in facts:
+            assert set(tokenizer.encode(fact.text).ids) <= shown, (split, fact.prompt)
+            names.add(fact.object if fact.direction == "d2p" else fact.subject)
+    assert {len(tokenizer.encode(f" {name}").ids) for name in names} == {2}
+
+
 def test_too_many_facts():
     with pytest.raises(UserError, match="201 facts a group were asked for, expected 2 to 200"):
         make_reversal_corpus(201)

@@ -40,7 +40,7 @@ def test_all_kinds_of_files(tmp_path):
         ("a.txt", b" \n", "a.txt is empty"),
         ("a.txt.xz", b"no xz", "cannot be read as UTF-8 text"),
         ("a.jsonl.xz", lzma.compress(b'{"text": "x"}\n' * 9999)[:-20], "cannot be read"),
-        ("a.pdf", b"x", "text is read from .txt and .jsonl files"),
+        ("a.pdf", b"x", "text is read from .txt, .md and .jsonl files"),
     ],
 )
 def test_bad_files(tmp_path, name, content, said):

@@ -1,7 +1,6 @@
 """The command line as a person uses it: in a process of its own."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -29,33 +28,6 @@ def test_help_is_quick_and_needs_no_torch():
     probe = "import sys, unmask, unmask.cli.main; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert found.stdout.strip() == "False"
-
-
-def test_study_twice(tmp_path):
-    first = run("study", "--facts", 3, folder=tmp_path)
-    assert first.returncode == 0, first.stderr
-    out = tmp_path / "runs" / "study"
-    assert f"corpus and tokenizer: {Path('runs/study/corpus')}" in first.stdout
-    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    names = {path.relative_to(out).as_posix() for path in kept}
-    assert {"run.json", "corpus/train.jsonl", "network/model.safetensors"} <= names
-    second = run("study", "--facts", 3, folder=tmp_path)
-    assert second.stdout == first.stdout
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
-    other = run("study", "--facts", 4, folder=tmp_path)
-    assert other.returncode == 2 and "facts was 3 and is now 4): choose another" in other.stderr
-
-
-def test_readme_python(tmp_path):
-    """The README's lines run as they stand, once the study has been run."""
-    assert run("study", "--facts", 2, folder=tmp_path).returncode == 0
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    code += "\nassert keys['layers.0.mlp_key'].shape == (1, 8, 160)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_data_make_show_check(tmp_path):
@@ -91,7 +63,7 @@ def test_info():
         (("study", "--facts", "1", "--out", "{}/run"), "error: 1 facts a group were asked for"),
         (("data", "show", "{}/absent.csv"), "absent.csv is not there"),
         (("data", "make", "reversal", "{}"), "already exists and would be overwritten"),
-        (("data", "make", "text", "{}/x", "{}/file.pdf"), "text is read from .txt and .jsonl"),
+        (("data", "make", "text", "{}/x", "{}/file.pdf"), "text is read from .txt, .md and .jsonl"),
         (("inform",), "No such command 'inform'"),
         (("study", "--facts", "many"), "Invalid value for '--facts'"),
         (("study", "--fact", "3"), "No such option"),

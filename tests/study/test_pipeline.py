@@ -201,12 +201,3 @@ def test_interrupt_says_how_to_go_on(place, tmp_path, monkeypatch, capsys):
     assert f"go on where it stopped with: unmask study --resume --out {tmp_path}" in (
         capsys.readouterr().err
     )
-
-
-def test_without_a_shipped_pair_a_preview_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.net.hub.shipped_models", dict)
-    words = ["study", "--facts", "2", "--out", str(tmp_path / "run")]
-    shown = CliRunner().invoke(app, words, catch_exceptions=False)
-    said = " ".join(shown.stdout.split())
-    assert "preview with an untrained network, since no trained pair is shipped yet" in said
-    assert "unmask train reversal-mdm" in said and "unmask train reversal-ar" in said

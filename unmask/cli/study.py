@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from unmask.report.artefacts import StudyFolder
     from unmask.study.settings import Study
 
@@ -30,7 +28,7 @@ def study(
         False, "--resume", help="Go on with the study in --out, with its own settings."
     ),
     guidance: float = typer.Option(0.8, help="Guidance where texts are drawn; traces have none."),
-    metric: str = typer.Option("p", help="Of effects: p, logp, logit_difference or normalised."),
+    metric: str = typer.Option("logp", help="Of effects: p, logp, logit_difference or normalised."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dtype: str = typer.Option("float32", help="Number format, such as bfloat16."),
     seed: int = typer.Option(0, help="Seed of the corpus, the noise and the intervals."),
@@ -56,9 +54,6 @@ def study(
         if quick and full:
             raise UserError("--quick and --full were both given: leave one of them out.")
         chosen, other = _choose_pair(model, twin)
-        if chosen is None:
-            _show_preview(console, out, facts, seed)
-            return
         told = {
             "model": chosen,
             "twin": other,
@@ -92,35 +87,16 @@ def study(
         show_study(console, found)
 
 
-def _choose_pair(model: str | None, twin: str | None) -> tuple[str | None, str | None]:
-    """The models that were named, else the shipped pair; None while nothing is shipped."""
+def _choose_pair(model: str | None, twin: str | None) -> tuple[str, str | None]:
+    """The models that were named, else the shipped pair."""
     from unmask.base.errors import UserError
-    from unmask.net.hub import shipped_models
     from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
 
     if model is not None:
         return model, twin
     if twin is not None:
         raise UserError(f"a twin {twin} was given without a diffusion model: name it by --model.")
-    shipped = shipped_models()
-    if SHIPPED_MODEL not in shipped:
-        return None, None
-    return SHIPPED_MODEL, SHIPPED_TWIN if SHIPPED_TWIN in shipped else None
-
-
-def _show_preview(console: "Console", out: Path, facts: int, seed: int) -> None:
-    from unmask.study.preview import show_preview
-    from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
-
-    show_preview(out, console, facts, seed)
-    console.print(
-        "This is a preview with an untrained network, since no trained pair is shipped yet: train "
-        f"one with `unmask train {SHIPPED_MODEL}` and `unmask train {SHIPPED_TWIN}`, then run "
-        f"`unmask study --model runs/{SHIPPED_MODEL}/model --twin runs/{SHIPPED_TWIN}/model "
-        "--out runs/own`.",
-        markup=False,
-        highlight=False,
-    )
+    return SHIPPED_MODEL, SHIPPED_TWIN
 
 
 def _read_settings(out: Path) -> "Study":

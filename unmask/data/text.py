@@ -11,7 +11,7 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
     """Every document of the files, in order; a JSON line's document is its `text`."""
     for path in map(Path, paths):
         name = path.name.removesuffix(".xz")
-        if name.endswith(".txt"):
+        if name.endswith((".txt", ".md")):
             text = read_text(path)
             if not text.strip():
                 raise UserError(f"{path} is empty: expected some text.")
@@ -21,5 +21,5 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
                 yield require_text(record, "text", f"{path}, line {number}")
         else:
             raise UserError(
-                f"{path}: text is read from .txt and .jsonl files, also .xz; rename or convert it."
+                f"{path}: text is read from .txt, .md and .jsonl files, also .xz; rename or convert it."
             )

@@ -68,11 +68,18 @@ class Summary:
 
 
 def choose_facts(facts: Sequence[Fact], number: int, phrasings: int) -> list[Fact]:
-    """The first `number` facts of a split, each in its first `phrasings` phrasings."""
+    """The first `number` facts of a split, each in `phrasings` phrasings.
+
+    One fact after the other starts at the next phrasing, so that no phrasing stands for all facts.
+    """
     chosen: dict[tuple[str, str], list[Fact]] = {}
     for fact in facts:
         chosen.setdefault((fact.fact_id, fact.direction), []).append(fact)
-    return [fact for asked in list(chosen.values())[:number] for fact in asked[:phrasings]]
+    return [
+        asked[(i + j) % len(asked)]
+        for i, asked in enumerate(list(chosen.values())[:number])
+        for j in range(min(phrasings, len(asked)))
+    ]
 
 
 def make_corruption(survey: Survey, model: Model, facts: Sequence[Fact]) -> Corruption:
