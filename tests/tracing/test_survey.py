@@ -135,8 +135,9 @@ def test_processes_share_the_facts(causal, facts, tmp_path):
     assert two.read_bytes() == one.read_bytes()
 
 
-def test_facts_are_chosen_whole(facts):
-    assert [fact.phrasing for fact in choose_facts(facts, 2, 2)] == [0, 1, 0, 1]
+def test_facts_are_chosen_whole_and_phrasings_in_turn(facts):
+    assert [fact.phrasing for fact in choose_facts(facts, 3, 1)] == [0, 1, 0]
+    assert [fact.phrasing for fact in choose_facts(facts, 2, 2)] == [0, 1, 1, 0]
     assert [fact.fact_id for fact in choose_facts(facts, 3, 1)] == ["fact-0", "fact-1", "fact-2"]
 
 
