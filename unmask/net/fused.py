@@ -1,4 +1,4 @@
-"""Whether a GPU's own kernels take over elementwise work (`unmask.net.kernels`).
+"""Whether a GPU's own kernels take over elementwise work (`unmask/net/kernels.py`).
 
 Eager torch spends a fifth of a large network's inference on reading and writing what one kernel
 keeps in registers (docs/decisions/0019). Compiled code fuses by itself, and gradients need torch.
