@@ -2,8 +2,8 @@
 
 python tools/write_notebook.py
 
-Prose becomes Markdown cells, commands become `!` lines, Python stays Python, and a block with a file's
-name, such as ```csv own.csv, becomes a cell that writes the file.
+Prose becomes Markdown cells, commands become `!` lines, Python stays Python, and a block with a
+file's name, such as ```csv own.csv, becomes a cell that writes the file.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
 _FENCED = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
-_NOTE = "A notebook made of [tutorial.md](tutorial.md) by tools/write_notebook.py; run it from top to bottom."
+_NOTE = "Made of [tutorial.md](tutorial.md) by tools/write_notebook.py; run it from top to bottom."
 
 
 @dataclass(frozen=True)

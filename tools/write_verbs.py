@@ -1,4 +1,4 @@
-"""The options in `docs/verbs`, written from the command line itself: prose is typed, tables are not.
+"""The options in `docs/verbs`, written from the command line: prose is typed, tables are not.
 
 python tools/write_verbs.py
 
@@ -17,7 +17,9 @@ from unmask.cli.main import app
 
 FOLDER = Path(__file__).parents[1] / "docs" / "verbs"
 INDEX = "index"
-MARKED = re.compile(r"(<!-- (?P<what>[\w -]+): written by tools/write_verbs\.py -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- (?P<what>[\w -]+): written by tools/write_verbs\.py -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def list_commands() -> dict[str, Any]:
@@ -41,7 +43,9 @@ def name_page(words: str) -> str:
 def format_options(words: str, command: Any) -> str:
     """How the command is called, and a table of what it takes."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    options = [
+        each for each in command.params if each.param_type_name == "option" and not each.hidden
+    ]
     needed = [f"{each.opts[0]} …" for each in options if each.required]
     parts = ["unmask", words, *(_name_argument(each) for each in arguments), *needed]
     usage = " ".join(parts + (["[options]"] if len(options) > len(needed) else []))
@@ -103,4 +107,9 @@ if __name__ == "__main__":
     for page in sorted(FOLDER.glob("*.md")):
         page.write_text(rewrite(page.read_text("utf-8")), "utf-8")
     told = {what for page in FOLDER.glob("*.md") for what in find_marks(page.read_text("utf-8"))}
-    print("\n".join(f"no page tells about: unmask {words}" for words in list_commands() if words not in told) or "written")
+    print(
+        "\n".join(
+            f"no page tells about: unmask {words}" for words in list_commands() if words not in told
+        )
+        or "written"
+    )

@@ -1,7 +1,7 @@
 """The tutorial, run as its notebook from top to bottom in one folder.
 
-In `make test` with small numbers and without the study of the shipped pair; `make prove` runs it as it
-stands, and looks whether it is true.
+In `make test` with small numbers and without the study of the shipped pair; `make prove` runs it as
+it stands, and looks whether it is true.
 """
 
 import json
@@ -81,7 +81,12 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model writes bytes that no font has
 def test_tutorial_with_small_numbers(folder, capsys):
     run_cells(read_cells(), shorten)
-    made = ("recall/recall.png", "capitals/loss.png", "zorvia/step-1.png", "capitals-study/page.html")
+    made = (
+        "recall/recall.png",
+        "capitals/loss.png",
+        "zorvia/step-1.png",
+        "capitals-study/page.html",
+    )
     assert [name for name in made if not Path(name).is_file()] == []
     assert "tokens × layers (40, 6)" in capsys.readouterr().out
 
@@ -100,7 +105,8 @@ def test_tutorial_is_true(folder, capsys):
     recalled = {
         cell["kind"]: cell["value"]["mean"]
         for cell in summary["cells"]
-        if (cell["split"], cell["metric"], cell["steps"]) in (
+        if (cell["split"], cell["metric"], cell["steps"])
+        in (
             ("p2d_reverse", "hit", 16),
             ("p2d_reverse", "hit", None),
         )

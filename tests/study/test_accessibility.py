@@ -1,4 +1,4 @@
-"""The page under axe-core, in a real browser: nothing that locks a reader out. Run by `make prove`."""
+"""The page under axe-core, in a real browser: nothing locks a reader out. Run by `make prove`."""
 
 from pathlib import Path
 

@@ -37,7 +37,10 @@ def factorization(
     from unmask.report.groups_table import show_groups
 
     corpus = read_asked(data)
-    usual = (*name_tests(corpus), *(split for split in ("both_d2p", "both_p2d") if split in corpus.splits))
+    usual = (
+        *name_tests(corpus),
+        *(split for split in ("both_d2p", "both_p2d") if split in corpus.splits),
+    )
     chosen = choose_splits(corpus, parse_names(splits) or usual, limit, False)
     families = parse_families(models)
     settings = {"prompts": digest_splits(chosen), "length": length, "dtype": dtype}
