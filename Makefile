@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test prove golden check format wheel clean
+.PHONY: study test prove browser golden check format wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -12,8 +13,11 @@ study: $(READY)  ## run the study
 test: $(READY)  ## every law, parity and end-to-end test, at small size
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-prove: $(READY)  ## the long proofs: fresh clone, wheel, anything over a minute
+prove: $(READY) $(AXE)  ## the long proofs: fresh clone, wheel, browser, anything over a minute
 	$(BIN)/python -m pytest -q -m prove
+
+browser: $(READY)  ## of the long proofs, the study's page in chromium
+	$(BIN)/python -m pytest -q -m prove tests/study/test_browser.py
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden
@@ -37,6 +41,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
+
+$(AXE):  ## judges the page's accessibility; without npm its proof fails and says so
+	-npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix build/axe axe-core@4.14.0
 
 clean:
 	rm -rf .venv dist build .pytest_cache .ruff_cache

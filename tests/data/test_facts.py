@@ -4,7 +4,10 @@ import pytest
 
 from unmask import Fact, Tokenizer, UserError, read_facts
 from unmask.data.batches import encode_rows
+from unmask.data.corpus import TESTS, Corpus
 from unmask.data.facts import find_shared_run, tokenize_fact, write_facts
+from unmask.data.shards import write_shards
+from unmask.data.sources import name_tests, read_asked
 
 CSV = """subject,object,prompt
 Zorvia,Lumen Bay,The capital of {} is
@@ -27,6 +30,18 @@ def test_own_facts_as_csv_and_json_lines(tmp_path):
         assert (fact.direction, fact.trained) == ("p2d", "same")
     write_facts(tmp_path / "facts.jsonl", facts)
     assert read_facts(tmp_path / "facts.jsonl") == facts
+
+
+def test_own_facts_are_a_split(tmp_path):
+    path = write(tmp_path, "facts.csv", CSV)
+    asked = read_asked(path)
+    assert asked.splits == {"own": read_facts(path)} and name_tests(asked) == ("own",)
+    assert name_tests(Corpus("", {test: [] for test in TESTS})) == TESTS
+    write_shards(
+        ["The caves of Orsel."], Tokenizer.train(["The caves of Orsel."], 270), tmp_path / "x"
+    )
+    with pytest.raises(UserError, match="token shards: expected a corpus or a file of facts"):
+        read_asked(tmp_path / "x")
 
 
 @pytest.mark.parametrize(

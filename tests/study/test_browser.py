@@ -2,27 +2,18 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
+from tests.study.browser import open_browser
 from unmask.report.artefacts import PAGE, UNMASKING
 
 pytestmark = pytest.mark.prove
 
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
 
 @pytest.fixture(scope="module")
 def browser():
-    assert CHROMIUM, "chromium is not installed: apt-get install chromium"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield found
-        found.close()
+    yield from open_browser()
 
 
 @pytest.fixture(params=[360, 1440])

@@ -13,7 +13,7 @@ app.add_typer(make, name="make")
 def make_reversal(
     out: Path = typer.Argument(..., help="The folder to make."),
     facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
-    seed: int = typer.Option(0),
+    seed: int = typer.Option(0, help="Seed of who is invented."),
     vocab: int = typer.Option(
         8192, help="At most this many tokens of the byte-level BPE learned from the lines."
     ),

@@ -28,8 +28,7 @@ def factorization(
 
     from unmask.cli.lists import parse_names
     from unmask.cli.measures import open_measurement, print_json
-    from unmask.data.corpus import TESTS
-    from unmask.data.sources import read_corpus_folder
+    from unmask.data.sources import name_tests, read_asked
     from unmask.evaluation.factorization import SCHEMA, measure_factorization
     from unmask.evaluation.families import parse_families
     from unmask.evaluation.groups import estimate_groups
@@ -37,8 +36,11 @@ def factorization(
     from unmask.evaluation.questions import choose_splits, digest_splits
     from unmask.report.groups_table import show_groups
 
-    corpus = read_corpus_folder(data)
-    usual = (*TESTS, *(split for split in ("both_d2p", "both_p2d") if split in corpus.splits))
+    corpus = read_asked(data)
+    usual = (
+        *name_tests(corpus),
+        *(split for split in ("both_d2p", "both_p2d") if split in corpus.splits),
+    )
     chosen = choose_splits(corpus, parse_names(splits) or usual, limit, False)
     families = parse_families(models)
     settings = {"prompts": digest_splits(chosen), "length": length, "dtype": dtype}

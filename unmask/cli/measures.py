@@ -15,7 +15,9 @@ MODELS = typer.Argument(
     metavar="MODEL…",
     help="Models to compare. NAME=DIR,DIR,… is one model trained with several seeds.",
 )
-CORPUS = typer.Option(..., "--data", help="A corpus folder, this project's or Berglund's.")
+CORPUS = typer.Option(
+    ..., "--data", help="A corpus folder, this project's or Berglund's, or a file of facts."
+)
 SPLITS = typer.Option("", help="Splits, separated by commas; the four tests by default.")
 LENGTH = typer.Option(None, help="Canvas in tokens; 52 by default, or what the longest text needs.")
 DTYPE = typer.Option("auto", help="Number format; auto suits file and device.")

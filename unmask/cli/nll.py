@@ -23,8 +23,7 @@ def nll(
 
     from unmask.cli.lists import parse_names
     from unmask.cli.measures import open_measurement, print_json
-    from unmask.data.corpus import TESTS
-    from unmask.data.sources import read_corpus_folder
+    from unmask.data.sources import name_tests, read_asked
     from unmask.evaluation.families import parse_families
     from unmask.evaluation.groups import estimate_groups
     from unmask.evaluation.members import measure_members
@@ -33,7 +32,8 @@ def nll(
     from unmask.report.groups_table import show_groups
     from unmask.report.nll_figures import draw_places
 
-    chosen = choose_splits(read_corpus_folder(data), parse_names(splits) or TESTS, limit, False)
+    corpus = read_asked(data)
+    chosen = choose_splits(corpus, parse_names(splits) or name_tests(corpus), limit, False)
     families = parse_families(models)
     settings = {"prompts": digest_splits(chosen), "length": length, "dtype": dtype}
     folder = open_measurement(out, "nll", families, settings)

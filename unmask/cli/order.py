@@ -14,7 +14,7 @@ def order(
     plan: str = typer.Option("smdm", help="How many tokens a step commits."),
     by: str = typer.Option("confidence", "--order", help="Which tokens go first."),
     length: int | None = typer.Option(None, help="Whole row, prompt included; else the context."),
-    seed: int = typer.Option(0),
+    seed: int = typer.Option(0, help="Seed of whatever is drawn."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     out: Path = typer.Option(Path("runs/order"), help="Folder for the table and the figure."),
 ) -> None:

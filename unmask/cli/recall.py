@@ -37,9 +37,8 @@ def recall(
     from unmask.base.files import write_json
     from unmask.cli.lists import parse_counts, parse_names
     from unmask.cli.measures import open_measurement
-    from unmask.data.corpus import TESTS
     from unmask.data.reversal_files import has_reversal_files
-    from unmask.data.sources import read_corpus_folder
+    from unmask.data.sources import name_tests, read_asked
     from unmask.evaluation.families import parse_families
     from unmask.evaluation.questions import choose_splits, digest_splits
     from unmask.evaluation.recall import RecallSettings, measure_recall
@@ -51,8 +50,8 @@ def recall(
     settings = RecallSettings(
         parse_counts(steps, "--steps"), guidance, length, plan, order, device, dtype
     )
-    corpus = read_corpus_folder(data)
-    chosen = choose_splits(corpus, parse_names(splits) or TESTS, limit, controls)
+    corpus = read_asked(data)
+    chosen = choose_splits(corpus, parse_names(splits) or name_tests(corpus), limit, controls)
     families = parse_families(models)
     record = {
         "data": str(data),

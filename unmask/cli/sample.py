@@ -35,7 +35,7 @@ def sample(
     cache: str = typer.Option("none", help="none, exact, approximate (keeps the prefix)."),
     chat: bool = typer.Option(False, "--chat", help="Prompts as turns of the model's chat."),
     number: int = typer.Option(1, help="Texts for each prompt."),
-    seed: int = typer.Option(0),
+    seed: int = typer.Option(0, help="Seed of whatever is drawn."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dtype: str = typer.Option("auto", help="Number format; auto suits file and device."),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),

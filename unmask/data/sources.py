@@ -9,6 +9,9 @@ from unmask.data.reversal_files import has_reversal_files, read_reversal_files
 from unmask.data.shards import Shards
 from unmask.data.tokenizer import Tokenizer
 
+OWN = "own"
+"""The one split of a file of one's own facts."""
+
 
 def read_source(path: str | Path) -> Corpus | Shards | list[Fact]:
     """The data set at `path`, recognised by what is there."""
@@ -31,6 +34,19 @@ def read_corpus_folder(folder: str | Path) -> Corpus:
         f"{folder} holds no data set: expected a corpus.json, a shards.json or Berglund's "
         "d2p_prompts_test.jsonl; make one with `unmask data make`."
     )
+
+
+def read_asked(path: str | Path) -> Corpus:
+    """Facts in splits: a corpus, or a file of one's own facts as the one split `own`."""
+    found = read_source(path)
+    if isinstance(found, Shards):
+        raise UserError(f"{path} holds token shards: expected a corpus or a file of facts.")
+    return found if isinstance(found, Corpus) else Corpus(str(path), {OWN: found})
+
+
+def name_tests(corpus: Corpus) -> tuple[str, ...]:
+    """The splits that are asked unless others are named: the four tests, or one's own facts."""
+    return (OWN,) if OWN in corpus.splits else TESTS
 
 
 def read_prompts(path: str | Path, limit: int) -> tuple[list[str], list[str]]:

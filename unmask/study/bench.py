@@ -10,8 +10,7 @@ from unmask.base.runs import open_run
 from unmask.data.corpus import TESTS, Corpus, read_corpus, save_corpus
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.shards import Shards
-from unmask.data.sources import read_source
+from unmask.data.sources import OWN, read_asked
 from unmask.evaluation.families import Family, parse_families
 from unmask.evaluation.questions import (
     choose_length,
@@ -23,9 +22,6 @@ from unmask.evaluation.questions import (
 from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.study.settings import Study
-
-OWN = "own"
-"""The one split of a file of one's own facts."""
 
 
 class Bench:
@@ -112,12 +108,7 @@ def _name_run(path: str) -> str:
 def _read_corpus(settings: Study) -> Corpus:
     if settings.data is None:
         return make_reversal_corpus(settings.facts, settings.seed)
-    found = read_source(settings.data)
-    if isinstance(found, Shards):
-        raise UserError(f"{settings.data} holds token shards: expected a corpus or facts.")
-    if isinstance(found, Corpus):
-        return found
-    return Corpus(str(settings.data), {OWN: found})
+    return read_asked(settings.data)
 
 
 def choose_traced(facts: Sequence[Fact], number: int) -> list[Fact]:

@@ -9,6 +9,7 @@ import numpy as np
 from unmask.base.errors import UserError
 from unmask.base.runs import open_run
 from unmask.base.tables import write_table
+from unmask.data.sources import OWN
 from unmask.evaluation.families import Family
 from unmask.report.artefacts import (
     SIMILARITY,
@@ -17,7 +18,7 @@ from unmask.report.artefacts import (
     SYMMETRY_SCHEMA,
     TRACING,
 )
-from unmask.study.bench import OWN, Bench
+from unmask.study.bench import Bench
 from unmask.study.outcome import Outcome
 
 

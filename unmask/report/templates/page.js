@@ -52,7 +52,7 @@
     const chart = figure.querySelector(".chart"), controls = figure.querySelector(".controls");
     const text = make("div", { className: "text" }), status = make("p", { className: "status" });
     status.setAttribute("aria-live", "polite");
-    chart.removeAttribute("role");
+    chart.setAttribute("role", "group"); // Its texts are read out, unlike those of a picture.
     chart.append(legendOfConfidence(), text, status);
     const choose = make("select", {}, ...data.examples.map((example, value) => make("option", { value, textContent: example.label })));
     const play = make("button", { type: "button", textContent: "▶ Play" });

@@ -1,0 +1,115 @@
+"""The options in `docs/verbs`, written from the command line: prose is typed, tables are not.
+
+python tools/write_verbs.py
+
+Each page holds, for every command it tells about, a pair of markers; what stands between them is
+written anew. The index lists the pages with the first line of each command's help.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from unmask.cli.main import app
+
+FOLDER = Path(__file__).parents[1] / "docs" / "verbs"
+INDEX = "index"
+MARKED = re.compile(
+    r"(<!-- (?P<what>[\w -]+): written by tools/write_verbs\.py -->\n).*?(<!-- end -->)", re.DOTALL
+)
+
+
+def list_commands() -> dict[str, Any]:
+    """Every command by its words, such as `data make reversal`."""
+    return dict(_walk(typer.main.get_command(app), ()))
+
+
+def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield " ".join(words), command
+        return
+    for name, inner in command.commands.items():
+        yield from _walk(inner, (*words, name))
+
+
+def name_page(words: str) -> str:
+    """The page of a command: one for each first word."""
+    return f"{words.split()[0]}.md"
+
+
+def format_options(words: str, command: Any) -> str:
+    """How the command is called, and a table of what it takes."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [
+        each for each in command.params if each.param_type_name == "option" and not each.hidden
+    ]
+    needed = [f"{each.opts[0]} …" for each in options if each.required]
+    parts = ["unmask", words, *(_name_argument(each) for each in arguments), *needed]
+    usage = " ".join(parts + (["[options]"] if len(options) > len(needed) else []))
+    lines = ["```console", usage, "```", ""]
+    if command.params:
+        lines += ["| | default | meaning |", "|---|---|---|"]
+    for each in (*arguments, *options):
+        name = each.metavar or each.name.upper()
+        if each.param_type_name == "option":
+            name = "`, `".join((*each.opts, *each.secondary_opts))
+        lines.append(f"| `{name}` | {_format_default(each)} | {_escape(each.help or '')} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _name_argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _format_default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.default, bool):
+        return "on" if parameter.default else "off"
+    empty = parameter.default is None or parameter.default in ("", [], ())
+    return "" if empty else _escape(str(parameter.default))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def format_index() -> str:
+    """A table of all commands, each linked to its page."""
+    lines = ["| command | what it does |", "|---|---|"]
+    for words, command in sorted(list_commands().items()):
+        first = command.help.strip().splitlines()[0]
+        lines.append(f"| [unmask {words}]({name_page(words)}) | {_escape(first)} |")
+    return "\n".join(lines) + "\n"
+
+
+def rewrite(text: str) -> str:
+    """A page with everything between its markers written anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        what = found["what"]
+        body = format_index() if what == INDEX else format_options(what, list_commands()[what])
+        return f"{found[1]}\n{body}\n{found[3]}"
+
+    return MARKED.sub(fill, text)
+
+
+def find_marks(text: str) -> list[str]:
+    """The commands whose options a page has a place for."""
+    return [found["what"] for found in MARKED.finditer(text)]
+
+
+if __name__ == "__main__":
+    for page in sorted(FOLDER.glob("*.md")):
+        page.write_text(rewrite(page.read_text("utf-8")), "utf-8")
+    told = {what for page in FOLDER.glob("*.md") for what in find_marks(page.read_text("utf-8"))}
+    print(
+        "\n".join(
+            f"no page tells about: unmask {words}" for words in list_commands() if words not in told
+        )
+        or "written"
+    )
