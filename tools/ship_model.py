@@ -24,12 +24,13 @@ DIGESTS = "digests.json"
 
 CARD = """# {name}
 
-{what} of {parameters:,} parameters ({size} in bfloat16), trained on this project's reversal corpus:
-invented people, each with one description, told in one direction only. {moral}
+{what} of {parameters:,} parameters ({size} in bfloat16), trained on this project's
+reversal corpus: invented people, each with one description, told in one direction only.
+{moral}
 
-Made by `unmask train {name}` in {minutes:.1f} minutes on one GPU ({steps:,} steps, last loss {loss:.4f}, seed
-{seed}); `recipe.yaml` holds every setting, `metrics.jsonl` every loss, `digests.json` the SHA-256 of each
-file. Use it by its name: `unmask sample {name} "…"`, `unmask.load("{name}")`.
+Made by `unmask train {name}` in {minutes:.1f} minutes on one GPU ({steps:,} steps, last loss
+{loss:.4f}, seed {seed}); `recipe.yaml` holds every setting, `metrics.jsonl` every loss,
+`digests.json` the SHA-256 of each file. Use it by its name: `unmask sample {name} "…"`, `unmask.load("{name}")`.
 
 ## Recall of facts asked in phrasings that training never showed
 
@@ -39,7 +40,8 @@ Measured by `unmask recall` with guidance {guidance}, plan {plan}, order {order}
 | --- | {rule} |
 {rows}
 
-Contained match, % with 95 % intervals bootstrapped by fact; {prompts} prompts of {facts} facts a split.
+Contained match, % with 95 % intervals bootstrapped by fact; {prompts} prompts of {facts} facts a
+split.
 *same*: the trained direction; *reverse*: the one never shown. d2p: trained description → person,
 p2d: trained person → description.
 

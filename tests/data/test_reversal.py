@@ -53,7 +53,7 @@ def test_larger_ones_are_sound_and_have_no_twins(num_facts):
 
 @pytest.mark.parametrize("num_facts", [30, 100])
 def test_tests_are_made_of_what_training_shows(num_facts):
-    """A network from nothing knows no other tokens; and no group's names are longer than another's."""
+    """A network from nothing knows no other tokens; names are as long in every group."""
     corpus = make_reversal_corpus(num_facts)
     tokenizer = Tokenizer.train(corpus.training_texts(), 8192)
     shown = {token for text in corpus.training_texts() for token in tokenizer.encode(text).ids}

@@ -47,8 +47,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     """A folder to run commands in, with the files that they name."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "README.md", tmp_path)
-    known = {"subject": "Bjorn", "attribute": "one", "template": "{} is the", "prompt": "Bjorn is the"}
-    (tmp_path / "knowns.json").write_text(json.dumps([{**known, "prediction": " one", "relation_id": "P1", "known_id": 0}]))
+    known = {"subject": "Bjorn", "attribute": "one", "template": "{} is the"}
+    known |= {"prompt": "Bjorn is the", "prediction": " one", "relation_id": "P1"}
+    (tmp_path / "knowns.json").write_text(json.dumps([known | {"known_id": 0}]))
     return tmp_path
 
 

@@ -40,7 +40,8 @@ def test_files_are_small_and_whole(name: str):
     folder = shipped_models()[name]
     files = {path.name: path for path in folder.iterdir()}
     digests = json.loads(files.pop("digests.json").read_text())
-    assert digests == {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in files.items()}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert digests == found
     assert sum(path.stat().st_size for path in files.values()) <= 20_000_000
     assert max(path.stat().st_size for path in files.values()) <= 16 * 2**20
 

@@ -21,5 +21,5 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
                 yield require_text(record, "text", f"{path}, line {number}")
         else:
             raise UserError(
-                f"{path}: text is read from .txt, .md and .jsonl files, also .xz; rename or convert it."
+                f"{path}: text is read from .txt, .md and .jsonl files, also .xz; convert it."
             )
