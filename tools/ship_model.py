@@ -30,7 +30,8 @@ reversal corpus: invented people, each with one description, told in one directi
 
 Made by `unmask train {name}` in {minutes:.1f} minutes on one GPU ({steps:,} steps, last loss
 {loss:.4f}, seed {seed}); `recipe.yaml` holds every setting, `metrics.jsonl` every loss,
-`digests.json` the SHA-256 of each file. Use it by its name: `unmask sample {name} "…"`, `unmask.load("{name}")`.
+`digests.json` the SHA-256 of each file. Use it by its name: `unmask sample {name} "…"`,
+`unmask.load("{name}")`.
 
 ## Recall of facts asked in phrasings that training never showed
 
