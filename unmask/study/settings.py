@@ -54,7 +54,7 @@ class Size:
 SIZES: dict[str, Size] = {
     "quick": Size(
         prompts=4,
-        steps=(1, 4, 8),
+        steps=(1, 4),
         watched=2,
         examples=1,
         traced=1,
