@@ -40,7 +40,7 @@ def choose_layers(
 
 
 def find_traced_layer(run: Path, model: Model) -> int:
-    """The layer whose MLP has the largest average effect at the last subject token.
+    """The layer, the last left out, whose MLP does most at the last subject token, on average.
 
     Directions, steps and what was trained weigh alike; windows of several layers count for the
     layer in their middle, as tracing names them.
@@ -48,7 +48,9 @@ def find_traced_layer(run: Path, model: Model) -> int:
     effects: dict[int, list[float]] = defaultdict(list)
     for row in read_table(run / "averages.parquet", SCHEMA).to_pylist():
         wanted = (row["part"], row["role"], row["control"], row["kind"])
-        if wanted == ("mlp", "last subject", RESULT, model.kind):
+        # What the last layer adds at a subject is read by nobody.
+        late = row["layer"] >= model.net.config.layers - 1
+        if wanted == ("mlp", "last subject", RESULT, model.kind) and not late:
             effects[row["layer"]].append(row["mean"])
     if not effects:
         raise UserError(

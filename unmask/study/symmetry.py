@@ -62,7 +62,9 @@ def _find_symmetry(bench: Bench) -> Outcome:
     for family in bench.families:
         model, folder = bench.load(family), bench.folder / "symmetry" / family.name
         averages = bench.folder / TRACING / family.name
-        traced = averages if (averages / "averages.parquet").is_file() else None
+        # A trace of states alone does not say where MLPs matter.
+        says = "mlp" in amounts.parts and (averages / "averages.parquet").is_file()
+        traced = averages if says else None
         layers, why = choose_layers(model, "auto", traced)
         notes.append(f"{family.name}: {why}.")
         prefixes = settle_prefixes(model, amounts.prefixes, settings)
