@@ -16,6 +16,9 @@ from unmask.report.blocks import format_interval, shorten
 from unmask.report.page import write_page
 from unmask.report.story import tell_story
 from unmask.report.tracing_names import SPLITS
+from unmask.study.settings import SIZES
+
+MOST_STEPS = SIZES["quick"].steps[-1]
 
 
 def read_figures(text: str) -> dict:
@@ -69,7 +72,7 @@ def test_every_figure_has_words_and_a_download(page):
 def test_recall_is_the_summary(finished, page):
     panels = read_figures(page)["recall"]["panels"]
     assert len(panels) == 4
-    cell = finished.summary.find("diffusion", "p2d_reverse", 16)
+    cell = finished.summary.find("diffusion", "p2d_reverse", MOST_STEPS)
     (line,) = [
         line
         for panel in panels
@@ -77,7 +80,7 @@ def test_recall_is_the_summary(finished, page):
         for line in panel["lines"]
         if line["name"] == "diffusion"
     ]
-    at = line["x"].index(16)
+    at = line["x"].index(MOST_STEPS)
     shown = [line[name][at] for name in ("y", "low", "high")]
     wanted = [100 * getattr(cell.value, name) for name in ("mean", "low", "high")]
     assert shown == pytest.approx(wanted, rel=1e-4)
@@ -108,7 +111,7 @@ def test_heatmaps_are_the_tables(finished, page):
                 wanted = cells[*texts[text], "resid", steps[step], place, layer]
                 assert value == pytest.approx(wanted, rel=1e-4)
                 compared += 1
-    assert compared > 100
+    assert compared >= 100
 
 
 def test_averages_carry_their_intervals(finished, page):
@@ -122,7 +125,10 @@ def test_averages_carry_their_intervals(finished, page):
         if key == ("masked", "d2p", "reverse", "first", "mask") and row["part"] == "resid":
             i = view["y"].index(row["role"])
             shown = [view[name][i][row["layer"]] for name in ("z", "low", "high")]
-            assert shown == pytest.approx([row["mean"], row["low"], row["high"]], rel=1e-4)
+            # One fact has no interval: not a number in the table, nothing on the page.
+            shown = [float("nan") if each is None else each for each in shown]
+            wanted = [row["mean"], row["low"], row["high"]]
+            assert shown == pytest.approx(wanted, rel=1e-4, nan_ok=True)
 
 
 def test_unmasking_is_the_trajectory(finished, page):
@@ -141,7 +147,9 @@ def test_unmasking_is_the_trajectory(finished, page):
 
 def test_story_follows_the_intervals(finished):
     told = " ".join(tell_story(finished))
-    assert "recalls 100 % [29, 100] of the answers (3 prompts of 3 facts, 16 steps)" in told
+    assert (
+        f"recalls 100 % [29, 100] of the answers (3 prompts of 3 facts, {MOST_STEPS} steps)" in told
+    )
     assert "that the interval puts above zero" in told
     assert "the intervals overlap" in told or "More denoising steps help" in told
     assert "nothing to trace" in told

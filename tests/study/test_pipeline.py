@@ -15,6 +15,8 @@ from unmask.study.pipeline import is_done, run_study
 from unmask.study.settings import SIZES, STAGES
 from unmask.tracing.averages import SCHEMA as AVERAGES
 
+MOST_STEPS = SIZES["quick"].steps[-1]
+
 
 def numbers(run: StudyFolder) -> dict:
     """Everything that was measured but the time it took."""
@@ -43,7 +45,7 @@ def test_every_stage_leaves_its_mark(finished):
 def test_what_the_pair_was_taught_is_found(finished):
     summary = finished.summary
     hits = {
-        (model, split): summary.find(model, split, 16).value.mean
+        (model, split): summary.find(model, split, MOST_STEPS).value.mean
         for model in ("diffusion", "twin")
         for split in ("d2p_same", "p2d_same", "p2d_reverse", "d2p_reverse")
     }
@@ -131,7 +133,8 @@ def test_effects_of_single_texts_are_those_of_the_survey(finished):
 
 def test_symmetry_is_measured_or_a_sentence(finished):
     notes = finished.notes("symmetry")
-    assert finished.has(SYMMETRY) or (len(notes) == 1 and notes[0].endswith("."))
+    assert finished.has(SYMMETRY) or any("not compared" in note for note in notes)
+    assert all(note.endswith(".") for note in notes)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -142,7 +145,7 @@ def test_own_facts(place, tmp_path):
     (tmp_path / "own.csv").write_text(f"subject,object,prompt\n{lines}\n")
     settings = place.study(data=str(tmp_path / "own.csv"), twin=None)
     found = run_study(settings, tmp_path / "run", device="cpu")
-    assert found.summary.find("diffusion", "own", 16).value.mean == 1
+    assert found.summary.find("diffusion", "own", MOST_STEPS).value.mean == 1
     page = (tmp_path / "run" / PAGE).read_text()
     assert "one&#39;s own facts" in page and "no twin was given" in page
 

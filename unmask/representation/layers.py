@@ -25,7 +25,8 @@ def choose_layers(
         return tuple(range(layers - 1)), f"layers 0 to {layers - 2}, all but the last"
     if text == "auto":
         if trace is None:
-            return (layers // 2,), f"layer {layers // 2}, the middle one: no trace was given"
+            middle = max(0, min(layers // 2, layers - 2))
+            return (middle,), f"layer {middle}, the middle one: no trace was given"
         layer = find_traced_layer(trace, model)
         return (
             layer,

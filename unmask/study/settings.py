@@ -53,7 +53,7 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "quick": Size(
-        prompts=4,
+        prompts=3,
         steps=(1, 4),
         watched=2,
         examples=1,
@@ -68,7 +68,7 @@ SIZES: dict[str, Size] = {
         samples=1,
         groups=("p2d",),
         paired=10,
-        updates=6,
+        updates=4,
         prefixes=1,
         permutations=99,
     ),
