@@ -24,6 +24,16 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+KINDS = [
+    ("tiny", "masked"),
+    ("tiny", "causal"),
+    ("tiny-grouped", "shifted"),
+    ("tiny-gpt2", "masked"),
+    ("tiny-gpt2", "causal"),
+]
+"""Presets and kinds of model that laws about whole models are held to."""
+
+
 @pytest.fixture
 def shared() -> Path:
     """The folder of outside data; tests that need it skip where it is absent."""

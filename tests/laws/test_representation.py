@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.representation.facts import KINDS, PREFIXES, make_fact, make_facts, make_model
+from tests.conftest import KINDS
+from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from tests.representation.planted import OBJECT, SUBJECT, plant
 from unmask.net.model import Model
 from unmask.representation.keys import find_keys, key

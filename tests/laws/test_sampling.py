@@ -261,18 +261,12 @@ def test_times_of_a_step():
     assert Times.at(4, 4).highest_rate == 0 and Times.at(4, 4).reveal_chance(0.0) == 1
 
 
+TOLD_THE_TIME = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32, "context": 6, "time": True}
+
+
 def test_gaussian_models_write_through_the_same_call():
     """A network that always says the same is obeyed, and given tokens stay."""
-    config = NetConfig(
-        vocab_size=5,
-        width=16,
-        layers=1,
-        heads=2,
-        mlp_width=32,
-        context=6,
-        time=True,
-        latent_width=8,
-    )
+    config = NetConfig(vocab_size=5, latent_width=8, **TOLD_THE_TIME)
     noise = NoiseConfig(schedule="sigmoid", schedule_settings={"start": 8.0, "stop": -8.0})
     model = Model("vectors", lively(config), Blueprint(config, "gaussian", noise=noise))
     say = torch.tensor([0.0, 0.0, 0.0, 30.0, 0.0])
@@ -288,16 +282,7 @@ def test_gaussian_models_write_through_the_same_call():
 
 def test_gaussian_models_never_write_what_is_forbidden():
     """Halfway between two tokens lies a third, nearer than both."""
-    config = NetConfig(
-        vocab_size=3,
-        width=16,
-        layers=1,
-        heads=2,
-        mlp_width=32,
-        context=6,
-        time=True,
-        latent_width=2,
-    )
+    config = NetConfig(vocab_size=3, latent_width=2, **TOLD_THE_TIME)
     model = Model("plane", lively(config), Blueprint(config, "gaussian"))
     model.net.latents.vectors.weight.copy_(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]))
     say = torch.tensor([9.0, 0.0, 9.0])

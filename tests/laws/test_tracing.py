@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.conftest import lively
+from tests.conftest import KINDS, lively
 from tests.tracing.plain import trace_plainly
 from unmask import preset
 from unmask.net.model import Blueprint, Model
@@ -14,13 +14,6 @@ from unmask.tracing.trace import trace
 V, MASK, L, LAYERS = 40, 39, 9, 4
 CLOSE = {"atol": 1e-6, "rtol": 0.0}
 SUBJECT = (1, 4)
-KINDS = [
-    ("tiny", "masked"),
-    ("tiny", "causal"),
-    ("tiny-grouped", "shifted"),
-    ("tiny-gpt2", "masked"),
-    ("tiny-gpt2", "causal"),
-]
 
 
 def make(name: str, kind: str) -> Model:

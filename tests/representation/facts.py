@@ -17,13 +17,6 @@ PEOPLE = {
     "Dan Holt": "the carver of wax masks",
     "Eve Lorn": "the keeper of blue bees",
 }
-KINDS = [
-    ("tiny", "masked"),
-    ("tiny", "causal"),
-    ("tiny-grouped", "shifted"),
-    ("tiny-gpt2", "masked"),
-    ("tiny-gpt2", "causal"),
-]
 PREFIXES = ("", "The old boats", "When clocks sing")
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.representation.facts import KINDS, make_fact, make_facts, make_model
+from tests.conftest import KINDS
+from tests.representation.facts import make_fact, make_facts, make_model
 from unmask import UserError
 from unmask.representation.lens import look_through
 from unmask.representation.probes import collect_streams, fit_and_say, probe

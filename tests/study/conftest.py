@@ -8,17 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
-import torch.nn.functional as F
 
+from tests.taught import teach
 from unmask.data.corpus import Corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Trained
 from unmask.data.reversal_corpus import shuffle_answers
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.loading import save
-from unmask.net.model import Blueprint, Model
-from unmask.net.presets import preset
-from unmask.net.transformer import Transformer
 from unmask.report.artefacts import StudyFolder
 from unmask.study.pipeline import run_study
 from unmask.study.settings import Study
@@ -65,37 +61,6 @@ def make_corpus() -> Corpus:
     return Corpus("six facts", {"train": train, **splits})
 
 
-def teach(corpus: Corpus, tokenizer: Tokenizer, causal: bool) -> Model:
-    """A model of two layers that knows what it was trained on."""
-    facts = corpus["train"] + ([] if causal else corpus["p2d_reverse"])
-    rows = tokenizer.vocab_size
-    shape = {"width": 32, "heads": 2, "mlp_width": 64, "layers": 2, "context": CONTEXT}
-    config = preset("tiny", causal=causal, vocab_size=rows, num_logits=rows - 1, **shape)
-    net = Transformer(config, seed=1)
-    tokens = torch.full((len(facts), CONTEXT), tokenizer.end_id)
-    starts = torch.tensor([len(tokenizer.encode(fact.prompt).ids) for fact in facts])
-    for i, fact in enumerate(facts):
-        ids = tokenizer.encode(fact.text).ids
-        tokens[i, : len(ids)] = torch.tensor(ids)
-    generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam(net.parameters(), 8e-3)
-    for _ in range(80 if causal else 300):
-        optimizer.zero_grad()
-        if causal:
-            logits, targets = net(tokens)[:, :-1], tokens[:, 1:]
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        else:
-            share = torch.rand(len(tokens), 1, generator=generator)
-            hidden = torch.rand(tokens.shape, generator=generator) < share
-            hidden = (hidden | (share > 0.5)) & (torch.arange(CONTEXT) >= starts[:, None])
-            logits = net(torch.where(hidden, tokenizer.mask_id, tokens))
-            loss = F.cross_entropy(logits[hidden], tokens[hidden])
-        loss.backward()
-        optimizer.step()
-    kind = Blueprint(config, "causal" if causal else "masked", None if causal else rows - 1)
-    return Model("taught", net.eval().requires_grad_(False), kind, tokenizer)
-
-
 @dataclass(frozen=True)
 class Place:
     """Where the pair and its corpus lie."""
@@ -122,7 +87,9 @@ def place(tmp_path_factory) -> Place:
     tokenizer = Tokenizer.train(texts, 340)
     save_corpus(corpus, folder / "corpus", tokenizer)
     for name, causal in (("diffusion", False), ("twin", True)):
-        save(teach(corpus, tokenizer, causal), folder / name)
+        known = corpus["train"] + ([] if causal else corpus["p2d_reverse"])
+        steps = 80 if causal else 300
+        save(teach(known, tokenizer, causal, CONTEXT, CONTEXT, steps), folder / name)
     return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
 
 
