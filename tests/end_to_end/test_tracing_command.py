@@ -7,7 +7,7 @@ import pytest
 
 import unmask
 from tests.end_to_end.test_command_line import COMMAND, run
-from tests.tracing.conftest import LENGTH, make_facts, teach
+from tests.tracing.conftest import LENGTH, learn, make_facts
 from unmask.base.tables import read_table
 from unmask.data.facts import write_facts
 
@@ -15,7 +15,7 @@ from unmask.data.facts import write_facts
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tracing")
-    unmask.save(teach(causal=True), folder / "net")
+    unmask.save(learn(causal=True), folder / "net")
     write_facts(folder / "facts.jsonl", make_facts())
     return folder
 

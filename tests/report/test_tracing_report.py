@@ -79,6 +79,22 @@ def test_runs_that_cannot_be_compared(tmp_path):
         combine(runs, tmp_path / "page")
 
 
+def test_a_run_that_was_cut_short_says_what_it_has(tmp_path):
+    run = write_run(tmp_path / "a", "masked", ("first",), 0.5)
+    for whole, parts in (("trace", "parts"), ("facts", "records")):
+        (run / parts).mkdir()
+        (run / f"{whole}.parquet").rename(run / parts / "00000-first.parquet")
+    combine([run], tmp_path / "page")
+    write_page([run], tmp_path / "page", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "cut short: what it had until then" in text
+    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.900 |" in text
+    bare = tmp_path / "bare"
+    write_json(bare / "run.json", {"settings": SETTINGS})
+    with pytest.raises(UserError, match="nothing was traced yet in .*bare"):
+        combine([run, bare], tmp_path / "other")
+
+
 def test_heatmaps(tmp_path):
     effects = {"resid": np.array([[0.0, 0.5], [-0.5, 0.1], [0.0, 0.0]])}
     words = ["The", " cost $", " is"]

@@ -58,6 +58,10 @@ class Parts:
     def has(self, key: str) -> bool:
         return self._path(key).is_file()
 
+    def keys(self) -> list[str]:
+        """The keys of all parts that are there, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.parquet"))
+
     def write(self, key: str, rows: "Sequence[Mapping[str, Any]] | pyarrow.Table") -> None:
         write_table(self._path(key), rows, self.schema)
 

@@ -1,6 +1,7 @@
 """`unmask trace`: where a state must be restored for a fact to be recalled again."""
 
 import os
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def trace(
     window: int = typer.Option(10, help="Layers of mlp and attn that are restored together."),
     metric: str = typer.Option("p", help="p, logp, logit_difference or normalised."),
     guidance: float = typer.Option(0.0, help="Guidance of the diffusion model; 0 is off."),
-    length: int | None = typer.Option(None, help="Tokens of the canvas; by default the context."),
+    length: int | None = typer.Option(None, help="Tokens of the canvas; 52 by default."),
     joint: str = typer.Option("mean_field", help="Or chain_rule, token by token."),
     mode: str = typer.Option("restore", help="Or ablate: corrupted states into the clean run."),
     source: str = typer.Option("subject", help="What is corrupted: subject, committed or both."),
@@ -172,9 +173,11 @@ def _trace_many(
         groups = [source[name.strip()] for name in told["split"].split(",")]
     else:
         groups = [source]
-    chosen = [
-        fact for group in groups for fact in choose_facts(group, told["facts"], told["phrasings"])
-    ]
+    # In turn, so that a run that is cut short says something about every split.
+    asked = zip_longest(
+        *(choose_facts(group, told["facts"], told["phrasings"]) for group in groups)
+    )
+    chosen = [fact for turn in asked for fact in turn if fact is not None]
     folder = open_run(out, "trace", told)
     pool = [fact for group in groups for fact in group]
     summary = run_survey(model, chosen, survey, folder, memory, rank, world, pool)

@@ -87,10 +87,12 @@ the model does not recall are not in the averages: they are about recall that wo
 
 
 def _tell_runs(runs: Sequence[Path]) -> str:
-    commands = [
-        f"- `{_tell_command(read_json_object(run / 'run.json')['settings'])}`" for run in runs
-    ]
-    return "Written by `unmask trace-report` from these runs:\n\n" + "\n".join(commands)
+    lines = []
+    for run in runs:
+        command = _tell_command(read_json_object(run / "run.json")["settings"])
+        cut = "" if (run / "facts.parquet").is_file() else ", cut short: what it had until then"
+        lines.append(f"- `{command}`{cut}")
+    return "Written by `unmask trace-report` from these runs:\n\n" + "\n".join(lines)
 
 
 def _tell_command(settings: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact, FactTokens, Span, tokenize_fact
+from unmask.evaluation.questions import STUDY_LENGTH
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 from unmask.tracing.corruption import Corrupted
@@ -115,7 +116,7 @@ def follow(
         raise UserError(f"the model {model.name} has no tokenizer: facts need one.")
     tokens = tokenize_fact(fact, model.tokenizer)
     prompt, wanted = tokens.ids[: tokens.prompt_length], tokens.ids[slice(*tokens.object)]
-    room = length or model.net.config.context
+    room = length or min(max(STUDY_LENGTH, tokens.object[1]), model.net.config.context)
     if tokens.object[1] > room:
         raise NotTracedError(
             "too long",

@@ -272,7 +272,10 @@ def gather(
 
 
 def combine(folders: Sequence[Path], out: Path, seed: int = 0) -> None:
-    """Write what several finished surveys say together: facts, averages, and tests across them."""
+    """Write what several surveys say together: facts, averages, and tests across them.
+
+    Of one that was cut short, what it has so far.
+    """
     import pyarrow
 
     found = [read_json_object(folder / "run.json")["settings"] for folder in folders]
@@ -282,14 +285,27 @@ def combine(folders: Sequence[Path], out: Path, seed: int = 0) -> None:
                 f"these runs differ in {key} ({', '.join(sorted(values))}), so their effects "
                 "cannot be compared: report them apart."
             )
-    told = [read_table(folder / "facts.parquet", FACTS_SCHEMA) for folder in folders]
+    told = []
+    for folder in folders:
+        told.append(_read_whole(folder, "facts", "records", FACTS_SCHEMA))
+        if told[-1] is None:
+            raise UserError(f"nothing was traced yet in {folder}: go on with it, or leave it out.")
     together = pyarrow.concat_tables(told, promote_options="default")
     write_table(out / "facts.parquet", together, FACTS_SCHEMA)
-    traces = [folder / "trace.parquet" for folder in folders]
-    there = [read_table(path, SCHEMA) for path in traces if path.is_file()]
+    traces = [_read_whole(folder, "trace", "parts", SCHEMA) for folder in folders]
+    there = [table for table in traces if table is not None]
     if not there:
         raise UserError("no fact was kept in any of these runs: there is nothing to report.")
     write_averages(out, pyarrow.concat_tables(there), found[0]["mode"], seed)
+
+
+def _read_whole(folder: Path, name: str, parts: str, schema: str) -> "pyarrow.Table | None":
+    """A table of a survey, or the parts of it that are there; None where nothing is."""
+    if (whole := folder / f"{name}.parquet").is_file():
+        return read_table(whole, schema)
+    pieces = Parts(folder / parts, schema)
+    keys = pieces.keys()
+    return pieces.gather(keys) if keys else None
 
 
 def write_averages(folder: Path, table: "pyarrow.Table", mode: str, seed: int) -> None:
