@@ -46,9 +46,13 @@ def shrink(name: str, folder) -> list[str]:
         save_corpus(corpus, folder / "corpus", Tokenizer.train(corpus.training_texts(), 600))
         changes += [f"data.path={folder / 'corpus'}", "data.context=80"]
     if recipe.start.model is not None:
-        tokenizer = Tokenizer.load(folder / "corpus")
-        config = preset("tiny", vocab_size=tokenizer.vocab_size)
-        blueprint = Blueprint(config, "masked", tokenizer.mask_id)
+        # A shift is kept from a causal model; without one a model goes on as it is.
+        causal = recipe.kind == "causal" or recipe.start.shift
+        place = folder / ("shards" if recipe.data.source == "text" else "corpus")
+        tokenizer = Tokenizer.load(place, mask="if any")
+        config = preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size)
+        kind, mask_id = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+        blueprint = Blueprint(config, kind, mask_id)
         save(Model("x", Transformer(config), blueprint, tokenizer), folder / "model")
         changes = [word for word in changes if not word.startswith("network.")]
         changes += [f"start.model={folder / 'model'}"]
