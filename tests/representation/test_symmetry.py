@@ -1,10 +1,12 @@
 """Comparisons of concepts: who is paired with whom, who is left out, what is concluded."""
 
+import re
+
 import numpy as np
 import pytest
 
 from unmask import UserError
-from unmask.report.symmetry_page import conclude
+from unmask.report.symmetry_words import conclude, find_best_layers, tabulate_layers
 from unmask.representation.measures import MEASURES
 from unmask.representation.symmetry import compare_models, measure_symmetry, pair_vectors
 
@@ -58,6 +60,25 @@ def test_nothing_shared_is_nothing_found():
     asked = [line for line in lines if line.comparison.endswith("key and value")]
     assert all(line.p_holm > 0.05 for line in asked)
     assert "; description: key and value" in conclude(lines, [])
+
+
+def test_several_layers_are_told_by_the_best():
+    """A strong layer beside a blank one: the words name it, and the table has a column for each."""
+    rows, tensors = make_run(4.0)
+    blank = make_run(0.0, seed=5)
+    blank[1]["delta"] += np.random.default_rng(6).normal(size=blank[1]["delta"].shape)
+    for row in blank[0]:
+        row["layer"] = 1
+    both = {name: np.concatenate((x, blank[1][name])) for name, x in tensors.items()}
+    lines = measure_symmetry("made", "masked", [*rows, *blank[0]], both, permutations=199)
+    text = conclude(lines, [])
+    assert "layers 1 and 3, 12 facts" in text
+    assert "Name: key and value: 8 of 8 measures tell true pairs apart at layer 3 (" in text
+    assert find_best_layers(lines) == {3}
+    header, _, *table = tabulate_layers(lines).splitlines()
+    assert header == "| model | facts trained | comparison | layer 1 | layer 3 |"
+    (row,) = [each for each in table if "| name: key and value |" in each]
+    assert re.search(r"\| 0 of 8, \d+ % \| \*\*8 of 8, 100 %\*\* \|$", row)
 
 
 def test_diverged_facts_are_left_out_and_counted():

@@ -1,5 +1,6 @@
 """`unmask train`: any kind of model from a recipe, resumable."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def _show_end(console: "Console", folder: Path, outcome: "Outcome") -> None:
         return
     say(f"trained {outcome.step} steps, last loss {outcome.loss:.4f}")
     say(f"run: {folder}  curve: {folder / 'loss.png'}")
-    say(f'try it: unmask sample {folder / MODEL} "{outcome.prompt}"')
+    say(f"try it: unmask sample {folder / MODEL} {shlex.quote(outcome.prompt)}")
 
 
 def _show_plan(

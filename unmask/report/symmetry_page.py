@@ -1,8 +1,4 @@
-"""Symmetry as a page of Markdown, with the command that wrote it and a conclusion in plain words.
-
-The conclusion is made from the numbers alone, by fixed rules: what passes the corrected test is
-told, what does not is told to have not been found.
-"""
+"""Symmetry as a page of Markdown, with the command that wrote it and a conclusion in words."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,14 +10,14 @@ from unmask.base.files import replace_file
 from unmask.report.recall_page import format_table
 from unmask.report.symmetry_table import (
     ALPHA,
-    LABELS,
     describe_place,
     format_difference,
     format_line,
     group_lines,
     summarise_extraction,
 )
-from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
+from unmask.report.symmetry_words import conclude, find_best_layers, tabulate_layers
+from unmask.representation.symmetry import Difference, Line
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,12 @@ def write_symmetry_page(path: Path, results: Results, command: str, setting: str
         "## Conclusion",
         conclude(results.lines, results.differences),
         _MEANING,
-        "## Extraction",
     ]
+    layers = {line.layer for line in results.lines}
+    shown = find_best_layers(results.lines)
+    if len(layers) > 1:
+        parts += ["## Layer by layer", tabulate_layers(results.lines), _LAYERS]
+    parts.append("## Extraction")
     for model, rows in results.extractions.items():
         parts += [f"{model}: {results.settings[model]}", _extraction(rows)]
     for title, figure in results.figures.items():
@@ -57,13 +57,18 @@ def write_symmetry_page(path: Path, results: Results, command: str, setting: str
             shutil.copyfile(f"{figure}.png", draft)
         parts += [f"![{title}]({picture.name})", f"*{title}.*"]
     parts.append("## Measures")
+    if shown < layers:
+        parts.append(_SHOWN)
     for (model, kind, group, layer), members in group_lines(results.lines).items():
+        if layer not in shown:
+            continue
         parts += [
             f"### {describe_place(model, kind, group, layer, members[0])}",
             _measures(members),
         ]
     if results.differences:
-        parts += ["## Differences between models, paired by fact", _differences(results)]
+        seen = [each for each in results.differences if shown.issuperset(each.layers)]
+        parts += ["## Differences between models, paired by fact", _differences(seen)]
     if results.probes:
         parts += ["## Probes: which fact is it, in phrasings held out", _probes(results.probes)]
     with replace_file(path) as draft:
@@ -84,60 +89,14 @@ _MEANING = (
 )
 
 
-def conclude(lines: Sequence[Line], differences: Sequence[Difference]) -> str:
-    """What the numbers say, a sentence for each model, group of facts, layer and comparison."""
-    told = []
-    for (model, kind, group, layer), members in group_lines(lines).items():
-        where = describe_place(model, kind, group, layer, members[0])
-        sentences, silent = [], []
-        for comparison in dict.fromkeys(line.comparison for line in members if not line.is_control):
-            mine = [ln for ln in members if ln.comparison == comparison and ln.measure != OVERLAP]
-            if any(line.p_holm <= ALPHA for line in mine):
-                sentences.append(_conclude_one(comparison, mine, members))
-            else:
-                silent.append(comparison)
-        if silent:
-            sentences.append(
-                f"No measure tells true pairs from shuffled ones after correction in {len(silent)} "
-                f"of {len(silent) + len(sentences)} comparisons ({'; '.join(silent)})."
-            )
-        told.append(f"- **{where}.** " + " ".join(sentences))
-    clear = [each for each in differences if not each.value.low <= 0 <= each.value.high]
-    asked = [each for each in clear if each.comparison.endswith(ASKED)]
-    if differences:
-        told.append(
-            f"- **Between models** {len(asked)} of "
-            f"{sum(each.comparison.endswith(ASKED) for each in differences)} differences "
-            "of *key and value* have intervals that leave out 0 (not corrected for their number)"
-            + (": " + "; ".join(_tell_difference(each) for each in asked) if asked else "")
-            + "."
-        )
-    return "\n".join(told)
-
-
-def _conclude_one(comparison: str, mine: Sequence[Line], members: Sequence[Line]) -> str:
-    passed = [line for line in mine if line.p_holm <= ALPHA]
-    name = comparison[0].upper() + comparison[1:]
-    listed = ", ".join(LABELS[line.measure] for line in passed)
-    sentence = f"{name}: {len(passed)} of {len(mine)} measures tell true pairs apart ({listed})"
-    control = comparison.replace(ASKED, "key and v0")
-    if control != comparison:
-        also = {ln.measure for ln in members if ln.comparison == control and ln.p_holm <= ALPHA}
-        shared = [line for line in passed if line.measure in also]
-        if shared:
-            sentence += (
-                f"; {len(shared)} of them do so with v0 as well, so that the search is not needed "
-                "for it"
-            )
-    return sentence + "."
-
-
-def _tell_difference(each: Difference) -> str:
-    value = each.value
-    return (
-        f"{each.one} − {each.other}, {each.group}, layer {each.place}, {each.comparison}, "
-        f"{LABELS[each.measure]}: {value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
-    )
+_LAYERS = (
+    "Each cell: how many measures tell true pairs apart after correction (bold where any does), "
+    "and how often a value finds its own key first among all facts."
+)
+_SHOWN = (
+    "In full for the layers where a model tells keys and values apart best, which was seen on the "
+    "same facts; all layers are in the run's symmetry.parquet."
+)
 
 
 def _extraction(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -163,9 +122,9 @@ def _measures(members: Sequence[Line]) -> str:
     return format_table(header, rows)
 
 
-def _differences(results: Results) -> str:
+def _differences(differences: Sequence[Difference]) -> str:
     header = ["models", "facts", "layer", "comparison", "measure", "difference [95 %]"]
-    return format_table(header, [format_difference(each) for each in results.differences])
+    return format_table(header, [format_difference(each) for each in differences])
 
 
 def _probes(probes: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -93,10 +93,13 @@ def group_lines(lines: Sequence[Line]) -> dict[tuple[str, str, str, int], list[L
 
 
 def describe_place(model: str, kind: str, group: str, layer: int, line: Line) -> str:
+    return f"{model} ({kind}), layer {layer}, {describe_facts(group, line)}"
+
+
+def describe_facts(group: str, line: Line) -> str:
     left_out = f", {line.diverged} diverged and left out" if line.diverged else ""
     trained = {"p2d": "trained name to description", "d2p": "trained description to name"}
-    told = trained.get(group, f"group {group}")
-    return f"{model} ({kind}), layer {layer}, {len(line.facts)} facts {told}{left_out}"
+    return f"{len(line.facts)} facts {trained.get(group, f'group {group}')}{left_out}"
 
 
 def format_line(line: Line) -> list[str]:

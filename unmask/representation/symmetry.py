@@ -118,12 +118,17 @@ class Difference:
     one: str
     other: str
     group: str
-    place: str
-    """The layers that are compared, one's and the other's."""
+    layers: tuple[int, int]
+    """One's and the other's."""
     comparison: str
     measure: str
     facts: int
     value: Interval
+
+    @property
+    def place(self) -> str:
+        """The layers that are compared, in words."""
+        return ", ".join(str(layer) for layer in dict.fromkeys(self.layers))
 
 
 @dataclass(frozen=True)
@@ -253,9 +258,7 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
                     one=one.model,
                     other=other.model,
                     group=group,
-                    place=f"{one.layer}"
-                    if one.layer == other.layer
-                    else f"{one.layer}, {other.layer}",
+                    layers=(one.layer, other.layer),
                     comparison=comparison,
                     measure=measure,
                     facts=len(shared),
