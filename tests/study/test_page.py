@@ -13,7 +13,7 @@ from unmask.base.files import read_json_object, write_json
 from unmask.cli.main import app
 from unmask.report.artefacts import PAGE, SUMMARY, UNMASKING, StudyFolder
 from unmask.report.blocks import format_interval, shorten
-from unmask.report.page import write_page
+from unmask.report.page import RESULTS, write_page
 from unmask.report.story import tell_story
 from unmask.report.tracing_names import SPLITS
 from unmask.study.settings import SIZES
@@ -49,6 +49,13 @@ def test_nothing_is_fetched(page):
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?:https?:)?//""", own)
     assert "@import" not in own and "url(" not in own
     assert len(page.encode()) < 8_000_000
+
+
+def test_full_tables_are_linked(finished, page):
+    footer = page.split("<footer>")[1].split("</footer>")[0]
+    links = re.findall(r'<a href="([^"]+)">', footer)
+    assert {link.rpartition("/")[2] for link in links} == {f"{name}.md" for name in RESULTS}
+    assert all((finished.path / link).is_file() for link in links)
 
 
 def test_headings_are_nested_and_names_unique(page):

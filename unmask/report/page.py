@@ -1,6 +1,7 @@
 """The page: one HTML file that needs nothing else, drawn from artefacts alone."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,6 +22,15 @@ from unmask.report.tracing_section import tell_tracing
 
 MOST_BYTES = 8_000_000
 """A page must pass as a mail attachment."""
+
+
+RESULTS = {
+    "recall": "recall",
+    "tracing": "tracing",
+    "symmetry": "symmetry",
+    "README": "speed, all others",
+}
+"""Pages of the project's own results, at full scale, and what they are about."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,7 @@ def write_page(runs: Sequence[StudyFolder], out: Path, comparison: Section | Non
         style=_read("page.css"),
         scripts=[plotly.offline.get_plotlyjs(), _read("charts.js"), _read("page.js")],
         figures=_embed(figures),
+        tables=_find_tables(out.parent),
     )
     if len(text.encode()) > MOST_BYTES:
         raise UserError(
@@ -164,6 +175,17 @@ def _tell_settings(run: StudyFolder, prefix: str) -> Section:
 
 def _show(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _find_tables(folder: Path) -> list[tuple[str, str]]:
+    """Where the project's full tables lie as seen from a folder; none but in a checkout."""
+    root = Path(__file__).resolve().parents[2] / "docs" / "results"
+    pages = {about: root / f"{name}.md" for name, about in RESULTS.items()}
+    return [
+        (about, Path(os.path.relpath(page, folder.resolve())).as_posix())
+        for about, page in pages.items()
+        if page.is_file()
+    ]
 
 
 def _embed(value: Any) -> str:
