@@ -18,7 +18,6 @@ EFFECTS = "PuOr"
 
 _SETTINGS: dict[Any, Any] = {
     "figure.dpi": 150,
-    "savefig.bbox": "tight",
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -45,6 +44,10 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
 
 def save_figure(figure: "Figure", path: str | Path) -> None:
     """Write the figure as PNG and PDF beside each other; `path` is given without an ending."""
+    # Laid out and framed once; left to itself each file would be, with a drawing for each.
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)
+    frame = figure.get_tightbbox().padded(0.1)
     for ending in ("png", "pdf"):
         with replace_file(Path(f"{path}.{ending}")) as draft:
-            figure.savefig(draft, format=ending)
+            figure.savefig(draft, format=ending, bbox_inches=frame)

@@ -41,6 +41,7 @@ class Bench:
         }
         self.folder = open_run(out, "study", record)
         self._models: dict[str, Model] = {}
+        self._lengths: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -59,10 +60,11 @@ class Bench:
 
     def length(self, model: Model) -> int:
         """The canvas of everything that may be watched or traced."""
-        asked = [fact for name in self.split_names for fact in self.corpus[name]]
-        return choose_length(
-            model, list(encode_facts(asked, require_tokenizer(model)).values()), None
-        )
+        if model.name not in self._lengths:
+            asked = [fact for name in self.split_names for fact in self.corpus[name]]
+            encoded = encode_facts(asked, require_tokenizer(model))
+            self._lengths[model.name] = choose_length(model, list(encoded.values()), None)
+        return self._lengths[model.name]
 
     @cached_property
     def data_path(self) -> Path:
