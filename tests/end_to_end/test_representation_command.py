@@ -163,7 +163,7 @@ def test_prefixes_come_from_a_text(place, tmp_path):
     ("words", "sentence"),
     [
         (("--layer", 7), "layer 7 is out of range: .* layers 0 to 2"),
-        (("--layer", 2), "layer 2 is the last: .* choose a layer from 0 to 1"),
+        (("--layer", "0,1,2"), "layer 2 is the last: .* choose a layer from 0 to 1"),
         (("--layer", "x"), "layer 'x' cannot be read"),
         (("--groups", "up"), "expected some of p2d, d2p, both"),
         (("--directions", "up"), "no fact is asked in the direction up"),
@@ -179,6 +179,7 @@ def test_prefixes_come_from_a_text(place, tmp_path):
 def test_mistakes_are_sentences(place, tmp_path, words, sentence):
     with pytest.raises(UserError, match=sentence):
         represent(place, "mdm", tmp_path / "run", "--groups", "p2d", *words)
+    assert not list(tmp_path.glob("run/parts/*"))  # refused before anything is searched
 
 
 def test_too_few_facts_are_counted(place, tmp_path):

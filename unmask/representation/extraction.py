@@ -106,7 +106,8 @@ def extract(
     """The table of all facts and layers, and beside it their vectors; what is there is kept."""
     parts = Parts(folder / "parts", PART_SCHEMA)
     cases = [lay_out_case(model, each.fact, prefixes, settings) for each in asked]
-    for layer in layers:
+    # Deepest first: a last layer that cannot reach its object is refused before any search.
+    for layer in sorted(layers, reverse=True):
         missing = [i for i in range(len(cases)) if not parts.has(_name(layer, i))]
         if not missing:
             continue

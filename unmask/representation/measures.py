@@ -2,7 +2,8 @@
 
 All of them ignore the sides' means, which hold what every concept has in common. `cosine`,
 `retrieval`, `top-1` and `map` need both sides in one space; the others compare how the concepts lie
-to each other, and take sides of any width.
+to each other, and take sides of any width. Right sides may come as a stack of pairings, which are
+compared at once: a null is a thousand of them.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import orthogonal_procrustes
 from sklearn.decomposition import PCA
 
 Side = Float[np.ndarray, "N D"]
+Sides = Float[np.ndarray, "*R N D"]
+Values = Float[np.ndarray, "*R"]
 
 FOLDS = 5
 NEEDED_FACTS = 2 * FOLDS
@@ -25,36 +27,36 @@ _TINY = 1e-12
 class Found:
     """A measure's value; larger is more alike."""
 
-    value: float
-    per_fact: Float[np.ndarray, "N"] | None = None
+    value: Values
+    per_fact: Float[np.ndarray, "*R N"] | None
     """What each fact gives to it, where the value is their mean."""
 
 
 @dataclass(frozen=True)
 class Cosine(Found):
-    matched: float = np.nan
-    unmatched: float = np.nan
+    matched: Values
+    unmatched: Values
 
 
 @dataclass(frozen=True)
 class Retrieval(Found):
-    hits: float = np.nan
+    hits: Values
     """The share of concepts whose own vector comes first."""
 
 
 @dataclass(frozen=True)
 class Spectrum(Found):
-    singular: Float[np.ndarray, "r"] | None = None
+    singular: Float[np.ndarray, "*R r"]
 
 
 @dataclass(frozen=True)
 class Angles(Found):
-    cosines: Float[np.ndarray, "r"] | None = None
+    cosines: Float[np.ndarray, "*R r"]
 
 
 @dataclass(frozen=True)
 class Procrustes(Found):
-    train: float = np.nan
+    train: Values
     """The same on the facts that the rotation was fitted to."""
 
 
@@ -73,6 +75,7 @@ class Measure:
 
     prepare: Callable[[Side, Side, int], tuple[np.ndarray, np.ndarray]]
     compare: Callable[[np.ndarray, np.ndarray], Found]
+    """The right side may be a stack of them."""
     one_space: bool = False
     """Whether both sides must lie in one space."""
 
@@ -85,50 +88,50 @@ def _prepare_directions(left: Side, right: Side, _rank: int) -> tuple[Side, Side
     return _normalise(_centre(left)), _normalise(_centre(right))
 
 
-def compare_cosine(left: Side, right: Side) -> Cosine:
+def compare_cosine(left: Side, right: Sides) -> Cosine:
     """The mean cosine of matched pairs minus that of unmatched ones."""
-    cosines = left @ right.T
-    own = np.diag(cosines)
-    others = (cosines.sum(1) - own) / (len(own) - 1)
+    cosines = left @ right.mT
+    own = _diagonal(cosines)
+    others = (cosines.sum(-1) - own) / (len(left) - 1)
     each = own - others
-    return Cosine(float(each.mean()), each, float(own.mean()), float(others.mean()))
+    return Cosine(each.mean(-1), each, own.mean(-1), others.mean(-1))
 
 
-def compare_ranks(left: Side, right: Side) -> Retrieval:
+def compare_ranks(left: Side, right: Sides) -> Retrieval:
     """The mean reciprocal rank at which a right vector finds its left one among all concepts."""
     cosines = right @ left.T
-    ranks = 1 + (cosines > np.diag(cosines)[:, None]).sum(1)
+    ranks = 1 + (cosines > _diagonal(cosines)[..., None]).sum(-1)
     each = 1 / ranks
-    return Retrieval(float(each.mean()), each, float((ranks == 1).mean()))
+    return Retrieval(each.mean(-1), each, (ranks == 1).mean(-1))
 
 
-def compare_hits(left: Side, right: Side) -> Found:
+def compare_hits(left: Side, right: Sides) -> Found:
     """The share of right vectors that find their left one first."""
     cosines = right @ left.T
-    each = (cosines.max(1) <= np.diag(cosines)).astype(float)
-    return Found(float(each.mean()), each)
+    each = (cosines.max(-1) <= _diagonal(cosines)).astype(float)
+    return Found(each.mean(-1), each)
 
 
 def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
     return project_map(left, right)[0]
 
 
-def compare_map(left: Side, right: Side) -> Found:
+def compare_map(left: Side, right: Sides) -> Found:
     """How much nearer pairs lie than strangers on the map of both, as a share of the distance."""
-    apart = np.linalg.norm(left[:, None] - right, axis=-1)
-    own, count = np.trace(apart), len(apart)
-    others = (apart.sum() - own) / (count * (count - 1))
-    return Found(float(1 - own / count / max(others, _TINY)))
+    apart = np.linalg.norm(left[:, None] - right[..., None, :, :], axis=-1)
+    own, count = _diagonal(apart).sum(-1), len(left)
+    others = (apart.sum((-1, -2)) - own) / (count * (count - 1))
+    return Found(1 - own / count / np.maximum(others, _TINY), None)
 
 
 def _prepare_unit(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
     return _scale(_centre(left)), _scale(_centre(right))
 
 
-def compare_spectrum(left: Side, right: Side) -> Spectrum:
+def compare_spectrum(left: Side, right: Sides) -> Spectrum:
     """The sum of the singular values of the sides' product, 1 where one is the other turned."""
-    singular = np.linalg.svd(left.T @ right, compute_uv=False)[: len(left)]
-    return Spectrum(float(singular.sum()), None, singular)
+    singular = np.linalg.svd(left.T @ right, compute_uv=False)[..., : len(left)]
+    return Spectrum(singular.sum(-1), None, singular)
 
 
 def _prepare_scores(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
@@ -143,34 +146,35 @@ def _prepare_ways(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
     return one[:rank].T, other[:rank].T
 
 
-def compare_angles(left: Side, right: Side) -> Angles:
+def compare_angles(left: Side, right: Sides) -> Angles:
     """The mean cosine of the principal angles between the spaces of orthonormal columns."""
     cosines = np.linalg.svd(left.T @ right, compute_uv=False)
-    return Angles(float(cosines.mean()), None, cosines)
+    return Angles(cosines.mean(-1), None, cosines)
 
 
 def _prepare_folds(left: Side, right: Side, _rank: int) -> tuple[np.ndarray, Side]:
     """The left side as each fold's PCA sees it; the right side's depends on the pairing."""
     size = len(left) - -(-len(left) // FOLDS)
     rank = min(choose_rank(size), left.shape[1], right.shape[1])
-    folds = [_fit_pca(left[~out], rank)(left) for out in _split(len(left))]
+    folds = [_reduce(left, ~out, rank) for out in _split(len(left))]
     return np.stack(folds, 1), right
 
 
-def compare_folds(left: np.ndarray, right: Side) -> Procrustes:
+def compare_folds(left: np.ndarray, right: Sides) -> Procrustes:
     """The mean cosine of held-out left vectors, turned, with their right ones.
 
-    For every part of the facts, PCA and the rotation are fitted to the others.
+    For every part of the facts, PCA and the rotation are fitted to the others. The rotation is
+    that of `scipy.linalg.orthogonal_procrustes`, which takes no stacks.
     """
-    each, train = np.zeros(len(right)), []
-    for fold, out in enumerate(_split(len(right))):
+    each, train = np.zeros(right.shape[:-1]), []
+    for fold, out in enumerate(_split(len(left))):
         one = left[:, fold]
-        other = _fit_pca(right[~out], one.shape[1])(right)
-        turn, _ = orthogonal_procrustes(one[~out], other[~out], check_finite=False)
-        cosines = (_normalise(one @ turn) * _normalise(other)).sum(1)
-        each[out] = cosines[out]
-        train.append(cosines[~out].mean())
-    return Procrustes(float(each.mean()), each, float(np.mean(train)))
+        other = _reduce(right, ~out, one.shape[1])
+        u, _, vt = np.linalg.svd(one[~out].T @ other[..., ~out, :])
+        cosines = (_normalise(one @ (u @ vt)) * _normalise(other)).sum(-1)
+        each[..., out] = cosines[..., out]
+        train.append(cosines[..., ~out].mean(-1))
+    return Procrustes(each.mean(-1), each, np.mean(train, 0))
 
 
 def _split(count: int) -> list[np.ndarray]:
@@ -181,15 +185,17 @@ def _prepare_grams(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
     return _centre(left), _centre(right)
 
 
-def compare_grams(left: Side, right: Side) -> Found:
+def compare_grams(left: Side, right: Sides) -> Found:
     """Debiased linear CKA: 0 on average for strangers, 1 for sides that are each other turned.
 
     Song et al. 2012's unbiased HSIC in Kornblith et al. 2019's ratio; not a number where a side
     has no variance left.
     """
-    one, other = (_zero_diagonal(side @ side.T) for side in (left, right))
+    one, other = (_empty_diagonal(side @ side.mT) for side in (left, right))
     size = _find_hsic(one, one) * _find_hsic(other, other)
-    return Found(_find_hsic(one, other) / size**0.5 if size > 0 else float("nan"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = _find_hsic(one, other) / np.sqrt(size)
+    return Found(np.where(size > 0, ratio, np.nan), None)
 
 
 find_cosine = Measure(_prepare_directions, compare_cosine, one_space=True)
@@ -243,26 +249,30 @@ def _scale(side: Side) -> Side:
     return side / max(np.linalg.norm(side), _TINY)
 
 
-def _normalise(side: Side) -> Side:
-    return side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), _TINY)
+def _normalise(sides: Sides) -> Sides:
+    return sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), _TINY)
 
 
-def _fit_pca(side: Side, rank: int) -> Callable[[Side], Side]:
-    """PCA fitted to some vectors, as a function of any."""
-    mean = side.mean(0)
-    ways = np.linalg.svd(side - mean, full_matrices=False)[2][:rank]
-    return lambda other: (other - mean) @ ways.T
+def _reduce(sides: Sides, fitted: np.ndarray, rank: int) -> Sides:
+    """All vectors as the PCA of some of them sees them."""
+    some = sides[..., fitted, :]
+    mean = some.mean(-2, keepdims=True)
+    ways = np.linalg.svd(some - mean, full_matrices=False)[2][..., :rank, :]
+    return (sides - mean) @ ways.mT
 
 
-def _zero_diagonal(gram: np.ndarray) -> np.ndarray:
-    np.fill_diagonal(gram, 0.0)
-    return gram
+def _diagonal(square: np.ndarray) -> np.ndarray:
+    return np.diagonal(square, axis1=-2, axis2=-1)
 
 
-def _find_hsic(one: np.ndarray, other: np.ndarray) -> float:
-    """Unbiased HSIC of two Gram matrices with empty diagonals."""
-    n = len(one)
-    trace = (one * other).sum()
-    sums = one.sum() * other.sum() / ((n - 1) * (n - 2))
-    cross = 2 * (one.sum(0) @ other.sum(0)) / (n - 2)
-    return float((trace + sums - cross) / (n * (n - 3)))
+def _empty_diagonal(grams: np.ndarray) -> np.ndarray:
+    return grams * (1 - np.eye(grams.shape[-1]))
+
+
+def _find_hsic(one: np.ndarray, other: np.ndarray) -> Values:
+    """Unbiased HSIC of Gram matrices with empty diagonals."""
+    n = one.shape[-1]
+    trace = (one * other).sum((-1, -2))
+    sums = one.sum((-1, -2)) * other.sum((-1, -2)) / ((n - 1) * (n - 2))
+    cross = 2 * (one.sum(-2) * other.sum(-2)).sum(-1) / (n - 2)
+    return (trace + sums - cross) / (n * (n - 3))

@@ -1,5 +1,6 @@
 """What a measure would be by chance, and how sure it is: permutations of pairs, draws of facts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,9 +8,11 @@ from jaxtyping import Float
 
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.intervals import Clusters, Interval, estimate_mean
-from unmask.representation.measures import Measure, Side, choose_rank, find_overlap
+from unmask.representation.measures import Found, Measure, Side, choose_rank, find_overlap
 
 PERMUTATIONS = 999
+STACK = 128
+"""Pairings that are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Assessed:
     null: Float[np.ndarray, "R"]
     per_fact: Float[np.ndarray, "N"]
     """What each fact gives; the mean is the value."""
+    found: Found
+    """The true pairs alone, with all that the measure tells."""
 
     @property
     def null_mean(self) -> float:
@@ -46,9 +51,9 @@ def assess(
     left, right = _compress(left, right, measure.one_space)
     one, other = measure.prepare(left, right, choose_rank(len(left)))
     generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
-    orders = (generator.permutation(len(right)) for _ in range(permutations))
-    null = np.array([measure.compare(one, other[order]).value for order in orders])
-    return _conclude(measure, left, right, null, seed)
+    orders = [generator.permutation(len(right)) for _ in range(permutations)]
+    null = [measure.compare(one, other[some]).value for some in _cut(orders)]
+    return _conclude(measure, left, right, np.concatenate(null), seed)
 
 
 def assess_overlap(
@@ -59,23 +64,28 @@ def assess_overlap(
     assert right.shape[1] == width
     generator = np.random.default_rng(derive_seed(seed, "directions", width))
     ways, _ = find_overlap.prepare(left, right, rank)
-    drawn = (np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations))
-    null = np.array([find_overlap.compare(ways, other).value for other in drawn])
-    return _conclude(find_overlap, *_compress(left, right, True), null, seed)
+    drawn = [np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations)]
+    null = [find_overlap.compare(ways, some).value for some in _cut(drawn)]
+    return _conclude(find_overlap, *_compress(left, right, True), np.concatenate(null), seed)
+
+
+def _cut(each: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Stacks that fit into a processor's cache or two."""
+    return (np.stack(each[i : i + STACK]) for i in range(0, len(each), STACK))
 
 
 def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray, seed: int) -> Assessed:
     found = measure(left, right)
-    per_fact = found.per_fact
+    whole, per_fact = float(found.value), found.per_fact
     is_share = per_fact is not None and bool(np.isin(per_fact, (0.0, 1.0)).all())
     if per_fact is None:
-        per_fact = _jackknife(measure, left, right, found.value)
+        per_fact = _jackknife(measure, left, right, whole)
     clusters = Clusters(per_fact[None], np.ones((1, len(per_fact))))
     drawn = estimate_mean(clusters, is_share, seed=seed)
     # No measure is above 1; the shares of the jackknife do not know that.
     value = Interval(drawn.mean, drawn.low, max(drawn.mean, min(drawn.high, 1.0)))
-    p = float((1 + (null >= found.value - 1e-12).sum()) / (1 + len(null)))
-    return Assessed(value, p, null, per_fact)
+    p = float((1 + (null >= whole - 1e-12).sum()) / (1 + len(null)))
+    return Assessed(value, p, null, per_fact, found)
 
 
 def _jackknife(measure: Measure, left: Side, right: Side, value: float) -> Float[np.ndarray, "N"]:

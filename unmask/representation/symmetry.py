@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from unmask.base.errors import UserError
 from unmask.base.progress import track
@@ -172,6 +173,8 @@ def pair_vectors(
     return Vectors(tuple(sound), len(paired) - len(sound), sides)
 
 
+# Matrices of some thirty rows: threads would spend their time waiting for each other.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def measure_symmetry(
     model: str,
     kind: str,
@@ -218,13 +221,13 @@ def _measure(
     plain = vectors.sides[comparison.plain_left or comparison.left]
     for name, measure in MEASURES.items():
         one = left if measure.one_space else plain
-        found, plainly = assess(measure, one, right, permutations, seed), measure(one, right)
-        more: dict[str, float] = {}
-        if isinstance(plainly, Cosine):
-            more = {"matched": plainly.matched, "unmatched": plainly.unmatched}
-        if isinstance(plainly, Procrustes):
-            more = {"train": plainly.train}
-        yield name, found, more
+        assessed = assess(measure, one, right, permutations, seed)
+        found, more = assessed.found, {}
+        if isinstance(found, Cosine):
+            more = {"matched": float(found.matched), "unmatched": float(found.unmatched)}
+        if isinstance(found, Procrustes):
+            more = {"train": float(found.train)}
+        yield name, assessed, more
     yield OVERLAP, assess_overlap(left, right, permutations, seed), {}
 
 
