@@ -90,6 +90,18 @@ def test_table_is_what_was_measured():
         assert steps in blocks, row
 
 
+def test_mirror_is_what_was_measured():
+    page = (ROOT / "docs" / "results" / "symmetry-berglund.md").read_text("utf-8")
+    found = re.search(
+        r"At layer (\d+) of 30 .*? (\d+) % of the time.*? it is (\d+) %", README, re.DOTALL
+    )
+    header = next(line for line in page.splitlines() if line.startswith("| model | facts trained"))
+    column = header.split(" | ").index(f"layer {found[1]}")
+    for model, share in (("berglund-mdm", found[2]), ("berglund-ar", found[3])):
+        row = re.search(rf"^\| {model} \| p2d \| name: key and value \|.*$", page, re.MULTILINE)[0]
+        assert row.split(" | ")[column].strip("*").endswith(f", {share} %")
+
+
 def find_steps(lines: list[str]) -> str:
     """The number of steps of the block that the last line stands in."""
     return next(m[1] for line in reversed(lines) if (m := re.match(r"\| (\d+) \|", line)))

@@ -73,7 +73,7 @@ def test_several_layers_are_told_by_the_best():
     lines = measure_symmetry("made", "masked", [*rows, *blank[0]], both, permutations=199)
     text = conclude(lines, [])
     assert "layers 1 and 3, 12 facts" in text
-    assert "Name: key and value: 8 of 8 measures tell true pairs apart at layer 3 (" in text
+    assert "Name: key and value: all 8 measures tell true pairs apart at layer 3" in text
     assert find_best_layers(lines) == {3}
     header, _, *table = tabulate_layers(lines).splitlines()
     assert header == "| model | facts trained | comparison | layer 1 | layer 3 |"

@@ -85,14 +85,17 @@ def _tell_comparison(comparison: str, mine: Sequence[Line], members: Sequence[Li
     best = max(sorted(set(at)), key=at.count)
     here = [line for line in passed if line.layer == best]
     of = sum(line.layer == best for line in mine)
-    listed = ", ".join(LABELS[line.measure] for line in here)
+    which, listed = f"all {of}", ""
+    if len(here) < of:
+        which = f"{len(here)} of {of}"
+        listed = f" ({'; '.join(LABELS[line.measure] for line in here)})"
     place = ""
     if len({line.layer for line in mine}) > 1:
         place = f" at layer {best}"
         if more := sorted(set(at) - {best}):
             place += f", fewer at {_enumerate(more)}"
     name = comparison[0].upper() + comparison[1:]
-    sentence = f"{name}: {len(here)} of {of} measures tell true pairs apart{place} ({listed})"
+    sentence = f"{name}: {which} measures tell true pairs apart{place}{listed}"
     control = comparison.replace(ASKED, "key and v0")
     if control != comparison:
         also = {
@@ -101,10 +104,8 @@ def _tell_comparison(comparison: str, mine: Sequence[Line], members: Sequence[Li
             if (line.comparison, line.layer) == (control, best) and line.p_holm <= ALPHA
         }
         if shared := [line for line in here if line.measure in also]:
-            sentence += (
-                f"; {len(shared)} of them do so with v0 as well, so that the search is not needed "
-                "for it"
-            )
+            so = "they" if len(shared) == len(here) else f"{len(shared)} of them"
+            sentence += f"; {so} do so with v0 as well, so that the search is not needed for it"
     return sentence + "."
 
 
