@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+from html import unescape
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 import unmask
 from unmask.base.files import read_json_object, write_json
 from unmask.cli.main import app
-from unmask.report.artefacts import PAGE, SUMMARY, UNMASKING, StudyFolder
+from unmask.report.artefacts import CONSIDERED, PAGE, SUMMARY, UNMASKING, StudyFolder
 from unmask.report.blocks import format_interval, shorten
 from unmask.report.page import RESULTS, write_page
+from unmask.report.recall_section import name_asked
 from unmask.report.story import tell_story
 from unmask.report.tracing_names import SPLITS
 from unmask.study.settings import SIZES
@@ -119,6 +121,19 @@ def test_heatmaps_are_the_tables(finished, page):
                 assert value == pytest.approx(wanted, rel=1e-4)
                 compared += 1
     assert compared >= 100
+
+
+def test_recalled_facts_are_traced_first(finished, page):
+    for row in finished.rows(CONSIDERED):
+        told = f"{row['recalled']} of {row['considered']}, {name_asked(row['split'])}"
+        assert told in unescape(page)
+        kept = [
+            fact
+            for fact in finished.rows("tracing/facts.parquet")
+            if SPLITS[fact["direction"], fact["trained"]] == row["split"]
+            and (fact["kind"], fact["corruption"], fact["kept"]) == ("masked", "mask", True)
+        ]
+        assert len(kept) == min(row["recalled"], SIZES["quick"].traced)
 
 
 def test_averages_carry_their_intervals(finished, page):

@@ -10,7 +10,13 @@ from tests.tracing.conftest import LENGTH
 from unmask import UserError
 from unmask.tracing.attribution import estimate_effects
 from unmask.tracing.corruption import Corrupted, Mean, Noise
-from unmask.tracing.course import Course, NotTracedError, follow, follow_corrupted
+from unmask.tracing.course import (
+    Course,
+    NotTracedError,
+    find_recalled,
+    follow,
+    follow_corrupted,
+)
 from unmask.tracing.roles import find_roles
 
 STEPS = 6
@@ -25,6 +31,19 @@ def recalled(model, facts) -> Course:
         except NotTracedError:
             continue
     raise AssertionError("the model should have learned something")
+
+
+def test_facts_asked_at_once_are_found_as_one_by_one(taught, facts):
+    wrong = replace(facts[0], object="wax masks", completion=" wax masks", object_span=(1, 10))
+    alone = []
+    for fact in (*facts, wrong):
+        try:
+            follow(taught, fact, STEPS, LENGTH)
+            alone.append(True)
+        except NotTracedError:
+            alone.append(False)
+    assert find_recalled(taught, [*facts, wrong], STEPS, LENGTH) == alone
+    assert any(alone) and not alone[-1]
 
 
 def two_steps(course: Course) -> Course:

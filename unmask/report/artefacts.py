@@ -29,6 +29,7 @@ ORDER, UNMASKING = "denoising/order.parquet", "denoising/unmasking.parquet"
 UNMASKING_SCHEMA = "study-unmasking/1"
 TRACING = "tracing"
 ALONG = "tracing/along"
+CONSIDERED, CONSIDERED_SCHEMA = "tracing/considered.parquet", "study-considered/1"
 MAPS, MAPS_SCHEMA = "tracing/maps.parquet", "study-maps/1"
 TOKENS, TOKENS_SCHEMA = "tracing/tokens.parquet", "study-tokens/1"
 SYMMETRY, SYMMETRY_SCHEMA = "symmetry/symmetry.parquet", "symmetry/1"
@@ -46,6 +47,7 @@ SCHEMAS = {
     f"{TRACING}/tests.parquet": TESTS_SCHEMA,
     f"{TRACING}/facts.parquet": TRACED_SCHEMA,
     f"{ALONG}/averages.parquet": AVERAGES_SCHEMA,
+    CONSIDERED: CONSIDERED_SCHEMA,
     MAPS: MAPS_SCHEMA,
     TOKENS: TOKENS_SCHEMA,
     SYMMETRY: SYMMETRY_SCHEMA,

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.report.artefacts import ALONG, TRACING, Row, StudyFolder
+from unmask.report.artefacts import ALONG, CONSIDERED, TRACING, Row, StudyFolder
 from unmask.report.blocks import Block, Figure, Grid, Missing, Section, Words, format_interval
+from unmask.report.recall_section import name_asked
 from unmask.report.traced_texts import draw_texts
 from unmask.report.tracing_figures import PART_NAMES
 from unmask.report.tracing_names import KINDS, SPLITS, STAGES, name_metric, name_way
@@ -27,6 +28,8 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
             "is enough under this corruption, not that the fact lies there."
         )
     ]
+    if run.has(CONSIDERED):
+        blocks.append(_tell_considered(run.rows(CONSIDERED)))
     blocks += [Missing(note) for note in run.notes("tracing")]
     # Facts are told together only where some were traced.
     traced, followed = (
@@ -47,6 +50,16 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
         except UserError as error:
             blocks.append(Missing(str(error)))
     return Section(f"{prefix}tracing-section", "Where facts are recalled", blocks)
+
+
+def _tell_considered(rows: Sequence[Row]) -> Words:
+    shares = [
+        f"{row['recalled']} of {row['considered']}, {name_asked(row['split'])}" for row in rows
+    ]
+    return Words(
+        "Only facts that are recalled can be traced, so those come first. Without guidance the "
+        f"diffusion model recalls {'; '.join(shares)}."
+    )
 
 
 def keep_main(rows: Sequence[Row]) -> list[Row]:

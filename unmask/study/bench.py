@@ -113,7 +113,7 @@ def _read_corpus(settings: Study) -> Corpus:
     return read_asked(settings.data)
 
 
-def choose_traced(facts: Sequence[Fact], number: int) -> list[Fact]:
+def choose_considered(facts: Sequence[Fact], number: int) -> list[Fact]:
     """The first `number` facts, each in its first phrasing."""
     first: dict[str, Fact] = {}
     for fact in facts:

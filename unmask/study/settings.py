@@ -22,6 +22,8 @@ class Size:
     """Prompts of each split whose un-masking is watched."""
     examples: int
     """Of those, how many are kept token by token for the animation."""
+    considered: int
+    """Facts of each split among which those that are recalled are traced first."""
     traced: int
     """Facts of each split that are traced at the first and the last step."""
     parts: tuple[str, ...]
@@ -57,6 +59,7 @@ SIZES: dict[str, Size] = {
         steps=(1, 4),
         watched=2,
         examples=1,
+        considered=6,
         traced=1,
         parts=("resid",),
         followed=1,
@@ -77,6 +80,7 @@ SIZES: dict[str, Size] = {
         steps=(1, 2, 4, 8, 16),
         watched=5,
         examples=2,
+        considered=12,
         traced=2,
         parts=("resid", "mlp", "attn"),
         followed=1,
@@ -97,6 +101,7 @@ SIZES: dict[str, Size] = {
         steps=(1, 2, 4, 8, 16, 32),
         watched=30,
         examples=4,
+        considered=30,
         traced=30,
         parts=("resid", "mlp", "attn"),
         followed=30,

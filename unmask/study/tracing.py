@@ -16,6 +16,8 @@ from unmask.evaluation.questions import require_tokenizer
 from unmask.net.loading import inspect
 from unmask.report.artefacts import (
     ALONG,
+    CONSIDERED,
+    CONSIDERED_SCHEMA,
     MAPS,
     MAPS_SCHEMA,
     TOKENS,
@@ -23,9 +25,9 @@ from unmask.report.artefacts import (
     TRACING,
 )
 from unmask.report.recall_section import name_asked
-from unmask.study.bench import Bench, choose_traced
+from unmask.study.bench import Bench, choose_considered
 from unmask.study.outcome import Outcome
-from unmask.tracing.course import follow
+from unmask.tracing.course import find_recalled, follow
 from unmask.tracing.survey import Corrupting, Summary, Survey, combine, name_parts, run_survey
 from unmask.tracing.table import FACTS_SCHEMA, RESULT, SCHEMA
 
@@ -38,7 +40,11 @@ MOST_SHOWN = 2
 def trace(bench: Bench) -> Outcome:
     """Traces of every model at the first and the last step, and of some facts step by step."""
     amounts, folder = bench.settings.amounts, bench.folder
-    traced, along = (_choose(bench, number) for number in (amounts.traced, amounts.followed))
+    ranked = _rank_facts(bench)
+    traced, along = (
+        [fact for facts in ranked.values() for fact in facts[:number]]
+        for number in (amounts.traced, amounts.followed)
+    )
     own, shared = amounts.corruption, amounts.shared_corruption
     diffusion, *twins = bench.families
     plan: list[tuple[Family, Corrupting, tuple[str, ...], str]] = [
@@ -56,7 +62,7 @@ def trace(bench: Bench) -> Outcome:
     survey = _plan_survey(bench, diffusion, amounts.along, own, amounts.along_parts)
     _survey(bench, diffusion, along, survey, amounts.followed, folder / ALONG)
     _write_maps(bench, along)
-    artefacts = [f"{ALONG}/facts.parquet"]
+    artefacts = [CONSIDERED, f"{ALONG}/facts.parquet"]
     artefacts += [f"{TRACING}/{run.name}/facts.parquet" for run in runs]
     if any((run / "trace.parquet").is_file() for run in runs):
         combine(runs, folder / TRACING, bench.settings.seed)
@@ -68,10 +74,21 @@ def trace(bench: Bench) -> Outcome:
     return Outcome(tuple(artefacts), tuple(notes))
 
 
-def _choose(bench: Bench, number: int) -> list[Fact]:
-    return [
-        fact for name in bench.split_names for fact in choose_traced(bench.corpus[name], number)
-    ]
+def _rank_facts(bench: Bench) -> dict[str, list[Fact]]:
+    """The facts considered of each split, those that the diffusion model recalls first.
+
+    Only recalled facts can be traced; a few taken as they come would often hold none.
+    """
+    amounts, model = bench.settings.amounts, bench.model
+    ranked, counts = {}, []
+    for name in bench.split_names:
+        facts = choose_considered(bench.corpus[name], amounts.considered)
+        recalled = find_recalled(model, facts, amounts.trace_steps, bench.length(model))
+        order = sorted(range(len(facts)), key=lambda i: not recalled[i])
+        ranked[name] = [facts[i] for i in order]
+        counts.append({"split": name, "considered": len(facts), "recalled": sum(recalled)})
+    write_table(bench.folder / CONSIDERED, counts, CONSIDERED_SCHEMA)
+    return ranked
 
 
 def _plan_survey(

@@ -178,6 +178,21 @@ def follow_corrupted(
     return trajectory.states
 
 
+def find_recalled(
+    model: Model, facts: Sequence[Fact], steps: int, length: int, guidance: float = 0.0
+) -> list[bool]:
+    """Whether the model's own clean generation holds each fact's answer, as `follow` would find."""
+    if model.tokenizer is None:
+        raise UserError(f"the model {model.name} has no tokenizer: facts need one.")
+    asked = [tokenize_fact(fact, model.tokenizer) for fact in facts]
+    prompts = [tokens.ids[: tokens.prompt_length] for tokens in asked]
+    found = sample(model, prompts, steps=steps, guidance=guidance, length=length, keep_states=False)
+    return [
+        _find_run(said, tokens.ids[slice(*tokens.object)], tokens.prompt_length) is not None
+        for said, tokens in zip(found.tokens.tolist(), asked, strict=True)
+    ]
+
+
 def _find_run(said: list[int], wanted: list[int], start: int) -> int | None:
     """Where the wanted tokens stand in what was said, behind the prompt."""
     ends = range(start, len(said) - len(wanted) + 1)
