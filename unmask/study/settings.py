@@ -76,7 +76,7 @@ SIZES: dict[str, Size] = {
         permutations=199,
     ),
     "laptop": Size(
-        prompts=14,
+        prompts=18,
         steps=(1, 2, 4, 8, 16),
         watched=5,
         examples=2,
