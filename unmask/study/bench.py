@@ -1,6 +1,5 @@
 """What the stages of a study work with: the folder, the questions, the models."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 from unmask.base.errors import UserError
 from unmask.base.runs import open_run
 from unmask.data.corpus import TESTS, Corpus, read_corpus, save_corpus
-from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN, read_asked
 from unmask.evaluation.families import Family, parse_families
@@ -111,11 +109,3 @@ def _read_corpus(settings: Study) -> Corpus:
     if settings.data is None:
         return make_reversal_corpus(settings.facts, settings.seed)
     return read_asked(settings.data)
-
-
-def choose_considered(facts: Sequence[Fact], number: int) -> list[Fact]:
-    """The first `number` facts, each in its first phrasing."""
-    first: dict[str, Fact] = {}
-    for fact in facts:
-        first.setdefault(fact.fact_id, fact)
-    return list(first.values())[:number]

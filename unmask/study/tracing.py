@@ -25,10 +25,18 @@ from unmask.report.artefacts import (
     TRACING,
 )
 from unmask.report.recall_section import name_asked
-from unmask.study.bench import Bench, choose_considered
+from unmask.study.bench import Bench
 from unmask.study.outcome import Outcome
 from unmask.tracing.course import find_recalled, follow
-from unmask.tracing.survey import Corrupting, Summary, Survey, combine, name_parts, run_survey
+from unmask.tracing.survey import (
+    Corrupting,
+    Summary,
+    Survey,
+    choose_facts,
+    combine,
+    name_parts,
+    run_survey,
+)
 from unmask.tracing.table import FACTS_SCHEMA, RESULT, SCHEMA
 
 MOST_WINDOW = 10
@@ -82,7 +90,7 @@ def _rank_facts(bench: Bench) -> dict[str, list[Fact]]:
     amounts, model = bench.settings.amounts, bench.model
     ranked, counts = {}, []
     for name in bench.split_names:
-        facts = choose_considered(bench.corpus[name], amounts.considered)
+        facts = choose_facts(bench.corpus[name], amounts.considered, phrasings=1)
         recalled = find_recalled(model, facts, amounts.trace_steps, bench.length(model))
         order = sorted(range(len(facts)), key=lambda i: not recalled[i])
         ranked[name] = [facts[i] for i in order]
