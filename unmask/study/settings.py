@@ -55,7 +55,7 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "quick": Size(
-        prompts=3,
+        prompts=2,
         steps=(1, 4),
         watched=2,
         examples=1,
@@ -76,7 +76,7 @@ SIZES: dict[str, Size] = {
         permutations=199,
     ),
     "laptop": Size(
-        prompts=18,
+        prompts=14,
         steps=(1, 2, 4, 8, 16),
         watched=5,
         examples=2,
