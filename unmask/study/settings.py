@@ -55,7 +55,7 @@ class Size:
 
 SIZES: dict[str, Size] = {
     "quick": Size(
-        prompts=2,
+        prompts=3,
         steps=(1, 4),
         watched=2,
         examples=1,
