@@ -178,15 +178,13 @@ def follow_corrupted(
     return trajectory.states
 
 
-def find_recalled(
-    model: Model, facts: Sequence[Fact], steps: int, length: int, guidance: float = 0.0
-) -> list[bool]:
+def find_recalled(model: Model, facts: Sequence[Fact], steps: int, length: int) -> list[bool]:
     """Whether the model's own clean generation holds each fact's answer, as `follow` would find."""
     if model.tokenizer is None:
         raise UserError(f"the model {model.name} has no tokenizer: facts need one.")
     asked = [tokenize_fact(fact, model.tokenizer) for fact in facts]
     prompts = [tokens.ids[: tokens.prompt_length] for tokens in asked]
-    found = sample(model, prompts, steps=steps, guidance=guidance, length=length, keep_states=False)
+    found = sample(model, prompts, steps=steps, length=length, keep_states=False)
     return [
         _find_run(said, tokens.ids[slice(*tokens.object)], tokens.prompt_length) is not None
         for said, tokens in zip(found.tokens.tolist(), asked, strict=True)
