@@ -52,7 +52,7 @@ def test_the_page_says_what_the_tables_say(tmp_path):
     text = out.read_text()
     assert "`unmask trace net --data corpus --mode restore --metric p --window 10" in text
     assert text.count(" --any`") == 1
-    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.900 |" in text
+    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.9 |" in text
     assert "### masked p2d same, first step, mask: ATE 0.8000" in text
     # Two corruptions of one model are two groups.
     assert "### masked p2d same, first step, gaussian" in text
@@ -60,7 +60,7 @@ def test_the_page_says_what_the_tables_say(tmp_path):
     assert (
         "| causal p2d same | masked p2d same | first step, mask | mlp | last subject | -0.4" in text
     )
-    assert "MLP output at last subject, layer 0 (AIE 0.555)" in text
+    assert "| 12 | 0.8 | MLP output, last subject, layer 0: 69% | nothing clear |" in text
     assert "| masked p2d same, step 2, mask | 12 | 0.8000 [" in text
     assert "What it does not say" in text and "stored" not in text
     figures = {path.name for path in (tmp_path / "page").glob("*.png")}
@@ -88,7 +88,7 @@ def test_a_run_that_was_cut_short_says_what_it_has(tmp_path):
     write_page([run], tmp_path / "page", tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "cut short: what it had until then" in text
-    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.900 |" in text
+    assert "| masked | p2d | same | mask | 13 | 12 | 12 | 1 not recalled | 0.9 |" in text
     bare = tmp_path / "bare"
     write_json(bare / "run.json", {"settings": SETTINGS})
     with pytest.raises(UserError, match="nothing was traced yet in .*bare"):

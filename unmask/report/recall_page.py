@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unmask.base.files import replace_file
 from unmask.evaluation.questions import CONTROL
@@ -132,10 +133,10 @@ def _metrics(summary: Summary) -> str:
     return format_table(["metric", "model", *map(name_split, summary.splits)], rows)
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _format(cell: Cell | None) -> str:

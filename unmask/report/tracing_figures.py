@@ -160,6 +160,9 @@ def draw_twins(path: str | Path, rows: Rows, title: str) -> None:
                         values[roles.index(row["role"]), row["layer"]] = row["mean"]
                 axis = axes[i, j]
                 image = axis.imshow(values, cmap=EFFECTS, vmin=-most, vmax=most, aspect="auto")
+                if np.isnan(values).all():
+                    middle = {"transform": axis.transAxes, "ha": "center", "va": "center"}
+                    axis.text(0.5, 0.5, "no fact recalled", fontsize=8, color=CONTROL, **middle)
                 axis.set_title(f"{kind} {direction} {trained}")
                 axis.grid(visible=False)
                 axis.set_yticks(range(len(roles)), roles if j == 0 else [""] * len(roles))

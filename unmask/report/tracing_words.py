@@ -1,0 +1,144 @@
+"""What the averages of traces say, in plain words, by fixed rules.
+
+A cell is told when its interval lies above 0 and above those of all its placebos.
+"""
+
+from collections.abc import Callable, Sequence
+
+from unmask.report.recall_page import format_table
+from unmask.report.tracing_figures import PART_NAMES, describe_group, name_stage
+from unmask.report.tracing_groups import (
+    GROUP,
+    Row,
+    find_groups,
+    find_peaks,
+    find_placebos,
+    find_total,
+    rows_of,
+)
+from unmask.tracing.roles import SUBJECT_ROLES
+from unmask.tracing.table import RESULT
+
+CLEAR = 0.05
+"""A corrected p that is told."""
+_ENOUGH = 5
+"""Facts that a step must have to be told of."""
+_GONE = 0.1
+"""Of the highest total effect: below this nothing much is left."""
+
+
+def conclude(rows: Sequence[Row], tests: Sequence[Row], metric: str) -> str:
+    """A table of the groups at named steps, a line for each course over steps, and the tests."""
+    header = ["group", "facts", f"lost, {metric}", "best at the subject", "best elsewhere"]
+    header += ["subject's states lead"]
+    table = [
+        [describe_group(group), *_tell(rows_of(rows, group))]
+        for group in find_groups(rows, numbered=False)
+    ]
+    told = [format_table(header, table)] if table else []
+    steps = find_groups(rows, numbered=True)
+    lines = []
+    for course in dict.fromkeys(tuple(group[name] for name in GROUP[:-1]) for group in steps):
+        group = dict(zip(GROUP, course, strict=False))
+        stages = [each["stage"] for each in steps if each | group == each]
+        title = f"- **{describe_group(group)}, step by step.**"
+        lines.append(f"{title} {_tell_course(rows_of(rows, group), stages)}")
+    if tests:
+        found = [test for test in tests if test["p_holm"] < CLEAR and test["part"] != "flow"]
+        lines.append(
+            f"- **Differences.** {len(found)} of {len(tests)} between groups have a corrected p "
+            f"below {CLEAR}."
+        )
+    return "\n\n".join([*told, "\n".join(lines)]).strip()
+
+
+def _tell(rows: Sequence[Row]) -> list[str]:
+    """One group at one step: what is lost, what gives it back, and where the subject hands over."""
+    total = find_total(rows)
+    said = [str(total["facts"]), f"{total['mean']:.3g}"]
+    if total["low"] <= 0:
+        return [*said, "nothing clear was lost", "–", "–"]
+    clear = sorted((row for row in find_peaks(rows) if _is_clear(rows, row)), key=_by_mean)
+    at_subject = [row for row in clear if row["role"] in SUBJECT_ROLES]
+    elsewhere = [row for row in clear if row["role"] not in SUBJECT_ROLES]
+    cells = [_tell_cells(each[:2], total) for each in (at_subject, elsewhere)]
+    return [*said, *cells, _tell_handover(rows) if clear else "–"]
+
+
+def _tell_cells(rows: Sequence[Row], total: Row) -> str:
+    """Cells with their share of what was lost."""
+    told = [
+        f"{PART_NAMES.get(row['part'], row['part'])}, {row['role']}, layer {row['layer']}: "
+        f"{row['mean'] / total['mean']:.0%}"
+        for row in rows
+    ]
+    return "<br>".join(told) or "nothing clear"
+
+
+def _tell_handover(rows: Sequence[Row]) -> str:
+    """Up to which layer the subject's states give back more than any other."""
+    states = [row for row in rows if row["part"] == "resid" and row["control"] == RESULT]
+    layers = sorted({row["layer"] for row in states})
+    leaders = [
+        max((row for row in states if row["layer"] == layer), key=lambda row: row["mean"])["role"]
+        for layer in layers
+    ]
+    ahead = [layer for layer, role in zip(layers, leaders, strict=True) if role in SUBJECT_ROLES]
+    if not leaders:
+        return "–"
+    if not ahead:
+        return f"at no layer; {leaders[-1]} at the last"
+    if ahead[-1] == layers[-1]:
+        return "at the last layer too"
+    return f"to layer {ahead[-1]} of {layers[-1]}, then {leaders[-1]}"
+
+
+def _is_clear(rows: Sequence[Row], cell: Row) -> bool:
+    """Whether a cell's interval lies above 0 and above all its placebos'."""
+    highest = max((each["high"] for each in find_placebos(rows, cell) if each), default=0.0)
+    return cell["low"] > max(0.0, highest)
+
+
+def _by_mean(row: Row) -> float:
+    return -row["mean"]
+
+
+def _tell_course(rows: Sequence[Row], stages: Sequence[str]) -> str:
+    """How the total effect goes over the steps, and when committed tokens overtake the subject."""
+    totals = {stage: find_total(rows_of(rows, {"stage": stage})) for stage in stages}
+    enough = [stage for stage in stages if totals[stage]["facts"] >= _ENOUGH]
+    if len(enough) < 2:
+        return (
+            f"Answers are committed within a step or two: {len(enough) or 'no'} step"
+            f"{'' if len(enough) == 1 else 's'} with {_ENOUGH} facts or more, no course to tell."
+        )
+    highest = max(enough, key=lambda stage: totals[stage]["mean"])
+    most = totals[highest]["mean"]
+    told = (
+        f"Of steps with {_ENOUGH} facts or more, corrupting the subject takes most at "
+        f"{name_stage(highest)} ({most:.3g})"
+    )
+    gone = _find_lasting(
+        enough, lambda stage: totals[stage]["mean"] < _GONE * most and int(stage) > int(highest)
+    )
+    told += f" and less than a tenth of that from {name_stage(gone)} on." if gone else "."
+    flows = {(row["stage"], row["role"]): row["mean"] for row in rows if row["part"] == "flow"}
+    seen = [stage for stage in enough if (stage, "committed") in flows]
+    taken = _find_lasting(seen, lambda stage: flows[stage, "committed"] > flows[stage, "subject"])
+    if taken:
+        told += (
+            f" From {name_stage(taken)} on, committed answer tokens give more of p than it does."
+        )
+    elif seen:
+        told += " The subject gives more of p than committed answer tokens to the end."
+    return told
+
+
+def _find_lasting(stages: Sequence[str], holds: Callable[[str], bool]) -> str | None:
+    """The first step from which on something holds, to the last."""
+    found = None
+    for stage in reversed(stages):
+        if not holds(stage):
+            break
+        found = stage
+    return found
