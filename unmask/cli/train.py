@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from unmask.cli.exits import INTERRUPTED, TERMINATED
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from unmask.training.loop import Outcome
 
-EXITS = {"SIGTERM": 143, "SIGINT": 130}
-"""Exit codes after signals, as shells have them."""
+EXITS = {"SIGTERM": TERMINATED, "SIGINT": INTERRUPTED}
 
 
 def train(
