@@ -48,6 +48,20 @@ def test_trace_many_and_report(place):
     assert other.returncode == 2 and "holds another run (metric was 'p' and is now" in other.stderr
 
 
+def test_heads_and_other_settings_reach_the_page(place):
+    words = ["trace", place / "net", "--data", place / "facts.jsonl", "--length", LENGTH]
+    words += ["--samples", 2, "--at", "first", "--facts", 2]
+    done = run(*words, "--parts", "attn_z", "--mode", "ablate", "--out", place / "heads")
+    assert done.returncode == 0, done.stderr
+    done = run("trace-report", place / "heads", "--out", place / "heads.md")
+    assert done.returncode == 0, done.stderr
+    assert "| head's output | last subject |" in (place / "heads.md").read_text()
+    free = ["--free", "--parts", "resid", "--severed", "mlp", "--metric", "logit_difference"]
+    done = run(*words, *free, "--out", place / "free")
+    assert done.returncode == 0, done.stderr
+    assert "2 prompts kept" in done.stdout
+
+
 def test_trace_one(place):
     words = ["trace", place / "net", "--prompt", "Now Ada likes", "--subject", "Ada"]
     words += ["--length", LENGTH, "--at", "first", "--out", place / "one"]
@@ -57,6 +71,10 @@ def test_trace_one(place):
     assert "step 1: p clean 0.9" in done.stdout
     for ending in ("png", "pdf", "parquet"):
         assert (place / "one" / f"step-1.{ending}").is_file()
+    late = ["--at", "first, last", "--source", "committed", "--metric", "logit_difference"]
+    done = run(*words, "--answer", "red boats", *late, "--foil", "wax masks")
+    assert done.returncode == 0, done.stderr
+    assert "step 1: nothing to corrupt, left out" in done.stdout
     wrong = run(*words, "--answer", "wax masks")
     assert wrong.returncode == 2
     assert "error: the answer 'wax masks' is not recalled in what the model said" in wrong.stderr
@@ -69,6 +87,7 @@ def test_trace_one(place):
         (["--answer", "x"], "a prompt needs its --subject and its --answer"),
         (["--corruption", "fire"], "'corruption' is 'fire', expected one of 'gaussian'"),
         (["--data", "facts.jsonl"], "give either --data with facts, or --prompt"),
+        (["--subject", "Ada", "--answer", " "], "the answer is empty"),
     ],
 )
 def test_mistakes(place, words, sentence):

@@ -76,6 +76,20 @@ def test_every_corruption_is_the_plain_tracer(model, state, corruption):
     torch.testing.assert_close(found.values("mlp"), expected, **CLOSE)
 
 
+def test_guided_is_the_plain_tracer(model, state):
+    if model.kind == "causal":
+        return  # it has no unconditional pass; that it says so is tested elsewhere
+    tokens, answer = state
+    hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
+    guided = (0.7, model.logits(hidden))
+    found = trace(model, tokens, SUBJECT, answer, PARTS, 2, NOISE, guidance=0.7, prompt_length=5)
+    for part in PARTS:
+        window = 1 if part == "resid" else 2
+        bad = corrupt(model, tokens)
+        expected = trace_plainly(model, tokens, bad, answer, part, window, guided=guided)
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+
+
 def test_ablating_is_the_plain_tracer(model, state):
     tokens, answer = state
     bad = corrupt(model, tokens)
@@ -101,7 +115,7 @@ def test_severed_is_the_plain_tracer(model, state, severed):
 
 
 def test_heads_are_the_plain_tracer(model, state):
-    """Each head alone, and all of them together are attention's output."""
+    """Each head alone."""
     tokens, answer = state
     found = trace(model, tokens, SUBJECT, answer, ("attn_z",), 1, NOISE)
     heads = model.net.config.heads

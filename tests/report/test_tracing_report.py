@@ -14,7 +14,7 @@ from unmask.report.tracing_figures import draw_heatmaps
 from unmask.report.tracing_page import write_page
 from unmask.report.tracing_terminal import show_averages, show_heatmap
 from unmask.tracing.averages import average
-from unmask.tracing.survey import combine
+from unmask.tracing.together import combine
 
 SETTINGS = {"model": "net", "data": "corpus", "mode": "restore", "metric": "p", "window": 10}
 SETTINGS |= {"joint": "mean_field", "run": "teacher_forced", "any_answer": False, "length": None}
@@ -33,6 +33,7 @@ def write_run(folder, kind, stages, effect, corruption="mask", **settings):
     write_table(folder / "trace.parquet", pyarrow.Table.from_pylist(rows), "trace/1")
     fact = {"kind": kind, "direction": "p2d", "trained": "same", "reason": "", "clean": 0.9}
     fact["corruption"] = corruption
+    fact["phrasing"] = 0
     told = [fact | {"fact": f"fact-{i}", "kept": True} for i in range(12)]
     told.append(fact | {"fact": "fact-12", "kept": False, "reason": "not recalled", "clean": 0.0})
     write_table(folder / "facts.parquet", told, "trace-facts/1")
@@ -61,13 +62,24 @@ def test_the_page_says_what_the_tables_say(tmp_path):
         "| causal p2d same | masked p2d same | first step, mask | mlp | last subject | -0.4" in text
     )
     assert "| 12 | 0.8 | MLP output, last subject, layer 0: 69% | nothing clear |" in text
-    assert "| masked p2d same, step 2, mask | 12 | 0.8000 [" in text
+    assert "| masked p2d same, step 2, mask | 12 | – | 0.8000 [" in text
     assert "What it does not say" in text and "stored" not in text
     figures = {path.name for path in (tmp_path / "page").glob("*.png")}
     assert "curves-masked-p2d-same-mask-first.png" in figures
     assert "steps-masked-p2d-same-mask-last-subject.png" in figures
     assert "twins-mlp-mask-first.png" in figures
     assert all(f"(page/{name})" in text for name in figures)
+
+
+def test_two_kinds_scored_in_two_ways_are_told_so(tmp_path):
+    runs = [write_run(tmp_path / kind, kind, ("first",), 0.5) for kind in ("masked", "causal")]
+    combine(runs, tmp_path / "page")
+    write_page(runs, tmp_path / "page", tmp_path / "page.md")
+    assert "`--joint chain_rule` scores both alike" in (tmp_path / "page.md").read_text()
+    for run in runs:
+        write_json(run / "run.json", {"settings": SETTINGS | {"joint": "chain_rule"}})
+    write_page(runs, tmp_path / "page", tmp_path / "page.md")
+    assert "`--joint chain_rule` scores both alike" not in (tmp_path / "page.md").read_text()
 
 
 def test_runs_that_cannot_be_compared(tmp_path):
@@ -77,6 +89,12 @@ def test_runs_that_cannot_be_compared(tmp_path):
     ]
     with pytest.raises(UserError, match=r"differ in metric \(logp, p\)"):
         combine(runs, tmp_path / "page")
+    other = write_run(tmp_path / "c", "masked", ("first",), 0.1, "mean", model="another")
+    with pytest.raises(UserError, match=r"of a masked model differ in model \(another, net\)"):
+        combine([runs[0], other], tmp_path / "page")
+    again = write_run(tmp_path / "d", "masked", ("last",), 0.1)
+    with pytest.raises(UserError, match="traced in two of these runs under one corruption"):
+        combine([runs[0], again], tmp_path / "page")
 
 
 def test_a_run_that_was_cut_short_says_what_it_has(tmp_path):

@@ -14,9 +14,18 @@ def embed_patch(corrupted: Corrupted) -> dict:
     return {"embed": corrupted.embed}
 
 
-def read(model: Model, tokens: torch.Tensor, answer: dict[int, int]) -> torch.Tensor:
+Guided = tuple[float, torch.Tensor]
+"""Guidance, and the logits of the pass that sees no prompt."""
+
+
+def read(
+    model: Model, tokens: torch.Tensor, answer: dict[int, int], guided: Guided | None = None
+) -> torch.Tensor:
     """Joint probability of the answer in each row, by aligned logits of all positions."""
     logits = model.logits(tokens).double()
+    if guided is not None:
+        guidance, without = guided
+        logits = without.double() + (guidance + 1) * (logits - without.double())
     if model.mask_id is not None and model.mask_id < logits.shape[-1]:
         logits[..., model.mask_id] = -torch.inf
     logp = logits.log_softmax(-1)
@@ -35,6 +44,7 @@ def trace_plainly(
     ablate: bool = False,
     severed: str | None = None,
     head: int | None = None,
+    guided: Guided | None = None,
 ) -> torch.Tensor:
     """Scores [place, layer, sample]."""
     net, layers = model.net, model.net.config.layers
@@ -68,5 +78,5 @@ def trace_plainly(
 
             functions = start | {site: patch(site, where) for site, where in put.items()}
             with net.patch(functions):
-                scores[i, layer] = read(model, rows, answer)
+                scores[i, layer] = read(model, rows, answer, guided)
     return scores

@@ -9,14 +9,16 @@ from tests.conftest import lively
 from unmask import UserError, preset, trace
 from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Model
-from unmask.tracing.corruption import Noise
+from unmask.tracing.corruption import Corrupted, Noise
 from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.engine import Engine
 from unmask.tracing.metrics import score
+from unmask.tracing.question import Donor
 from unmask.tracing.windows import Trunk, find_trunks, window_of
 
 L, V, SUBJECT = 9, 40, (2, 4)
 NOISE = Noise(sigma=0.5, samples=3)
+ROW = torch.ones(1, L, dtype=torch.long)
 
 
 def make(causal: bool, name: str = "tiny", layers: int = 6) -> tuple[Model, list[int], dict]:
@@ -109,6 +111,19 @@ def test_memory_that_is_too_small_for_one_run(monkeypatch):
         trace(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
+def test_memory_that_runs_out_before_anything_is_restored(monkeypatch):
+    import unmask.tracing.trace as traces
+
+    model, tokens, answer = make(False)
+
+    def run_out(*rest):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(traces, "record_run", run_out)
+    with pytest.raises(UserError, match="for the clean and 3 corrupted runs of 9 tokens: ask for"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+
+
 def test_other_errors_are_not_swallowed(monkeypatch):
     model, tokens, answer = make(False)
 
@@ -150,13 +165,18 @@ BAD = {
     "name at least one, and none twice": {"parts": ("mlp", "mlp")},
     "a window of 0 layers": {"window": 0},
     "metric 'q' is unknown": {"metric": "q"},
-    "compares the answer with a foil": {"metric": "logit_difference"},
+    "compares the answer with another one": {"metric": "logit_difference"},
     "mode 'undo' is unknown": {"mode": "undo"},
     "joint 'all' is unknown": {"joint": "all"},
     "severed 'all' is unknown": {"severed": "all"},
     "for the part resid alone": {"severed": "mlp"},
     "the foil names the token 3 at position 2": {"foil": {2: 3}},
+    "the foil names the token 39 at position 7": {"foil": {7: 39}},
     "the places (99,) are not all": {"places": [99]},
+    "not all among those that the donor stands in for": {"donor": Donor((1, 2, 3), {2: 1})},
+    "the text holds the token 40, expected tokens in 0..39": {"tokens": [40, *[1] * 6, 39, 39]},
+    "the corrupted rows have 3 tokens, the clean one 9": {"corruption": Corrupted(ROW[:, :3])},
+    "the guidance is nan": {"guidance": float("nan")},
 }
 
 
@@ -188,6 +208,18 @@ def test_numbers_that_are_none():
         trace(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
+def test_a_restored_run_that_is_no_number_is_no_certainty(monkeypatch):
+    model, tokens, answer = make(False)
+    run = Engine.run
+
+    def spoil(self, *rest, **more):
+        return ((stop, logp * torch.nan) for stop, logp in run(self, *rest, **more))
+
+    monkeypatch.setattr(Engine, "run", spoil)
+    with pytest.raises(UserError, match="the network's logits are not numbers"):
+        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+
+
 def test_metrics_of_one_trace():
     """All metrics come from the same log-probabilities."""
     model, tokens, answer = make(False)
@@ -201,6 +233,10 @@ def test_metrics_of_one_trace():
     low = grid.corrupted_values("p").mean()
     torch.testing.assert_close(normalised, (p - low) / (grid.clean_value("p") - low))
     assert abs(grid.clean_value("normalised") - 1) < 1e-9
+    # The foil's effect is a share of the answer's total effect, too.
+    other, its_low = grid.values("mlp", "p", 1), grid.corrupted_values("p", 1).mean()
+    share = (other - its_low) / (grid.clean_value("p") - low)
+    torch.testing.assert_close(grid.values("mlp", "normalised", 1), share)
     same = torch.zeros(1, 1, 1)
     with pytest.raises(UserError, match="the corruption changed nothing"):
         score("normalised", same, same, same)

@@ -12,13 +12,21 @@ from tests.tracing.conftest import LENGTH
 from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.base.tables import read_table
+from unmask.tracing import question as questions
 from unmask.tracing import survey as surveys
 from unmask.tracing.averages import OTHER_TOKEN
 from unmask.tracing.controls import choose_other, make_donor, make_foil
 from unmask.tracing.corruption import Noise
 from unmask.tracing.question import Donor
-from unmask.tracing.survey import Survey, choose_facts, make_corruption, make_fact, run_survey
-from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+from unmask.tracing.survey import (
+    Survey,
+    choose_facts,
+    make_corruption,
+    make_fact,
+    run_survey,
+    trace_one,
+)
+from unmask.tracing.table import ASKED, OTHER_FACT, RESULT, SHUFFLED
 
 SURVEY = Survey(steps=6, length=LENGTH, window=2, samples=2, at=("first", "last"))
 
@@ -143,14 +151,86 @@ def test_facts_are_chosen_whole_and_phrasings_in_turn(facts):
 
 def test_placebos_are_other_facts(causal, facts):
     for fact in facts:
-        other = choose_other(fact, facts)
+        other = choose_other(fact, facts, causal.tokenizer)
         assert other is not None and other.fact_id != fact.fact_id
-        assert other.phrasing == fact.phrasing and other == choose_other(fact, facts)
-    assert choose_other(facts[0], facts[:2]) is None
+        assert other.phrasing == fact.phrasing
+        assert other == choose_other(fact, facts, causal.tokenizer)
+    assert choose_other(facts[0], facts[:2], causal.tokenizer) is None
     course = recalled(causal, facts)
     foil = make_foil(course, facts[2], causal.tokenizer)
     assert set(foil) <= set(course.answer)
     assert list(foil.values()) == causal.tokenizer.encode(facts[2].completion).ids
+    # Where the other answer agrees with the own one, it is no foil.
+    answer = dict(course.answer)
+    first = min(answer)
+    answer[first] = foil[first]
+    assert first not in make_foil(replace(course, answer=answer), facts[2], causal.tokenizer)
+
+
+def test_another_answer_is_as_long_if_there_is_one(causal, facts):
+    long = replace(facts[2], object="old clocks of wax masks", fact_id="long")
+    long = replace(long, completion=f" {long.object}", object_span=(1, 1 + len(long.object)))
+    alike = [fact for fact in facts if fact.phrasing == long.phrasing]
+    longer = replace(long, object=f"{long.object} red", fact_id="longer")
+    longer = replace(
+        longer, completion=f" {longer.object}", object_span=(1, 1 + len(longer.object))
+    )
+    for seed in range(5):
+        other = choose_other(long, [*alike, longer], causal.tokenizer, seed)
+        assert other is not None and other.fact_id == "longer"
+
+
+@pytest.mark.parametrize("metric", ["p", "logp", "logit_difference", "normalised"])
+def test_every_metric_makes_a_survey(causal, facts, tmp_path, metric):
+    survey = replace(SURVEY, metric=metric, parts=("resid",))
+    assert run_survey(causal, facts[:4], survey, tmp_path, pool=facts).kept == 4
+    table = read_table(tmp_path / "trace.parquet", "trace/1")
+    assert pc.all(pc.is_finite(table["value"])).as_py()
+    # A logit difference has both answers in it.
+    controls = {RESULT, OTHER_FACT} | ({SHUFFLED} if metric != "logit_difference" else set())
+    assert set(table["control"].to_pylist()) == controls
+    asked = table.filter(pc.field("part") == ASKED)["value"].to_pylist()
+    assert asked and all(1 <= count <= 4 for count in asked)
+
+
+def test_a_donor_stands_in_a_state_like_ours(taught, facts):
+    """Its prompt alone is another: what is committed behind ours stands behind it, too."""
+    course = recalled(taught, facts)
+    step = max(course.t1, course.t2)
+    donor = make_donor(course, facts[2], taught.tokenizer)
+    ask = {"prompt_length": course.prompt_length, "donor": donor}
+    question = questions.ask(
+        taught, course.state_at(step), course.subject, course.open_at(step), Noise(), **ask
+    )
+    found = question.continue_donor()[0].tolist()
+    assert tuple(found[: len(donor.prompt)]) == donor.prompt
+    behind = course.state_at(step)[course.prompt_length :].tolist()
+    room = max(len(course.state_at(step)), len(donor.prompt))
+    assert found[len(donor.prompt) :] == behind[: room - len(donor.prompt)]
+
+
+def test_facts_may_be_called_anything(causal, facts, tmp_path):
+    odd = [replace(fact, fact_id=f"a/b: {i}") for i, fact in enumerate(facts[:2])]
+    assert run_survey(causal, odd, replace(SURVEY, at=("first",)), tmp_path).kept == 2
+    assert {
+        row["fact"] for row in read_table(tmp_path / "facts.parquet", "trace-facts/1").to_pylist()
+    } == {
+        "a/b: 0",
+        "a/b: 1",
+    }
+
+
+def test_a_single_prompt_says_what_it_lacks(causal, taught, facts):
+    with pytest.raises(UserError, match="no other subjects to put in"):
+        trace_one(causal, facts[0], replace(SURVEY, corruption="replace"))
+    with pytest.raises(UserError, match="no answer token is committed before them"):
+        trace_one(causal, facts[0], replace(SURVEY, at=("first",), source="committed"))
+    difference = replace(SURVEY, metric="logit_difference", at=("first",))
+    with pytest.raises(UserError, match="none was given: name a foil"):
+        trace_one(causal, facts[0], difference)
+    _, grids = trace_one(causal, facts[0], difference, foil=facts[2])
+    (grid,) = grids.values()
+    assert grid.total_effect > 0
 
 
 def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
@@ -161,7 +241,8 @@ def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
     settings = (taught, state, course.subject, course.open_at(1), ("resid", "mlp"), 2, noise)
     places = tuple(range(*course.subject))
     more = {"places": places, "prompt_length": course.prompt_length}
-    own = Donor(tuple(state.tolist()), {place: place for place in range(len(state))})
+    prompt = tuple(state[: course.prompt_length].tolist())
+    own = Donor(prompt, {place: place for place in places})
     same = unmask.trace(*settings, donor=own, **more)
     plain = unmask.trace(*settings, **more)
     for part in plain.logp:
@@ -177,7 +258,7 @@ def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
 def test_corruptions_by_name(masked, facts):
     for name in ("gaussian", "uniform", "rome", "mask", "mean", "replace"):
         made = make_corruption(replace(SURVEY, corruption=name), masked, facts)
-        assert made.name == ("gaussian" if name == "rome" else name)
+        assert made.name == name
     noise = make_corruption(SURVEY, masked, facts)
     # Measured over all subjects, the same for every fact.
     assert isinstance(noise, Noise) and noise.sigma is not None
@@ -198,6 +279,8 @@ def test_one_s_own_words():
     assert fact.completion[slice(*fact.object_span)] == "red boats"
     with pytest.raises(UserError, match="'Eve' is not in the prompt: write it as it stands"):
         make_fact("Now Ada likes", "Eve", "red boats")
+    with pytest.raises(UserError, match="the answer is empty"):
+        make_fact("Now Ada likes", "Ada", " ")
 
 
 def test_a_survey_of_nothing(causal, tmp_path):

@@ -28,6 +28,7 @@ def trace(
     prompt: str | None = typer.Option(None, help="One prompt instead of a corpus."),
     subject: str | None = typer.Option(None, help="Its subject, as it stands in the prompt."),
     answer: str | None = typer.Option(None, help="Its answer."),
+    foil: str | None = typer.Option(None, help="A wrong answer, for logit_difference."),
     steps: int = typer.Option(16, help="Denoising steps of the clean generation."),
     at: str = typer.Option("first,last", help="Steps to trace: first, t1, last, all, or numbers."),
     corruption: str = typer.Option(
@@ -61,11 +62,12 @@ def trace(
     from unmask.base.errors import UserError
     from unmask.net.loading import load
     from unmask.tracing.survey import Survey, make_fact
+    from unmask.tracing.trace import name_joint
 
     settings = {
         "steps": steps,
-        "at": at.split(","),
-        "parts": parts.split(","),
+        "at": [each.strip() for each in at.split(",")],
+        "parts": [each.strip() for each in parts.split(",")],
         "window": window,
         "corruption": corruption,
         "samples": samples,
@@ -99,11 +101,15 @@ def trace(
         if subject is None or answer is None:
             raise UserError("a prompt needs its --subject and its --answer.")
         fact = make_fact(prompt, subject, answer)
-        _trace_one(console, model, fact, survey, out, budget)
+        wrong = None if foil is None else make_fact(prompt, subject, foil)
+        _trace_one(console, model, fact, survey, out, budget, wrong)
         return
+    if foil is not None:
+        raise UserError("a --foil goes with --prompt: facts of --data have each other's answers.")
     assert data is not None
     told = {"model": name, "data": str(data), "split": split, "facts": facts}
     told = told | {"phrasings": phrasings, "dtype": dtype} | settings
+    told["joint"] = name_joint(model.kind, survey.joint)
     _trace_many(console, model, survey, told, out, budget, rank, world)
 
 
@@ -126,6 +132,7 @@ def _trace_one(
     survey: "Survey",
     out: Path,
     memory: int | None,
+    foil: "Fact | None",
 ) -> None:
     from unmask.base.tables import write_table
     from unmask.report.tracing_figures import draw_grid
@@ -134,9 +141,12 @@ def _trace_one(
     from unmask.tracing.table import SCHEMA, tabulate
 
     assert model.tokenizer is not None
-    course, grids = trace_one(model, fact, survey, memory)
+    course, grids = trace_one(model, fact, survey, memory, foil)
     console.print(f"said: {course.text.strip()}", markup=False, highlight=False)
     for label, step in course.find_steps(survey.at):
+        if step not in grids:
+            console.print(f"step {step}: nothing to corrupt, left out", highlight=False)
+            continue
         grid = grids[step]
         words = [model.tokenizer.decode([token]) or "·" for token in grid.tokens]
         place = out / f"step-{step}"

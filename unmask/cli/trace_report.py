@@ -14,7 +14,7 @@ def trace_report(
     from rich.console import Console
 
     from unmask.report.tracing_page import write_page
-    from unmask.tracing.survey import combine
+    from unmask.tracing.together import combine
 
     tables = out.with_suffix("")
     combine(runs, tables, seed)

@@ -48,6 +48,7 @@ def save_figure(figure: "Figure", path: str | Path) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine(None)
     frame = figure.get_tightbbox().padded(0.1)
-    for ending in ("png", "pdf"):
+    # Without the time of day, so that the same figure is the same file.
+    for ending, told in (("png", {}), ("pdf", {"CreationDate": None})):
         with replace_file(Path(f"{path}.{ending}")) as draft:
-            figure.savefig(draft, format=ending, bbox_inches=frame)
+            figure.savefig(draft, format=ending, bbox_inches=frame, metadata=told)

@@ -16,6 +16,7 @@ PART_NAMES = {
     "resid": "state",
     "mlp": "MLP output",
     "attn": "attention output",
+    "attn_z": "head's output",
     "embed": "embedding",
 }
 Rows = Sequence[Mapping[str, Any]]
@@ -115,6 +116,7 @@ def draw_steps(path: str | Path, rows: Rows, group: Mapping[str, str], role: str
         if row["stage"].isdecimal()
         and row["role"] == role
         and row["control"] == RESULT
+        and row["head"] < 0
         and all(row[name] == value for name, value in group.items())
     ]
     parts, steps = _parts(mine), sorted({int(row["stage"]) for row in mine})

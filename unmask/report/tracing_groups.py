@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from unmask.tracing.averages import OTHER_TOKEN, TOTAL
-from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+from unmask.tracing.table import ASKED, OTHER_FACT, RESULT, SHUFFLED
 
 Row = Mapping[str, Any]
 """A row of the table of averages."""
@@ -36,20 +36,30 @@ def find_total(rows: Iterable[Row]) -> Row:
     return next(row for row in rows if row["part"] == TOTAL and row["control"] == RESULT)
 
 
+def find_asked(rows: Iterable[Row]) -> float | None:
+    """How many answer tokens were asked for, the mean over facts; None in older tables."""
+    return next((row["mean"] for row in rows if row["part"] == ASKED), None)
+
+
 def find_peaks(rows: Sequence[Row]) -> list[Row]:
-    """The best layer of each part and role."""
+    """The best layer of each part and role, of heads the best head and layer."""
     best: dict[tuple[str, str], Row] = {}
     for row in rows:
-        if row["control"] == RESULT and row["layer"] >= 0 and row["head"] < 0:
+        if row["control"] == RESULT and row["layer"] >= 0:
             at = (row["part"], row["role"])
             if at not in best or row["mean"] > best[at]["mean"]:
                 best[at] = row
     return list(best.values())
 
 
+def name_layer(cell: Row) -> str:
+    """A cell's layer, and its head where it has one."""
+    return f"{cell['layer']}" + (f", head {cell['head']}" if cell["head"] >= 0 else "")
+
+
 def find_placebos(rows: Sequence[Row], cell: Row) -> tuple[Row | None, Row | None, Row | None]:
     """Beside a cell: another token, another fact's state, another answer; None is not measured."""
-    same = {"part": cell["part"], "layer": cell["layer"], "head": -1}
+    same = {name: cell[name] for name in ("part", "layer", "head")}
 
     def find(role: str, control: str) -> Row | None:
         wanted = same | {"role": role, "control": control}

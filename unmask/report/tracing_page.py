@@ -19,14 +19,15 @@ from unmask.report.tracing_figures import (
 from unmask.report.tracing_groups import (
     GROUP,
     Row,
+    find_asked,
     find_groups,
     find_peaks,
     find_placebos,
     find_total,
     key_of,
+    name_layer,
     rows_of,
 )
-from unmask.report.tracing_names import METRICS
 from unmask.report.tracing_words import CLEAR, conclude
 from unmask.tracing.averages import SCHEMA, TESTS_SCHEMA, TOTAL
 from unmask.tracing.table import FACTS_SCHEMA
@@ -43,7 +44,7 @@ def write_page(runs: Sequence[Path], combined: Path, out: Path) -> None:
     drawn = _draw_all(rows, figures)
     settings = [read_json_object(run / "run.json")["settings"] for run in runs]
     # Runs of one page have one metric: `combine` saw to that.
-    said = conclude(rows, tests, METRICS[settings[0]["metric"]])
+    said = conclude(rows, tests, settings[0]["metric"])
     sections = [
         "# Where facts are recalled: causal traces",
         _tell_runs(runs, settings),
@@ -51,7 +52,7 @@ def write_page(runs: Sequence[Path], combined: Path, out: Path) -> None:
         _LIMITS,
         "## Facts kept and dropped\n\n" + _tell_facts(facts),
         _EFFECTS + _tell_effects(rows),
-        _DIFFERENCES + _tell_tests(tests),
+        _DIFFERENCES + _tell_joint(facts, settings) + _tell_tests(tests),
     ]
     if any(row["stage"].isdecimal() for row in rows):
         sections.append(_STEPS + _tell_steps(rows))
@@ -85,10 +86,17 @@ p by permutation, corrected (Holm) within each pair of groups. Shown are the tot
 the rest what has a corrected p below 0.05.
 
 """
+_JOINT = """An autoregressive model's answer is scored by the chain rule, each token with those
+before it given; a diffusion model's is here the product over masks that see none of each other.
+Between the two kinds effects differ for that reason, too; `--joint chain_rule` scores both alike.
+
+"""
 _STEPS = """## Step by step
 
 The total effect at each step between the first and the last commitment of the answer, and the cell
-that gives most of it back.
+that gives most of it back. A step asks for the answer tokens that are still masked, fewer and fewer
+(*tokens asked*, the mean over facts), and early steps are those of facts that begin early: compare
+steps with the same facts, and log-probabilities by the token.
 
 """
 _FLOWS = """## Subject and committed answer tokens
@@ -143,7 +151,7 @@ def _tell_facts(facts: Sequence[Row]) -> str:
         counts = (len(mine), len(kept), distinct, why or "–", clean)
         lines.append((*key, *counts))
     header = ("model", "given", "trained", "corruption", "prompts", "kept", "facts kept")
-    return format_table((*header, "dropped", "p clean"), lines)
+    return format_table((*header, "dropped", "p clean, first step traced"), lines)
 
 
 def _tell_effects(rows: Sequence[Row]) -> str:
@@ -155,7 +163,7 @@ def _tell_effects(rows: Sequence[Row]) -> str:
             (
                 PART_NAMES.get(row["part"], row["part"]),
                 row["role"],
-                row["layer"],
+                name_layer(row),
                 _interval(row),
                 row["facts"],
                 *map(_interval, find_placebos(mine, row)),
@@ -167,6 +175,14 @@ def _tell_effects(rows: Sequence[Row]) -> str:
         title = f"### {describe_group(group)}: ATE {_interval(total)}, {total['facts']} facts"
         blocks.append(f"{title}\n\n{format_table(header, lines)}")
     return "\n\n".join(blocks)
+
+
+def _tell_joint(facts: Sequence[Row], settings: Sequence[Mapping[str, Any]]) -> str:
+    """That two kinds of model were scored differently, where they were."""
+    if len({fact["kind"] for fact in facts}) < 2:
+        return ""
+    joints = {mine.get("joint") for mine in settings}
+    return "" if joints == {"chain_rule"} else _JOINT
 
 
 def _tell_tests(tests: Sequence[Row]) -> str:
@@ -196,10 +212,13 @@ def _tell_steps(rows: Sequence[Row]) -> str:
         mine = rows_of(rows, group)
         total, best = find_total(mine), max(find_peaks(mine), key=lambda row: row["mean"])
         part = PART_NAMES.get(best["part"], best["part"])
-        cell = f"{part}, {best['role']}, layer {best['layer']}"
-        told = (describe_group(group), total["facts"], _interval(total), cell, _interval(best))
-        lines.append(told)
-    return format_table(("group", "facts", "ATE", "best cell", "its AIE"), lines)
+        cell = f"{part}, {best['role']}, layer {name_layer(best)}"
+        asked = find_asked(mine)
+        tokens = "–" if asked is None else f"{asked:.1f}"
+        told = (describe_group(group), total["facts"], tokens, _interval(total))
+        lines.append((*told, cell, _interval(best)))
+    header = ("group", "facts", "tokens asked", "ATE", "best cell", "its AIE")
+    return format_table(header, lines)
 
 
 def _tell_flows(rows: Sequence[Row]) -> str:
@@ -222,6 +241,8 @@ def _draw_all(rows: Sequence[Row], folder: Path) -> list[tuple[str, str]]:
         return folder / name
 
     for group in find_groups(rows, numbered=False):
+        if not any(row["layer"] >= 0 and row["head"] < 0 for row in rows_of(rows, group)):
+            continue  # heads alone: a curve for each would be too many
         name = _file_name("curves", *(group[each] for each in GROUP))
         draw_curves(keep(name, describe_group(group)), rows, group)
     along = {key_of(row)[:4] for row in rows if row["stage"].isdecimal()}
@@ -229,7 +250,7 @@ def _draw_all(rows: Sequence[Row], folder: Path) -> list[tuple[str, str]]:
         group = dict(zip(GROUP, key, strict=False))
         for role in ("last subject", "answer mask"):
             mine = [row for row in rows_of(rows, group) if row["role"] == role]
-            if any(row["stage"].isdecimal() and row["layer"] >= 0 for row in mine):
+            if any(row["stage"].isdecimal() and row["layer"] >= 0 > row["head"] for row in mine):
                 name = _file_name("steps", *key, role)
                 title = f"{describe_group(group)}, {role}"
                 draw_steps(keep(name, title), rows, group, role)

@@ -14,6 +14,7 @@ from unmask.report.tracing_figures import (
     describe_group,
     grid_effects,
 )
+from unmask.report.tracing_groups import name_layer
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.table import RESULT
@@ -68,7 +69,7 @@ def show_averages(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         for part in dict.fromkeys(row["part"] for row in mine if row["layer"] >= 0):
             best = max((row for row in mine if row["part"] == part), key=lambda row: row["mean"])
             interval = f"{best['low']:.4f} to {best['high']:.4f}"
-            cells = [part, best["role"], str(best["layer"]), f"{best['mean']:.4f}", interval]
+            cells = [part, best["role"], name_layer(best), f"{best['mean']:.4f}", interval]
             table.add_row(*first, *cells)
             first = ["", "", ""]
     console.print(table)

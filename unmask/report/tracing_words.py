@@ -10,26 +10,29 @@ from unmask.report.tracing_figures import PART_NAMES, describe_group, name_stage
 from unmask.report.tracing_groups import (
     GROUP,
     Row,
+    find_asked,
     find_groups,
     find_peaks,
     find_placebos,
     find_total,
+    name_layer,
     rows_of,
 )
+from unmask.report.tracing_names import METRICS
 from unmask.tracing.roles import SUBJECT_ROLES
 from unmask.tracing.table import RESULT
 
 CLEAR = 0.05
 """A corrected p that is told."""
 _ENOUGH = 5
-"""Facts that a step must have to be told of."""
+"""Facts that steps must have to be told of."""
 _GONE = 0.1
 """Of the highest total effect: below this nothing much is left."""
 
 
 def conclude(rows: Sequence[Row], tests: Sequence[Row], metric: str) -> str:
     """A table of the groups at named steps, a line for each course over steps, and the tests."""
-    header = ["group", "facts", f"lost, {metric}", "best at the subject", "best elsewhere"]
+    header = ["group", "facts", f"lost, {METRICS[metric]}", "best at the subject", "best elsewhere"]
     header += ["subject's states lead"]
     table = [
         [describe_group(group), *_tell(rows_of(rows, group))]
@@ -42,12 +45,14 @@ def conclude(rows: Sequence[Row], tests: Sequence[Row], metric: str) -> str:
         group = dict(zip(GROUP, course, strict=False))
         stages = [each["stage"] for each in steps if each | group == each]
         title = f"- **{describe_group(group)}, step by step.**"
-        lines.append(f"{title} {_tell_course(rows_of(rows, group), stages)}")
+        told_course = _tell_course(rows_of(rows, group), stages, metric == "logp")
+        lines.append(f"{title} {told_course}")
     if tests:
-        found = [test for test in tests if test["p_holm"] < CLEAR and test["part"] != "flow"]
+        effects = [test for test in tests if test["part"] != "flow"]
+        found = [test for test in effects if test["p_holm"] < CLEAR]
         lines.append(
-            f"- **Differences.** {len(found)} of {len(tests)} between groups have a corrected p "
-            f"below {CLEAR}."
+            f"- **Differences.** {len(found)} of {len(effects)} between groups have a p below "
+            f"{CLEAR}, corrected within each pair of groups."
         )
     return "\n\n".join([*told, "\n".join(lines)]).strip()
 
@@ -68,7 +73,7 @@ def _tell(rows: Sequence[Row]) -> list[str]:
 def _tell_cells(rows: Sequence[Row], total: Row) -> str:
     """Cells with their share of what was lost."""
     told = [
-        f"{PART_NAMES.get(row['part'], row['part'])}, {row['role']}, layer {row['layer']}: "
+        f"{PART_NAMES.get(row['part'], row['part'])}, {row['role']}, layer {name_layer(row)}: "
         f"{row['mean'] / total['mean']:.0%}"
         for row in rows
     ]
@@ -103,27 +108,37 @@ def _by_mean(row: Row) -> float:
     return -row["mean"]
 
 
-def _tell_course(rows: Sequence[Row], stages: Sequence[str]) -> str:
-    """How the total effect goes over the steps, and when committed tokens overtake the subject."""
-    totals = {stage: find_total(rows_of(rows, {"stage": stage})) for stage in stages}
-    enough = [stage for stage in stages if totals[stage]["facts"] >= _ENOUGH]
-    if len(enough) < 2:
+def _tell_course(rows: Sequence[Row], stages: Sequence[str], by_token: bool) -> str:
+    """How the total effect goes over the steps, and when committed tokens overtake the subject.
+
+    Told are the steps that all facts have, so that no fact comes or goes; log-probabilities, which
+    add up over tokens, by the token asked for.
+    """
+    mine = {stage: rows_of(rows, {"stage": stage}) for stage in stages}
+    totals = {stage: find_total(mine[stage]) for stage in stages}
+    facts = max(total["facts"] for total in totals.values())
+    shared = [stage for stage in stages if totals[stage]["facts"] == facts]
+    if facts < _ENOUGH or len(shared) < 2:
         return (
-            f"Answers are committed within a step or two: {len(enough) or 'no'} step"
-            f"{'' if len(enough) == 1 else 's'} with {_ENOUGH} facts or more, no course to tell."
+            "Most answers are committed within one step, or there are too few: no course to tell."
         )
-    highest = max(enough, key=lambda stage: totals[stage]["mean"])
-    most = totals[highest]["mean"]
+    lost = {stage: totals[stage]["mean"] for stage in shared}
+    asked = {stage: find_asked(mine[stage]) for stage in shared}
+    if by_token and all(asked.values()):
+        lost = {stage: value / (asked[stage] or 1) for stage, value in lost.items()}
+    highest = max(shared, key=lambda stage: lost[stage])
+    unit = " a token" if by_token and all(asked.values()) else ""
     told = (
-        f"Of steps with {_ENOUGH} facts or more, corrupting the subject takes most at "
-        f"{name_stage(highest)} ({most:.3g})"
+        f"From step {shared[0]} to {shared[-1]}, which all {facts} facts have, corrupting the "
+        f"subject takes most at {name_stage(highest)} ({lost[highest]:.3g}{unit})"
     )
     gone = _find_lasting(
-        enough, lambda stage: totals[stage]["mean"] < _GONE * most and int(stage) > int(highest)
+        shared,
+        lambda stage: lost[stage] < _GONE * lost[highest] and int(stage) > int(highest),
     )
     told += f" and less than a tenth of that from {name_stage(gone)} on." if gone else "."
     flows = {(row["stage"], row["role"]): row["mean"] for row in rows if row["part"] == "flow"}
-    seen = [stage for stage in enough if (stage, "committed") in flows]
+    seen = [stage for stage in shared if (stage, "committed") in flows]
     taken = _find_lasting(seen, lambda stage: flows[stage, "committed"] > flows[stage, "subject"])
     if taken:
         told += (

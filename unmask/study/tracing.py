@@ -33,11 +33,12 @@ from unmask.tracing.survey import (
     Summary,
     Survey,
     choose_facts,
-    combine,
     name_parts,
     run_survey,
 )
 from unmask.tracing.table import FACTS_SCHEMA, RESULT, SCHEMA
+from unmask.tracing.together import combine
+from unmask.tracing.trace import name_joint
 
 MOST_WINDOW = 10
 """Layers of MLP and attention outputs that ROME restores together."""
@@ -137,6 +138,7 @@ def _survey(
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(survey).items()
     }
+    settings["joint"] = name_joint(model.kind, survey.joint)
     open_run(folder, "trace", told | settings)
     pool = [fact for name in bench.split_names for fact in bench.corpus[name]]
     summary = run_survey(model, facts, survey, folder, pool=pool)

@@ -12,7 +12,7 @@ import numpy as np
 
 from unmask.tracing.bootstrap import Difference, adjust, compare, mean_interval, resample
 from unmask.tracing.roles import PLACEBO_ROLES
-from unmask.tracing.table import RESULT
+from unmask.tracing.table import ASKED, RESULT
 
 if TYPE_CHECKING:
     import pyarrow
@@ -64,7 +64,7 @@ def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[Group, P
     parts = np.array([each[0] for each in cells], dtype=object)[cell]
     clean, corrupted = (_spread(value, prompt, parts == part, prompts) for part in _ENDS)
     effect = clean[prompt] - value if mode == "ablate" else value - corrupted[prompt]
-    effect = np.where(parts == "flow", value, effect)
+    effect = np.where(np.isin(parts, ("flow", ASKED)), value, effect)
     rows = [(prompt, cell, effect, ~np.isin(parts, _ENDS))]
     # The total effect is one more cell of every prompt.
     cells.append((TOTAL, -1, -1, ""))
@@ -207,7 +207,8 @@ def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group, str]]:
 
 
 def _find_roles(cells: Iterable[Cell]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((part, role) for part, _, head, role in cells if head < 0))
+    found = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
+    return [each for each in found if each[0] != ASKED]
 
 
 def _name(group: Group) -> str:

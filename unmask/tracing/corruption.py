@@ -89,7 +89,7 @@ class Noise:
 
     @property
     def name(self) -> str:
-        return self.shape
+        return "rome" if self.stream == "rome" else self.shape
 
     def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
         sigma = self.sigma

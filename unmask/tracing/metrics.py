@@ -21,8 +21,8 @@ def check_metric(metric: str, has_foil: bool) -> None:
         raise UserError(f"metric {metric!r} is unknown: {suggest(metric, get_args(Metric))}")
     if metric == "logit_difference" and not has_foil:
         raise UserError(
-            "the logit difference compares the answer with a foil, but none was given: give "
-            "foil={position: token}."
+            "the logit difference compares the answer with another one, but none was given: name "
+            "a foil (--foil, or foil={position: token})."
         )
 
 
@@ -35,7 +35,8 @@ def score(
 ) -> Float[Tensor, "*cells"]:
     """The metric of each cell, in float64; `which` target it is about, 0 being the answer.
 
-    NaN stands where a target has no token at a position; it does not count.
+    NaN stands where a target has no token at a position; it does not count. A logit difference is
+    about both targets at once; what is normalised is so by the answer's total effect.
     """
 
     def joint(x: Tensor, of: int = which) -> Tensor:
@@ -50,10 +51,10 @@ def score(
         both = logp[..., 1, :].isfinite()
         difference = logp[..., 0, :].double() - logp[..., 1, :].double()
         return torch.where(both, difference, 0.0).sum(-1)
-    low, high = joint(corrupted).exp().mean(), joint(clean).exp().mean()
-    if high == low:
+    total = joint(clean, 0).exp().mean() - joint(corrupted, 0).exp().mean()
+    if total == 0:
         raise UserError(
             "the corruption changed nothing, so effects cannot be normalised by its total effect: "
             "use the metric p, or a stronger corruption."
         )
-    return (joint(logp).exp() - low) / (high - low)
+    return (joint(logp).exp() - joint(corrupted).exp().mean()) / total

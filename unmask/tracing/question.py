@@ -1,5 +1,6 @@
 """Questions: a state, its corruption, and what is asked of it; all of it checked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +17,12 @@ from unmask.tracing.reading import Reading
 
 @dataclass(frozen=True)
 class Donor:
-    """Another text whose clean states are put in instead: a placebo."""
+    """Another prompt whose clean states are put in instead: a placebo.
 
-    tokens: tuple[int, ...]
+    Behind it stands what stands behind ours, so that the prompts alone differ.
+    """
+
+    prompt: tuple[int, ...]
     moved: dict[int, int]
     """Which of its positions stands for each position of ours."""
 
@@ -42,6 +46,13 @@ class Question:
         if not self.model.net.config.causal:
             return self.clean.shape[1]
         return max(self.model.row_of(position) for position in self.answer) + 1
+
+    def continue_donor(self) -> Int[Tensor, "1 M"]:
+        """The donor's prompt, and behind it our state, as far as there is room."""
+        assert self.donor is not None
+        prompt = torch.tensor([self.donor.prompt], device=self.model.device)
+        room = max(self.clean.shape[1], prompt.shape[1])
+        return torch.cat((prompt, self.clean[:, self.prompt_length :]), 1)[:, :room]
 
     def embed(self) -> tuple[Tensor, Tensor]:
         """The clean and the corrupted rows as they enter layer 0."""
@@ -104,6 +115,11 @@ def ask(
     corruption = Noise() if corruption is None else corruption
     if isinstance(corruption, Corrupted):
         corrupted = corruption
+        if corrupted.tokens.shape[-1] != len(row):
+            raise UserError(
+                f"the corrupted rows have {corrupted.tokens.shape[-1]} tokens, the clean one "
+                f"{len(row)}: corrupt the text that is traced."
+            )
     else:
         corrupted = corruption.apply(model, row, range(*subject))
     if prompt_length is None:
@@ -129,6 +145,12 @@ def _check_state(
         raise UserError(
             f"the model {model.name} works on noised vectors or is told the time: tracing is for "
             "masked, uniform, hybrid and causal models that see tokens alone."
+        )
+    strange = row[(row < 0) | (row >= model.net.config.vocab_size)].tolist()
+    if strange:
+        raise UserError(
+            f"the text holds the token {strange[0]}, expected tokens in 0.."
+            f"{model.net.config.vocab_size - 1}: use the model's own tokenizer."
         )
     if not 0 <= begin < end <= length:
         raise UserError(f"the subject is [{begin}, {end}), expected a range within 0..{length}.")
@@ -162,11 +184,13 @@ def _check_state(
             "model cannot see it; ask later."
         )
     for position, token in (foil or {}).items():
-        if position not in answer or not 0 <= token < rows:
+        if position not in answer or not 0 <= token < rows or token == model.mask_id:
             raise UserError(
-                f"the foil names the token {token} at position {position}: expected a token at "
-                f"one of the answer's positions, {', '.join(map(str, answer))}."
+                f"the foil names the token {token} at position {position}: expected one that the "
+                f"model can say, at one of the answer's positions, {', '.join(map(str, answer))}."
             )
+    if not math.isfinite(guidance):
+        raise UserError(f"the guidance is {guidance}: expected a number, 0 for none.")
     if guidance and model.mask_id is None:
         raise UserError(f"the model {model.name} has no unconditional pass: use guidance 0.")
 

@@ -43,7 +43,8 @@ def trace_steps(
     `teacher_forced` corrupts the clean trajectory's state; `free_running` the state that the
     corrupted prompt's own generation has reached, the asked positions masked in both. `source` is
     what is corrupted: the subject, the answer tokens that are already committed, or both; steps
-    that have no such tokens are left out. `settings` are those of `unmask.trace`.
+    that have no such tokens are left out, and so are those without a foil for a metric that needs
+    one. `settings` are those of `unmask.trace`.
     """
     if run not in ("teacher_forced", "free_running"):
         raise UserError(f"run {run!r} is unknown: expected teacher_forced or free_running.")
@@ -65,10 +66,23 @@ def trace_steps(
     for step in numbers:
         if source != "subject" and not course.committed_at_step(step):
             continue
+        mine = settings
+        if settings.get("foil"):
+            # Only what is still asked for has a foil.
+            asked = course.answer if _asks_whole(model, joint) else course.open_at(step)
+            foil = {at: token for at, token in settings["foil"].items() if at in asked}
+            if not foil and settings.get("metric") == "logit_difference":
+                continue
+            mine = settings | {"foil": foil or None}
         grids.append(
-            _trace_step(course, step, corruption, guidance, joint, run, source, free, settings)
+            _trace_step(course, step, corruption, guidance, joint, run, source, free, mine)
         )
     return grids
+
+
+def _asks_whole(model: Model, joint: Joint) -> bool:
+    """Whether a step asks for the whole answer, and not for what is still open alone."""
+    return joint == "chain_rule" and model.kind != "causal"
 
 
 def _trace_step(
@@ -84,15 +98,11 @@ def _trace_step(
 ) -> TraceGrid:
     model, committed = course.model, course.committed_at_step(step)
     state, asked = course.state_at(step), course.open_at(step)
-    if joint == "chain_rule" and model.kind != "causal":
+    if _asks_whole(model, joint):
         assert model.mask_id is not None
         asked = course.answer
         state = _put(state, list(asked), model.mask_id)
         committed = ()
-    if settings.get("foil"):
-        # Only what is still asked for has a foil.
-        foil = {at: token for at, token in settings["foil"].items() if at in asked}
-        settings = settings | {"foil": foil or None}
     if run == "free_running":
         assert free is not None
         corrupted = _corrupt_freely(course, step, state, asked, corruption, free)

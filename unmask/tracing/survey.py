@@ -1,5 +1,6 @@
 """Surveys: many facts traced one after the other into tables, with their controls; resumable."""
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object
 from unmask.base.progress import track
-from unmask.base.tables import Parts, read_table, write_table
+from unmask.base.tables import Parts, write_table
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.net.model import Model
 from unmask.tracing.averages import SCHEMA as AVERAGES_SCHEMA
@@ -108,6 +108,8 @@ def make_fact(prompt: str, subject: str, answer: str) -> Fact:
             f"the subject {subject!r} is not in the prompt: write it as it stands in {prompt!r}."
         )
     answer = answer.strip()
+    if not answer:
+        raise UserError("the answer is empty: write what the model should say.")
     space = "" if prompt.endswith(" ") else " "
     return Fact(
         subject=subject,
@@ -121,12 +123,33 @@ def make_fact(prompt: str, subject: str, answer: str) -> Fact:
 
 
 def trace_one(
-    model: Model, fact: Fact, survey: Survey, memory: int | None = None
+    model: Model,
+    fact: Fact,
+    survey: Survey,
+    memory: int | None = None,
+    foil: Fact | None = None,
 ) -> tuple[Course, dict[int | None, TraceGrid]]:
-    """The course of a single fact, and its grids by step; no controls."""
+    """The course of a single fact, and its grids by step; no controls.
+
+    The answer of the `foil` is what a logit difference compares with.
+    """
+    if survey.corruption == "replace":
+        raise UserError(
+            "a single prompt has no other subjects to put in its subject's place: give --data with "
+            "facts, or use another corruption."
+        )
     course = follow(model, fact, survey.steps, survey.length, survey.guidance, survey.any_answer)
     corruption = make_corruption(survey, model, [fact])
-    grids = _trace(model, course, survey, corruption, memory=memory)
+    other = None
+    if foil is not None:
+        assert model.tokenizer is not None
+        other = make_foil(course, foil, model.tokenizer)
+    grids = _trace(model, course, survey, corruption, memory=memory, foil=other or None)
+    if not grids:
+        raise UserError(
+            f"none of the steps {', '.join(survey.at)} can be traced with the source "
+            f"{survey.source!r}: no answer token is committed before them; name later steps."
+        )
     return course, {grid.step: grid for grid in grids}
 
 
@@ -155,19 +178,21 @@ def trace_fact(
         )
     except NotTracedError as error:
         return None, record | {"kept": False, "reason": error.reason}
-    other = choose_other(fact, pool, survey.seed)
+    other = choose_other(fact, pool, model.tokenizer, survey.seed)
     foil = make_foil(course, other, model.tokenizer) if other is not None else None
+    if survey.metric == "logit_difference" and not foil:
+        return None, record | {"kept": False, "reason": "no other answer"}
     named = course.find_steps(survey.at)
     more: dict[str, Any] = {"memory": memory}
     try:
-        found = _trace(model, course, survey, corruption, foil=foil, **more)
+        found = _trace(model, course, survey, corruption, foil=foil or None, **more)
     except NoReplacementError:
         return None, record | {"kept": False, "reason": "no subject as long"}
     grids = {grid.step: grid for grid in found}
     placebos: dict[int | None, TraceGrid] = {}
     if other is not None and survey.mode == "restore":
         donor = make_donor(course, other, model.tokenizer)
-        more |= {"donor": donor, "places": tuple(range(*course.subject))}
+        more |= {"donor": donor, "places": tuple(range(*course.subject)), "foil": foil or None}
         found = _trace(model, course, survey, corruption, **more)
         placebos = {grid.step: grid for grid in found}
     tables = []
@@ -176,7 +201,8 @@ def trace_fact(
             continue
         grid = grids[step]
         tables.append(tabulate(grid, fact, model.kind, label))
-        if grid.corrupted_logp.shape[1] > 1:
+        # A logit difference has both answers in it already.
+        if grid.corrupted_logp.shape[1] > 1 and survey.metric != "logit_difference":
             tables.append(tabulate(grid, fact, model.kind, label, SHUFFLED))
         if step in placebos:
             tables.append(tabulate(placebos[step], fact, model.kind, label, OTHER_FACT))
@@ -252,7 +278,11 @@ def run_survey(
 
 def name_parts(facts: Sequence[Fact]) -> list[str]:
     """The names under which a survey keeps what it found about each fact."""
-    return [f"{i:05d}-{fact.fact_id}-{fact.direction}" for i, fact in enumerate(facts)]
+    # Facts of one's own may be called anything, files not.
+    return [
+        re.sub(r"[^\w.-]", "_", f"{i:05d}-{fact.fact_id}-{fact.direction}")
+        for i, fact in enumerate(facts)
+    ]
 
 
 def gather(
@@ -269,43 +299,6 @@ def gather(
         write_table(folder / "trace.parquet", table, SCHEMA)
         write_averages(folder, table, survey.mode, survey.seed)
     return Summary(len(kept), dropped)
-
-
-def combine(folders: Sequence[Path], out: Path, seed: int = 0) -> None:
-    """Write what several surveys say together: facts, averages, and tests across them.
-
-    Of one that was cut short, what it has so far.
-    """
-    import pyarrow
-
-    found = [read_json_object(folder / "run.json")["settings"] for folder in folders]
-    for key in ("metric", "mode", "window", "joint", "run", "severed"):
-        if len(values := {str(settings.get(key)) for settings in found}) > 1:
-            raise UserError(
-                f"these runs differ in {key} ({', '.join(sorted(values))}), so their effects "
-                "cannot be compared: report them apart."
-            )
-    told = []
-    for folder in folders:
-        told.append(_read_whole(folder, "facts", "records", FACTS_SCHEMA))
-        if told[-1] is None:
-            raise UserError(f"nothing was traced yet in {folder}: go on with it, or leave it out.")
-    together = pyarrow.concat_tables(told, promote_options="default")
-    write_table(out / "facts.parquet", together, FACTS_SCHEMA)
-    traces = [_read_whole(folder, "trace", "parts", SCHEMA) for folder in folders]
-    there = [table for table in traces if table is not None]
-    if not there:
-        raise UserError("no fact was kept in any of these runs: there is nothing to report.")
-    write_averages(out, pyarrow.concat_tables(there), found[0]["mode"], seed)
-
-
-def _read_whole(folder: Path, name: str, parts: str, schema: str) -> "pyarrow.Table | None":
-    """A table of a survey, or the parts of it that are there; None where nothing is."""
-    if (whole := folder / f"{name}.parquet").is_file():
-        return read_table(whole, schema)
-    pieces = Parts(folder / parts, schema)
-    keys = pieces.keys()
-    return pieces.gather(keys) if keys else None
 
 
 def write_averages(folder: Path, table: "pyarrow.Table", mode: str, seed: int) -> None:

@@ -148,8 +148,7 @@ class _Room:
 
     def halve(self, error: RuntimeError, count: int) -> None:
         """Go on with half the batch when memory ran out; anything else is raised again."""
-        ran_out = isinstance(error, torch.OutOfMemoryError)
-        if not ran_out and "can't allocate memory" not in str(error):
+        if not ran_out_of_memory(error):
             raise error
         if count == 1:
             raise UserError(
@@ -160,6 +159,11 @@ class _Room:
         self.most = count // 2
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def ran_out_of_memory(error: RuntimeError) -> bool:
+    """Whether that is what happened; on a processor torch has no error of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def count_batch_bytes(config: NetConfig, bytes_per_number: int) -> tuple[int, int]:

@@ -15,6 +15,8 @@ SCHEMA = "trace/1"
 FACTS_SCHEMA = "trace-facts/1"
 RESULT, OTHER_FACT, SHUFFLED = "none", "other fact", "shuffled answer"
 """What a row is a control for: nothing, another fact's state put in, another fact's answer read."""
+ASKED = "asked"
+"""The part of a row that counts the answer tokens asked for."""
 _KEYS = ("fact", "phrasing", "direction", "trained", "kind", "corruption", "stage", "step")
 _KEYS += ("control",)
 _CELLS = ("part", "layer", "head", "token", "role", "sample")
@@ -25,8 +27,9 @@ def tabulate(
 ) -> "pyarrow.Table":
     """The rows of one grid; of a shuffled answer only the mean over samples (sample -1).
 
-    Rows of part `clean` and `corrupted` hold what the cells stand between, and rows of part `flow`
-    what the subject and the committed answer tokens give to p.
+    Rows of part `clean` and `corrupted` hold what the cells stand between, a row of part `asked`
+    how many answer tokens were asked for, and rows of part `flow` what the subject and the
+    committed answer tokens give to p.
     """
     import pyarrow
 
@@ -60,6 +63,8 @@ def tabulate(
             samples,
         )
     corrupted = grid.corrupted_values(which=which).numpy()
+    if control == RESULT:
+        add(ASKED, np.array([float(len(grid.answer))]), -1, -1, -1, -1)
     add("clean", np.array([grid.clean_value(which=which)]), -1, -1, -1, -1)
     add("corrupted", corrupted, -1, -1, -1, np.arange(len(corrupted)))
     keys = {

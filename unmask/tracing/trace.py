@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -17,7 +17,7 @@ from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import check_metric
 from unmask.tracing.question import Donor, Question, ask, reveal
 from unmask.tracing.record import Record, record_run
-from unmask.tracing.sweep import plan, sweep
+from unmask.tracing.sweep import plan, ran_out_of_memory, sweep
 
 Joint = Literal["mean_field", "chain_rule"]
 Mode = Literal["restore", "ablate"]
@@ -71,8 +71,8 @@ def trace(
     )
     check_metric(metric, foil is not None)
     _check_settings(parts, window, mode, severed, joint, donor)
-    rows = _check_places(places, question.clean.shape[1])
-    factors, used = [question], "chain_rule" if model.kind == "causal" else joint
+    rows = _check_places(places, question.clean.shape[1], donor)
+    factors, used = [question], name_joint(model.kind, joint)
     if used == "chain_rule" and model.kind != "causal":
         factors = reveal(question)
     runs = [_run(each, parts, window, mode, severed, rows, memory) for each in factors]
@@ -99,6 +99,11 @@ def trace(
     )
 
 
+def name_joint(kind: str, joint: Joint) -> Joint:
+    """The joint that is used: a causal model's is always the chain rule."""
+    return "chain_rule" if kind == "causal" else joint
+
+
 def _run(
     question: Question,
     parts: Sequence[str],
@@ -113,7 +118,16 @@ def _run(
     reading = question.make_reading()
     # One batch, so that places which cannot differ do not differ by rounding either.
     embedded = torch.cat(question.embed())
-    both = record_run(net, embedded)
+    try:
+        both = record_run(net, embedded)
+    except RuntimeError as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise UserError(
+            f"memory ran out on {question.model.device} for the clean and {samples} corrupted runs "
+            f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller number "
+            "format or another device."
+        ) from error
     clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, 1 + samples))
     source = clean if question.donor is None else _record_donor(question)
     base, source = (corrupted, source) if mode == "restore" else (clean, corrupted)
@@ -121,11 +135,7 @@ def _run(
     engine = Engine(net, base, source, of_corrupted if mode == "restore" else of_clean)
     read_clean = of_clean.read_stream(clean.entering[-1])
     read_corrupted = of_corrupted.read_stream(corrupted.entering[-1])
-    if not bool((read_clean.isfinite().all() & read_corrupted.isfinite().all()).cpu()):
-        raise UserError(
-            "the network's logits are not numbers, or the answer is impossible: look at the "
-            "weights, the noise and the number format (bfloat16 reaches further than float16)."
-        )
+    _check_numbers(read_clean, read_corrupted)
     start = read_corrupted if mode == "restore" else read_clean.expand(samples, -1, -1)
     same_before = 0
     if net.config.causal and question.donor is None:
@@ -133,15 +143,24 @@ def _run(
         same_before = min(changed, default=0)
     jobs = [plan(engine, part, window, severed) for part in parts]
     grids = sweep(engine, jobs, places, start, memory, same_before)
+    _check_numbers(*grids)
     return dict(zip(parts, grids, strict=True)), read_clean, read_corrupted
+
+
+def _check_numbers(*found: Float[Tensor, "*n"]) -> None:
+    """Raise where a log-probability is not a number; it would count as certainty."""
+    if not bool(torch.stack([each.isfinite().all() for each in found]).all()):
+        raise UserError(
+            "the network's logits are not numbers, or the answer is impossible: look at the "
+            "weights, the noise and the number format (bfloat16 reaches further than float16)."
+        )
 
 
 def _record_donor(question: Question) -> Record:
     """The clean run of another text, its positions named as ours."""
     assert question.donor is not None
     net, device = question.model.net, question.model.device
-    tokens = torch.tensor([question.donor.tokens], device=device)
-    record = record_run(net, net.embed(tokens))
+    record = record_run(net, net.embed(question.continue_donor()))
     moved = torch.zeros(question.length, dtype=torch.long, device=device)
     for ours, theirs in question.donor.moved.items():
         moved[ours] = theirs
@@ -173,11 +192,16 @@ def _check_settings(
 
 
 def _check_places(
-    places: Sequence[int | tuple[int, ...]] | None, length: int
+    places: Sequence[int | tuple[int, ...]] | None, length: int, donor: Donor | None
 ) -> tuple[tuple[int, ...], ...]:
     wanted = range(length) if places is None else places
     rows = tuple((at,) if isinstance(at, int) else tuple(sorted(set(at))) for at in wanted)
     for at in rows:
         if any(not 0 <= place < length for place in at):
             raise UserError(f"the places {at} are not all in 0..{length - 1}.")
+        if donor is not None and not set(at) <= set(donor.moved):
+            raise UserError(
+                f"the places {at} are not all among those that the donor stands in for, "
+                f"{sorted(donor.moved)}: name `places` that are."
+            )
     return rows
