@@ -98,6 +98,12 @@ def test_kinds_that_do_not_fit(causal, tmp_path):
         make_trainer(**start(causal), data={"context": 90})
 
 
+def test_an_open_model_is_not_opened_again(causal, tmp_path):
+    run(tmp_path, **start(causal, open_over=1), budget={"steps": 2})
+    with pytest.raises(UserError, match="start.open_over=5 .* is masked and open already"):
+        make_trainer(**start(str(tmp_path / "model"), open_over=5))
+
+
 def test_adapters_are_trained_and_merged(causal, tmp_path):
     settings = start(causal, lora_rank=2, lora_alpha=8.0) | {"kind": "causal"}
     trainer, _ = run(tmp_path, **settings, budget={"steps": 5}, cadence={"checkpoint": 2})

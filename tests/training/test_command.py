@@ -1,6 +1,7 @@
 """`unmask train` and `unmask.train`: what is shown, what is refused, what comes out."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 import unmask
 from tests.training.runs import make_recipe
 from unmask.cli.main import app
+from unmask.cli.train import tell_in_lines
+from unmask.data.shards import write_shards
+from unmask.data.tokenizer import Tokenizer
 from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
 from unmask.training.cookbook import read_recipe
@@ -107,6 +111,36 @@ def test_a_budget_of_minutes_becomes_steps(tmp_path):
     assert outcome is not None and outcome.total == outcome.step > 25
     rates = [record["rate"] for record in read_journal(tmp_path / "run")]
     assert rates[-1] == pytest.approx(0.1 * max(rates))
+
+
+def test_minutes_end_a_run_before_its_speed_is_known(tmp_path):
+    recipe = make_recipe(budget={"steps": None, "minutes": 1e-6})
+    outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
+    assert outcome is not None and (outcome.ended, outcome.step, outcome.total) == ("done", 1, 1)
+
+
+def test_what_is_printed_works(tmp_path):
+    """A causal model of running text is tried with words, in a folder whose name has a space."""
+    text = ["  The caves of Orsel are deep. The baker of Wrenmouth sings. " * 20]
+    write_shards(text, Tokenizer.train(text, 280), tmp_path / "shards")
+    settings = ["network={preset: tiny}", "data.context=16", "batch={rows: 2}", "budget={steps: 2}"]
+    words = ["text-ar", f"data.path={tmp_path / 'shards'}", *settings, "cadence.samples=0"]
+    done = ask(*words, "--out", "a run", "--device", "cpu", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "a run: step 2 of 2  loss" in done.stderr
+    (tried,) = [line for line in done.stdout.splitlines() if line.startswith("try it: ")]
+    words = shlex.split(tried.removeprefix("try it: unmask"))
+    assert words[:2] == ["sample", "a run/model"] and words[2].isalnum()
+    again = [sys.executable, "-m", "unmask", *words, "--device", "cpu"]
+    tried = subprocess.run(again, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
+    assert tried.returncode == 0 and tried.stdout.startswith(words[2]), tried.stderr
+
+
+def test_lines_are_not_too_many(capsys):
+    tell = tell_in_lines("run", every=60)
+    for step in range(1, 4):
+        tell(step, None, "loss 1")
+    assert capsys.readouterr().err == "run: step 1  loss 1\n"
 
 
 def test_tensorboard(tmp_path):

@@ -125,6 +125,22 @@ def test_all_problems_at_once(tmp_path):
     assert len(caught.value.problems) == 8, caught.value.problems
 
 
+def test_numbers_out_of_range_are_told_at_once():
+    wrong = {
+        "optimiser": {"betas": [1.0, -0.1], "eps": 0.0, "decay": -0.1},
+        "guards": {"spike": 0.0, "settle": -1},
+        "schedule": {"warmup": -1},
+        "objective": {"self_condition": 1.5},
+        "cadence": {"checkpoint": -1, "evaluate": -1, "facts": -1, "samples": -1},
+    }
+    with pytest.raises(SettingsError) as caught:
+        make_recipe(**wrong)
+    said = str(caught.value)
+    for section, values in wrong.items():
+        assert all(f"'{section}.{name}'" in said for name in values), said
+    assert len(caught.value.problems) == 12
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

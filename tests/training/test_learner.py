@@ -5,10 +5,15 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tests.training.runs import make_trainer, take_steps
+from tests.training.runs import make_recipe, make_trainer, run, take_steps
 from unmask.net.counts import count_parameters
 from unmask.net.presets import preset
-from unmask.training.speed import count_training_flops, estimate_bytes, measure_peak
+from unmask.training.speed import (
+    advise_on_memory,
+    count_training_flops,
+    estimate_bytes,
+    measure_peak,
+)
 
 
 # Tracing asks non-leaf tensors for gradients, which torch warns about before it hides the warning.
@@ -50,6 +55,48 @@ def test_memory_estimates():
     assert estimate_bytes(config, recipe, 4, short=False)["activations"] * 2 == found["activations"]
     again = make_trainer(machine={"recompute": True}).job.recipe
     assert estimate_bytes(config, again, 8, short=False)["activations"] < found["activations"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"optimiser": {"name": "muon", "ema": 0.9}}, {"start": {"lora_rank": 3}}]
+)
+def test_memory_of_what_is_trained(changes, tmp_path):
+    """Gradients, moments and averages are those that the trainer has."""
+    if "start" in changes:
+        run(tmp_path, budget={"steps": 1})
+        changes = {"start": changes["start"] | {"model": str(tmp_path / "model")}}
+        changes |= {"network": {"preset": "tiny", "changes": {}}}
+    trainer = make_trainer(**changes)
+    found = estimate_bytes(trainer.net.config, trainer.job.recipe, 8, short=False)
+    weights = list(trainer.net.parameters())
+    assert found["weights"] == 4 * sum(weight.numel() for weight in weights)
+    assert found["gradients"] == 4 * sum(w.numel() for w in weights if w.requires_grad)
+    kept = trainer.optimiser.tensors() | (trainer.average.tensors() if trainer.average else {})
+    assert found["optimiser"] == 4 * sum(x.numel() for x in kept.values() if x.ndim > 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "micro", "recompute", "said"),
+    [
+        (12, 12, False, "try batch.micro=6, or machine.recompute=true"),
+        (15, 15, True, "try batch.micro=5"),
+        (7, 7, True, "try batch.micro=1"),
+        (4, 1, False, "try machine.recompute=true"),
+        (4, 1, True, "use a smaller network or a shorter data.context"),
+    ],
+)
+def test_advice_on_memory(rows, micro, recompute, said):
+    recipe = make_recipe(machine={"recompute": recompute})
+    assert advise_on_memory(recipe, micro, rows) == said
+
+
+def test_bfloat16_products_leave_weights_in_float32():
+    trainer = make_trainer(machine={"dtype": "bfloat16"}, optimiser={"ema": 0.9})
+    (loss,) = take_steps(trainer, 1)
+    (exact,) = take_steps(make_trainer(optimiser={"ema": 0.9}), 1)
+    assert loss != exact and loss == pytest.approx(exact, rel=0.02)
+    floats = [x for x in trainer.tensors().values() if x.is_floating_point()]
+    assert len(floats) > 10 and all(x.dtype == torch.float32 for x in floats)
 
 
 def test_peak_is_plausible():

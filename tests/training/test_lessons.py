@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.training.runs import make_recipe, make_trainer, take_steps
+from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.objectives.batch import Batch, draw_times
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.masked import get_recipe, masked_loss, noise_batch
-from unmask.training.losses import make_lesson
+from unmask.training.losses import find_least_length, make_lesson
 
 TOY = {"data": {"source": "toy", "context": 6}}
 KINDS = {
@@ -112,6 +113,66 @@ def test_stochastic_length_cuts_all_rows_alike():
         assert len(parts) == 1
         lengths |= parts
     assert 80 in lengths and len(lengths) > 3
+
+
+SHORT = {
+    "answers": {"objective": {"name": "llada", "response_only": True, "short": 1.0}},
+    "smdm_sft": {"objective": {"name": "smdm_sft", "short": 1.0}},
+    "causal": {"kind": "causal", "objective": {"short": 1.0}},
+    "causal answers": {"kind": "causal", "objective": {"response_only": True, "short": 1.0}},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_stochastic_length_leaves_something_to_learn(name):
+    trainer = make_trainer(**SHORT[name] | {"batch": {"micro": 1}})
+    lengths = set()
+    for step in range(100):
+        parts = trainer.feed(step)
+        assert len(parts) == 8 and all(share > 0 for _, share in parts)
+        assert sum(share for _, share in parts) == pytest.approx(1)
+        lengths.add(parts[0][0].batch.tokens.shape[1])
+    assert len(lengths) > 20 and (name != "causal" or min(lengths) < 6)
+
+
+def test_least_length_is_behind_the_longest_prompt():
+    batch = Batch(torch.zeros(2, 9, dtype=torch.long), torch.tensor([3, 6]), torch.tensor([9, 9]))
+    answers = {"response_only": True}
+    assert find_least_length(batch, make_recipe()) == 1
+    assert find_least_length(batch, make_recipe(kind="causal")) == 2
+    assert find_least_length(batch, make_recipe(objective=answers)) == 7
+    assert find_least_length(batch.truncate(5), make_recipe(objective=answers)) == 5
+
+
+def empty_rows(trainer, rows: slice) -> None:
+    """Make these rows of every batch all prompt."""
+    examples = trainer.job.examples
+
+    def take(numbers):
+        batch = examples.take(numbers)
+        batch.prompt_length[rows] = batch.length[rows] = batch.tokens.shape[1]
+        return batch
+
+    trainer.job = replace(trainer.job, examples=replace(examples, take=take))
+
+
+@pytest.mark.parametrize("name", ["llada", "mdlm", "smdm_sft", "bound", "next_token"])
+def test_rows_without_targets_add_nothing(name):
+    kind = "causal" if name == "next_token" else "masked"
+    settings = {"kind": kind, "objective": {"name": name, "response_only": True}}
+    losses = []
+    for micro in (8, 2):
+        trainer = make_trainer(**settings, batch={"micro": micro})
+        empty_rows(trainer, slice(2, 4))
+        losses.append(take_steps(trainer, 2))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_step_without_targets_is_an_error():
+    trainer = make_trainer(objective={"response_only": True})
+    empty_rows(trainer, slice(None))
+    with pytest.raises(UserError, match="rows of step 0 have nothing to learn"):
+        trainer.take_step()
 
 
 def test_shifted_picks_read_the_place_before():

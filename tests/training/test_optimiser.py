@@ -90,7 +90,9 @@ def test_average():
     start = module["layers"].weight.detach().clone()
     with torch.no_grad():
         module["layers"].weight += 1
-    average.update()
+    average.update(YES)
+    assert torch.equal(average.tensors()["layers.weight"], start)
+    average.update(NO)
     expected = start + 0.1
     with average.in_place():
         assert torch.allclose(module["layers"].weight, expected)
@@ -122,6 +124,7 @@ def test_guard_skips_counts_and_recovers():
     # Before it has settled long gradients pass, what is no number never does.
     assert verdicts == [False, False, False, True, True, False, True]
     assert (int(guard.skipped), int(guard.in_a_row), int(guard.last)) == (3, 1, 6)
+    assert (guard.read_longest(), guard.read_longest()) == (2, 1)
     assert int(guard.seen) == 4 and math.isfinite(float(guard.usual))
     calm = Guard(Guards(spike=None, settle=0), torch.device("cpu"))
     calm.judge(torch.tensor(1.0), 0)

@@ -26,6 +26,7 @@ KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
     "causal": {"kind": "causal"},
     "gaussian": {"kind": "gaussian", "data": {"source": "toy", "context": 6}},
+    "muon": {"optimiser": {"name": "muon", "ema": 0.9}, "cadence": {"log": 3}},
 }
 EVERY_STEP = {"cadence": {"checkpoint": 1, "keep": 12}}
 
@@ -36,7 +37,8 @@ def same_tensors(one: dict, other: dict) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_equals_no_stop_at_every_step(kind, tmp_path):
-    never, _ = run(tmp_path / "never", **KINDS[kind] | EVERY_STEP)
+    cadence = EVERY_STEP["cadence"] | KINDS[kind].get("cadence", {})
+    never, _ = run(tmp_path / "never", **KINDS[kind] | {"cadence": cadence})
     saved = list_checkpoints(tmp_path / "never" / "checkpoints")
     assert [path.name for path in saved] == [f"step-{step:08d}" for step in range(1, 13)]
     losses = {record["step"]: record["loss"] for record in read_journal(tmp_path / "never")}
@@ -79,7 +81,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
     def fail(state, checkpoint_id, **rest):
         write(state, checkpoint_id=checkpoint_id, **rest)
-        raise checkpoints.CheckpointException("", {0: (OSError(errno.ENOSPC, "full"), None)})
+        # As torch tells it: the system's error is only what was going on at the time.
+        cause = RuntimeError("unexpected pos 704 vs 598")
+        cause.__context__ = OSError(errno.ENOSPC, "full")
+        raise checkpoints.CheckpointException("", {0: (cause, None)})
 
     trainer = make_trainer(cadence={"checkpoint": 4})
     take_step = trainer.take_step

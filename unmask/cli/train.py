@@ -1,6 +1,10 @@
 """`unmask train`: any kind of model from a recipe, resumable."""
 
 import shlex
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +15,11 @@ from unmask.cli.exits import INTERRUPTED, TERMINATED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.training.loop import Outcome
+    from unmask.training.loop import Outcome, Tell
 
 EXITS = {"SIGTERM": TERMINATED, "SIGINT": INTERRUPTED}
+LINE_EVERY = 10.0
+"""Seconds between lines where there is no terminal to show a bar on."""
 
 
 def train(
@@ -33,7 +39,6 @@ def train(
     from rich.console import Console
 
     from unmask.base.errors import UserError
-    from unmask.base.progress import watch
     from unmask.toy.examples import SOURCES
     from unmask.training import session
     from unmask.training.cookbook import list_recipes
@@ -60,11 +65,38 @@ def train(
         minutes=minutes,
         device=device,
         sources=SOURCES,
-        watch=watch,
+        watch=_watch,
     )
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))
+
+
+@contextmanager
+def _watch(what: str) -> "Generator[Tell]":
+    """A progress bar on a terminal, else a plain line now and then for whoever reads the log."""
+    from unmask.base.progress import watch
+
+    if not sys.stderr.isatty():
+        yield tell_in_lines(what)
+        return
+    with watch(what) as tell:
+        yield tell
+
+
+def tell_in_lines(what: str, every: float = LINE_EVERY) -> "Tell":
+    """A function that prints how far a run is, the first time and then once in `every` seconds."""
+    last = float("-inf")
+
+    def tell(done: int, total: int | None, note: str) -> None:
+        nonlocal last
+        if time.monotonic() - last < every:
+            return
+        last = time.monotonic()
+        of = "" if total is None else f" of {total}"
+        print(f"{what}: step {done}{of}  {note}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _show_end(console: "Console", folder: Path, outcome: "Outcome") -> None:
@@ -75,15 +107,19 @@ def _show_end(console: "Console", folder: Path, outcome: "Outcome") -> None:
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    draw_training(read_journal(folder), folder / "loss", folder.name)
+    # Where every step of a record was skipped there is no loss to draw.
+    records = [record for record in read_journal(folder) if record.get("loss", 0) is not None]
+    draw_training(records, folder / "loss", folder.name)
     if outcome.ended != "done":
         of = "" if outcome.total is None else f" of {outcome.total}"
         say(f"stopped ({outcome.ended}) after {outcome.step}{of} steps; everything is saved.")
-        say(f"go on with: unmask train --resume {folder}")
+        say(f"go on with: unmask train --resume {shlex.quote(str(folder))}")
         return
-    say(f"trained {outcome.step} steps, last loss {outcome.loss:.4f}")
+    loss = "" if outcome.loss is None else f", last loss {outcome.loss:.4f}"
+    say(f"trained {outcome.step} steps{loss}")
     say(f"run: {folder}  curve: {folder / 'loss.png'}")
-    say(f"try it: unmask sample {folder / MODEL} {shlex.quote(outcome.prompt)}")
+    prompt = [outcome.prompt] if outcome.prompt else []
+    say(f"try it: {shlex.join(['unmask', 'sample', str(folder / MODEL), *prompt])}")
 
 
 def _show_plan(

@@ -34,7 +34,7 @@ class Batch:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
         return self.places >= self.length[:, None]
 
-    def select(self, rows: slice) -> "Batch":
+    def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
         ends = (self.prompt_length, self.length)
         return Batch(self.tokens[rows], *(None if end is None else end[rows] for end in ends))
@@ -66,13 +66,19 @@ def draw_times(
     return (streams.uniform(1)[0] + places / total) % 1.0
 
 
-def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
-    """True where a position may be noised; a batch without any such position is an error."""
+def allow_noise(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
+    """True where a position may be noised."""
     may = torch.ones_like(batch.tokens, dtype=torch.bool)
     if response_only:
         may &= ~batch.is_prompt()
     if not noise_filling:
         may &= ~batch.is_filling()
+    return may
+
+
+def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
+    """True where a position may be noised; a batch without any such position is an error."""
+    may = allow_noise(batch, response_only, noise_filling)
     if not may.any():
         raise UserError(
             "the batch has nothing to noise: every position is prompt or filling; give rows with a "
@@ -88,8 +94,12 @@ def drop_prompts(batch: Batch, chance: float, streams: RowStreams) -> Bool[Tenso
     return (streams.uniform(1) < chance) & batch.is_prompt()
 
 
-def draw_length(batch: Batch, chance: float, streams: RowStreams) -> Batch:
-    """With the given chance, the batch cut to a length drawn evenly: SMDM's stochastic length."""
+def draw_length(batch: Batch, chance: float, streams: RowStreams, least: int = 1) -> Batch:
+    """With the given chance, the batch cut to a length drawn evenly: SMDM's stochastic length.
+
+    `least` is the shortest length that may be drawn.
+    """
     if chance and float(streams.uniform(1)) < chance:
-        return batch.truncate(1 + int(streams.below(batch.tokens.shape[1], 1)))
+        lengths = batch.tokens.shape[1] - least + 1
+        return batch.truncate(least + int(streams.below(lengths, 1)))
     return batch

@@ -131,7 +131,7 @@ def draw_twins(rows: Sequence[Row], name: str, metric: str) -> Figure:
         f"best layer at the first step. Largest of states: {'; '.join(told)}.",
         caption=f"First step, the subject hidden by {_name_corruptions(named)}; the layer is the "
         "one where the role's effect is highest, so its interval flatters that layer. Grey: "
-        "placebos at the layer of the last subject token.",
+        f"placebos at the layer of the last subject token.{_tell_joints(named)}",
         chart="dots",
         data={
             "controls": [
@@ -141,6 +141,17 @@ def draw_twins(rows: Sequence[Row], name: str, metric: str) -> Figure:
             "views": views,
             "xlabel": f"average indirect effect, {metric}",
         },
+    )
+
+
+def _tell_joints(rows: Sequence[Row]) -> str:
+    """How far the two kinds of model can be compared."""
+    if len({row["kind"] for row in rows}) < 2:
+        return ""
+    return (
+        " An autoregressive answer is scored token by token, those before it given, a diffusion "
+        "model's by masks that see none of each other: compare where effects are, and not how "
+        "large."
     )
 
 

@@ -31,6 +31,11 @@ def adapt_model(given: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
     if given.kind == recipe.kind:
         if recipe.start.shift and not given.blueprint.shift:
             raise UserError(f"start.shift is for causal models; {given.name} has no shift.")
+        if recipe.start.open_over:
+            raise UserError(
+                f"start.open_over={recipe.start.open_over} opens the attention of a causal model; "
+                f"{given.name} is {given.kind} and open already: leave it out."
+            )
         _check_vocabulary(tokenizer, given.net.config)
         # What the recipe leaves unsaid about the noise stays as the model learned it.
         said = recipe.noise if recipe.noise != NoiseConfig() else given.blueprint.noise

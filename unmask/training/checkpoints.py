@@ -39,6 +39,10 @@ class Progress:
     """Steps to take; None while a budget of minutes has not been turned into steps."""
     seconds: float = 0.0
     """Spent training, in all sittings."""
+    losses: float = 0.0
+    """The sum of the losses that no record has told yet, over all processes."""
+    counted: int = 0
+    """How many steps' losses these are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +63,15 @@ def save_checkpoint(
             with _unwarned():
                 dcp.save(dict(tensors), checkpoint_id=str(place), no_dist=not world.joined)
         except CheckpointException as error:
-            raise _find_cause(error) from None
+            raise _explain(error, target) from None
         if world.leads:
             sizes = {file.name: file.stat().st_size for file in sorted(place.iterdir())}
             record = _Record(format=FORMAT, progress=asdict(progress), files=sizes)
             write_json(place / _RECORD, asdict(record))
     if world.leads:
-        for old in list_checkpoints(folder)[:-keep]:
+        # Later ones are damaged, or the run would have gone on from them: they do not count.
+        written = [path for path in list_checkpoints(folder) if path.name <= target.name]
+        for old in written[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     world.wait()
     return target
@@ -86,6 +92,18 @@ def find_newest(folder: Path) -> Path | None:
         else:
             return path
     return None
+
+
+def clear_leftovers(folder: Path, newest: Path | None) -> None:
+    """Remove the drafts that a kill left, and the damaged checkpoints behind the newest whole one.
+
+    Where none is whole, all stay: somebody may want to save what can be saved.
+    """
+    for draft in folder.glob(".step-*.draft"):
+        shutil.rmtree(draft, ignore_errors=True)
+    for path in list_checkpoints(folder):
+        if newest is not None and path.name > newest.name:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> Progress:
@@ -124,9 +142,26 @@ def _unwarned() -> Generator[None]:
         yield
 
 
-def _find_cause(error: CheckpointException) -> BaseException:
-    """What went wrong on the first process that failed."""
-    cause = next(iter(error.failures.values()))[0]
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+def _explain(error: CheckpointException, target: Path) -> BaseException:
+    """The error to raise for a checkpoint that could not be written."""
+    cause = _find_cause(error)
+    # What another process tells comes without the system's error that it goes back to.
+    if not isinstance(cause, OSError) and "unexpected pos" in str(cause):
+        return UserError(
+            f"cannot write {target}: less was written than given, most likely for want of space; "
+            f"free some room, then go on with `unmask train --resume {target.parent.parent}`."
+        )
     return cause
+
+
+def _find_cause(error: CheckpointException) -> BaseException:
+    """What went wrong on the first process that failed: the system's error where there is one."""
+    first = next(iter(error.failures.values()))[0]
+    chain = [first]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    if system := [cause for cause in chain if isinstance(cause, OSError)]:
+        return system[0]
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return first

@@ -67,6 +67,20 @@ def read_examples(
     return _lay_out(corpus, facts, data, known)
 
 
+def find_prompt(examples: Examples, split: str, needed: bool) -> str:
+    """A prompt to try a model with: a fact's, or where one is needed the beginning of a row."""
+    if examples.corpus is not None:
+        return examples.corpus[split][0].prompt
+    if not needed:
+        return ""
+    first, known = examples.take([0]), examples.tokenizer
+    ids = [x for x in first.tokens[0].tolist() if x not in (known.end_id, known.pad_id)]
+    least = 1 if first.prompt_length is None else max(1, int(first.prompt_length[0]))
+    texts = (known.decode(ids[:count]).strip() for count in range(least, len(ids) + 1))
+    # A single token may be a space, or part of a character.
+    return next((x for x in texts if any(map(str.isalnum, x)) and "\ufffd" not in x), "")
+
+
 def _lay_out(
     corpus: Corpus | None, facts: Sequence[Fact], data: Data, known: Tokenizer | None
 ) -> Examples:

@@ -1,20 +1,22 @@
 """Run folders of training: what a new run writes, and what a resumed one goes on from."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.runs import open_run
+from unmask.base.files import read_json_object, write_json
+from unmask.base.runs import RunRecord, open_run
 from unmask.training.cookbook import list_changes, read_recipe, write_recipe
 from unmask.training.recipe import Recipe
 
-FILE = "recipe.yaml"
+FILE, RECORD = "recipe.yaml", "run.json"
 
 
 def begin_run(folder: Path, recipe: Recipe) -> None:
     """Make the folder of a new run; one that already holds a run is refused."""
-    if (folder / "run.json").is_file():
+    if (folder / RECORD).is_file():
         raise UserError(
             f"{folder} already holds a run: go on with it by --resume {folder}, or choose another "
             "folder with --out."
@@ -26,11 +28,18 @@ def begin_run(folder: Path, recipe: Recipe) -> None:
 
 
 def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> Recipe:
-    """The recipe of a run that is gone on with; changed settings need permission."""
+    """The recipe of a run that is gone on with; changed settings need permission.
+
+    Settings are compared with the run's record, so that an edited recipe is noticed, too.
+    """
     if not (folder / FILE).is_file():
         raise UserError(f"{folder} holds no training run: expected a {FILE} in it.")
-    before = read_recipe(folder / FILE)
     now = read_recipe(folder / FILE, overrides)
+    if (folder / RECORD).is_file():
+        record = _read_record(folder)
+        before = build(Recipe, record.settings, f"{folder / RECORD}")
+    else:
+        before = read_recipe(folder / FILE)
     changes = list_changes(before, now)
     if changes and not allow_changes:
         raise UserError(
@@ -38,3 +47,15 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
             "the same any more; give --allow-changes to go on all the same."
         )
     return now
+
+
+def record_changes(folder: Path, recipe: Recipe) -> None:
+    """Bring the folder's recipe and record up to date with what the run goes on with."""
+    write_recipe(recipe, folder / FILE)
+    if (folder / RECORD).is_file():
+        record = replace(_read_record(folder), settings=asdict(recipe))
+        write_json(folder / RECORD, asdict(record))
+
+
+def _read_record(folder: Path) -> RunRecord:
+    return build(RunRecord, read_json_object(folder / RECORD), str(folder / RECORD))

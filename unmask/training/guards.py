@@ -24,8 +24,8 @@ class Guard:
         """
         self.settings, self.floor = settings, clip or 0.0
         self.usual = torch.zeros((), device=device)
-        self.seen, self.skipped, self.in_a_row, self.last = (
-            torch.zeros((), dtype=torch.long, device=device) for _ in range(4)
+        self.seen, self.skipped, self.in_a_row, self.last, self.longest = (
+            torch.zeros((), dtype=torch.long, device=device) for _ in range(5)
         )
 
     def judge(self, norm: Tensor, step: int) -> Tensor:
@@ -39,10 +39,17 @@ class Guard:
         self.seen += ~bad
         self.skipped += bad
         self.in_a_row.copy_(torch.where(bad, self.in_a_row + 1, 0))
+        self.longest.copy_(torch.maximum(self.longest, self.in_a_row))
         self.last.copy_(torch.where(bad, step, self.last))
         return bad
 
+    def read_longest(self) -> int:
+        """The most bad steps in a row since this was last asked; waits for the device."""
+        longest = int(self.longest)
+        self.longest.copy_(self.in_a_row)
+        return longest
+
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps; the longest streak is asked for before one is written."""
         names = ("usual", "seen", "skipped", "in_a_row", "last")
         return {name: getattr(self, name) for name in names}

@@ -1,6 +1,9 @@
 """The run's journal: a JSON line a record in `metrics.jsonl`, TensorBoard beside it on request."""
 
 import json
+import math
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,23 @@ class Journal:
         self.path = folder / FILE
         kept = [record for record in read_journal(folder) if record["step"] <= step]
         with replace_file(self.path) as draft:
-            draft.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            draft.write_text("".join(map(_format_line, kept)), encoding="utf-8")
         self._file = self.path.open("a", encoding="utf-8")
         self._board = _open_board(folder / "tensorboard", step) if tensorboard else None
 
     def write(self, record: dict[str, Any]) -> None:
         """Add a record; its `step` says when."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(_format_line(record))
+            self._file.flush()
+        except OSError as error:
+            with suppress(OSError):  # closing tries once more to write what is left
+                self._file.close()
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise UserError(
+                f"cannot write {self.path}: {reason}; free some room, then go on with "
+                f"`unmask train --resume {self.path.parent}`."
+            ) from error
         if self._board is not None:
             for name, value in record.items():
                 if isinstance(value, int | float) and name != "step":
@@ -48,6 +60,25 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return records
+
+
+def find_last_loss(folder: Path, step: int) -> float | None:
+    """The loss of the last record up to a step; None where none has one."""
+    losses = [
+        record["loss"]
+        for record in read_journal(folder)
+        if record["step"] <= step and record.get("loss") is not None
+    ]
+    return losses[-1] if losses else None
+
+
+def _format_line(record: dict[str, Any]) -> str:
+    """A record as a line of JSON, which has no word for what is not a number."""
+    plain = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(plain, allow_nan=False) + "\n"
 
 
 def _open_board(folder: Path, step: int) -> Any:

@@ -15,8 +15,14 @@ from unmask.base.files import replace_file
 from unmask.base.units import format_number
 from unmask.net.loading import save
 from unmask.net.model import Model
-from unmask.training.checkpoints import find_newest, load_checkpoint, save_checkpoint
-from unmask.training.journal import Journal
+from unmask.training.checkpoints import (
+    clear_leftovers,
+    find_newest,
+    load_checkpoint,
+    save_checkpoint,
+)
+from unmask.training.examples import find_prompt
+from unmask.training.journal import Journal, find_last_loss
 from unmask.training.schedule import rate_at
 from unmask.training.signals import Request, listen
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
@@ -43,6 +49,8 @@ class Hooks:
     evaluate: Measure | None = None
     sample: Sample | None = None
     tell: Tell = lambda done, total, note: None
+    ready: Callable[[], None] = lambda: None
+    """Called once the run stands where it starts or goes on from, before anything is written."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +60,10 @@ class Outcome:
     ended: Ended
     step: int
     total: int | None
-    loss: float
-    """Of the last record."""
+    loss: float | None
+    """Of the last record that has one."""
     prompt: str = ""
-    """A line's prompt to try the model with; empty where the data have none."""
+    """A prompt to try the model with; empty where none is needed."""
 
 
 def run_loop(
@@ -84,7 +92,10 @@ class _Sitting:
             planned = trainer.progress.total
             reached = load_checkpoint(newest, trainer.tensors(), self.world)
             # A budget that was changed counts; one of minutes was turned into steps before.
-            trainer.progress = reached if planned is None else replace(reached, total=planned)
+            trainer.restore(reached if planned is None else replace(reached, total=planned))
+        hooks.ready()
+        if self.world.leads:
+            clear_leftovers(folder / CHECKPOINTS, newest)
         self.saved = trainer.progress.step if newest is not None else None
         self.before = trainer.progress.seconds
         self.peak = measure_peak(self.world.device, trainer.job.dtype)
@@ -92,7 +103,7 @@ class _Sitting:
         self.deadline = None if minutes is None else self.start + 60 * minutes
         self.paced = (trainer.progress.step, self.before)
         self.told = (self.start, trainer.progress.tokens)
-        self.loss = float("nan")
+        self.loss = find_last_loss(folder, trainer.progress.step) if trainer.done else None
         config, context = trainer.net.config, self.recipe.data.context
         self.flops = count_training_flops(config, context)
 
@@ -122,8 +133,8 @@ class _Sitting:
         finally:
             if journal is not None:
                 journal.close()
-        corpus, progress = trainer.job.examples.corpus, trainer.progress
-        prompt = corpus[self.recipe.data.split][0].prompt if corpus is not None else ""
+        progress, split = trainer.progress, self.recipe.data.split
+        prompt = find_prompt(trainer.job.examples, split, self.recipe.kind == "causal")
         return Outcome(ended, progress.step, progress.total, self.loss, prompt)
 
     def _is_due(self, every: int, at_end: bool = True) -> bool:
@@ -131,27 +142,35 @@ class _Sitting:
         return (at_end and self.trainer.done) or (every > 0 and step % every == 0)
 
     def _set_pace(self) -> None:
-        """Turn a budget of minutes into steps, once the first steps have shown the speed."""
+        """Turn a budget of minutes into steps, once the first steps have shown the speed.
+
+        Where the time is spent before that, these steps were all.
+        """
         trainer, step = self.trainer, self.trainer.progress.step
-        if trainer.progress.total is not None or step not in PACE:
+        if trainer.progress.total is not None:
             return
-        wait_for(self.world.device)
+        if step in PACE:
+            wait_for(self.world.device)
         now = time.perf_counter() - self.start + self.before
+        spent = now >= 60 * (self.recipe.budget.minutes or 0)
+        if self.world.agree(int(spent)):
+            trainer.progress = replace(trainer.progress, total=step)
+            return
         if step == PACE[0]:
             self.paced = (step, now)
         if step == PACE[1]:
             first, then = self.paced
             each = (now - then) / max(1, step - first)
             left = 60 * (self.recipe.budget.minutes or 0) - now
-            total = int(self.world.share(step + max(1, int(left / max(each, 1e-6)))))
+            total = int(self.world.share(step + int(left / max(each, 1e-6))))
             trainer.progress = replace(trainer.progress, total=total)
 
     def _record(self, journal: Journal | None) -> None:
         """Read the loss and the guards, and write down how it goes."""
         trainer, progress = self.trainer, self.trainer.progress
-        self.loss = trainer.read_loss()
-        norm = float(trainer.norm)
-        skipped, in_a_row = int(trainer.guard.skipped), int(trainer.guard.in_a_row)
+        loss = trainer.read_loss()
+        self.loss = self.loss if loss is None else loss
+        norm, skipped = float(trainer.norm), int(trainer.guard.skipped)
         self._note_time()
         now = time.perf_counter()
         then, tokens = self.told
@@ -160,7 +179,7 @@ class _Sitting:
         share = speed * self.flops / self.world.size / self.peak
         record: dict[str, Any] = {
             "step": progress.step,
-            "loss": self.loss,
+            "loss": loss,
             "norm": norm,
             "rate": self.recipe.optimiser.rate
             * rate_at(progress.step - 1, progress.total, self.recipe.schedule),
@@ -172,11 +191,11 @@ class _Sitting:
         }
         if journal is not None:
             journal.write(record)
-        note = f"loss {self.loss:.4f}  {format_number(speed)}tok/s  {share:.0%} of peak"
+        note = "no loss" if loss is None else f"loss {loss:.4f}"
+        note += f"  {format_number(speed)}tok/s  {share:.0%} of peak"
         note += f"  {skipped} skipped" if skipped else ""
         self.hooks.tell(progress.step, progress.total, note)
-        if in_a_row >= self.recipe.guards.patience:
-            self._give_up(in_a_row)
+        self._check_patience()
 
     def _note_time(self) -> None:
         spent = self.before + time.perf_counter() - self.start
@@ -209,9 +228,10 @@ class _Sitting:
         trainer, step = self.trainer, self.trainer.progress.step
         if self.saved == step:
             return
+        self._check_patience()
         self._note_time()
         place = self.folder / CHECKPOINTS
-        save_checkpoint(place, trainer.tensors(), trainer.progress, self.cadence.keep, self.world)
+        save_checkpoint(place, trainer.tensors(), trainer.snapshot(), self.cadence.keep, self.world)
         self.saved = step
 
     def _finish(self) -> None:
@@ -226,8 +246,11 @@ class _Sitting:
             save(replace(self.trainer.job.model, net=net), self.folder / MODEL)
         self.world.wait()
 
-    def _give_up(self, in_a_row: int) -> None:
-        """Save the batch of the last bad step, and stop."""
+    def _check_patience(self) -> None:
+        """Stop where too many steps in a row were bad; the last bad one's batch is saved."""
+        in_a_row = self.trainer.guard.read_longest()
+        if in_a_row < self.recipe.guards.patience:
+            return
         step = int(self.trainer.guard.last)
         place = self.folder / f"bad-step-{step:08d}.safetensors"
         if self.world.leads:
@@ -235,9 +258,9 @@ class _Sitting:
                 save_file(_collect(self.trainer, step), draft)
         self.world.wait()
         raise UserError(
-            f"{in_a_row} steps in a row had gradients that are not numbers or far too long, the "
-            f"last one step {step}, whose batch is in {place}: lower optimiser.rate or look at the "
-            "data; --resume goes on from the last checkpoint."
+            f"{in_a_row} steps in a row had gradients that are not numbers or far too long; the "
+            f"last bad one was step {step}, whose batch is in {place}: lower optimiser.rate or "
+            "look at the data; --resume goes on from the last checkpoint."
         )
 
 

@@ -15,7 +15,7 @@ from unmask.noise.process import Process
 from unmask.noise.schedules import Schedule
 from unmask.noise.settings import make_process
 from unmask.objectives import masked
-from unmask.objectives.batch import Batch, choose_noised
+from unmask.objectives.batch import Batch, allow_noise
 from unmask.objectives.discrete import process_loss, score_entropy_loss
 from unmask.objectives.masked import find_forbidden, get_recipe, noise_batch
 from unmask.objectives.picks import Picks, pick_hidden, pick_next, picked_loss
@@ -63,6 +63,10 @@ class Given:
 class Lesson(Protocol):
     """What a kind of model learns from a batch."""
 
+    def find_targets(self, batch: Batch) -> Bool[Tensor, "B L"]:
+        """True on the tokens that may have to be predicted."""
+        ...
+
     def count(self, batch: Batch) -> float:
         """What the loss of this batch is a mean over, so that parts of a step add up right."""
         ...
@@ -85,11 +89,14 @@ class MaskedLesson:
     objective: Objective
     shift: bool = False
 
+    def find_targets(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.objective)
+
     def count(self, batch: Batch) -> float:
         if self.recipe.share == "responses":
             return float((~batch.is_prompt()).sum())
         if self.recipe.share == "noised":
-            return _count_noised(batch, self.objective)
+            return float(self.find_targets(batch).sum())
         return float(len(batch.tokens))
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
@@ -118,19 +125,19 @@ class CausalLesson:
 
     objective: Objective
 
+    def find_targets(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.objective) & (batch.places > 0)
+
     def count(self, batch: Batch) -> float:
-        return float((self._choose(batch) & (batch.places > 0)).sum())
+        return float(self.find_targets(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
-        return Given(batch, t, pick_next(batch, self._choose(batch)))
+        return Given(batch, t, pick_next(batch, self.find_targets(batch)))
 
     def loss(self, net: Transformer, given: Given) -> Tensor:
         assert given.picks is not None
         x = net.run_layers(net.embed(given.batch.tokens))
         return picked_loss(net, x, given.picks)[0]
-
-    def _choose(self, batch: Batch) -> Tensor:
-        return choose_noised(batch, self.objective.response_only, self.objective.filling)
 
 
 @dataclass(frozen=True)
@@ -140,8 +147,11 @@ class ProcessLesson:
     process: Process
     objective: Objective
 
+    def find_targets(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.objective)
+
     def count(self, batch: Batch) -> float:
-        return _count_noised(batch, self.objective)
+        return float(self.find_targets(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
         return Given(batch, t, streams=streams)
@@ -166,8 +176,11 @@ class GaussianLesson:
     form: str
     objective: Objective
 
+    def find_targets(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.objective)
+
     def count(self, batch: Batch) -> float:
-        return _count_noised(batch, self.objective)
+        return float(self.find_targets(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
         return Given(batch, t, streams=streams)
@@ -201,5 +214,18 @@ def make_lesson(recipe: Recipe, blueprint: Blueprint) -> Lesson:
     return ProcessLesson(process, objective)
 
 
-def _count_noised(batch: Batch, objective: Objective) -> float:
-    return float(choose_noised(batch, objective.response_only, objective.filling).sum())
+def find_least_length(batch: Batch, recipe: Recipe) -> int:
+    """The shortest length that rows may be cut to such that something is left to learn.
+
+    Where prompts are not learned, one token more than the longest; a causal model never learns a
+    row's first token.
+    """
+    least = 2 if recipe.kind == "causal" else 1
+    after_prompts = recipe.objective.response_only or recipe.objective_name == "smdm_sft"
+    if after_prompts and batch.prompt_length is not None:
+        least = max(least, int(batch.prompt_length.max()) + 1)
+    return min(least, batch.tokens.shape[1])
+
+
+def _allow_noise(batch: Batch, objective: Objective) -> Tensor:
+    return allow_noise(batch, objective.response_only, objective.filling)

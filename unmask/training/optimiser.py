@@ -124,10 +124,12 @@ class Average:
         self.kept = [weight.detach().clone() for _, weight in self.named]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take the newest weights in."""
+    def update(self, bad: Tensor) -> None:
+        """Take the newest weights in, unless the step was bad; nothing waits for the device."""
+        share = torch.where(bad, 0.0, 1 - self.decay)
         now = [own_part(weight) for _, weight in self.named]
-        torch._foreach_lerp_([own_part(kept) for kept in self.kept], now, 1 - self.decay)
+        kept = [own_part(kept) for kept in self.kept]
+        torch._foreach_lerp_(kept, now, [share] * len(kept))
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: kept for (name, _), kept in zip(self.named, self.kept, strict=True)}

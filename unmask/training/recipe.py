@@ -79,7 +79,8 @@ class Objective:
     drop_prompt: float = 0.0
     """Chance that a row's whole prompt is hidden, for standard guidance."""
     short: float = 0.0
-    """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length)."""
+    """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length), never
+    so short that nothing is left to learn."""
     antithetic: bool = True
     """Times spread evenly over the rows of a step, all processes and micro-batches together."""
     self_condition: float = 0.5
@@ -131,7 +132,8 @@ class Budget:
     steps: int | None = None
     tokens: int | None = None
     minutes: float | None = None
-    """Turned into steps by the speed of the first ones, once; a resumed run keeps that number."""
+    """Turned into steps by the speed of the first ones, once; a resumed run keeps that number. A
+    run whose time is spent before its speed is known ends there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,7 @@ class Guards:
     settle: int = 50
     """Steps before lengths count as usual."""
     patience: int = 10
-    """Stop after this many skipped steps in a row."""
+    """Stop after this many skipped steps in a row, at the next record or checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,28 +214,46 @@ class Recipe:
         if len(given) != 1:
             named = ", ".join(f"budget.{name}" for name in given) or "none"
             yield f"one of budget.steps, budget.tokens and budget.minutes is needed, got {named}"
-        above = {f"budget.{name}": value for name, value in given.items()}
+        yield from self._find_wrong_numbers()
+        if len(self.optimiser.betas) != 2:
+            yield f"'optimiser.betas' has {len(self.optimiser.betas)} numbers, expected 2"
+        for beta in self.optimiser.betas:
+            if not 0 <= beta < 1:
+                yield f"'optimiser.betas' holds {beta}, expected 0 to less than 1"
+
+    def _find_wrong_numbers(self) -> Iterator[str]:
+        """Numbers out of their range."""
+        budget = {name: value for name, value in vars(self.budget).items() if value is not None}
+        above = {f"budget.{name}": value for name, value in budget.items()}
         above |= {"batch.rows": self.batch.rows, "data.context": self.data.context}
         above |= {"optimiser.rate": self.optimiser.rate, "network.scale": self.network.scale}
         above |= {"cadence.log": self.cadence.log, "cadence.keep": self.cadence.keep}
-        above |= {"guards.patience": self.guards.patience}
+        above |= {"guards.patience": self.guards.patience, "optimiser.eps": self.optimiser.eps}
+        above |= {"cadence.sampling_steps": self.cadence.sampling_steps}
         maybe: dict[str, float | None] = {
             "batch.micro": self.batch.micro,
             "start.lora_rank": self.start.lora_rank,
         }
-        maybe |= {"optimiser.clip": self.optimiser.clip}
+        maybe |= {"optimiser.clip": self.optimiser.clip, "guards.spike": self.guards.spike}
         above |= {name: value for name, value in maybe.items() if value is not None}
         for name, value in above.items():
             if not value > 0:
                 yield f"{name!r} is {value}, expected more than 0"
+        cadences = ("checkpoint", "evaluate", "facts", "samples")
+        from_zero = {f"cadence.{name}": getattr(self.cadence, name) for name in cadences}
+        from_zero |= {"optimiser.decay": self.optimiser.decay, "guards.settle": self.guards.settle}
+        from_zero |= {"schedule.warmup": self.schedule.warmup}
+        from_zero |= {"start.open_over": self.start.open_over}
+        for name, value in from_zero.items():
+            if not value >= 0:
+                yield f"{name!r} is {value}, expected at least 0"
         shares = {"objective.drop_prompt": self.objective.drop_prompt}
+        shares |= {"objective.self_condition": self.objective.self_condition}
         shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
         shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
         for name, value in shares.items():
             if not 0 <= value <= 1:
                 yield f"{name!r} is {value}, expected 0 to 1"
-        if len(self.optimiser.betas) != 2:
-            yield f"'optimiser.betas' has {len(self.optimiser.betas)} numbers, expected 2"
 
     def _find_misfits(self) -> Iterator[str]:
         """Settings that are sound alone but do not go together."""

@@ -1,17 +1,19 @@
 """Training from a recipe to a model in a folder: what `unmask train` and `unmask.train` do."""
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from unmask.base.errors import UserError
 from unmask.training.assembly import Job, prepare_job
-from unmask.training.cookbook import read_recipe, write_recipe
+from unmask.training.cookbook import read_recipe
 from unmask.training.examples import Source
-from unmask.training.folder import FILE, begin_run, reopen_run
+from unmask.training.folder import begin_run, record_changes, reopen_run
 from unmask.training.loop import Hooks, Outcome, Tell, run_loop
 from unmask.training.parallel import World, join
 from unmask.training.probe import make_recall, make_sampler
@@ -47,14 +49,21 @@ def train(
         assert recipe is not None
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
         settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
-    _ask_for_repeatable_bits(settings)
-    with join(device) as world:
+    with _repeatable_bits(settings), join(device) as world:
         job = prepare_job(settings, world, sources)
-        _open_folder(folder, settings, resume is not None, world)
+        if resume is None:
+            _let_leader(world, lambda: begin_run(folder, settings))
         trainer = Trainer(job)
+
+        def note_resume() -> None:
+            """Only once the checkpoint has been found to fit may the folder change."""
+            if resume is not None:
+                _let_leader(world, lambda: _go_on(folder, settings, trainer.progress.step))
+
         watched = watch(folder.name) if watch and world.leads else nullcontext(_say_nothing)
         with watched as tell:
-            outcome = run_loop(trainer, folder, make_hooks(job, tell), minutes)
+            hooks = replace(make_hooks(job, tell), ready=note_resume)
+            outcome = run_loop(trainer, folder, hooks, minutes)
     return outcome if world.leads else None
 
 
@@ -71,11 +80,12 @@ def choose_folder(recipe: str | Path, out: str | Path | None) -> Path:
     return Path(out) if out is not None else Path("runs", Path(recipe).name.removesuffix(".yaml"))
 
 
-def _open_folder(folder: Path, recipe: Recipe, resumed: bool, world: World) -> None:
+def _let_leader(world: World, act: Callable[[], None]) -> None:
+    """Have the leading process alone do something that a user's mistake may prevent."""
     problem = ""
     if world.leads:
         try:
-            write_recipe(recipe, folder / FILE) if resumed else begin_run(folder, recipe)
+            act()
         except UserError as error:
             problem = str(error)
     # All processes end with the leader's sentence; none is left waiting.
@@ -83,11 +93,27 @@ def _open_folder(folder: Path, recipe: Recipe, resumed: bool, world: World) -> N
         raise UserError(problem)
 
 
-def _ask_for_repeatable_bits(recipe: Recipe) -> None:
-    """Where the recipe wants them, and before the device wakes up."""
-    if recipe.machine.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+def _go_on(folder: Path, recipe: Recipe, step: int) -> None:
+    """Write down what the run goes on with."""
+    record_changes(folder, recipe)
+    if step == 0:
+        print(f"{folder} has no whole checkpoint: it starts from the beginning.", file=sys.stderr)
+
+
+@contextmanager
+def _repeatable_bits(recipe: Recipe) -> Generator[None]:
+    """Inside the block, where the recipe wants them; to be entered before the device wakes up."""
+    if not recipe.machine.deterministic:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
 def _say_nothing(done: int, total: int | None, note: str) -> None:

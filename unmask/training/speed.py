@@ -57,8 +57,10 @@ def estimate_bytes(config: NetConfig, recipe: Recipe, rows: int, short: bool) ->
     `rows` is the micro-batch; `short` whether products are in 16 bits. Activations are what the
     backward pass needs of every layer; compiled code keeps somewhat less.
     """
-    parameters = count_parameters(config).total
-    moments = 8 * parameters
+    parameters = count_parameters(config).total + _count_adapters(config, recipe)
+    learned = _count_trained(config, recipe)
+    # AdamW has two moments of every number, Muon one of the layers' matrices.
+    moments = 8 * learned - 4 * _count_muons(config, recipe)
     width = 2 if short else 4
     tokens = rows * recipe.data.context
     qkv = (config.heads + 2 * config.kv) * config.head_dim
@@ -67,13 +69,58 @@ def estimate_bytes(config: NetConfig, recipe: Recipe, rows: int, short: bool) ->
     kept = 4 * config.width if recipe.machine.recompute else layer
     once = layer if recipe.machine.recompute else 0
     logits = min(tokens, CHUNK) * config.logit_rows * (width + 4)
+    head = 0 if recipe.start.lora_rank is not None else 4 * config.logit_rows * config.width
     return {
         "weights": 4 * parameters + (2 * parameters if short else 0),
-        "gradients": 4 * parameters,
-        "optimiser": moments + (4 * parameters if recipe.optimiser.ema is not None else 0),
+        "gradients": 4 * learned,
+        "optimiser": moments + (4 * learned if recipe.optimiser.ema is not None else 0),
         "activations": tokens * (config.layers * kept + once),
-        "logits": logits + 4 * config.logit_rows * config.width,
+        "logits": logits + head,
     }
+
+
+def _count_trained(config: NetConfig, recipe: Recipe) -> int:
+    """How many numbers are trained: all of the network's, or those of its adapters."""
+    if recipe.start.lora_rank is not None:
+        return _count_adapters(config, recipe)
+    parts = count_parameters(config)
+    unreached = parts.embedding if recipe.kind == "gaussian" and not config.tied else 0
+    return parts.total - unreached
+
+
+def _count_adapters(config: NetConfig, recipe: Recipe) -> int:
+    rank = recipe.start.lora_rank or 0
+    return config.layers * rank * sum(sum(shape) for shape in _list_matrices(config))
+
+
+def _count_muons(config: NetConfig, recipe: Recipe) -> int:
+    """Numbers that Muon takes care of."""
+    if recipe.optimiser.name != "muon":
+        return 0
+    if recipe.start.lora_rank is not None:
+        return _count_adapters(config, recipe)
+    return config.layers * sum(rows * columns for rows, columns in _list_matrices(config))
+
+
+def _list_matrices(config: NetConfig) -> list[tuple[int, int]]:
+    """Shapes of one layer's matrices: queries to values, out, gate and up, down."""
+    heads = config.heads * config.head_dim
+    inputs = 2 if config.mlp == "swiglu" else 1
+    return [
+        (heads + 2 * config.kv * config.head_dim, config.width),
+        (config.width, heads),
+        *[(config.mlp_width, config.width)] * inputs,
+        (config.width, config.mlp_width),
+    ]
+
+
+def advise_on_memory(recipe: Recipe, micro: int, rows: int) -> str:
+    """What to try where `micro` of a process's `rows` at once were too many."""
+    smaller = [number for number in range(1, micro) if rows % number == 0]
+    advice = [f"try batch.micro={smaller[-1]}"] if smaller else []
+    if not recipe.machine.recompute:
+        advice.append("machine.recompute=true" if smaller else "try machine.recompute=true")
+    return ", or ".join(advice) or "use a smaller network or a shorter data.context"
 
 
 def suggest_micro(config: NetConfig, recipe: Recipe, short: bool, room: int) -> int | None:

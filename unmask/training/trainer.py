@@ -13,17 +13,18 @@ from unmask.base.streams import RowStreams
 from unmask.data.batches import Order
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
-from unmask.objectives.batch import draw_length, draw_times
+from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
 from unmask.training.assembly import Job
 from unmask.training.checkpoints import Progress
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
-from unmask.training.losses import Given
+from unmask.training.losses import Given, find_least_length
 from unmask.training.optimiser import Average, Optimiser
 from unmask.training.parallel import hold_gradients, is_cut_up, put_together, spread
 from unmask.training.schedule import rate_at
+from unmask.training.speed import advise_on_memory
 
 
 class Trainer:
@@ -48,7 +49,7 @@ class Trainer:
         self.progress = Progress(total=plan_steps(job))
         self.norm = torch.zeros((), device=job.world.device)
         self._losses = torch.zeros((), device=job.world.device)
-        self._steps = 0
+        self._counted = torch.zeros((), dtype=torch.long, device=job.world.device)
 
     @property
     def done(self) -> bool:
@@ -61,6 +62,7 @@ class Trainer:
         length = parts[0][0].batch.tokens.shape[1]
         # Rare shapes run as they are: compiling them would take longer.
         rare = self.compiled and (length < recipe.data.context or parts[0][0].sees is not None)
+        step_loss = torch.zeros_like(self._losses)
         try:
             with run_plainly(rare):
                 for i, (given, share) in enumerate(parts):
@@ -68,19 +70,21 @@ class Trainer:
                         loss = share * self.learner(given.to(world.device))
                         # Gradients are averaged over the processes, losses are shares of a sum.
                         (loss * world.size).backward()
-                    self._losses += loss.detach()
+                    step_loss += loss.detach()
             self.norm = self.optimiser.measure()
             bad = self.guard.judge(self.norm, progress.step)
             rate = rate_at(progress.step, progress.total, recipe.schedule)
             self.optimiser.step(rate, self.norm, bad)
         except torch.OutOfMemoryError:
+            advice = advise_on_memory(recipe, self.job.micro, recipe.batch.rows // world.size)
             raise UserError(
                 f"{world.device} ran out of memory with {self.job.micro} rows of {length} tokens "
-                f"at once: try batch.micro={max(1, self.job.micro // 2)}, or machine.recompute=true"
+                f"at once: {advice}."
             ) from None
         if self.average is not None:
-            self.average.update()
-        self._steps += 1
+            self.average.update(bad)
+        self._losses += torch.where(bad, 0.0, step_loss)
+        self._counted += ~bad
         tokens = progress.tokens + recipe.batch.rows * length
         self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
 
@@ -90,26 +94,62 @@ class Trainer:
         objective, seed, rows = recipe.objective, recipe.seed, recipe.batch.rows
         whole = self.job.examples.take(self.order.rows_at(step))
         length = RowStreams.make(derive_seed(seed, "length", step), 1)
-        whole = draw_length(whole, objective.short, length)
+        whole = draw_length(whole, objective.short, length, find_least_length(whole, recipe))
+        if not self._can_learn(whole):
+            raise UserError(
+                f"the rows of step {step} have nothing to learn: every position is prompt or "
+                "filling; give rows with a response, or set objective.response_only=false."
+            )
         total, micro = lesson.count(whole), self.job.micro
         sees = open_attention(step, whole.tokens.shape[1], recipe)
         parts = []
         mine = rows // world.size
         for first in range(world.rank * mine, (world.rank + 1) * mine, micro):
             part = whole.select(slice(first, first + micro))
+            share = lesson.count(part) / total
+            if not self._can_learn(part):
+                part, share = self._choose_stand_in(whole), 0.0
             times = RowStreams.make(derive_seed(seed, "times", step), 1)
             t = draw_times(times, micro, objective.antithetic, first, rows)
             noise = RowStreams.make(derive_seed(seed, "noise", step), range(first, first + micro))
             given = replace(lesson.prepare(part, t, noise), sees=sees)
-            parts.append((given, lesson.count(part) / total))
+            parts.append((given, share))
         return parts
 
-    def read_loss(self) -> float:
-        """The mean loss since it was last read, over all processes; waits for the device."""
-        loss = float(self.job.world.sum(self._losses)) / max(1, self._steps)
+    def _can_learn(self, batch: Batch) -> bool:
+        lesson = self.job.lesson
+        return lesson.count(batch) > 0 and bool(lesson.find_targets(batch).any())
+
+    def _choose_stand_in(self, whole: Batch) -> Batch:
+        """What is run, at no share of the loss, in place of rows that have nothing to learn.
+
+        Processes wait for each other in every pass, so that none may be left out.
+        """
+        rows = range(len(whole.tokens))
+        row = next(row for row in rows if self._can_learn(whole.select([row])))
+        return whole.select([row] * self.job.micro)
+
+    def read_loss(self) -> float | None:
+        """The mean loss since it was last read, over all processes; waits for the device.
+
+        Skipped steps are left out; None where all were.
+        """
+        progress = self.snapshot()
         self._losses.zero_()
-        self._steps = 0
-        return loss
+        self._counted.zero_()
+        return progress.losses / progress.counted if progress.counted else None
+
+    def snapshot(self) -> Progress:
+        """How far the run is, with the losses that were not read yet; waits for the device."""
+        losses, counted = float(self.job.world.sum(self._losses)), int(self._counted)
+        return replace(self.progress, losses=losses, counted=counted)
+
+    def restore(self, progress: Progress) -> None:
+        """Go on from a snapshot, the tensors being those of its time."""
+        self.progress = progress
+        # A sum over all processes: one of them takes it up.
+        self._losses.fill_(progress.losses if self.job.world.leads else 0.0)
+        self._counted.fill_(progress.counted)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by name."""
