@@ -49,7 +49,7 @@ def test_given_tokens_stay_where_they_are(model):
     for token, wanted in zip(found.tokens[0].tolist(), given, strict=False):
         assert wanted is None or token == wanted
     assert found.tokens[1, 1 : 1 + len(rows[3])].tolist() == rows[3]
-    assert (found.tokens != model.mask_id).any()
+    assert (found.tokens[0] != model.mask_id).all()
     assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
 
 
@@ -63,6 +63,15 @@ def test_no_text_ends_before_what_was_given(model):
             found = unmask.infill(model, "The [MASK]*4 of Orsel[MASK]*3", cache=cache)
             assert found.texts is not None and found.texts[0].endswith(" of Orsel")
             assert (found.tokens[0, -3:] == model.tokenizer.end_id).all()
+
+
+def test_an_end_that_is_given_ends_nothing_before_it(model):
+    """Ends are often committed first: a half-written text may still end earlier."""
+    end, mask = model.tokenizer.end_id, model.mask_id
+    likely = torch.nn.functional.one_hot(torch.tensor(end), model.net.config.logit_rows)
+    half = [*model.tokenizer.encode("The").ids, *[mask] * 4, end, end]
+    with model.net.patch({"logits": lambda x: x + 1e3 * likely}):
+        assert unmask.infill(model, half).tokens[0, -6:].tolist() == [end] * 6
 
 
 def test_any_state_of_a_trajectory_can_be_gone_on_from(model):
@@ -88,6 +97,42 @@ def test_forbidden_tokens_never_come(model):
     unwanted = sorted(set(free.tokens[0].tolist()) - set(model.tokenizer.encode("The").ids))
     bound = unmask.sample(model, ["The"], length=30, forbid=unwanted)
     assert not set(bound.tokens[0].tolist()) & set(unwanted)
+
+
+def test_a_single_constraint_needs_no_list(model):
+    how = {"length": 24, "steps": 4}
+    for name, one in (("forbid", " Orsel"), ("require", " Orsel sings")):
+        try:
+            alone = unmask.sample(model, ["The"], **how, **{name: one})
+        except UserError as error:
+            assert "single ones" in str(error)  # more than one token is no token to forbid
+            continue
+        listed = unmask.sample(model, ["The"], **how, **{name: [one]})
+        assert torch.equal(alone.tokens, listed.tokens)
+    token = int(unmask.sample(model, ["The"], **how).tokens[0, -1])
+    assert token not in unmask.sample(model, ["The"], **how, forbid=token).tokens[0].tolist()
+
+
+def test_required_phrases_leave_room_for_each_other(model):
+    phrases = [" Orsel sings", " of Orsel"]
+    sizes = [len(model.tokenizer.encode(text).ids) for text in phrases]
+    prompt = len(model.tokenizer.encode("The").ids)
+    for order in (phrases, phrases[::-1]):
+        found = unmask.sample(model, ["The"], length=prompt + sum(sizes), require=order)
+        assert found.texts is not None and all(text in found.texts[0] for text in phrases)
+    with pytest.raises(UserError, match="no such space left"):
+        unmask.sample(model, ["The"], length=prompt + sum(sizes) - 1, require=phrases)
+
+
+def test_numbers_of_other_libraries(model):
+    import numpy as np
+
+    ids = model.tokenizer.encode("The").ids
+    plain = unmask.sample(model, [ids], length=12, steps=4, guidance=0.5)
+    found = unmask.sample(
+        model, np.array(ids), length=np.int64(12), steps=np.int64(4), guidance=np.float32(0.5)
+    )
+    assert torch.equal(found.tokens, plain.tokens)
 
 
 def test_required_phrases_are_there(model):
@@ -179,8 +224,16 @@ def test_a_chat_that_ends_its_turns_is_answered(causal):
 def test_bad_input(model):
     with pytest.raises(UserError, match="no texts were given"):
         unmask.infill(model, [])
+    with pytest.raises(UserError, match="99999999999 masks were asked for, expected at most"):
+        unmask.infill(model, "[MASK]*99999999999")
     with pytest.raises(UserError, match="expected 1 to the context"):
-        unmask.infill(model, "[MASK]*9999")
+        unmask.infill(model, 2 * "[MASK]*100")
+    with pytest.raises(UserError, match="the token id 1.5 was given: expected whole numbers"):
+        unmask.infill(model, torch.tensor([1.5, 2.0]))
+    with pytest.raises(UserError, match="positions count from 0"):
+        unmask.sample(model, ["The"], fixed={-1: "deep"})
+    with pytest.raises(UserError, match="2.5 sampling steps were asked for"):
+        unmask.sample(model, ["The"], steps=2.5)
     with pytest.raises(UserError, match="guidance needs a prompt"):
         unmask.infill(model, "[MASK]*9", guidance=1.0)
     with pytest.raises(UserError, match="cannot fill masks"):

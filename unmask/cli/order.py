@@ -47,7 +47,9 @@ def order(
     write_table(out / "order.parquet", rows, SCHEMA)
     draw_order(lines, out / "order")
     console = Console()
-    show_order(console, f"{len(prompts)} prompts, {len(rows):,} tokens, {steps} steps", lines)
+    taken = max((row["step"] for row in rows), default=steps)
+    prompted = f"{len(prompts)} prompt{'s' if len(prompts) != 1 else ''}"
+    show_order(console, f"{prompted}, {len(rows):,} tokens, {taken} steps", lines)
     console.print(
         f"every token: {out / 'order.parquet'}; figure: {out / 'order.png'}", markup=False
     )

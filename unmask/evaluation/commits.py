@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.evaluation.intervals import Interval, cluster, estimate_mean
@@ -45,7 +46,7 @@ def watch_commits(
     texts: Iterable[str],
     length: int | None = None,
     **how: object,
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """A row for each token that the model wrote, up to the first end token of its text.
 
     `texts` say how frequent tokens are; `how` goes to `unmask.sample`.
@@ -91,7 +92,7 @@ def summarise_commits(rows: Sequence[dict]) -> list[Line]:
 
 def _read_row(
     model: Model, found: Trajectory, row: int, band: Callable[[int], str]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     tokenizer = model.tokenizer
     assert tokenizer is not None
     tokens, at = found.tokens[row].tolist(), found.committed_at[row].tolist()

@@ -1,8 +1,8 @@
 """Classifier-free guidance: what a condition adds to a prediction, taken further.
 
-z = z_u + (w + 1) (z_c - z_u); w = 0 is the conditional prediction itself. For masked and gaussian
-noise the network's logits are mixed (`mix`, before anything else is made of them), for uniform and
-hybrid noise the log posteriors (Schiff et al. 2024).
+z = z_u + (w + 1) (z_c - z_u); w = 0 is the conditional prediction itself. For masked noise
+the network's logits are mixed (`mix`, before anything else is made of them), for uniform and hybrid
+noise the log posteriors (Schiff et al. 2024).
 """
 
 import torch

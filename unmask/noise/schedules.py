@@ -168,7 +168,7 @@ class Learned(nn.Module):
         self.register_buffer("powers", torch.tensor(powers, dtype=torch.float64))
         self.scores = nn.Parameter(torch.zeros(len(powers), dtype=torch.float64))
 
-    def _sum(self, t: Tensor, factor: Tensor, drop: int = 0) -> Tensor:
+    def _sum(self, t: Tensor, factor: Tensor, drop: float = 0) -> Tensor:
         shares = self.scores.softmax(0) * factor
         return (shares * t.double()[..., None] ** (self.powers - drop)).sum(-1).to(t.dtype)
 
@@ -182,7 +182,10 @@ class Learned(nn.Module):
         return -self._sum(t, self.powers, drop=1)
 
     def weight(self, t: Tensor) -> Tensor:
-        return self._sum(t, self.powers) / self.noised(t) / t
+        # The smallest power stands above and below: without it nothing is 0 / 0 at t = 0.
+        least = float(self.powers.min())
+        above, below = (self._sum(t, x, least) for x in (self.powers, torch.ones_like(self.scores)))
+        return above / below / t
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Estimate:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nll / self.tokens)
+        return exponentiate(self.nll / self.tokens)
 
     def bits_per_character(self, text: str) -> float:
         return self.nll / math.log(2) / len(text)
@@ -46,6 +46,14 @@ class Estimate:
         """Of two texts together; estimated with different seeds, else their errors add up."""
         error = math.hypot(self.error, other.error)
         return Estimate(self.nll + other.nll, error, self.tokens + other.tokens)
+
+
+def exponentiate(nats: float) -> float:
+    """e to that power, infinite where that is too much for a number."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
 
 
 class Scorer:
@@ -65,6 +73,7 @@ class Scorer:
         seed: int = 0,
     ) -> Estimate:
         """The bound by masking each unknown token with probability p_t, t in even strata."""
+        _check_draws(strata, repeats)
         unknown = self._find_unknown(x0, given)
         streams = RowStreams.make(seed, strata * repeats, x0.device)
         stratum = torch.arange(strata, device=x0.device).repeat(repeats)
@@ -83,6 +92,7 @@ class Scorer:
         seed: int = 0,
     ) -> Estimate:
         """The bound by masking exactly k of the n unknown tokens, k in even strata of 1 … n."""
+        _check_draws(strata, repeats)
         unknown = self._find_unknown(x0, given)
         n = int(unknown.sum())
         streams = RowStreams.make(seed, strata * repeats, x0.device)
@@ -195,3 +205,10 @@ def score_rolling(
         found = score(window, given, derive_seed(seed, "window", start))
         total, done = total + found, stop
     return total
+
+
+def _check_draws(strata: int, repeats: int) -> None:
+    if strata < 1 or repeats < 1:
+        raise UserError(
+            f"{strata} strata and {repeats} repeats were asked for: expected at least 1 of each."
+        )

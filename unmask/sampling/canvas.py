@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Int
@@ -44,9 +45,10 @@ class Canvas:
             self.tokens[rows], self.fixed[rows], self.prompt[rows], self.start[rows], real, in_front
         )
 
-    def find_inner(self) -> Bool[Tensor, "B L"]:
-        """Places that a given token follows somewhere in their row."""
+    def find_inner(self, end_id: int) -> Bool[Tensor, "B L"]:
+        """Places that a given token follows somewhere in their row, other than the end token."""
         given = self.fixed if self.real is None else self.fixed & self.real
+        given = given & (self.tokens != end_id)
         return given.flip(-1).cumsum(-1).flip(-1) > given.long()
 
     def name_rows(self, mask_id: int) -> list[tuple[int, ...]]:
@@ -66,9 +68,11 @@ class Canvas:
 
 def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """The prompts of a batch; a single one, text or ids, is a batch of one."""
+    if not isinstance(given, str | Sequence | Tensor) and hasattr(given, "tolist"):
+        given = given.tolist()  # another library's array
     if isinstance(given, Tensor):
         return [given] if given.ndim == 1 else list(given)
-    if isinstance(given, str) or (len(given) and isinstance(given[0], int)):
+    if isinstance(given, str) or (len(given) and isinstance(given[0], int | Integral)):
         return [given]  # ty: ignore[invalid-return-type]
     return list(given)  # ty: ignore[invalid-return-type]
 
@@ -116,7 +120,7 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
                 f"the text {pattern!r} has {len(row)} tokens, expected 1 to the context {context}."
             )
     starts = [row.index(mask_id) if mask_id in row else len(row) for row in rows]
-    return _lay_out(model, rows, [len(row) for row in rows], starts, filler=mask_id)
+    return _lay_out(model, rows, [len(row) for row in rows], starts, filler=_filler(model))
 
 
 def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
@@ -128,7 +132,12 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
     # Between masks the text is plain; how many there are stands behind an asterisk.
     for i, piece in enumerate(re.split(r"\[MASK\](?:\*(\d+))?", pattern)):
         if i % 2:
-            ids += [mask_id] * (1 if piece is None else int(piece))
+            count, context = 1 if piece is None else int(piece), model.net.config.context
+            if count > context:
+                raise UserError(
+                    f"{count} masks were asked for, expected at most the context {context}."
+                )
+            ids += [mask_id] * count
         elif piece:
             ids += encode_prompt(model, piece)
     return ids
@@ -136,7 +145,10 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
 
 def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
     """The ids as numbers; on an accelerator one the network does not know ends the process."""
-    found = ids.tolist() if isinstance(ids, Tensor) else [int(token) for token in ids]
+    found = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if broken := [token for token in found if not isinstance(token, Integral)]:
+        raise UserError(f"the token id {broken[0]!r} was given: expected whole numbers.")
+    found = [int(token) for token in found]
     rows = model.net.config.vocab_size
     if strange := [token for token in found if not 0 <= token < rows]:
         raise UserError(f"token {strange[0]} was given, but tokens run from 0 to {rows - 1}.")
@@ -164,8 +176,8 @@ def _lay_out(
 
 
 def _filler(model: Model) -> int:
-    """What stands where nothing is written yet: the mask, or for models without one any token."""
-    return model.mask_id if model.mask_id is not None else 0
+    """What stands where nothing is written yet: the mask, or any token where it is no state."""
+    return 0 if model.mask_id is None or model.kind == "uniform" else model.mask_id
 
 
 def check_lengths(
@@ -179,7 +191,7 @@ def check_lengths(
         raise UserError("no prompts were given: give at least one; an empty text is one, too.")
     context = model.net.config.context
     wanted = context if length is None else length
-    lengths = [wanted] * len(rows) if isinstance(wanted, int) else list(wanted)
+    lengths = [int(wanted)] * len(rows) if isinstance(wanted, int | Integral) else list(wanted)
     if len(lengths) != len(rows):
         raise UserError(f"{len(lengths)} lengths were given for {len(rows)} prompts.")
     for prompt, row, each in zip(prompts, rows, lengths, strict=True):

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Model
-from unmask.sampling.canvas import Canvas, Prompt, encode_prompt
+from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, list_rows
 from unmask.sampling.oracle import Oracle
 
 Token = str | int
@@ -26,6 +28,20 @@ class Constraints:
     """Tokens that are never written."""
     require: Sequence[Prompt] = ()
     """Texts or ids that must be written somewhere."""
+
+    @classmethod
+    def make(
+        cls,
+        fixed: Mapping[int, Prompt] | None = None,
+        forbid: Token | Sequence[Token] = (),
+        require: Prompt | Sequence[Prompt] = (),
+    ) -> "Constraints":
+        """The constraints; a single token or text is one of its kind."""
+        if isinstance(forbid, str):
+            forbid = [forbid]
+        elif not isinstance(forbid, Sequence):
+            forbid = [int(forbid)]
+        return cls(fixed or {}, forbid, list_rows(require))
 
     def find_forbidden(self, model: Model) -> Int[Tensor, "n"] | None:
         """The ids that are never written; None for none."""
@@ -47,7 +63,12 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
     for position, what in constraints.fixed.items():
         for offset, token in enumerate(_encode_clean(model, what, "fixed")):
             at = position + offset
-            if not 0 <= at < tokens.shape[1] or not bool(real[:, at].all()):
+            if at < 0:
+                raise UserError(
+                    f"a token was fixed at position {at}: positions count from 0, at the row's "
+                    "start."
+                )
+            if at >= tokens.shape[1] or not bool(real[:, at].all()):
                 raise UserError(
                     f"a token was fixed at position {at}, but the rows are "
                     f"{int(real.sum(-1).min())} tokens long or longer: lengthen them."
@@ -70,25 +91,58 @@ def plant_phrases(oracle: Oracle, canvas: Canvas, constraints: Constraints) -> C
     """
     model = oracle.model
     forbidden = {_find_token(model, token) for token in constraints.forbid}
-    for required in constraints.require:
-        phrase = _encode_clean(model, required, "required")
+    phrases = [_encode_clean(model, required, "required") for required in constraints.require]
+    for number, (required, phrase) in enumerate(zip(constraints.require, phrases, strict=True)):
         if not phrase:
             raise UserError("an empty text was required: leave it out.")
         if both := forbidden & set(phrase):
             raise UserError(f"token {min(both)} is both required and forbidden: choose one.")
         where = torch.tensor(phrase, device=canvas.tokens.device)
         scores = _score_places(oracle, canvas, where)
-        if bool((scores == -torch.inf).all(-1).any()):
+        rest = [len(each) for each in phrases[number + 1 :]]
+        places = [
+            _choose_place(row, open_, len(phrase), rest)
+            for row, open_ in zip(scores, (~canvas.fixed).tolist(), strict=True)
+        ]
+        if None in places:
+            behind = f" and {sum(rest)} more behind it" if rest else ""
             raise UserError(
-                f"{required!r} was required, {len(phrase)} tokens in a row, but a row has no such "
-                "space left: lengthen it."
+                f"{required!r} was required, {len(phrase)} tokens in a row{behind}, but a row has "
+                "no such space left: lengthen it."
             )
-        first = scores.argmax(-1)
+        first = torch.tensor(places, device=canvas.tokens.device)
         at = first[:, None] + torch.arange(len(phrase), device=first.device)
         tokens = canvas.tokens.scatter(1, at, where.expand(len(first), -1))
         fixed = canvas.fixed.scatter(1, at, True)
         canvas = replace(canvas, tokens=tokens, fixed=fixed)
     return canvas
+
+
+def _choose_place(
+    scores: Float[Tensor, "P"], open_: list[bool], size: int, rest: list[int]
+) -> int | None:
+    """The likeliest place for a phrase that leaves room for the rest; None where there is none."""
+    for place in scores.argsort(descending=True, stable=True).tolist():
+        if scores[place] == -torch.inf:
+            return None
+        left = open_.copy()
+        left[place : place + size] = [False] * size
+        if _has_room(left, rest):
+            return place
+    return None
+
+
+def _has_room(open_: list[bool], sizes: list[int]) -> bool:
+    """Whether phrases of these sizes can be laid into the open stretches, the largest first."""
+    stretches = [len(list(places)) for is_open, places in groupby(open_) if is_open]
+    for size in sorted(sizes, reverse=True):
+        fitting = [i for i, stretch in enumerate(stretches) if stretch >= size]
+        if not fitting:
+            return False
+        # The tightest one, so that large ones stay whole.
+        tightest = min(fitting, key=lambda i: stretches[i])
+        stretches[tightest] -= size
+    return True
 
 
 def _score_places(oracle: Oracle, canvas: Canvas, phrase: Int[Tensor, "n"]) -> Float[Tensor, "B P"]:
@@ -113,7 +167,8 @@ def _encode_clean(model: Model, what: Prompt, how: str) -> list[int]:
 
 
 def _find_token(model: Model, token: Token) -> int:
-    if isinstance(token, int):
+    if isinstance(token, int | Integral):
+        token = int(token)
         rows = model.net.config.logit_rows
         if not 0 <= token < rows:
             raise UserError(f"token {token} was forbidden, but tokens run from 0 to {rows - 1}.")
@@ -121,7 +176,7 @@ def _find_token(model: Model, token: Token) -> int:
     ids = encode_prompt(model, token)
     if len(ids) != 1:
         raise UserError(
-            f"{token!r} was forbidden, but is {len(ids)} tokens: forbid single tokens, such as "
-            "one of them by its id."
+            f"{token!r} was forbidden, but is {len(ids)} tokens: forbid single ones; inside a text "
+            "most words begin with a space (' the')."
         )
     return ids[0]

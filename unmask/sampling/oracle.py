@@ -29,8 +29,8 @@ class Oracle:
         self.model, self.canvas, self.forbidden = model, canvas, forbidden
         self.mask_id = require_mask(model)
         self.end_id = None if model.tokenizer is None else model.tokenizer.end_id
-        inner = canvas.find_inner()
-        self.inner = inner if self.end_id is not None and bool(inner.any()) else None
+        inner = None if self.end_id is None else canvas.find_inner(self.end_id)
+        self.inner = inner if inner is not None and bool(inner.any()) else None
         """Where a given token follows: no text may end there."""
         self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
@@ -163,6 +163,4 @@ def make_oracle(
     model: Model, canvas: Canvas, cache: CacheMode, forbidden: Int[Tensor, "n"] | None = None
 ) -> Oracle:
     """The oracle of that cache mode."""
-    if cache not in ORACLES:
-        raise UserError(f"cache {cache!r} is unknown: expected {', '.join(ORACLES)}.")
     return ORACLES[cache](model, canvas, forbidden)

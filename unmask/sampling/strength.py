@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 from unmask.base.errors import UserError, suggest
 
@@ -33,7 +34,7 @@ def set_course(guidance: Guidance, steps: int) -> list[float]:
         if name not in COURSES:
             raise UserError(f"guidance course {name!r} is unknown: {suggest(name, COURSES)}")
         return [strength * COURSES[name](i / max(1, steps - 1)) for i in range(steps)]
-    if isinstance(guidance, int | float):
+    if isinstance(guidance, int | float | Real):
         return [float(guidance)] * steps
     course = [float(strength) for strength in guidance]
     if len(course) != steps:

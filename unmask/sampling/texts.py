@@ -1,8 +1,10 @@
 """Texts from a model: the two verbs, whatever its kind."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import get_args
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.net.model import Model
 from unmask.sampling.ancestral import walk_back
 from unmask.sampling.autoregressive import decode_causal
@@ -44,8 +46,8 @@ def sample(
     stochastic: float = 1.0,
     remask: str = "none",
     fixed: Mapping[int, Prompt] | None = None,
-    forbid: Sequence[Token] = (),
-    require: Sequence[Prompt] = (),
+    forbid: Token | Sequence[Token] = (),
+    require: Prompt | Sequence[Prompt] = (),
     cache: CacheMode = "none",
     chat: bool = False,
     watch: Watch | None = None,
@@ -62,9 +64,10 @@ def sample(
     given = list_rows(prompts)
     if chat:
         given = [_say(model, prompt) for prompt in given]
-    constraints = Constraints(fixed or {}, forbid, require)
+    constraints = Constraints.make(fixed, forbid, require)
     values = _choose_values(model, temperature, top_k, top_p, stochastic)
-    _check_steps(steps)
+    steps = _check_steps(steps)
+    _check_cache(cache)
     # Made for every kind of model: a mistyped name is a mistake for all of them.
     strategy = Strategy(
         steps,
@@ -108,8 +111,8 @@ def infill(
     top_p: float | None = None,
     stochastic: float = 1.0,
     remask: str = "none",
-    forbid: Sequence[Token] = (),
-    require: Sequence[Prompt] = (),
+    forbid: Token | Sequence[Token] = (),
+    require: Prompt | Sequence[Prompt] = (),
     cache: CacheMode = "none",
     watch: Watch | None = None,
 ) -> Trajectory:
@@ -120,7 +123,8 @@ def infill(
     """
     if model.kind == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
-    _check_steps(steps)
+    steps = _check_steps(steps)
+    _check_cache(cache)
     strategy = Strategy(
         steps,
         get_plan(plan),
@@ -131,7 +135,7 @@ def infill(
         block,
         cache,
     )
-    constraints = Constraints(forbid=forbid, require=require)
+    constraints = Constraints.make(forbid=forbid, require=require)
     canvas = lay_out_patterns(model, list_rows(texts))
     return _fill(model, canvas, strategy, constraints, seed, keep_states, watch)
 
@@ -169,9 +173,18 @@ def _choose_values(
     return Values(temperature, top_k, top_p, stochastic)
 
 
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise UserError(f"{steps} sampling steps were asked for: expected at least 1.")
+def _check_steps(steps: int) -> int:
+    if not isinstance(steps, Integral) or steps < 1:
+        raise UserError(
+            f"{steps} sampling steps were asked for: expected a whole number of at least 1."
+        )
+    return int(steps)
+
+
+def _check_cache(cache: str) -> None:
+    """A mistyped name is a mistake for models that need no cache, too."""
+    if cache not in get_args(CacheMode):
+        raise UserError(f"cache {cache!r} is unknown: {suggest(cache, get_args(CacheMode))}")
 
 
 def _say(model: Model, prompt: Prompt) -> str:

@@ -40,8 +40,11 @@ class Values:
             )
 
     def at(self, step: int, steps: int) -> "Values":
-        """The values of one step of so many: greedy once the stochastic share is used up."""
-        draws = self.temperature > 0 and step <= self.stochastic * steps
+        """The values of one step of so many: greedy once the stochastic share is used up.
+
+        A plan that paces itself may go on behind the last one, and goes on drawing if all draw.
+        """
+        draws = self.temperature > 0 and (self.stochastic == 1 or step <= self.stochastic * steps)
         return self if draws else Values()
 
     def sharpen(self, logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
