@@ -1,5 +1,6 @@
 """`unmask study`: the main job."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,8 @@ def study(
         found = run_study(settings, out, parse_names(stages) or STAGES, device, tell)
     except KeyboardInterrupt:
         print(
-            f"interrupted; go on where it stopped with: unmask study --resume --out {out}",
+            "interrupted; go on where it stopped with: unmask study --resume --out "
+            f"{shlex.quote(str(out))}",
             file=sys.stderr,
         )
         raise SystemExit(INTERRUPTED) from None

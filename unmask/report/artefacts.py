@@ -3,6 +3,7 @@
 A stage writes its artefacts and, when it is done, a mark with what it took and what it has to say.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,7 @@ SCHEMAS = {
     f"{TRACING}/tests.parquet": TESTS_SCHEMA,
     f"{TRACING}/facts.parquet": TRACED_SCHEMA,
     f"{ALONG}/averages.parquet": AVERAGES_SCHEMA,
+    f"{ALONG}/facts.parquet": TRACED_SCHEMA,
     CONSIDERED: CONSIDERED_SCHEMA,
     MAPS: MAPS_SCHEMA,
     TOKENS: TOKENS_SCHEMA,
@@ -100,6 +102,11 @@ class StudyFolder:
         """The rows of an artefact; missing, broken or of another version it is a `UserError`."""
         return read_table(self.path / name, SCHEMAS[name]).to_pylist()
 
+    @property
+    def advice(self) -> str:
+        """How what is missing or broken is made anew."""
+        return f" Draw it anew after `unmask study --resume --out {shlex.quote(str(self.path))}`."
+
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
@@ -109,7 +116,11 @@ class StudyFolder:
         return build(Mark, read_json_object(path), str(path)) if path.is_file() else None
 
     def notes(self, stage: str) -> Sequence[str]:
-        found = self.mark(stage)
+        """What a stage had to say; a mark that is broken says nothing."""
+        try:
+            found = self.mark(stage)
+        except UserError:
+            return ()
         return found.notes if found is not None else ()
 
     @cached_property

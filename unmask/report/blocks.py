@@ -1,8 +1,10 @@
 """What a page is made of: words, tables, and figures that are drawn in the reader's browser."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from unmask.base.errors import UserError
 
 DIGITS = 5
 """Significant digits of the numbers in a figure."""
@@ -50,6 +52,17 @@ class Figure:
 
 
 Block = Words | Missing | Grid | Figure
+
+
+def make_blocks(makers: Iterable[Callable[[], Block]], advice: str) -> list[Block]:
+    """The blocks; what cannot be made is a sentence in its place, and the rest is there."""
+    blocks: list[Block] = []
+    for make in makers:
+        try:
+            blocks.append(make())
+        except UserError as error:
+            blocks.append(Missing(f"{error}{advice}"))
+    return blocks
 
 
 @dataclass(frozen=True)

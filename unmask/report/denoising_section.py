@@ -4,7 +4,7 @@ from typing import Any
 
 from unmask.evaluation.commits import summarise_commits
 from unmask.report.artefacts import ORDER, UNMASKING, Row, StudyFolder
-from unmask.report.blocks import Figure, Section, Words
+from unmask.report.blocks import Figure, Section, Words, make_blocks
 from unmask.report.recall_section import name_asked
 
 _MOST_PLACES = 24
@@ -13,18 +13,24 @@ _MOST_PLACES = 24
 
 def tell_denoising(run: StudyFolder, prefix: str = "") -> Section:
     """The section of how answers un-mask."""
-    order = run.rows(ORDER)
-    prompts = len({row["prompt"] for row in order})
-    blocks = [
-        Words(
-            "A masked diffusion model starts from a canvas of masks behind the prompt. At each "
-            "step it guesses all of them and keeps the guesses it is surest of. Press play."
+
+    def count_prompts() -> Words:
+        prompts = len({row["prompt"] for row in run.rows(ORDER)})
+        return Words(f"Over {prompts} prompts, which tokens come when?")
+
+    blocks = make_blocks(
+        (
+            lambda: Words(
+                "A masked diffusion model starts from a canvas of masks behind the prompt. At each "
+                "step it guesses all of them and keeps the guesses it is surest of. Press play."
+            ),
+            lambda: _animate(run.rows(UNMASKING), f"{prefix}unmasking"),
+            count_prompts,
+            lambda: _draw_map(run.rows(ORDER), f"{prefix}order-map"),
+            lambda: _draw_kinds(run.rows(ORDER), f"{prefix}order"),
         ),
-        _animate(run.rows(UNMASKING), f"{prefix}unmasking"),
-        Words(f"Over {prompts} prompts, which tokens come when?"),
-        _draw_map(order, f"{prefix}order-map"),
-        _draw_kinds(order, f"{prefix}order"),
-    ]
+        run.advice,
+    )
     return Section(f"{prefix}denoising-section", "How answers un-mask", blocks)
 
 

@@ -125,8 +125,7 @@ def _guard(
     try:
         return tell(run, prefix)
     except UserError as error:
-        again = f" Draw it anew after `unmask study --resume --out {run.path}`."
-        return Section(f"{prefix}{name}-section", heading, [Missing(f"{error}{again}")])
+        return Section(f"{prefix}{name}-section", heading, [Missing(f"{error}{run.advice}")])
 
 
 def _tell_data(run: StudyFolder, prefix: str) -> Section:

@@ -13,9 +13,11 @@ from unmask.report.blocks import format_interval
 from unmask.report.recall_section import name_asked, tell_asked
 from unmask.report.tracing_names import KINDS, name_metric, name_way
 from unmask.report.tracing_section import keep_main
-from unmask.tracing.averages import OTHER_TOKEN
+from unmask.tracing.averages import OTHER_TOKEN, TOTAL
 from unmask.tracing.table import OTHER_FACT, RESULT
 
+ENOUGH = 6
+"""Facts below which a bootstrap's interval says nothing."""
 HEADLINE = ("p2d_reverse", "d2p_reverse", "own")
 """The way of asking that is told first: the reversal curse itself, where the data have it."""
 
@@ -68,10 +70,10 @@ def _number_effect(run: StudyFolder) -> Number:
         return Number("largest effect", "–", note)
     if row is None:
         return Number("largest effect", "–", "the diffusion model recalled no fact to trace")
-    value = format_interval(row["mean"], row["low"], row["high"], digits=3)
     way = name_way(row["direction"], row["trained"])
-    return Number("largest effect of a subject's state", value,
-                  f"{row['role']}, layer {row['layer']}; {way}")  # fmt: skip
+    where = f"the best of all subject tokens and layers: {row['role']}, layer {row['layer']}"
+    note = f"{where}; {_count_facts(row)}; {way}"
+    return Number("largest effect of a subject's state", _tell_effect(row), note)
 
 
 def _number_symmetry(run: StudyFolder) -> Number:
@@ -192,20 +194,44 @@ def _tell_tracing(run: StudyFolder) -> list[str]:
         row = find_peak(rows, kind)
         if row is None:
             continue
-        value = format_interval(row["mean"], row["low"], row["high"], digits=3)
-        placebo = _find_placebo(rows, row)
         way = name_way(row["direction"], row["trained"])
         told.append(
-            f"In the {name} network, with the {way}, the state that brings most of the answer back "
-            f"stands at the {row['role']} token, layer {row['layer']}: {value} in "
-            f"{name_metric(run)}, {_judge(row, placebo)}."
+            f"In the {name} network, with the {way}, the subject's state that brings most back "
+            f"stands at the {row['role']} token, layer {row['layer']}: {_tell_effect(row)} in "
+            f"{name_metric(run)}{_tell_share(rows, row)}, over {_count_facts(row)}, "
+            f"{_judge(row, _find_placebo(rows, row))}."
         )
     return told + notes
 
 
+def _tell_effect(row: Row) -> str:
+    """An effect; with an interval only where there are facts enough for one."""
+    if row["facts"] < ENOUGH:
+        return f"{row['mean']:.3f}".replace("-", "−")
+    return format_interval(row["mean"], row["low"], row["high"], digits=3)
+
+
+def _count_facts(row: Row) -> str:
+    return f"{row['facts']} fact{'s' if row['facts'] != 1 else ''}"
+
+
+def _tell_share(rows: list[Row], at: Row) -> str:
+    """How much that is of what the corruption took."""
+    same = ("kind", "direction", "trained", "corruption", "stage")
+    totals = [
+        row["mean"]
+        for row in rows
+        if (row["part"], row["control"]) == (TOTAL, RESULT)
+        and all(row[name] == at[name] for name in same)
+    ]
+    if not totals or totals[0] <= 0:
+        return ""
+    return f", {at['mean'] / totals[0]:.0%} of the {totals[0]:.3g} that hiding the subject took"
+
+
 def _judge(row: Row, placebo: Row | None) -> str:
-    if row["low"] != row["low"]:
-        return f"over {row['facts']} fact, which gives no interval"
+    if row["facts"] < ENOUGH:
+        return "too few to tell it from its placebos"
     if row["low"] <= 0:
         return "an interval that holds zero"
     if placebo is None:

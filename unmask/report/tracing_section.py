@@ -1,11 +1,21 @@
 """Causal traces on the page: averages by role, diffusion beside its twin, texts step by step."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.report.artefacts import ALONG, CONSIDERED, TRACING, Row, StudyFolder
-from unmask.report.blocks import Block, Figure, Grid, Missing, Section, Words, format_interval
+from unmask.report.blocks import (
+    Block,
+    Figure,
+    Grid,
+    Missing,
+    Section,
+    Words,
+    format_interval,
+    make_blocks,
+)
 from unmask.report.recall_section import name_asked
 from unmask.report.traced_texts import draw_texts
 from unmask.report.tracing_figures import PART_NAMES
@@ -29,27 +39,34 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
         )
     ]
     if run.has(CONSIDERED):
-        blocks.append(_tell_considered(run.rows(CONSIDERED)))
-    blocks += [Missing(note) for note in run.notes("tracing")]
+        blocks += make_blocks([lambda: _tell_considered(run.rows(CONSIDERED))], run.advice)
+    notes = run.notes("tracing")
+    blocks += [Missing(note) for note in notes]
     # Facts are told together only where some were traced.
-    traced, followed = (
-        run.has(name) or not run.notes("tracing")
-        for name in (f"{TRACING}/facts.parquet", f"{ALONG}/averages.parquet")
-    )
-    if traced:
-        rows = run.rows(f"{TRACING}/averages.parquet")
-        blocks += [
-            _count(run.rows(f"{TRACING}/facts.parquet")),
-            draw_twins(keep_shared(rows), f"{prefix}effects-by-role", name_metric(run)),
-            _draw_averages(keep_main(rows), f"{prefix}effects", ("first", "last")),
-            _tabulate_tests(run),
+    together = (f"{TRACING}/facts.parquet", f"{TRACING}/averages.parquet")
+    if any(run.has(name) for name in together) or not notes:
+        averages = partial(run.rows, f"{TRACING}/averages.parquet")
+        makers: list[Callable[[], Block]] = [
+            lambda: _count(run.rows(f"{TRACING}/facts.parquet")),
+            lambda: draw_twins(
+                keep_shared(averages()), f"{prefix}effects-by-role", name_metric(run)
+            ),
+            lambda: _draw_averages(keep_main(averages()), f"{prefix}effects", ("first", "last")),
+            lambda: _tabulate_tests(run),
         ]
-    for draw in (draw_texts, _draw_steps) if followed else ():
-        try:
-            blocks.append(draw(run, prefix))
-        except UserError as error:
-            blocks.append(Missing(str(error)))
+        blocks += make_blocks(makers, run.advice)
+    if _kept_any(run, f"{ALONG}/facts.parquet") or not notes:
+        along = [partial(draw, run, prefix) for draw in (draw_texts, _draw_steps)]
+        blocks += make_blocks(along, run.advice)
     return Section(f"{prefix}tracing-section", "Where facts are recalled", blocks)
+
+
+def _kept_any(run: StudyFolder, name: str) -> bool:
+    """Whether some fact was traced, as the table of facts has it; one that is broken says no."""
+    try:
+        return run.has(name) and any(row["kept"] for row in run.rows(name))
+    except UserError:
+        return False
 
 
 def _tell_considered(rows: Sequence[Row]) -> Words:
@@ -266,14 +283,14 @@ def _lay_out(rows: Sequence[Row], key: tuple) -> dict[str, Any] | None:
             for role in roles
         ]
 
-    facts = max(row["facts"] for row in mine)
+    counts = [[at[role, i]["facts"] for i in range(layers) if (role, i) in at] for role in roles]
     return {
         "x": list(range(layers)),
         "y": roles,
         "z": fill("mean"),
         "low": fill("low"),
         "high": fill("high"),
-        "row_note": [f"{facts} facts"] * len(roles),
+        "row_note": [f"{max(each)} fact{'s' if max(each) != 1 else ''}" for each in counts],
     }
 
 

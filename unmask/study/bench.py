@@ -4,6 +4,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+from unmask.base.devices import resolve_dtype
 from unmask.base.errors import UserError
 from unmask.base.runs import open_run
 from unmask.data.corpus import TESTS, Corpus, read_corpus, save_corpus
@@ -27,6 +28,8 @@ class Bench:
 
     def __init__(self, settings: Study, out: Path, device: str = "auto"):
         self.settings, self.device = settings, device
+        # Before the folder is made, which else would be taken by a mistake.
+        resolve_dtype(settings.dtype)
         self.families = _find_families(settings)
         self.corpus = _read_corpus(settings)
         self.split_names = [name for name in TESTS if self.corpus.splits.get(name)] or [OWN]

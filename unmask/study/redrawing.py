@@ -17,12 +17,13 @@ from unmask.report.study_figures import draw_figures
 
 
 def redraw(runs: Sequence[StudyFolder], out: Path) -> None:
-    """Write the page of the runs, and their figures into their folders.
+    """Write the page of the runs; a run that the page goes into gets its figures, too.
 
     Two runs are compared on the prompts that both were asked.
     """
     for run in runs:
-        draw_figures(run)
+        if out.parent.resolve() == run.path.resolve():
+            draw_figures(run)
     write_page(runs, out, compare(runs) if len(runs) > 1 else None)
 
 

@@ -71,16 +71,16 @@ def trace(bench: Bench) -> Outcome:
     survey = _plan_survey(bench, diffusion, amounts.along, own, amounts.along_parts)
     _survey(bench, diffusion, along, survey, amounts.followed, folder / ALONG)
     _write_maps(bench, along)
-    artefacts = [CONSIDERED, f"{ALONG}/facts.parquet"]
-    artefacts += [f"{TRACING}/{run.name}/facts.parquet" for run in runs]
     if any((run / "trace.parquet").is_file() for run in runs):
         combine(runs, folder / TRACING, bench.settings.seed)
-        artefacts += [f"{TRACING}/{name}.parquet" for name in ("facts", "averages")]
     else:
         notes.append(
             "No fact that was asked is recalled by any model, so there is nothing to trace."
         )
-    return Outcome(tuple(artefacts), tuple(notes))
+    # All that was written, so that what gets lost is made anew.
+    places = (folder / TRACING, folder / ALONG, *runs)
+    written = sorted(path for place in places for path in place.glob("*.parquet"))
+    return Outcome(tuple(str(path.relative_to(folder)) for path in written), tuple(notes))
 
 
 def _rank_facts(bench: Bench) -> dict[str, list[Fact]]:
