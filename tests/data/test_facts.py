@@ -3,9 +3,10 @@
 import pytest
 
 from unmask import Fact, Tokenizer, UserError, read_facts
+from unmask.cli.main import app
 from unmask.data.batches import encode_rows
 from unmask.data.corpus import TESTS, Corpus
-from unmask.data.facts import find_shared_run, tokenize_fact, write_facts
+from unmask.data.facts import find_mixed_ids, find_shared_run, tokenize_fact, write_facts
 from unmask.data.shards import write_shards
 from unmask.data.sources import name_tests, read_asked
 
@@ -30,6 +31,27 @@ def test_own_facts_as_csv_and_json_lines(tmp_path):
         assert (fact.direction, fact.trained) == ("p2d", "same")
     write_facts(tmp_path / "facts.jsonl", facts)
     assert read_facts(tmp_path / "facts.jsonl") == facts
+
+
+def test_null_is_nothing_said(tmp_path):
+    line = '{"subject": "A", "object": "B", "prompt": "{} is", "fact_id": null, "phrasing": null}'
+    facts = read_facts(write(tmp_path, "a.jsonl", f"{line}\n{line}\n"))
+    assert [(fact.fact_id, fact.phrasing) for fact in facts] == [("line-1", 0), ("line-2", 0)]
+
+
+def test_one_id_is_one_fact(tmp_path):
+    """Phrasings and directions share an id; other people do not."""
+    shared = "subject,object,prompt,fact_id\nA,B,{} is,x\nA,B,{} was,x\nB,A,{} is,x\n"
+    path = write(tmp_path, "a.csv", shared + "A,C,{} has,y\n")
+    assert list(find_mixed_ids(read_facts(path))) == []
+    (said,) = find_mixed_ids(read_facts(write(tmp_path, "b.csv", shared + "A,C,{} has,x\n")))
+    assert "fact x: 2 facts have this id, such as 'A' with 'B' and 'A' with 'C'" in said
+
+
+def test_own_facts_are_checked(tmp_path, capsys):
+    text = "subject,object,prompt,fact_id\nA,B,{} is,x\nC,D,{} is,x\n"
+    assert app(["data", "check", str(write(tmp_path, "a.csv", text))], standalone_mode=False) == 1
+    assert "2 facts have this id" in capsys.readouterr().out
 
 
 def test_own_facts_are_a_split(tmp_path):

@@ -128,6 +128,7 @@ def test_leaks_are_found(corpus):
         "a validation prompt is also a test prompt": {"d2p_same_valid": corpus["d2p_same"][:1]},
         "a shuffled control that holds the true answer": {"p2d_same_shuffled": corpus["p2d_same"]},
         "the split p2d_same is missing or empty": {"p2d_same": []},
+        "2 facts have this id": {"p2d_same": [replace(corpus["p2d_same"][0], object="a cook")]},
     }
     for said, change in plants.items():
         problems = list(find_problems(Corpus("planted", corpus.splits | change)))

@@ -1,5 +1,7 @@
 """Settings of a network: wrong ones are told all at once, in sentences."""
 
+from math import inf, nan
+
 import pytest
 
 from unmask import NetConfig, UserError, preset
@@ -31,7 +33,14 @@ def test_all_problems_at_once():
         ({"num_logits": 65}, "'num_logits' 65 is not in 1..vocab_size (64)"),
         ({"tied": True, "num_logits": 63}, "a tied head has one row per token"),
         ({"layers": 0}, "'layers' is 0, expected at least 1"),
-        ({"norm_eps": 0}, "must be above 0"),
+        ({"norm_eps": 0}, "'norm_eps' is 0.0, expected a finite number above 0"),
+        ({"kv_heads": 0}, "'kv_heads' is 0, expected at least 1"),
+        (
+            {"rotary_base": nan, "norm_eps": inf, "head_width": -8, "latent_width": -1},
+            "'norm_eps' is inf, expected a finite number above 0; "
+            "'rotary_base' is nan, expected a finite number above 0; "
+            "'head_width' is -8, expected at least 1; 'latent_width' is -1, expected at least 1",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit(change, said):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,7 @@ LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "v
         (LLAMA | {"rope_parameters": {"rope_type": "llama3"}}, "rotary scaling 'llama3' is not"),
         (LLAMA | {"rope_scaling": "x"}, "rotary scaling 'x' is not supported"),
         (LLAMA | {"rope_theta": "big"}, "'rope_theta' is 'big', expected a number"),
+        (LLAMA | {"rope_theta": nan}, "'rotary_base' is nan, expected a finite number above 0"),
         (LLAMA | {"num_attention_heads": 3}, "'width' 32 is not a multiple of 'heads' 3"),
         (QWEN2 | {"use_sliding_window": True}, "'use_sliding_window' is True, but only False"),
         (DREAM, "'mask_token_id' is missing"),

@@ -66,16 +66,18 @@ def check(
     from rich.console import Console
 
     from unmask.data.corpus import Corpus, find_problems
+    from unmask.data.facts import find_mixed_ids
     from unmask.data.shards import Shards
     from unmask.data.sources import read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     found = read_source(path)
-    problems: list[str] = []
     if isinstance(found, Corpus):
         problems = list(find_problems(found, read_own_tokenizer(path)))
     elif isinstance(found, Shards):
         problems = list(found.find_problems())
+    else:
+        problems = list(find_mixed_ids(found))
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import create_folder, read_json_object, write_json
-from unmask.data.facts import Fact, read_facts, tokenize_fact, write_facts
+from unmask.data.facts import Fact, find_mixed_ids, read_facts, tokenize_fact, write_facts
 from unmask.data.tokenizer import Tokenizer
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -89,12 +89,14 @@ def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterato
     trained_prompts = {fact.prompt for fact in train}
     trained_ways = {(fact.fact_id, fact.direction) for fact in train}
     test_prompts = {fact.prompt for test in TESTS for fact in corpus.splits.get(test, [])}
-    answers = {
-        (fact.fact_id, fact.direction): fact.object
+    true = [
+        fact
         for split, facts in corpus.splits.items()
         if not split.endswith("_shuffled")
         for fact in facts
-    }
+    ]
+    yield from find_mixed_ids(true)
+    answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
         is_test = split in TESTS or split.startswith("both_")
         for fact in facts:

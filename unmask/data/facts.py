@@ -132,6 +132,21 @@ def write_facts(path: str | Path, facts: Iterable[Fact]) -> None:
             file.write(json.dumps(asdict(fact), ensure_ascii=False) + "\n")
 
 
+def find_mixed_ids(facts: Iterable[Fact]) -> Iterator[str]:
+    """A sentence for every id that stands for several facts; the two directions are one fact."""
+    pairs: dict[str, dict[frozenset[str], Fact]] = {}
+    for fact in facts:
+        pairs.setdefault(fact.fact_id, {}).setdefault(frozenset((fact.subject, fact.object)), fact)
+    for fact_id, found in pairs.items():
+        if len(found) > 1:
+            one, other, *_ = found.values()
+            yield (
+                f"fact {fact_id}: {len(found)} facts have this id, such as {one.subject!r} with "
+                f"{one.object!r} and {other.subject!r} with {other.object!r}: expected one; give "
+                "each a fact_id of its own"
+            )
+
+
 def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(StringIO(read_text(path), newline=""))
     empty = True
@@ -151,12 +166,13 @@ def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
-    record = dict(record)
     for key in record:
         if key not in Fact.__dataclass_fields__:
             raise UserError(
                 f"{where}: unknown field {key!r} ({suggest(key, Fact.__dataclass_fields__)})"
             )
+    # Nothing said and null mean the same.
+    record = {key: value for key, value in record.items() if value is not None}
     subject, object_ = (require_text(record, key, where) for key in ("subject", "object"))
     prompt = require_text(record, "prompt", where)
     if "subject_span" in record:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from unmask.base.config import SettingsError
@@ -67,27 +68,30 @@ class NetConfig:
         return self.head_width if self.head_width is not None else self.width // self.heads
 
     def _problems(self) -> Iterator[str]:
+        for name in ("norm_eps", "rotary_base"):
+            if not 0 < getattr(self, name) < inf:
+                yield f"{name!r} is {getattr(self, name)}, expected a finite number above 0"
         counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
-        small = [name for name in counts if getattr(self, name) < 1]
+        counts += ("num_logits", "kv_heads", "head_width", "latent_width")
+        given = {name: value for name in counts if (value := getattr(self, name)) is not None}
+        small = [name for name, value in given.items() if value < 1]
         for name in small:
-            yield f"{name!r} is {getattr(self, name)}, expected at least 1"
-        if small:
+            yield f"{name!r} is {given[name]}, expected at least 1"
+        if small:  # the rest divides by them
             return
         if self.head_width is None and self.width % self.heads:
             yield (
                 f"'width' {self.width} is not a multiple of 'heads' {self.heads}: "
                 "change one, or give 'head_width'"
             )
-        if not 1 <= self.kv <= self.heads or self.heads % self.kv:
+        if self.heads % self.kv:
             yield f"'kv_heads' {self.kv} does not divide 'heads' {self.heads}"
         if self.positions == "rotary" and self.head_dim % 2:
             yield f"rotary positions need an even head width, got {self.head_dim}"
-        if not 1 <= self.logit_rows <= self.vocab_size:
+        if self.logit_rows > self.vocab_size:
             yield f"'num_logits' {self.logit_rows} is not in 1..vocab_size ({self.vocab_size})"
         if self.tied and self.logit_rows != self.vocab_size:
             yield (
                 f"a tied head has one row per token ({self.vocab_size}), "
                 f"but 'num_logits' is {self.logit_rows}: untie it or leave 'num_logits' out"
             )
-        if self.norm_eps <= 0 or self.rotary_base <= 0:
-            yield "'norm_eps' and 'rotary_base' must be above 0"

@@ -22,8 +22,8 @@ from unmask.base.units import format_bytes
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes
-from unmask.net.dialects import get_dialect, recognise
-from unmask.net.dialects.dialect import Dialect, Wire, write_exactly
+from unmask.net.dialects import get_dialect, known_dialects, recognise
+from unmask.net.dialects.dialect import Dialect, Wire, find_token_ids, write_exactly
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.sources import Checkpoint, open_checkpoint
@@ -110,7 +110,10 @@ def save(
     """
     spoken = get_dialect(dialect)
     _check_replaceable(Path(folder))
-    settings = write_exactly(spoken, model.blueprint, model.net.state_dict(), str(folder))
+    shapes = {name: tensor.to("meta") for name, tensor in model.net.state_dict().items()}
+    known = known_dialects().values()
+    settings = write_exactly(spoken, model.blueprint, shapes, str(folder), known)
+    settings |= find_token_ids(spoken, model.tokenizer)
     with replace_folder(folder) as draft:
         write_weights(collect_weights(model.net, spoken), draft, shard_bytes)
         write_json(draft / spoken.config_file, settings)

@@ -13,6 +13,9 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint
 
+TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""What `transformers` calls the ids that a text starts, ends and is padded with."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -69,6 +72,10 @@ class Dialect:
     """The head's tensor, which checkpoints with a tied head may store all the same."""
     read_tokenizer: Callable[[Path, int | None], Tokenizer | None] | None = None
     """For checkpoints that come without a `tokenizer.json`."""
+    token_fields: tuple[str, ...] = ()
+    """Those of `TOKEN_FIELDS` that its settings have."""
+    needs_mask: bool = False
+    """Whether it has masked models only."""
 
 
 @dataclass(frozen=True)
@@ -121,24 +128,55 @@ def build_config(values: Mapping[str, Any], source: Source, **more: Any) -> NetC
 
 
 def write_exactly(
-    dialect: Dialect, wanted: Blueprint, own: Mapping[str, Tensor], label: str
+    dialect: Dialect,
+    wanted: Blueprint,
+    own: Mapping[str, Tensor],
+    label: str,
+    known: Iterable[Dialect],
 ) -> dict[str, Any]:
-    """A model's settings in a dialect that, read back, give the same model; else it raises."""
-    settings = dialect.write(wanted)
+    """A model's settings in a dialect that, read back, give the same model; else it raises.
+
+    A refusal names those of the `known` dialects that could say it.
+    """
+    if losses := _find_losses(dialect, wanted, own):
+        fitting = [other.name for other in known if not _find_losses(other, wanted, own)]
+        raise UserError(
+            f"{label} cannot be written in the dialect {dialect.name}: {'; '.join(losses)}. "
+            f"Choose one that fits: {', '.join(fitting)}."
+        )
+    return dialect.write(wanted)
+
+
+def find_token_ids(dialect: Dialect, tokenizer: Tokenizer | None) -> dict[str, int]:
+    """The special ids that a dialect's settings have and the tokenizer knows."""
+    if tokenizer is None:
+        return {}
+    ids = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
+    # A start token is known only where a chat template that may name it came along.
+    named = tokenizer.chat.tokens.get("bos_token") if tokenizer.chat is not None else None
+    start = None if named is None else tokenizer.backend.token_to_id(named)
+    if start is not None:
+        ids["bos_token_id"] = start
+    return {name: ids[name] for name in dialect.token_fields if name in ids}
+
+
+def _find_losses(dialect: Dialect, wanted: Blueprint, own: Mapping[str, Tensor]) -> list[str]:
+    """What a dialect cannot say of a model, found by reading back what it would write."""
+    if dialect.needs_mask and wanted.mask_id is None:
+        return [f"a {wanted.kind} model has no mask token, and {dialect.name} models have one"]
     wires = (wire for wire in dialect.wire(wanted.config) if wire.ours in own)
     shapes = {wire.theirs: tuple(wire.to_theirs(wire.place(own)).shape) for wire in wires}
-    got = dialect.read(Source(label, settings, shapes))
-    differing = [
+    try:
+        got = dialect.read(Source("it", dialect.write(wanted), shapes))
+    except SettingsError as error:
+        return error.problems
+    except UserError as error:
+        return [str(error).rstrip(".")]
+    return [
         f"{name} {ours!r} would become {theirs!r}"
         for name, ours, theirs in (*_compare(wanted, got), *_compare(wanted.config, got.config))
         if name != "config" and ours != theirs
     ]
-    if differing:
-        raise UserError(
-            f"{label} cannot be written in the dialect {dialect.name}: "
-            f"{'; '.join(differing)}. Choose another dialect."
-        )
-    return settings
 
 
 def _compare(one: Any, other: Any) -> Iterable[tuple[str, Any, Any]]:

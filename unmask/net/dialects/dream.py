@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.dialects.dialect import Dialect, Source, build_config
+from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config
 from unmask.net.dialects.llama import read_rotary_base, write_rotary_base
 from unmask.net.dialects.names import TRANSFORMERS, wire_llama
 from unmask.net.dialects.qwen2 import TABLE
@@ -49,4 +49,6 @@ DIALECT = Dialect(
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",
     read_tokenizer=_read_tokenizer,
+    token_fields=TOKEN_FIELDS,
+    needs_mask=True,
 )

@@ -6,7 +6,14 @@ from typing import Any
 from torch import Tensor
 
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire, build_config
+from unmask.net.dialects.dialect import (
+    TOKEN_FIELDS,
+    Dialect,
+    FieldTable,
+    Source,
+    Wire,
+    build_config,
+)
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
@@ -92,4 +99,5 @@ DIALECT = Dialect(
     optional_prefix="transformer.",
     ignored=(".attn.bias", ".attn.masked_bias"),
     tied_head="lm_head.weight",
+    token_fields=TOKEN_FIELDS,
 )

@@ -78,4 +78,6 @@ DIALECT = Dialect(
     read=_read,
     wire=partial(wire_llama, names=_NAMES),
     write=_write,
+    token_fields=("eos_token_id", "pad_token_id"),
+    needs_mask=True,
 )

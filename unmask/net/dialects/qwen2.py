@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
+from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary_base, write_rotary_base
 from unmask.net.dialects.names import TRANSFORMERS, wire_llama
 from unmask.net.model import Blueprint
@@ -37,4 +37,5 @@ DIALECT = Dialect(
     write=_write,
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",
+    token_fields=TOKEN_FIELDS,
 )
