@@ -130,7 +130,24 @@ def test_mistakes_are_sentences(place, tmp_path, shared):
     (missing / "p2d_reverse_prompts_test.jsonl").write_text("\n".join(lines))
     with pytest.raises(UserError, match="prompts_test.jsonl, line 7: 'completion' is missing"):
         call(place, "recall", "@mdm", "--data", missing)
+    for splits, said in (
+        ("d2p_same_shuffled", "is a control: give its split, d2p_same"),
+        ("d2p_same,d2p_same", "splits were given twice"),
+    ):
+        with pytest.raises(UserError, match=said):
+            call(place, "recall", "@mdm", "--data", "@corpus", "--splits", splits, *run)
     assert not list((tmp_path).glob("run/parts/*"))
+
+
+def test_knowns_are_known_by_their_content(place, tmp_path):
+    facts = [{"subject": "Orsel", "attribute": "caves", "prompt": "In Orsel there are"}]
+    path = tmp_path / "own.json"
+    words = ("knowns", "@mdm", "--data", path, "--out", tmp_path / "run")
+    path.write_text(json.dumps(facts))
+    call(place, *words)
+    path.write_text(json.dumps([facts[0] | {"attribute": "mines"}]))
+    with pytest.raises(UserError, match="holds another run .facts was"):
+        call(place, *words)
 
 
 def test_no_traceback_from_the_command_line(place, tmp_path):

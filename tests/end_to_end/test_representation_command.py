@@ -121,17 +121,16 @@ def test_symmetry_writes_table_figures_and_page(place, runs, tmp_path):
     # In full, for both models, at the layers where one of them tells most pairs apart.
     shown = {int(layer) for layer in re.findall(r"^### .*, layer (\d+), ", text, re.MULTILINE)}
     assert text.count("### ") == 2 * len(shown)
-    asked = [row for row in table if row["comparison"].endswith("key and value")]
+    # The best layer is the one that the page's own table says tells most pairs apart.
+    best = set()
     for model in ("mdm", "ar"):
-        passed = {
-            layer: sum(
-                row["p_holm"] <= 0.05
-                for row in asked
-                if (row["model"], row["layer"]) == (model, layer)
-            )
-            for layer in (0, 1)
-        }
-        assert max(passed.values()) in {passed[layer] for layer in shown}
+        cells = re.findall(rf"^\| {model} \| p2d \| \w+: key and value \|(.*)$", text, re.M)
+        counts = [[int(n) for n in re.findall(r"(\d) of 8", row)] for row in cells]
+        assert len(counts) == 2 and all(len(row) == 2 for row in counts)
+        passed = [sum(column) for column in zip(*counts, strict=True)]
+        best |= {layer for layer in (0, 1) if passed[layer] == max(passed)}
+        assert any(passed[layer] == max(passed) for layer in shown)
+    assert shown <= best
 
 
 def test_layers_by_name_and_by_trace(place, tmp_path):
@@ -178,8 +177,12 @@ def test_prefixes_come_from_a_text(place, tmp_path):
         (("--layer", "0,1,2"), "layer 2 is the last: .* choose a layer from 0 to 1"),
         (("--layer", "x"), "layer 'x' cannot be read"),
         (("--groups", "up"), "expected some of p2d, d2p, both"),
-        (("--directions", "up"), "no fact is asked in the direction up"),
+        (("--directions", "p2d,d2p"), "--directions is 'p2d,d2p': expected both, p2d, d2p"),
         (("--phrasing", 50), "phrasing 50 was asked for"),
+        (("--phrasing", -1), "phrasing -1 was asked for"),
+        (("--lr", "nan"), "'lr' is nan, expected a number above 0"),
+        (("--kl", "nan"), "'kl' is nan, expected a number from 0"),
+        (("--clamp", -1), "'clamp' is -1.0, expected a number above 0"),
         (("--revealed", "1.5"), "'revealed' is .*expected shares"),
         (("--revealed", "half"), "expected shares from 0 to below 1"),
         (("--stop", "soon"), "'stop' is 'soon'"),
@@ -202,3 +205,27 @@ def test_too_few_facts_are_counted(place, tmp_path):
         call(place, "symmetry", tmp_path / "few", "--permutations", 3)
     with pytest.raises(UserError, match="neither guidance nor mask patterns"):
         represent(place, "ar", tmp_path / "guided", "--guidance", 1.0)
+
+
+def test_a_search_of_no_steps_leaves_nothing_to_compare(place, tmp_path):
+    """All deltas are zero: told as not measurable, and no table says that they differ."""
+    words = ("--groups", "p2d", "--steps", 0, "--layer", 1, "--no-lens", "--no-probes")
+    represent(place, "mdm", tmp_path / "mdm", *words)
+    page = tmp_path / "page.md"
+    call(place, "symmetry", tmp_path / "mdm", "--permutations", 19, "--page", page)
+    text = page.read_text()
+    assert "same for all facts: name: key and delta; description: key and delta." in text
+    assert "| name: key and delta | debiased linear CKA | – | – | – | – |  |" in text
+    assert "nan" not in text
+
+
+def test_own_facts_are_one_group(place, tmp_path):
+    """Their groups are not chosen, and missing phrasings are seen before any search."""
+    rows = ["subject,object,prompt"] + [f"Ada{i},Orsel{i},The friend of {{}} is" for i in range(3)]
+    (tmp_path / "own.csv").write_text("\n".join(rows))
+    words = ("represent", "@mdm", "--data", tmp_path / "own.csv", "--out", tmp_path / "run")
+    with pytest.raises(UserError, match="--groups is 'both', but .* are one group: leave it out"):
+        call(place, *words, "--groups", "both")
+    with pytest.raises(UserError, match="probes need at least 2 facts in 3 phrasings"):
+        call(place, *words)
+    assert not (tmp_path / "run").exists()

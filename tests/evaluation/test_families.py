@@ -44,6 +44,7 @@ def test_bad_words(folder):
         ([f"{folder}/a", f"a={folder}/b"], "several models are called a"),
         ([f"x/y={folder}/a"], "'x/y' holds a slash"),
         ([f"m={folder}/a,{folder}/c"], "of several kinds .causal, masked.: give each kind"),
+        ([f"m={folder}/a,{folder}/b,{folder}/a"], "models of m hold the same weights twice"),
         ([f"m={folder}/x*"], "no path fits the pattern"),
         (["nowhere"], "no model 'nowhere'"),
     ):

@@ -67,7 +67,10 @@ def test_perplexity_bad_input():
     with pytest.raises(UserError, match="windows of 500 tokens were asked for: expected 2 to 128"):
         measure_perplexity(model, [TEXT], PerplexitySettings(context=500))
     with pytest.raises(UserError, match="no text is left to score"):
-        cut_documents([TEXT], 0)
+        cut_documents(["  "], None)
+    for limit in (0, -20):
+        with pytest.raises(UserError, match=f"a limit of {limit} characters was given: expected"):
+            cut_documents([TEXT], limit)
     assert cut_documents(["abc", "  ", "defg"], 7) == ["abc", "de"]
 
 
@@ -211,3 +214,7 @@ def test_knowns_bad_input(tmp_path):
         path.write_text(content)
         with pytest.raises(UserError, match=said):
             read_knowns(path)
+    path.write_text(json.dumps(KNOWNS))
+    for limit in (0, -1):
+        with pytest.raises(UserError, match=f"a limit of {limit} facts was given: expected"):
+            read_knowns(path, limit)

@@ -7,7 +7,13 @@ import pytest
 
 from unmask import UserError
 from unmask.data.corpus import Corpus
-from unmask.evaluation.questions import choose_splits, digest_splits, spread
+from unmask.data.reversal_files import read_reversal_files
+from unmask.evaluation.questions import (
+    choose_splits,
+    digest_splits,
+    refuse_controls,
+    spread,
+)
 
 
 def test_a_limit_is_spread_over_facts_and_phrasings(corpus):
@@ -45,3 +51,45 @@ def test_a_control_with_other_prompts_is_refused(corpus):
     with pytest.raises(UserError, match="the control d2p_same_shuffled lacks 40 prompts"):
         choose_splits(odd, ["d2p_same"], None)
     assert choose_splits(odd, ["d2p_same"], None, controls=False)[0].controls is None
+
+
+def test_a_shuffled_answer_of_the_same_fact_is_no_control(corpus):
+    """In its own phrasing or in another one; the other prompts keep theirs."""
+    asked = corpus["d2p_reverse"]
+    shuffled = list(corpus["d2p_reverse_shuffled"])
+    inflected = replace(asked[1], completion=f" {asked[1].object} indeed.")
+    asked = [asked[0], inflected, *asked[2:]]
+    assert asked[0].fact_id == inflected.fact_id
+    shuffled[0] = replace(shuffled[0], completion=asked[0].completion.rstrip(".").upper())
+    shuffled[2] = replace(shuffled[2], completion=inflected.completion)
+    made = Corpus("made", {"d2p_reverse": asked, "d2p_reverse_shuffled": shuffled})
+    (split,) = choose_splits(made, ["d2p_reverse"], None)
+    assert [i for i, control in enumerate(split.controls) if control is None] == [0, 2]
+
+
+def test_berglunds_files_left_answers_in_place(shared):
+    corpus = read_reversal_files(shared / "data" / "reversal_curse")
+    missing = {}
+    for split in choose_splits(corpus, ["d2p_reverse", "p2d_reverse"], None):
+        pairs = list(zip(split.facts, split.controls, strict=True))
+        missing[split.name] = sum(control is None for _, control in pairs)
+        assert all(one.object != other.object for one, other in pairs if other is not None)
+    assert missing == {"d2p_reverse": 20, "p2d_reverse": 13}
+
+
+def test_the_digest_knows_the_rivals(corpus):
+    """The rank depends on the answers of facts that a limit leaves out."""
+    facts, one = list(corpus["d2p_same"]), choose_splits(corpus, ["d2p_same"], 8)
+    rival = next(fact for fact in one[0].rivals[0] if fact not in one[0].facts)
+    facts[facts.index(rival)] = replace(rival, completion=" Nobody")
+    other = choose_splits(Corpus("changed", {"d2p_same": facts}), ["d2p_same"], 8, controls=False)
+    one = [replace(one[0], controls=None)]
+    assert one[0].facts == other[0].facts and digest_splits(one) != digest_splits(other)
+
+
+def test_splits_that_cannot_be_asked(corpus):
+    with pytest.raises(UserError, match="splits were given twice .d2p_same.: give each once"):
+        choose_splits(corpus, ["d2p_same", "p2d_same", "d2p_same"], None)
+    with pytest.raises(UserError, match="d2p_same_shuffled is a control: give its split, d2p_same"):
+        refuse_controls(["d2p_same_shuffled"])
+    refuse_controls(["d2p_same"])

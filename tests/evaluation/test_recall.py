@@ -1,5 +1,8 @@
 """Recall measured: what a model knows is found, and nothing else; a stopped run goes on."""
 
+from dataclasses import replace
+
+import pyarrow
 import pytest
 import torch
 
@@ -10,7 +13,8 @@ from unmask.evaluation import batches, recall
 from unmask.evaluation.families import Family
 from unmask.evaluation.questions import CONTROL, choose_splits
 from unmask.evaluation.recall import RecallSettings, measure_recall
-from unmask.evaluation.summary import BEATS, summarise
+from unmask.evaluation.summary import BEATS, Summary, summarise
+from unmask.report.recall_table import tell_uncontrolled
 
 SETTINGS = RecallSettings(steps=(1, 3), device="cpu")
 MASKED = Family("mdm", ("oracle",), "masked", ("",))
@@ -142,3 +146,26 @@ def test_bad_input(models, corpus, splits, tmp_path):
     object.__setattr__(models["one"], "tokenizer", None)
     with pytest.raises(UserError, match="the model twin has no tokenizer: put a tokenizer.json"):
         measure_recall([CAUSAL], splits, SETTINGS, tmp_path)
+
+
+def test_prompts_without_a_control_are_left_out_of_its_numbers(models, splits, tmp_path):
+    """The same in a new table, which lacks their rows, and in an old one, which has them."""
+    whole = measure_recall([MASKED], splits, SETTINGS, tmp_path / "whole").to_pylist()
+    (at,) = [i for i, split in enumerate(splits) if split.name == "p2d_reverse"]
+    controls = [None, *splits[at].controls[1:]]
+    fewer = [*splits[:at], replace(splits[at], controls=controls), *splits[at + 1 :]]
+    new = measure_recall([MASKED], fewer, SETTINGS, tmp_path / "new")
+    first = splits[at].facts[0]
+    for row in whole:
+        if (row["split"], row["prompt"]) == ("p2d_reverse" + CONTROL, first.prompt):
+            row |= {"completion": first.completion, "hit": True}
+    old = pyarrow.Table.from_pylist(whole)
+    assert len(old) == len(new) + 2
+    for summary in map(summarise, (old, new)):
+        assert summary.count_uncontrolled() == {"p2d_reverse": 1}
+        assert summary.find("mdm", "p2d_reverse" + CONTROL, 3).value.mean == 0
+        assert summary.find("mdm", "p2d_reverse" + CONTROL, 3).prompts == 4
+        assert summary.find("mdm", "p2d_reverse", 3, BEATS).prompts == 4
+        assert summary.find("mdm", "p2d_reverse", 3).prompts == 5
+        assert "no control: 1 of p2d reverse." in tell_uncontrolled(summary)
+    assert tell_uncontrolled(Summary([], [], "")) == ""

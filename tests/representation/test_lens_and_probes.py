@@ -8,7 +8,7 @@ from tests.conftest import KINDS
 from tests.representation.facts import make_fact, make_facts, make_model
 from unmask import UserError
 from unmask.representation.lens import look_through
-from unmask.representation.probes import collect_streams, fit_and_say, probe
+from unmask.representation.probes import check_probes, collect_streams, fit_and_say, probe
 from unmask.representation.settings import Extraction
 from unmask.representation.states import lay_out_case
 
@@ -71,3 +71,14 @@ def test_probes_are_judged_on_phrasings_held_out():
     assert all(row["prompts"] == 5 and row["facts"] == 5 for row in rows)
     with pytest.raises(UserError, match="probes need at least 2 facts in 3 phrasings"):
         list(probe(model, "own", facts[:2]))
+
+
+def test_probes_need_phrasings_in_every_direction():
+    facts = [make_fact(i, way, p) for i in range(3) for way in ("p2d", "d2p") for p in range(3)]
+    check_probes({"own": facts})
+    without = [fact for fact in facts if (fact.direction, fact.phrasing) != ("d2p", 2)]
+    with pytest.raises(UserError, match="hold out the phrasings 2 .* asked d2p has only 0, 1: ask"):
+        check_probes({"own": without})
+    alone = [fact for fact in facts if fact.direction == "p2d" or fact.phrasing == 2]
+    with pytest.raises(UserError, match="asked d2p has only 2: ask"):
+        check_probes({"own": alone})

@@ -10,6 +10,8 @@ from tests.representation.facts import PREFIXES, make_fact, make_facts, make_mod
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.data.facts import Fact
+from unmask.representation.extraction import Asked, choose_facts, digest_facts
+from unmask.representation.layers import choose_layers
 from unmask.representation.prefixes import make_prefixes, put_before
 from unmask.representation.problem import Problem, Terms
 from unmask.representation.settings import OBJECTIVES, ROME_LOSS, choose_extraction
@@ -200,6 +202,14 @@ def test_mistakes_are_sentences(model, twin):
         unmask.key(mute, fact, LAYER)
     with pytest.raises(SettingsError, match="'kl' is -1.*'steps' is -2"):
         choose_extraction(kl=-1.0, steps=-2)
+    for name in ("kl", "norm", "guidance", "lr", "clamp"):
+        for number in (float("nan"), float("inf"), -1.0):
+            with pytest.raises(SettingsError, match=f"'{name}' is {number}, expected a number"):
+                choose_extraction(**{name: number})
+    with pytest.raises(UserError, match="prefixes are 'text', a single text: expected a list"):
+        unmask.value(model, fact, LAYER, prefixes="text")
+    with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
+        choose_layers(make_model(layers=1), "all")
     with pytest.raises(UserError, match="does not hold"):
         unmask.value(model, fact, LAYER, prefixes=["", "boats " * 60])
 
@@ -232,3 +242,19 @@ def test_facts_of_many_sizes_keep_their_order(model):
     for case, one in zip(cases, found, strict=True):
         (alone,) = find_values(model, [case], LAYER, settings, prefixes)
         assert one.p_before == pytest.approx(alone.p_before, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change", [{"subject": "Ada"}, {"subject_span": (0, 4)}, {"object_span": (1, 3)}]
+)
+def test_the_digest_knows_the_whole_fact(change):
+    fact = make_fact(0, "p2d")
+    one, other = (digest_facts([Asked("own", each)]) for each in (fact, replace(fact, **change)))
+    assert one != other
+    assert digest_facts([Asked("p2d", fact)]) != one == digest_facts([Asked("own", fact)])
+
+
+@pytest.mark.parametrize("phrasing", [-99, -1, 1])
+def test_phrasings_are_counted_from_0(phrasing):
+    with pytest.raises(UserError, match=f"phrasing {phrasing} was asked for.* expected 0 to 0"):
+        choose_facts([make_fact(0, "p2d")], (), ("p2d",), 1, phrasing)

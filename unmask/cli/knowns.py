@@ -25,6 +25,7 @@ def knowns(
     from rich.console import Console
 
     from unmask.cli.measures import open_measurement, print_json
+    from unmask.evaluation.digests import digest
     from unmask.evaluation.families import parse_families
     from unmask.evaluation.groups import estimate_groups
     from unmask.evaluation.knowns import SCHEMA, measure_knowns, read_knowns
@@ -33,7 +34,7 @@ def knowns(
 
     facts = read_knowns(data, limit)
     families = parse_families(models)
-    settings = {"data": str(data), "limit": limit, "dtype": dtype}
+    settings = {"data": str(data), "facts": digest(facts), "limit": limit, "dtype": dtype}
     folder = open_measurement(out, "knowns", families, settings)
     table = measure_members(
         families, lambda model: measure_knowns(model, facts), folder, SCHEMA, device, dtype

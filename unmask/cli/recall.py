@@ -40,7 +40,7 @@ def recall(
     from unmask.data.reversal_files import has_reversal_files
     from unmask.data.sources import name_tests, read_asked
     from unmask.evaluation.families import parse_families
-    from unmask.evaluation.questions import choose_splits, digest_splits
+    from unmask.evaluation.questions import choose_splits, digest_splits, refuse_controls
     from unmask.evaluation.recall import RecallSettings, measure_recall
     from unmask.evaluation.summary import summarise
     from unmask.report.recall_figures import draw_recall
@@ -51,7 +51,9 @@ def recall(
         parse_counts(steps, "--steps"), guidance, length, plan, order, device, dtype
     )
     corpus = read_asked(data)
-    chosen = choose_splits(corpus, parse_names(splits) or name_tests(corpus), limit, controls)
+    names = parse_names(splits) or name_tests(corpus)
+    refuse_controls(names)
+    chosen = choose_splits(corpus, names, limit, controls)
     families = parse_families(models)
     record = {
         "data": str(data),

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.representation.extraction import Asked
 
+_USUAL_GROUPS = "p2d,d2p"
+_WAYS = {"both": ("p2d", "d2p"), "p2d": ("p2d",), "d2p": ("d2p",)}
+
 
 def represent(
     name: str = typer.Argument(..., metavar="MODEL", help="A model's name, folder or file."),
@@ -16,7 +19,9 @@ def represent(
     layer: str = typer.Option("auto", help="auto, all, a layer, or several: 0,1,2."),
     trace: Path | None = typer.Option(None, help="A run of `unmask trace` that chooses the layer."),
     directions: str = typer.Option("both", help="both, p2d (name given) or d2p."),
-    groups: str = typer.Option("p2d,d2p", help="Facts by how they were trained: p2d, d2p, both."),
+    groups: str = typer.Option(
+        _USUAL_GROUPS, help="Facts by how they were trained: p2d, d2p, both."
+    ),
     facts: int = typer.Option(30, help="Facts of each group."),
     phrasing: int = typer.Option(0, help="Which phrasing of each fact is asked."),
     prefixes: int = typer.Option(4, help="Texts put before a prompt, the empty one among them."),
@@ -49,13 +54,22 @@ def represent(
     from unmask.evaluation.families import digest_weights
     from unmask.net.loading import load
     from unmask.report.symmetry_table import show_extraction
-    from unmask.representation.extraction import TABLE, choose_facts, digest_facts, extract
+    from unmask.representation.extraction import (
+        TABLE,
+        choose_facts,
+        digest_facts,
+        extract,
+        gather_phrasings,
+    )
     from unmask.representation.layers import choose_layers
+    from unmask.representation.probes import check_probes
     from unmask.representation.settings import choose_extraction
 
     source = _read_facts(data)
-    ways = ("p2d", "d2p") if directions == "both" else (directions,)
-    asked = choose_facts(source, parse_names(groups), ways, facts, phrasing)
+    _check_choice(source, data, directions, groups)
+    asked = choose_facts(source, parse_names(groups), _WAYS[directions], facts, phrasing)
+    if probes:
+        check_probes(gather_phrasings(source, asked))
     weights = {"kl": kl, "norm": norm}
     settings = choose_extraction(
         objective,
@@ -111,6 +125,18 @@ def _read_facts(data: Path) -> Any:
     if isinstance(source, Shards):
         raise UserError(f"{data} holds token shards, expected facts: give a corpus or a file.")
     return source
+
+
+def _check_choice(source: Any, data: Path, directions: str, groups: str) -> None:
+    from unmask.base.errors import UserError
+
+    if directions not in _WAYS:
+        raise UserError(f"--directions is {directions!r}: expected {', '.join(_WAYS)}.")
+    if isinstance(source, list) and groups != _USUAL_GROUPS:
+        raise UserError(
+            f"--groups is {groups!r}, but {data} holds one's own facts, which are one group: leave "
+            "it out."
+        )
 
 
 def _parse_shares(text: str) -> tuple[float, ...]:

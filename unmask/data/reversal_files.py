@@ -107,7 +107,8 @@ class _Facts:
         person = given or answered
         if person is None:
             raise UserError(f"{line.where}: neither prompt nor completion holds a known name.")
-        # The answer of a shuffled control is another person's.
+        # The answer of a shuffled control is another person's, but where the files' own shuffling
+        # left a prompt its true one.
         if given is not None:
             direction: Direction = "p2d"
             described = self._find_described(line.completion) if shuffled else given

@@ -58,6 +58,11 @@ def _parse(word: str) -> Family:
             f"the models of {name} are of several kinds ({', '.join(sorted(kinds))}): give each "
             "kind a name of its own."
         )
+    if len(set(digests)) < len(digests):
+        raise UserError(
+            f"the models of {name} hold the same weights twice: expected one model for each "
+            "training seed."
+        )
     return Family(name, members, kinds.pop(), digests)
 
 

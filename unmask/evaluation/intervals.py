@@ -64,19 +64,34 @@ def estimate_mean(
     """
     mean = float(clusters.sums.sum() / clusters.counts.sum())
     if is_share and mean in (0.0, 1.0):
-        reach = 1 - ((1 - LEVEL) / 2) ** (1 / clusters.sums.shape[1])
+        reach = _bound_unseen(clusters.sums.shape[1])
         return Interval(mean, *((0.0, reach) if mean == 0 else (1 - reach, 1.0)))
     return Interval(mean, *_percentiles(_resample(clusters, draws, seed, "one")))
 
 
 def estimate_difference(
-    one: Clusters, other: Clusters, draws: int = DRAWS, seed: int = 0
+    one: Clusters, other: Clusters, is_share: bool = False, draws: int = DRAWS, seed: int = 0
 ) -> Interval:
-    """The mean of `one` minus that of `other`, paired: both on the same facts in every draw."""
+    """The mean of `one` minus that of `other`, paired: both on the same facts in every draw.
+
+    Where shares differ by the same amount on every fact, the bootstrap is blind: the interval then
+    reaches as far as the facts that were not seen could move it, by as many of them as Clopper and
+    Pearson allow.
+    """
     assert one.sums.shape[1] == other.sums.shape[1], "pairs need the same facts"
     mean = one.sums.sum() / one.counts.sum() - other.sums.sum() / other.counts.sum()
     drawn = _resample(one, draws, seed, "one") - _resample(other, draws, seed, "other")
+    if is_share and np.ptp(drawn) < 1e-12:
+        reach = _bound_unseen(one.sums.shape[1])
+        # At worst the unseen ones differ by a whole hit.
+        middle = float((1 - reach) * mean)
+        return Interval(float(mean), middle - reach, middle + reach)
     return Interval(float(mean), *_percentiles(drawn))
+
+
+def _bound_unseen(num_facts: int) -> float:
+    """Clopper and Pearson's bound on the share of facts of a kind that none of so many was of."""
+    return 1 - ((1 - LEVEL) / 2) ** (1 / num_facts)
 
 
 def _resample(clusters: Clusters, draws: int, seed: int, side: str) -> Float[np.ndarray, "R"]:

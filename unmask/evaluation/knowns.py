@@ -45,6 +45,8 @@ class Known:
 
 def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
     """The facts of a JSON list with `subject`, `attribute` and `prompt` (ROME's known_1000)."""
+    if limit is not None and limit < 1:
+        raise UserError(f"a limit of {limit} facts was given: expected at least 1.")
     try:
         records = json.loads(read_text(path))
     except json.JSONDecodeError as error:

@@ -86,6 +86,8 @@ class Perplexity:
 
 def cut_documents(documents: Sequence[str], characters: int | None) -> list[str]:
     """The documents up to that many characters in all; empty ones are left out."""
+    if characters is not None and characters < 1:
+        raise UserError(f"a limit of {characters} characters was given: expected at least 1.")
     kept, left = [], characters
     for text in documents:
         text = text if left is None else text[:left]
@@ -93,7 +95,7 @@ def cut_documents(documents: Sequence[str], characters: int | None) -> list[str]
         if text.strip():
             kept.append(text)
     if not kept:
-        raise UserError("no text is left to score: give a file with text, and a limit above 0.")
+        raise UserError("no text is left to score: give a file with text, or a larger limit.")
     return kept
 
 

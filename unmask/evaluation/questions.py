@@ -1,13 +1,13 @@
 """What is asked: the prompts of a corpus's splits, their rivals, their shuffled controls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, FactTokens, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.digests import digest
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
@@ -23,8 +23,9 @@ class Split:
     facts: list[Fact]
     rivals: list[list[Fact]]
     """For each of them, all facts of the split in the same phrasing, its own among them."""
-    controls: list[Fact] | None
-    """For each of them, the same prompt with another fact's answer; None where there are none."""
+    controls: list[Fact | None] | None
+    """For each of them, the same prompt with another fact's answer, or None where the shuffling
+    left one of its own fact's; None for a split without controls."""
 
 
 def choose_splits(
@@ -33,6 +34,8 @@ def choose_splits(
     """The named splits, at most `limit` prompts of each, with their controls where they exist."""
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} prompts was given: expected at least 1.")
+    if twice := {name for name in names if list(names).count(name) > 1}:
+        raise UserError(f"splits were given twice ({', '.join(sorted(twice))}): give each once.")
     return [_choose(corpus, name, limit, controls) for name in names]
 
 
@@ -52,7 +55,35 @@ def _choose(corpus: Corpus, name: str, limit: int | None, controls: bool) -> Spl
             f"{corpus.source}: the control {name}{CONTROL} lacks {len(missing)} prompts of {name}, "
             f"such as {missing[0]!r}: make the corpus anew, or measure without controls."
         )
-    return Split(name, facts, rivals, [shuffled[fact.prompt] for fact in facts])
+    own = gather_answers((fact.fact_id, fact.completion) for fact in everything)
+    found: list[Fact | None] = []
+    for fact in facts:
+        control = shuffled[fact.prompt]
+        is_true = plain_answer(control.completion) in own[fact.fact_id]
+        found.append(None if is_true else control)
+    return Split(name, facts, rivals, found)
+
+
+def gather_answers(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """By fact, its completions in every phrasing: the same answer may be inflected."""
+    found: dict[str, set[str]] = {}
+    for fact, completion in pairs:
+        found.setdefault(fact, set()).add(plain_answer(completion))
+    return found
+
+
+def plain_answer(completion: str) -> str:
+    """A completion without outer blanks, full stops and capitals, to be compared with others."""
+    return completion.strip(" .").lower()
+
+
+def refuse_controls(names: Sequence[str]) -> None:
+    """A control is measured with its split, never by itself."""
+    if found := [name for name in names if name.endswith(CONTROL)]:
+        raise UserError(
+            f"{', '.join(found)} is a control: give its split, {found[0].removesuffix(CONTROL)}, "
+            "with which it is measured."
+        )
 
 
 def spread(facts: Sequence[Fact], limit: int | None) -> list[Fact]:
@@ -105,10 +136,15 @@ def choose_length(model: Model, encoded: Sequence[FactTokens], asked: int | None
 
 
 def digest_splits(splits: Sequence[Split]) -> str:
-    """A short name for exactly these prompts and answers."""
-    digest = blake2b(digest_size=8)
-    for split in splits:
-        digest.update(split.name.encode())
-        for fact in [*split.facts, *(split.controls or ())]:
-            digest.update(f"\0{fact.fact_id}\0{fact.prompt}\0{fact.completion}".encode())
-    return digest.hexdigest()
+    """A short name for exactly these prompts, answers, controls and rivals."""
+    return digest(part for split in splits for part in _list_parts(split))
+
+
+def _list_parts(split: Split) -> Iterator[object]:
+    yield split.name
+    yield from split.facts
+    yield from split.controls or ()
+    # Facts of one phrasing share their rivals.
+    shared = {fact.phrasing: found for fact, found in zip(split.facts, split.rivals, strict=True)}
+    for rivals in shared.values():
+        yield from rivals

@@ -115,7 +115,10 @@ class Member:
         todo, settings = self._missing(), self.settings
         tokenizer = require_tokenizer(model)
         everything = [
-            fact for split in self.splits for fact in [*split.facts, *(split.controls or ())]
+            fact
+            for split in self.splits
+            for fact in [*split.facts, *(split.controls or ())]
+            if fact is not None
         ]
         encoded = encode_facts(everything, tokenizer)
         length = choose_length(model, list(encoded.values()), settings.length)
@@ -156,10 +159,14 @@ class Member:
     ) -> Iterator[dict[str, Any]]:
         """The rows of the split, and behind them those of its control: the same texts, judged by
         other answers."""
-        asked = [split.facts] + ([split.controls] if split.controls is not None else [])
+        asked: list[Sequence[Fact | None]] = [split.facts]
+        if split.controls is not None:
+            asked.append(split.controls)
         for i, facts in enumerate(asked):
             name = split.name + (CONTROL if i else "")
             for fact, text, scored in zip(facts, texts, scores, strict=True):
+                if fact is None:
+                    continue
                 yield {
                     "model": self.family.name,
                     "kind": self.family.kind,
@@ -205,9 +212,10 @@ def _score(
         return encoded[fact].ids[encoded[fact].prompt_length :]
 
     asked = []
-    for i, (fact, rivals) in enumerate(zip(split.facts, split.rivals, strict=True)):
+    controls = split.controls or [None] * len(split.facts)
+    for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
         prompt = encoded[fact].ids[: encoded[fact].prompt_length]
-        answers = [answer(fact)] + ([answer(split.controls[i])] if split.controls else [])
+        answers = [answer(fact)] + ([] if control is None else [answer(control)])
         asked.append(Asked(prompt, answers, [answer(rival) for rival in rivals]))
     return score_answers(model, asked, length)
 

@@ -13,7 +13,7 @@ from unmask.evaluation.intervals import (
     estimate_mean,
 )
 from unmask.evaluation.metrics import bleu_signature
-from unmask.evaluation.questions import CONTROL
+from unmask.evaluation.questions import CONTROL, gather_answers, plain_answer
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,7 +29,8 @@ METRICS = (
     "first_token_entropy",
 )
 BEATS = "beats_control"
-"""The share of prompts whose true answer is likelier (`logp`) than the shuffled one."""
+"""The share of prompts whose true answer is likelier (`logp`) than the shuffled one, of those that
+have a control."""
 
 SHARES = ("hit", "strict", BEATS)
 """Metrics that are true or false of a prompt."""
@@ -97,6 +98,15 @@ class Summary:
         found = sorted({cell.steps for cell in self.cells if cell.steps is not None})
         return [*found] or [None]
 
+    def count_uncontrolled(self) -> dict[str, int]:
+        """Prompts without a control, by split: their shuffled answer is their own fact's.
+
+        Splits where all or none have one are left out.
+        """
+        hits = {cell.split: cell.prompts for cell in self.cells if cell.metric == "hit"}
+        left = {split: hits[split] - hits.get(split + CONTROL, hits[split]) for split in hits}
+        return {split: count for split, count in left.items() if count}
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -114,13 +124,30 @@ class Summary:
 
 def summarise(table: "pyarrow.Table", seed: int = 0) -> Summary:
     """Cells and pairs of a table of recall; `seed` is the bootstrap's."""
-    groups = _group(table.to_pylist())
+    groups = _group(_drop_false_controls(table.to_pylist()))
     cells = list(_find_cells(groups, seed))
     return Summary(cells, list(_find_pairs(groups, seed)), bleu_signature())
 
 
 _Key = tuple[str, str, int | None]
 """Model, split, steps."""
+
+
+def _drop_false_controls(rows: Sequence[Row]) -> list[Row]:
+    """Without the controls whose answer is one of the fact's own, which shuffling may leave."""
+    own = {
+        split: gather_answers(
+            (row["fact"], row["completion"]) for row in rows if row["split"] == split
+        )
+        for split in {row["split"] for row in rows}
+    }
+    return [
+        row
+        for row in rows
+        if not row["split"].endswith(CONTROL)
+        or plain_answer(row["completion"])
+        not in own.get(row["split"].removesuffix(CONTROL), {}).get(row["fact"], ())
+    ]
 
 
 def _group(rows: Sequence[Row]) -> dict[_Key, list[Row]]:
@@ -136,15 +163,14 @@ def _cluster(rows: Sequence[Row], values: Sequence[float]) -> Clusters:
 
 def _find_cells(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Cell]:
     for (model, split, steps), rows in groups.items():
-        values = {metric: [row[metric] for row in rows] for metric in METRICS}
-        control = groups.get((model, split + CONTROL, steps))
-        if control is not None:
-            pairs = zip(rows, control, strict=True)
-            values[BEATS] = [float(row["logp"] > other["logp"]) for row, other in pairs]
-        for metric, found in values.items():
-            if None in found:  # mean field of causal models
+        measured = {metric: (rows, [row[metric] for row in rows]) for metric in METRICS}
+        measured[BEATS] = _compare_to_controls(
+            rows, groups.get((model, split + CONTROL, steps), ())
+        )
+        for metric, (kept, found) in measured.items():
+            if not kept or None in found:  # no controls; mean field of causal models
                 continue
-            clusters = _cluster(rows, found)
+            clusters = _cluster(kept, found)
             num_seeds, num_facts = clusters.sums.shape
             yield Cell(
                 model=model,
@@ -153,10 +179,19 @@ def _find_cells(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Cell]:
                 steps=steps,
                 metric=metric,
                 value=estimate_mean(clusters, metric in SHARES, seed=seed),
-                prompts=len(rows) // num_seeds,
+                prompts=len(kept) // num_seeds,
                 facts=num_facts,
                 seeds=num_seeds,
             )
+
+
+def _compare_to_controls(
+    rows: Sequence[Row], controls: Sequence[Row]
+) -> tuple[list[Row], list[float]]:
+    """The rows that have a control, and whether each one's answer is likelier than it."""
+    likelihoods = {(row["seed"], row["prompt"]): row["logp"] for row in controls}
+    kept = [row for row in rows if (row["seed"], row["prompt"]) in likelihoods]
+    return kept, [float(row["logp"] > likelihoods[row["seed"], row["prompt"]]) for row in kept]
 
 
 def _find_pairs(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Pair]:
@@ -170,5 +205,5 @@ def _find_pairs(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Pair]:
                     for model in (one, other)
                 ]
                 ours, theirs = (_cluster(rows, [row["hit"] for row in rows]) for rows in sides)
-                found = estimate_difference(ours, theirs, seed=seed)
+                found = estimate_difference(ours, theirs, is_share=True, seed=seed)
                 yield Pair(one, other, split, steps, found)

@@ -9,7 +9,7 @@ from unmask.base.files import replace_file
 from unmask.evaluation.questions import CONTROL
 from unmask.evaluation.summary import Cell, Interval, Summary
 from unmask.report.published import STUDY_RECALL, STUDY_SOURCE
-from unmask.report.recall_table import LABELS, PERCENT, name_split
+from unmask.report.recall_table import LABELS, PERCENT, name_split, tell_uncontrolled
 
 
 def write_recall_page(
@@ -52,17 +52,26 @@ def _describe(summary: Summary) -> str:
     return (
         f"Models: {models}. {first.prompts} prompts of {first.facts} facts a split. Brackets: 95 % "
         "intervals, bootstrapped by fact, and by training seed where there are several; where all "
-        "prompts hit or all miss, Clopper and Pearson's with facts as trials. Causal models have "
-        "neither steps nor guidance: they are measured once and shown in every row. *shuffled*: "
-        "the same texts held against other facts' answers."
+        "prompts hit or all miss, Clopper and Pearson's with facts as trials; a difference that is "
+        "the same for every fact reaches as far as their bound lets other facts move it. Causal "
+        "models have neither steps nor guidance: they are measured once and shown in every row. "
+        "*shuffled*: the same texts held against other facts' answers."
+        f"{_tell_left_out(summary)}"
     )
 
 
+def _tell_left_out(summary: Summary) -> str:
+    told = tell_uncontrolled(summary)
+    return f" {told} They are left out of all that is told about shuffled answers." if told else ""
+
+
 _MEANINGS = (
-    "*log p*: of the true answer by the chain rule from left to right, without guidance. *rank*: "
+    "*strict match*: the text is the true answer and nothing else; a model whose training texts go "
+    "on behind the answer goes on as well, and hardly ever matches strictly. *log p*: of the true "
+    "answer by the chain rule from left to right, without guidance. *rank*: "
     "of the true answer among the answers of all facts of the split in the prompt's phrasing, by "
     "log p for causal models and by the mean field (all of the answer masked) for masked ones. "
-    "*likelier than shuffled*: by log p, for the same prompt."
+    "*likelier than shuffled*: by log p, for the same prompt, where it has a control."
 )
 
 

@@ -8,6 +8,7 @@ from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import FACTORIZATION, StudyFolder
 from unmask.report.blocks import Block, Figure, Grid, Section, Words, format_interval
 from unmask.report.published import STUDY_RECALL, STUDY_SOURCE
+from unmask.report.recall_table import tell_uncontrolled
 
 ASKED = {
     "d2p_same": "description given, as trained",
@@ -97,7 +98,7 @@ def draw_recall_curves(summary: Summary, name: str) -> Figure:
         alt="Line charts of recall in percent against denoising steps, one for each way of asking. "
         f"At {steps[-1]} steps: {'; '.join(best)}.",
         caption="Bands are 95 % intervals by fact. Dotted: the same texts held against other "
-        "facts' answers. Dashed grey: the published study.",
+        f"facts' answers. Dashed grey: the published study. {tell_uncontrolled(summary)}".strip(),
         chart="lines",
         data={
             "panels": panels,

@@ -51,6 +51,20 @@ def show_hits(console: Console, summary: Summary, published: bool) -> None:
             table.add_row("", "the study's", *texts, style="dim italic")
         table.add_section()
     console.print(table)
+    if told := tell_uncontrolled(summary):
+        console.print(told, style="dim", markup=False)
+
+
+def tell_uncontrolled(summary: Summary) -> str:
+    """A sentence about the prompts without a control; nothing where all have one."""
+    found = summary.count_uncontrolled()
+    if not found:
+        return ""
+    counts = ", ".join(f"{count} of {name_split(split)}" for split, count in found.items())
+    return (
+        "The shuffling left some prompts an answer of their own fact, which is no control: "
+        f"{counts}."
+    )
 
 
 def show_metrics(console: Console, summary: Summary) -> None:

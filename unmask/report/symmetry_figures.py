@@ -120,6 +120,8 @@ def draw_nulls(lines: Sequence[Line], path: Path) -> None:
                 for line in chosen:
                     if (line.group, line.comparison, line.measure) != (group, title, measure):
                         continue
+                    if not line.found.is_measured:
+                        continue
                     colour = colours[line.model]
                     panel.hist(line.found.null, 30, color=colour, alpha=0.35, density=True)
                     panel.axvline(line.found.value.mean, color=colour, label=line.model)
@@ -132,27 +134,46 @@ def draw_nulls(lines: Sequence[Line], path: Path) -> None:
 
 
 def draw_lens(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """log p of the object's hidden tokens behind each layer, one line a moment of denoising."""
+    """log p of the object's hidden tokens behind each layer, one line a moment of denoising.
+
+    Facts asked as trained stand above those asked in reverse.
+    """
     columns = [(model, way) for model in rows for way in _WAYS]
-    with new_figure(2.9 * len(columns), 2.8, 1, len(columns)) as (figure, axes):
-        for panel, (model, way) in zip(axes[0], columns, strict=True):
-            found: dict[int, dict[int, list[float]]] = {}
-            for row in rows[model]:
-                if row["direction"] == way:
-                    found.setdefault(row["step"], {}).setdefault(row["layer"], []).append(
-                        row["logp"]
-                    )
-            for i, (step, layers) in enumerate(sorted(found.items())):
-                means = [float(np.mean(values)) for values in layers.values()]
-                panel.plot(
-                    list(layers), means, "o-", ms=3, color=PALETTE[i % 8], label=f"step {step}"
-                )
-            panel.set_title(f"{model}, {way}", fontsize=8)
-            panel.set_xlabel("layer")
-            _count_layers(panel)
-        axes[0, 0].set_ylabel("log p of hidden object tokens, nats")
-        axes[0, 0].legend()
+    kinds = [
+        trained
+        for trained in _TRAINED
+        if any(row["trained"] == trained for found in rows.values() for row in found)
+    ]
+    shape = (len(kinds), len(columns))
+    with new_figure(2.9 * shape[1], 2.8 * shape[0], *shape) as (figure, axes):
+        for line, trained in zip(axes, kinds, strict=True):
+            for panel, (model, way) in zip(line, columns, strict=True):
+                wanted = (way, trained)
+                mine = [row for row in rows[model] if (row["direction"], row["trained"]) == wanted]
+                if not mine:  # facts of one group are trained in one direction
+                    panel.set_axis_off()
+                    continue
+                _draw_moments(panel, mine)
+                panel.set_title(f"{model}, {way}, {_TRAINED[trained]}", fontsize=8)
+            line[0].set_ylabel("log p of hidden object tokens, nats")
+        # A causal model has one moment, a masked one several.
+        _add_legend(figure, *axes.flat)
         save_figure(figure, path)
+
+
+_TRAINED = {"same": "as trained", "reverse": "in reverse"}
+
+
+def _draw_moments(panel: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    """Means over the facts by layer, a line for each step."""
+    found: dict[int, dict[int, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row["step"], {}).setdefault(row["layer"], []).append(row["logp"])
+    for i, (step, layers) in enumerate(sorted(found.items())):
+        means = [float(np.mean(values)) for values in layers.values()]
+        panel.plot(list(layers), means, "o-", ms=3, color=PALETTE[i % 8], label=f"step {step}")
+    panel.set_xlabel("layer")
+    _count_layers(panel)
 
 
 def draw_probes(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
@@ -198,9 +219,9 @@ def _choose_layer(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.layer == middle[line.model]]
 
 
-def _add_legend(figure: "Figure", panel: "Axes") -> None:
-    """Below all panels, the first one's lines that have a name."""
-    lines = {str(line.get_label()): line for line in panel.get_lines()}
+def _add_legend(figure: "Figure", *panels: "Axes") -> None:
+    """Below all panels, the given ones' lines that have a name."""
+    lines = {str(line.get_label()): line for panel in panels for line in panel.get_lines()}
     named = {label: line for label, line in lines.items() if not label.startswith("_")}
     figure.legend(named.values(), named, loc="outside lower center", ncols=4)
 

@@ -70,7 +70,8 @@ def write_symmetry_page(path: Path, results: Results, command: str, setting: str
         seen = [each for each in results.differences if shown.issuperset(each.layers)]
         parts += ["## Differences between models, paired by fact", _differences(seen)]
     if results.probes:
-        parts += ["## Probes: which fact is it, in phrasings held out", _probes(results.probes)]
+        parts += ["## Probes: which fact is it, in phrasings held out"]
+        parts += [_probes(results.probes), _PROBED]
     with replace_file(path) as draft:
         draft.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
@@ -83,15 +84,23 @@ _MEANING = (
     "the search added alone. All vectors are centred over the facts. *shuffled*: the measure "
     "when pairs are drawn at random, for *shared directions* when directions are; p is its "
     "share at least as large, *Holm* corrects it for the measures of one comparison at one "
-    "layer in one group of facts, not for the number of comparisons. Brackets hold 95 % of a "
-    "bootstrap by fact. What is fitted (Procrustes, probes) is judged on facts or phrasings "
-    "held out. A likeness says that the pairs can be told, not that the network uses it."
+    "layer in one group of facts, not for the number of comparisons; *shared directions* knows no "
+    "pairs and is a test of its own. A dash stands where one side is the same for all facts. "
+    "Brackets hold 95 % of a bootstrap by fact; where all facts hit or all miss, Clopper and "
+    "Pearson's with facts as trials; a difference in hits or ranks that is the same for every fact "
+    "reaches as far as their bound lets other facts move it. What is fitted (Procrustes, probes) "
+    "is judged on facts or phrasings held out. A likeness says that the pairs can be told, not "
+    "that the network uses it."
 )
 
 
 _LAYERS = (
     "Each cell: how many measures tell true pairs apart after correction (bold where any does), "
     "and how often a value finds its own key first among all facts."
+)
+_PROBED = (
+    "*shuffled*: the tested facts change places. p is not corrected for the number of probes: one "
+    "in twenty lies below 0.05 by chance."
 )
 _SHOWN = (
     "In full for the layers where a model tells keys and values apart best, which was seen on the "

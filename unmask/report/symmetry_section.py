@@ -1,8 +1,11 @@
 """Keys and values on the page: do the two directions mirror each other?"""
 
+import math
+
 from unmask.report.artefacts import SIMILARITY, SYMMETRY, Row, StudyFolder
 from unmask.report.blocks import Block, Figure, Missing, Section, Words
 from unmask.report.tracing_names import KINDS
+from unmask.representation.symmetry import OVERLAP
 
 GROUPS = {
     "p2d": "trained from name to description",
@@ -34,7 +37,8 @@ def tell_symmetry(run: StudyFolder, prefix: str = "") -> Section:
 
 
 def _draw_measures(rows: list[Row], name: str) -> Figure:
-    """Every measure with its interval and the span of its null."""
+    """Every measure with its interval and the span of its null; what has no value is left out."""
+    rows = [row for row in rows if math.isfinite(row["value"])]
     groups = list(dict.fromkeys(row["group"] for row in rows))
     comparisons = list(dict.fromkeys(row["comparison"] for row in rows))
     views = {}
@@ -57,12 +61,14 @@ def _draw_measures(rows: list[Row], name: str) -> Figure:
                     for row in mine
                 ]
             }
-    clear = sum(row["p_holm"] < 0.05 and not row["control"] for row in rows)
+    tested = [row for row in rows if not row["control"] and row["measure"] != OVERLAP]
+    clear = sum(row["p_holm"] < 0.05 for row in tested)
     return Figure(
         name=name,
         title="How alike keys and values are",
         alt="Dots with intervals beside the span of chance, for each measure of likeness and each "
-        f"model. {clear} of {len(rows)} lie above chance with a corrected p below 0.05.",
+        f"model. {clear} of {len(tested)} that compare pairs, controls aside, lie above chance "
+        "with a corrected p below 0.05.",
         caption="Larger is more alike. Grey bars: where 95 % of shuffled pairings lie.",
         chart="dots",
         data={

@@ -103,8 +103,10 @@ def describe_facts(group: str, line: Line) -> str:
 
 
 def format_line(line: Line) -> list[str]:
-    """Measure, value, null and p as texts."""
+    """Measure, value, null and p as texts; dashes where a side does not vary."""
     value, found = line.found.value, line.found
+    if not found.is_measured:
+        return [LABELS[line.measure], *["–"] * 4]
     return [
         LABELS[line.measure],
         f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]",

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from unmask.base.progress import track
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
+from unmask.evaluation.digests import digest
 from unmask.net.model import Model
 from unmask.representation.keys import Key, find_keys
 from unmask.representation.settings import Extraction
@@ -66,15 +66,17 @@ def choose_facts(
         names = list(dict.fromkeys(fact_id for fact_id, _ in phrasings))[:number]
         for (fact_id, direction), asked in phrasings.items():
             if fact_id in names and direction in directions:
-                if phrasing >= len(asked):
+                if not 0 <= phrasing < len(asked):
                     raise UserError(
                         f"phrasing {phrasing} was asked for, but {fact_id} has {len(asked)}: "
                         f"expected 0 to {len(asked) - 1}."
                     )
                 chosen.append(Asked(group, asked[phrasing]))
     if not chosen:
+        known = dict.fromkeys(fact.direction for facts in pools.values() for fact in facts)
         raise UserError(
-            f"no fact is asked in the direction {' or '.join(directions)}: choose another."
+            f"no fact is asked in the direction {' or '.join(directions)}: expected "
+            f"{' or '.join(known)}, as the data have it."
         )
     return chosen
 
@@ -87,12 +89,8 @@ def _find_groups(corpus: Corpus, groups: Sequence[str]) -> dict[str, list[Fact]]
 
 
 def digest_facts(asked: Sequence[Asked]) -> str:
-    """A short name for exactly these prompts and objects."""
-    digest = blake2b(digest_size=8)
-    for each in asked:
-        fact = each.fact
-        digest.update(f"{each.group}\0{fact.fact_id}\0{fact.prompt}\0{fact.completion}\0".encode())
-    return digest.hexdigest()
+    """A short name for exactly these facts, their spans and directions."""
+    return digest(asked)
 
 
 def extract(

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
@@ -51,6 +52,11 @@ def settle_prefixes(
     model: Model, prefixes: Sequence[str] | int, settings: Extraction
 ) -> tuple[str, ...]:
     """The prefixes as texts, the empty one first; a number of them is sampled from the model."""
+    if isinstance(prefixes, str):
+        raise UserError(
+            f"prefixes are {prefixes!r}, a single text: expected a list of texts, or how many to "
+            "sample."
+        )
     if isinstance(prefixes, int):
         return make_prefixes(model, prefixes, settings.seed)
     return ("", *(text for text in prefixes if text))

@@ -22,6 +22,11 @@ def choose_layers(
     if trace is not None and text != "auto":
         raise UserError(f"layer {text} was given and a trace to choose by: leave one of them out.")
     if text == "all":
+        if layers == 1:
+            raise UserError(
+                f"{model.name} has one layer, and `all` leaves the last one out: use a model with "
+                "more layers, or give layer 0."
+            )
         return tuple(range(layers - 1)), f"layers 0 to {layers - 2}, all but the last"
     if text == "auto":
         if trace is None:

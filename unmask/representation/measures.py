@@ -21,6 +21,8 @@ FOLDS = 5
 NEEDED_FACTS = 2 * FOLDS
 """The fewest facts: two in each held-out part, and enough for the estimates without bias."""
 _TINY = 1e-12
+_TIE = 1e-9
+"""Cosines that differ by less are equal but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Cosine(Found):
 @dataclass(frozen=True)
 class Retrieval(Found):
     hits: Values
-    """The share of concepts whose own vector comes first."""
+    """The share of concepts whose own vector comes first; of n that tie, one in n does."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Measure:
     """The right side may be a stack of them."""
     one_space: bool = False
     """Whether both sides must lie in one space."""
+    is_share: bool = False
+    """Whether each fact gives a number from 0 to 1, and the value is their mean."""
 
     def __call__(self, left: Side, right: Side, rank: int | None = None) -> Found:
         rank = choose_rank(len(left)) if rank is None else rank
@@ -98,18 +102,30 @@ def compare_cosine(left: Side, right: Sides) -> Cosine:
 
 
 def compare_ranks(left: Side, right: Sides) -> Retrieval:
-    """The mean reciprocal rank at which a right vector finds its left one among all concepts."""
-    cosines = right @ left.T
-    ranks = 1 + (cosines > _diagonal(cosines)[..., None]).sum(-1)
-    each = 1 / ranks
-    return Retrieval(each.mean(-1), each, (ranks == 1).mean(-1))
+    """The mean reciprocal rank at which a right vector finds its left one among all concepts.
+
+    Concepts that tie share the mean of their ranks.
+    """
+    above, tied = _count_above(left, right)
+    each = 1 / (1 + above + (tied - 1) / 2)
+    return Retrieval(each.mean(-1), each, ((above == 0) / tied).mean(-1))
 
 
 def compare_hits(left: Side, right: Sides) -> Found:
-    """The share of right vectors that find their left one first."""
-    cosines = right @ left.T
-    each = (cosines.max(-1) <= _diagonal(cosines)).astype(float)
+    """The share of right vectors that find their left one first; of n that tie, one in n does."""
+    above, tied = _count_above(left, right)
+    each = (above == 0) / tied
     return Found(each.mean(-1), each)
+
+
+def _count_above(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
+    """For each right vector, how many left ones are nearer than its own, and as near, it included.
+
+    Ties must not count for the truth: vectors that are all alike would find each other.
+    """
+    cosines = right @ left.T
+    apart = cosines - _diagonal(cosines)[..., None]
+    return (apart > _TIE).sum(-1), (np.abs(apart) <= _TIE).sum(-1)
 
 
 def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
@@ -199,7 +215,7 @@ def compare_grams(left: Side, right: Sides) -> Found:
 
 
 find_cosine = Measure(_prepare_directions, compare_cosine, one_space=True)
-find_retrieval = Measure(_prepare_directions, compare_ranks, one_space=True)
+find_retrieval = Measure(_prepare_directions, compare_ranks, one_space=True, is_share=True)
 find_procrustes = Measure(_prepare_folds, compare_folds)
 find_overlap = Measure(_prepare_ways, compare_angles, one_space=True)
 """Between the directions each side uses. It does not know which vector belongs to which: its null
@@ -208,7 +224,7 @@ is a random space, not a shuffling."""
 MEASURES: dict[str, Measure] = {
     "cosine": find_cosine,
     "retrieval": find_retrieval,
-    "top-1": Measure(_prepare_directions, compare_hits, one_space=True),
+    "top-1": Measure(_prepare_directions, compare_hits, one_space=True, is_share=True),
     "map": Measure(_prepare_map, compare_map, one_space=True),
     "spectrum": Measure(_prepare_unit, compare_spectrum),
     "angles": Measure(_prepare_scores, compare_angles),
@@ -239,6 +255,11 @@ def find_singular_values(side: Side) -> Float[np.ndarray, "r"]:
     """Shares of a side's variance along its own directions, largest first."""
     squares = np.linalg.svd(_centre(side), compute_uv=False) ** 2
     return squares / max(squares.sum(), _TINY)
+
+
+def varies(side: Side) -> bool:
+    """Whether the concepts' vectors differ by more than rounding."""
+    return bool(np.linalg.norm(_centre(side)) > 1e-9 * np.linalg.norm(side))
 
 
 def _centre(side: Side) -> Side:

@@ -8,7 +8,14 @@ from jaxtyping import Float
 
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.intervals import Clusters, Interval, estimate_mean
-from unmask.representation.measures import Found, Measure, Side, choose_rank, find_overlap
+from unmask.representation.measures import (
+    Found,
+    Measure,
+    Side,
+    choose_rank,
+    find_overlap,
+    varies,
+)
 
 PERMUTATIONS = 999
 STACK = 128
@@ -21,12 +28,18 @@ class Assessed:
 
     value: Interval
     p: float
-    """The share of shuffled pairings at least as alike, the true one counted in."""
+    """The share of shuffled pairings at least as alike, the true one counted in; 1 where nothing
+    could be measured."""
     null: Float[np.ndarray, "R"]
     per_fact: Float[np.ndarray, "N"]
     """What each fact gives; the mean is the value."""
     found: Found
     """The true pairs alone, with all that the measure tells."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a value: not where a side does not vary over the facts."""
+        return bool(np.isfinite(self.value.mean))
 
     @property
     def null_mean(self) -> float:
@@ -48,6 +61,8 @@ def assess(
 
     The sides are turned first, which no measure notices, so that a few numbers a fact remain.
     """
+    if not (varies(left) and varies(right)):
+        return _tell_nothing(len(left), permutations)
     left, right = _compress(left, right, measure.one_space)
     one, other = measure.prepare(left, right, choose_rank(len(left)))
     generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
@@ -60,6 +75,8 @@ def assess_overlap(
     left: Side, right: Side, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Assessed:
     """The overlap of the sides' directions against that with random directions of the space."""
+    if not (varies(left) and varies(right)):
+        return _tell_nothing(len(left), permutations)
     width, rank = left.shape[1], min(choose_rank(len(left)), left.shape[1])
     assert right.shape[1] == width
     generator = np.random.default_rng(derive_seed(seed, "directions", width))
@@ -74,17 +91,26 @@ def _cut(each: list[np.ndarray]) -> Iterator[np.ndarray]:
     return (np.stack(each[i : i + STACK]) for i in range(0, len(each), STACK))
 
 
+def _tell_nothing(num_facts: int, permutations: int) -> Assessed:
+    """Of sides that do not vary, which resemble each other neither more nor less than chance."""
+    nothing = float("nan")
+    null, per_fact = np.full(permutations, nothing), np.full(num_facts, nothing)
+    found = Found(np.array(nothing), None)
+    return Assessed(Interval(nothing, nothing, nothing), 1.0, null, per_fact, found)
+
+
 def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray, seed: int) -> Assessed:
     found = measure(left, right)
     whole, per_fact = float(found.value), found.per_fact
-    is_share = per_fact is not None and bool(np.isin(per_fact, (0.0, 1.0)).all())
     if per_fact is None:
         per_fact = _jackknife(measure, left, right, whole)
     clusters = Clusters(per_fact[None], np.ones((1, len(per_fact))))
-    drawn = estimate_mean(clusters, is_share, seed=seed)
+    drawn = estimate_mean(clusters, measure.is_share, seed=seed)
     # No measure is above 1; the shares of the jackknife do not know that.
     value = Interval(drawn.mean, drawn.low, max(drawn.mean, min(drawn.high, 1.0)))
-    p = float((1 + (null >= whole - 1e-12).sum()) / (1 + len(null)))
+    # What is no number is not below the value, and a value that is none is above nothing.
+    reached = ~(null < whole - 1e-12) if np.isfinite(value.mean) else np.ones(len(null))
+    p = float((1 + reached.sum()) / (1 + len(null)))
     return Assessed(value, p, null, per_fact, found)
 
 

@@ -5,7 +5,7 @@ phrasings and judged on others, within a direction and from one direction to the
 name's state says what the description's says.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,9 @@ def probe(
 
     With an interval by fact, and a null in which the tested facts change places.
     """
-    phrasings = sorted({fact.phrasing for fact in facts})
-    if len(phrasings) < HELD_OUT or len({fact.fact_id for fact in facts}) < 2:
-        raise UserError(
-            f"probes need at least 2 facts in {HELD_OUT} phrasings, group {group} has "
-            f"{len({fact.fact_id for fact in facts})} in {len(phrasings)}: give more, or leave "
-            "them out by --no-probes."
-        )
+    check_probes({group: facts})
     streams = collect_streams(model, facts, length)
-    held = set(phrasings[HELD_OUT - 1 :: HELD_OUT])
+    held = _hold_out(facts)
     is_out = np.array([fact.phrasing in held for fact in facts])
     ways = np.array([fact.direction for fact in facts])
     labels = np.array([fact.fact_id for fact in facts])
@@ -58,6 +52,34 @@ def probe(
                     "fitted": fitted,
                     "tested": tested,
                 } | _judge(said, labels[test], seed)
+
+
+def check_probes(groups: Mapping[str, Sequence[Fact]]) -> None:
+    """Refuse facts that leave a probe nothing to be fitted to or judged on, in any direction."""
+    for group, facts in groups.items():
+        phrasings, names = ({fact.phrasing for fact in facts}, {fact.fact_id for fact in facts})
+        if len(phrasings) < HELD_OUT or len(names) < 2:
+            raise UserError(
+                f"probes need at least 2 facts in {HELD_OUT} phrasings, group {group} has "
+                f"{len(names)} in {len(phrasings)}: give more, or leave them out by --no-probes."
+            )
+        held = _hold_out(facts)
+        for way in sorted({fact.direction for fact in facts}):
+            mine = [fact for fact in facts if fact.direction == way]
+            fitted = {fact.fact_id for fact in mine if fact.phrasing not in held}
+            if len(fitted) < 2 or all(fact.phrasing not in held for fact in mine):
+                raise UserError(
+                    f"probes hold out the phrasings {', '.join(map(str, sorted(held)))} and are "
+                    f"fitted to the others, group {group} asked {way} has only "
+                    f"{', '.join(map(str, sorted({fact.phrasing for fact in mine})))}: ask at "
+                    "least 2 facts in both kinds of phrasings in each direction, or leave probes "
+                    "out by --no-probes."
+                )
+
+
+def _hold_out(facts: Sequence[Fact]) -> set[int]:
+    """The phrasings that probes are judged on."""
+    return set(sorted({fact.phrasing for fact in facts})[HELD_OUT - 1 :: HELD_OUT])
 
 
 def fit_and_say(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:

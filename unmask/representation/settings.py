@@ -1,5 +1,6 @@
 """How keys and values are extracted: the objective by name, the search, the states asked."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,12 +53,14 @@ class Extraction:
 
     def _problems(self) -> Iterator[str]:
         for name in ("kl", "norm", "guidance"):
-            if getattr(self, name) < 0:
-                yield f"{name!r} is {getattr(self, name)}, expected 0 or more"
+            if not 0 <= getattr(self, name) < math.inf:
+                yield f"{name!r} is {getattr(self, name)}, expected a number from 0"
         if self.steps < 0:
             yield f"'steps' is {self.steps}, expected 0 or more"
-        if self.lr <= 0 or (self.clamp is not None and self.clamp <= 0):
-            yield "'lr' and 'clamp' must be above 0"
+        if not 0 < self.lr < math.inf:
+            yield f"'lr' is {self.lr}, expected a number above 0"
+        if self.clamp is not None and not 0 < self.clamp < math.inf:
+            yield f"'clamp' is {self.clamp}, expected a number above 0 (--clamp 0: no limit)"
         if not self.revealed or not all(0 <= share < 1 for share in self.revealed):
             yield f"'revealed' is {self.revealed}, expected shares from 0 up to, not including, 1"
         if self.stop not in ("steps", "rome"):

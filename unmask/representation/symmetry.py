@@ -79,10 +79,16 @@ class Line:
     """Facts left out because their search diverged."""
     found: Assessed
     p_holm: float
+    """Corrected; `overlap` asks another question and is a test of its own."""
     matched: float | None = None
     unmatched: float | None = None
     train: float | None = None
     """Procrustes on the facts it was fitted to."""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether it could tell true pairs from shuffled ones."""
+        return self.measure != OVERLAP and self.found.is_measured
 
     def to_row(self) -> dict[str, Any]:
         """A row of the table; the null itself is in it for the figures."""
@@ -185,7 +191,8 @@ def measure_symmetry(
 ) -> list[Line]:
     """Every measure of every comparison, group and layer of one model.
 
-    `p_holm` is corrected for the measures of one comparison, in one group at one layer.
+    `p_holm` is corrected for the measures of one comparison, in one group at one layer; `overlap`,
+    which knows no pairs, is not among them.
     """
     places = dict.fromkeys((row["group"], row["layer"]) for row in rows)
     lines = []
@@ -193,8 +200,8 @@ def measure_symmetry(
     jobs = [(*each, comparison) for each in paired for comparison in COMPARISONS]
     for (group, layer), vectors, comparison in track(jobs, model, len(jobs)):
         measured = list(_measure(vectors, comparison, permutations, seed))
-        corrected = adjust([found.p for _, found, _ in measured])
-        for (measure, found, more), p_holm in zip(measured, corrected, strict=True):
+        corrected = _correct({name: found for name, found, _ in measured})
+        for measure, found, more in measured:
             lines.append(
                 Line(
                     model=model,
@@ -207,11 +214,18 @@ def measure_symmetry(
                     facts=vectors.facts,
                     diverged=vectors.diverged,
                     found=found,
-                    p_holm=p_holm,
+                    p_holm=corrected[measure],
                     **more,
                 )
             )
     return lines
+
+
+def _correct(measured: Mapping[str, Assessed]) -> dict[str, float]:
+    """p by measure, by Holm's correction over those that were tested for pairs."""
+    p = {name: found.p for name, found in measured.items()}
+    tested = [name for name in p if name != OVERLAP and measured[name].is_measured]
+    return p | dict(zip(tested, adjust([p[name] for name in tested]), strict=True))
 
 
 def _measure(
@@ -247,9 +261,11 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
         found.setdefault(key, {})[line.model] = line
     differences = []
     for (group, _, comparison, measure), by_model in found.items():
+        is_share = measure in MEASURES and MEASURES[measure].is_share
         for one, other in combinations(by_model.values(), 2):
             shared = [fact for fact in one.facts if fact in other.facts]
-            if len(shared) < NEEDED_FACTS:
+            measured = one.found.is_measured and other.found.is_measured
+            if len(shared) < NEEDED_FACTS or not measured:
                 continue
             sides = [
                 np.array([line.found.per_fact[line.facts.index(fact)] for fact in shared])[None]
@@ -265,7 +281,7 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
                     comparison=comparison,
                     measure=measure,
                     facts=len(shared),
-                    value=estimate_difference(ours, theirs, seed=seed),
+                    value=estimate_difference(ours, theirs, is_share, seed=seed),
                 )
             )
     return differences
