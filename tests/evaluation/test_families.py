@@ -26,6 +26,13 @@ def test_words_name_families(folder):
     assert fitting.members == several.members
 
 
+def test_a_path_may_hold_the_signs_of_a_list(folder, tmp_path):
+    odd = tmp_path / "lr=3e-4,rows=8"
+    odd.symlink_to(folder)
+    (family,) = parse_families([str(odd / "a")])
+    assert family.name == "a" and family.members == (str(odd / "a"),)
+
+
 def test_other_weights_have_another_digest(folder):
     before = digest_weights(f"{folder}/a")
     assert digest_weights(f"{folder}/a") == before

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -60,6 +60,15 @@ def test_masked_perplexity_has_an_error_that_shrinks():
     )
     assert 0 < many.error < few.error
     assert abs(few.nll - many.nll) < 5 * few.error
+
+
+def test_a_network_that_is_told_the_time_hears_when_as_many_are_masked():
+    plain = make_model()
+    config = replace(plain.net.config, time=True)
+    plan = replace(plain.blueprint, config=config)
+    model = Model("timed", lively(config), plan, plain.tokenizer)
+    found = measure_perplexity(model, ["The caves of Orsel."], PerplexitySettings())
+    assert 1 < found.perplexity < 1e6
 
 
 def test_perplexity_bad_input():

@@ -5,15 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+import unmask
 from unmask import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.evaluation.questions import (
+    check_scored,
     choose_splits,
     digest_splits,
     refuse_controls,
     spread,
 )
+from unmask.net.model import Blueprint, Model
+from unmask.net.transformer import Transformer
 
 
 def test_a_limit_is_spread_over_facts_and_phrasings(corpus):
@@ -93,3 +97,14 @@ def test_splits_that_cannot_be_asked(corpus):
     with pytest.raises(UserError, match="d2p_same_shuffled is a control: give its split, d2p_same"):
         refuse_controls(["d2p_same_shuffled"])
     refuse_controls(["d2p_same"])
+
+
+def test_kinds_whose_answers_cannot_be_scored():
+    config = unmask.preset("tiny", vocab_size=20)
+    uniform = Model("made", Transformer(config), Blueprint(config, "uniform", 19))
+    with pytest.raises(UserError, match="made is a uniform model: answers are scored for masked"):
+        check_scored(uniform)
+    config = unmask.preset("tiny", vocab_size=20, time=True)
+    timed = Model("made", Transformer(config), Blueprint(config, "masked", 19))
+    with pytest.raises(UserError, match="made is told the time"):
+        check_scored(timed)

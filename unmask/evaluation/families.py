@@ -45,6 +45,9 @@ def parse_families(words: Sequence[str]) -> list[Family]:
 def _parse(word: str) -> Family:
     name, found, listed = word.rpartition("=")
     parts = [part.strip() for part in listed.split(",")]
+    if Path(word).exists():
+        # A path may hold any of these signs itself.
+        name, found, parts = "", "", [word]
     if not all(parts) or (found and not name):
         raise UserError(f"the model {word!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
     members = tuple(path for part in parts for path in _expand(part))

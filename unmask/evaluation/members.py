@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.progress import track
 from unmask.base.tables import Parts, write_table
 from unmask.evaluation.families import Family
+from unmask.evaluation.questions import check_scored
 from unmask.net.loading import load
 from unmask.net.model import Model
 
@@ -33,6 +34,7 @@ def measure_members(
         if parts.has(f"{family.name}-{seed}"):
             continue
         model = load(family.members[seed], device, dtype, quiet=True)
+        check_scored(model)
         whose = {"model": family.name, "kind": family.kind, "seed": seed}
         parts.write(f"{family.name}-{seed}", [whose | dict(row) for row in measure(model)])
     table = parts.gather(f"{family.name}-{seed}" for family, seed in members)

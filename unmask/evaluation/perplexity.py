@@ -14,7 +14,15 @@ from unmask.evaluation.batches import count_row_bytes, fit_rows
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.noise.masked import Masked
-from unmask.objectives.likelihood import Estimate, Scorer, score_causal, score_rolling
+from unmask.noise.schedules import find_time
+from unmask.objectives.likelihood import (
+    Estimate,
+    Logits,
+    Scorer,
+    exponentiate,
+    score_causal,
+    score_rolling,
+)
 from unmask.sampling.canvas import require_mask
 
 Score = Callable[[Tensor, Tensor, int], Estimate]
@@ -54,7 +62,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.per_token)
+        return exponentiate(self.per_token)
 
     @property
     def perplexity_error(self) -> float:
@@ -128,6 +136,19 @@ def measure_perplexity(
     )
 
 
+def _tell_time(model: Model) -> Logits:
+    """The model's logits; a network that is told the time hears when as many are masked."""
+    if not model.net.config.time:
+        return model.logits
+    mask_id, schedule = require_mask(model), model.make_process().schedule
+
+    def ask(tokens: Tensor) -> Tensor:
+        masked = (tokens == mask_id).double().mean(-1)
+        return model.logits(tokens, t=find_time(schedule, masked))
+
+    return ask
+
+
 def _choose_score(model: Model, context: int, settings: PerplexitySettings) -> Score:
     """How one window is scored, by the model's kind."""
     if model.kind == "causal":
@@ -139,7 +160,7 @@ def _choose_score(model: Model, context: int, settings: PerplexitySettings) -> S
         )
     mask_id, rows = require_mask(model), model.net.config.logit_rows
     batch = fit_rows(model, count_row_bytes(model, context, context))
-    scorer = Scorer(model.logits, Masked(rows - (mask_id < rows), mask_id), batch=batch)
+    scorer = Scorer(_tell_time(model), Masked(rows - (mask_id < rows), mask_id), batch=batch)
     return lambda window, given, seed: scorer.exact_k(
         window, given, settings.strata, settings.repeats, seed
     )

@@ -11,6 +11,8 @@ from unmask.evaluation.digests import digest
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
+SCORED = ("masked", "causal")
+"""Kinds of models whose answers can be scored token by token."""
 STUDY_LENGTH = 52
 """The context of the study: prompt, answer and what follows."""
 
@@ -121,16 +123,30 @@ def encode_facts(facts: Sequence[Fact], tokenizer: Tokenizer) -> dict[Fact, Fact
     return {fact: tokenize_fact(fact, tokenizer) for fact in dict.fromkeys(facts)}
 
 
+def check_scored(model: Model) -> None:
+    """Raise for a model whose answers cannot be scored token by token."""
+    if model.kind not in SCORED:
+        raise UserError(
+            f"{model.name} is a {model.kind} model: answers are scored for {' and '.join(SCORED)} "
+            "models."
+        )
+    if model.net.config.time:
+        raise UserError(
+            f"{model.name} is told the time: answers are scored for networks that see tokens alone."
+        )
+
+
 def choose_length(model: Model, encoded: Sequence[FactTokens], asked: int | None) -> int:
     """The canvas for all texts: as asked, else the study's 52, or more where a text needs it."""
     longest = max(len(found.ids) for found in encoded)
     context = model.net.config.context
     length = min(max(STUDY_LENGTH, longest), context) if asked is None else asked
     if longest > length or length > context:
+        lengthen = f"give a --length of {longest} to {context}, or " if longest <= context else ""
         raise UserError(
             f"the longest prompt with its answer has {longest} tokens for {model.name}, whose "
-            f"context is {context}; a length of {length} does not hold it: give a --length of "
-            f"{longest} to {context}, or use a model with a longer context."
+            f"context is {context}; a length of {length} does not hold it: {lengthen}use a model "
+            "with a longer context."
         )
     return length
 

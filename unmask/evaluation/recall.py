@@ -21,7 +21,9 @@ from unmask.evaluation.families import Family
 from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
 from unmask.evaluation.questions import (
     CONTROL,
+    SCORED,
     Split,
+    check_scored,
     choose_length,
     encode_facts,
     require_tokenizer,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 SCHEMA = "recall/1"
-SUPPORTED = ("masked", "causal")
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ def measure_recall(
     `folder` keeps the finished parts; the whole table is written there as recall.parquet.
     """
     for family in families:
-        if family.kind not in SUPPORTED:
+        if family.kind not in SCORED:
             raise UserError(
                 f"{family.name} is a {family.kind} model: recall is measured for "
-                f"{' and '.join(SUPPORTED)} models."
+                f"{' and '.join(SCORED)} models."
             )
     parts = Parts(folder / "parts", SCHEMA)
     keys = []
@@ -107,6 +108,7 @@ class Member:
         if missing := self.count_missing():
             place, settings = self.family.members[self.seed], self.settings
             model = load(place, settings.device, settings.dtype, quiet=True)
+            check_scored(model)
             for _ in track(self.measure(model), f"recall of {place}", missing):
                 pass
 

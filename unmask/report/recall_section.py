@@ -1,12 +1,12 @@
 """Recall on the page: the table beside the published one, curves, controls, the two sums."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from unmask.evaluation.groups import estimate_groups
 from unmask.evaluation.questions import CONTROL
 from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import FACTORIZATION, StudyFolder
-from unmask.report.blocks import Block, Figure, Grid, Section, Words, format_interval
+from unmask.report.blocks import Block, Figure, Grid, Section, Words, format_interval, make_blocks
 from unmask.report.published import STUDY_RECALL, STUDY_SOURCE
 from unmask.report.recall_table import tell_uncontrolled
 
@@ -32,22 +32,36 @@ def tell_asked(split: str) -> str:
 def tell_recall(run: StudyFolder, prefix: str = "") -> Section:
     """The section of recall."""
     summary = run.summary
-    first = summary.cells[0]
-    blocks: list[Block] = [
-        Words(
-            f"Each split asks {first.prompts} prompts about {first.facts} facts, in words that "
-            "training never showed. A hit is an answer that contains the true one. Brackets are "
-            "95 % intervals, drawn again by fact. Steps are denoising steps; the autoregressive "
-            "twin has none and is measured once."
-        ),
-        draw_recall_curves(summary, f"{prefix}recall"),
-        _tabulate(summary),
-        Words(f"In italics, for orientation: {STUDY_SOURCE}. Another model, other data."),
+    makers: list[Callable[[], Block]] = [
+        lambda: _tell_how(summary),
+        lambda: draw_recall_curves(summary, f"{prefix}recall"),
+        lambda: _tabulate(summary),
     ]
+    if set(summary.splits) & set(STUDY_RECALL):
+        source = Words(f"In italics, for orientation: {STUDY_SOURCE}. Another model, other data.")
+        makers.append(lambda: source)
     if summary.pairs:
-        blocks.append(compare_summary(summary))
-    blocks.append(_tabulate_sums(run))
+        makers.append(lambda: compare_summary(summary))
+    makers.append(lambda: _tabulate_sums(run))
+    blocks = make_blocks(makers, run.advice)
     return Section(f"{prefix}recall-section", "What is recalled", blocks)
+
+
+def _tell_how(summary: Summary) -> Words:
+    """How much was asked, and how it was judged."""
+    asked = {cell.split: cell for cell in summary.cells}
+    counts = dict.fromkeys(
+        f"{cell.prompts} prompts about {cell.facts} facts"
+        for split, cell in asked.items()
+        if not split.endswith(CONTROL)
+    )
+    # The words of one's own facts may be those that were trained on.
+    fresh = "" if "own" in asked else ", in words that training never showed"
+    return Words(
+        f"Each split asks {' or '.join(counts)}{fresh}. A hit is an answer that contains the true "
+        "one. Brackets are 95 % intervals, drawn again by fact. Steps are denoising steps; an "
+        "autoregressive model has none and is measured once."
+    )
 
 
 def draw_recall_curves(summary: Summary, name: str) -> Figure:

@@ -82,7 +82,7 @@ def _number_symmetry(run: StudyFolder) -> Number:
         row = find_retrieval(run.rows(SYMMETRY))
     except UserError as error:
         return Number(label, "–", "not compared" if run.notes("symmetry") else str(error))
-    if row is None:
+    if row is None or row["value"] != row["value"]:
         return Number(label, "–", "not measured")
     value = format_interval(row["value"], row["low"], row["high"], digits=2)
     chance = f"chance {row['null_low']:.2f} to {row['null_high']:.2f}"
@@ -259,7 +259,7 @@ def _tell_symmetry(run: StudyFolder) -> list[str]:
         return list(run.notes("symmetry"))
     rows = run.rows(SYMMETRY)
     row = find_retrieval(rows)
-    if row is None:
+    if row is None or row["value"] != row["value"]:
         return []
     value = format_interval(row["value"], row["low"], row["high"], digits=2)
     verdict = (
