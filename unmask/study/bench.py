@@ -87,6 +87,11 @@ class Bench:
 
 def _find_families(settings: Study) -> list[Family]:
     words = [settings.model] + ([settings.twin] if settings.twin is not None else [])
+    if settings.twin == settings.model:
+        raise UserError(
+            f"{settings.model} was given as the model and as its twin: the twin is an "
+            "autoregressive model."
+        )
     named = words
     if len(words) == 2 and Path(words[0]).name == Path(words[1]).name:
         # Two runs of training leave their models in folders of one name.
