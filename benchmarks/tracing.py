@@ -225,8 +225,8 @@ def main() -> None:
     text = (
         f"# Tracing a fact, {options.size} shapes, {device.type}, {options.dtype}\n\n"
         f"{describe_run(device)}.\n{LENGTH} tokens, {SAMPLES} noise samples, windows of {WINDOW} "
-        "layers; the plain way runs one cell at a time, its noise drawn anew, a whole forward pass of "
-        f"{SAMPLES + 1} rows each.\n"
+        "layers; the plain way runs one cell at a time, its noise drawn anew, a whole forward pass "
+        f"of {SAMPLES + 1} rows each.\n"
     )
     for kind in options.kinds.split(","):
         model = make_model(options.size, kind == "causal", device, dtype)
