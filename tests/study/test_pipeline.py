@@ -199,7 +199,7 @@ def test_command(finished, place, tmp_path):
         (["--quick", "--full"], "leave one of them out"),
         (["--resume"], "run.json is not there"),
         (["--model", "{twin}"], "is a causal model: the study un-masks texts"),
-        (["--model", "{model}", "--twin", "{model}"], "several models are called"),
+        (["--model", "{model}", "--twin", "{model}"], "was given as the model and as its twin"),
     ],
 )
 def test_mistakes(place, tmp_path, words, said):
