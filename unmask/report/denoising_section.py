@@ -1,5 +1,6 @@
 """Un-masking on the page: texts that appear step by step, and when each kind of token comes."""
 
+from functools import cache, partial
 from typing import Any
 
 from unmask.evaluation.commits import summarise_commits
@@ -13,9 +14,10 @@ _MOST_PLACES = 24
 
 def tell_denoising(run: StudyFolder, prefix: str = "") -> Section:
     """The section of how answers un-mask."""
+    order = cache(partial(run.rows, ORDER))
 
     def count_prompts() -> Words:
-        prompts = len({row["prompt"] for row in run.rows(ORDER)})
+        prompts = len({row["prompt"] for row in order()})
         return Words(f"Over {prompts} prompts, which tokens come when?")
 
     blocks = make_blocks(
@@ -26,8 +28,8 @@ def tell_denoising(run: StudyFolder, prefix: str = "") -> Section:
             ),
             lambda: _animate(run.rows(UNMASKING), f"{prefix}unmasking"),
             count_prompts,
-            lambda: _draw_map(run.rows(ORDER), f"{prefix}order-map"),
-            lambda: _draw_kinds(run.rows(ORDER), f"{prefix}order"),
+            lambda: _draw_map(order(), f"{prefix}order-map"),
+            lambda: _draw_kinds(order(), f"{prefix}order"),
         ),
         run.advice,
     )

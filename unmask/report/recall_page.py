@@ -1,13 +1,12 @@
 """Recall as a page of Markdown, with the command that wrote it."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from unmask.base.files import replace_file
 from unmask.evaluation.questions import CONTROL
 from unmask.evaluation.summary import Cell, Interval, Summary
+from unmask.report.markdown import format_table
 from unmask.report.published import STUDY_RECALL, STUDY_SOURCE
 from unmask.report.recall_table import LABELS, PERCENT, name_split, tell_uncontrolled
 
@@ -140,12 +139,6 @@ def _metrics(summary: Summary) -> str:
             if any(found):
                 rows.append([label, model, *map(_format, found)])
     return format_table(["metric", "model", *map(name_split, summary.splits)], rows)
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _format(cell: Cell | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.files import replace_file
-from unmask.report.recall_page import format_table
+from unmask.report.markdown import format_table
 from unmask.report.symmetry_table import (
     ALPHA,
     describe_place,

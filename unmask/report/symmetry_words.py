@@ -5,7 +5,7 @@ What passes the corrected test is told, what does not is told to have not been f
 
 from collections.abc import Mapping, Sequence
 
-from unmask.report.recall_page import format_table
+from unmask.report.markdown import format_table
 from unmask.report.symmetry_table import ALPHA, LABELS, describe_facts
 from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.base.files import read_json_object, replace_file
 from unmask.base.tables import read_table
-from unmask.report.recall_page import format_table
+from unmask.report.markdown import format_table
 from unmask.report.tracing_figures import (
     PART_NAMES,
     describe_group,

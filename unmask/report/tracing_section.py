@@ -1,7 +1,7 @@
 """Causal traces on the page: averages by role, diffusion beside its twin, texts step by step."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from unmask.base.errors import UserError
@@ -45,7 +45,7 @@ def tell_tracing(run: StudyFolder, prefix: str = "") -> Section:
     # Facts are told together only where some were traced.
     together = (f"{TRACING}/facts.parquet", f"{TRACING}/averages.parquet")
     if any(run.has(name) for name in together) or not notes:
-        averages = partial(run.rows, f"{TRACING}/averages.parquet")
+        averages = cache(partial(run.rows, f"{TRACING}/averages.parquet"))
         makers: list[Callable[[], Block]] = [
             lambda: _count(run.rows(f"{TRACING}/facts.parquet")),
             lambda: draw_twins(

@@ -5,7 +5,7 @@ A cell is told when its interval lies above 0 and above those of all its placebo
 
 from collections.abc import Callable, Sequence
 
-from unmask.report.recall_page import format_table
+from unmask.report.markdown import format_table
 from unmask.report.tracing_figures import PART_NAMES, describe_group, name_stage
 from unmask.report.tracing_groups import (
     GROUP,
