@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """A user's mistake as a sentence: what was given, what was expected, what to do.
 
-    The command line prints it without a traceback.
+    A `ValueError`, so that callers catch it without knowing this package; the command line prints
+    it without a traceback.
     """
 
 
