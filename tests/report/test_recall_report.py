@@ -2,7 +2,7 @@
 
 import pytest
 
-from unmask.evaluation.intervals import Interval
+from unmask.evaluation.statistics import Interval
 from unmask.evaluation.questions import CONTROL
 from unmask.evaluation.summary import Cell, Summary
 from unmask.report.recall_figures import draw_recall

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from unmask import UserError
+from unmask.evaluation.statistics import holm
 from unmask.report.symmetry_table import format_line
 from unmask.report.symmetry_words import conclude, find_best_layers, tabulate_layers
 from unmask.representation.measures import MEASURES
@@ -17,7 +18,6 @@ from unmask.representation.symmetry import (
     measure_symmetry,
     pair_vectors,
 )
-from unmask.tracing.bootstrap import adjust
 
 FACTS, WIDTH, INNER = 12, 16, 24
 
@@ -231,7 +231,7 @@ def test_overlap_is_tested_by_itself():
     lines = measure_symmetry("made", "masked", *make_run(4.0), permutations=19)
     asked = [line for line in lines if line.comparison == "name: key and value"]
     pairs = [line for line in asked if line.measure != OVERLAP]
-    assert [line.p_holm for line in pairs] == adjust([line.found.p for line in pairs])
+    assert [line.p_holm for line in pairs] == holm([line.found.p for line in pairs])
     (overlap,) = [line for line in asked if line.measure == OVERLAP]
     assert overlap.p_holm == overlap.found.p == 0.05
     # Both layers tie without it.

@@ -20,7 +20,6 @@ def recall(
     order: str = typer.Option("confidence", help="Which tokens go first."),
     dtype: str = DTYPE,
     device: str = DEVICE,
-    seed: int = typer.Option(0, help="Seed of the bootstrap."),
     as_json: bool = JSON,
     out: Path = typer.Option(Path("runs/recall"), help="Folder of the run; resumes what it holds."),
     page: Path | None = typer.Option(None, help="A Markdown file to write the results to."),
@@ -66,7 +65,7 @@ def recall(
         "dtype": dtype,
     }
     folder = open_measurement(out, "recall", families, record)
-    summary = summarise(measure_recall(families, chosen, settings, folder), seed)
+    summary = summarise(measure_recall(families, chosen, settings, folder))
     write_json(folder / "summary.json", summary.to_json())
     published = has_reversal_files(data)
     draw_recall(summary, folder / "recall", published)

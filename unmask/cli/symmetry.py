@@ -11,7 +11,7 @@ def symmetry(
         ..., metavar="RUN [RUN2]", help="Folders of `unmask represent`, such as diffusion and AR."
     ),
     permutations: int = typer.Option(999, help="Shuffled pairings for each null."),
-    seed: int = typer.Option(0, help="Seed of the nulls and the intervals."),
+    seed: int = typer.Option(0, help="Seed of the nulls."),
     out: Path | None = typer.Option(None, help="Folder of tables and figures; RUN/symmetry else."),
     page: Path | None = typer.Option(None, help="A Markdown file to write the results to."),
 ) -> None:
@@ -40,7 +40,7 @@ def symmetry(
         for name, (rows, tensors) in found.items()
         for line in measure_symmetry(name, told[name]["kind"], rows, tensors, permutations, seed)
     ]
-    differences = compare_models(lines, seed)
+    differences = compare_models(lines)
     out = runs[0] / "symmetry" if out is None else out
     write_table(out / "symmetry.parquet", [line.to_row() for line in lines], SCHEMA)
     figures, probes = _draw(names, found, lines, out)

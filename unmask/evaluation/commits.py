@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.evaluation.intervals import Interval, cluster, estimate_mean
+from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 from unmask.sampling.trajectory import Trajectory

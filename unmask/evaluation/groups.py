@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.evaluation.intervals import Interval, cluster, estimate_mean
+from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,10 @@ def estimate_groups(
     by: Sequence[str],
     columns: Sequence[str],
     shares: Sequence[str] = (),
-    seed: int = 0,
 ) -> list[Group]:
     """Means by group, in the order the groups are met; rows tell their `fact` and `seed`.
 
-    `shares` are the columns that are true or false; `seed` is the bootstrap's.
+    `shares` are the columns whose values lie between 0 and 1.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -43,7 +42,7 @@ def estimate_groups(
                 [row[name] for row in kept] for name in (column, "fact", "seed")
             )
             clusters = cluster(values, facts, seeds)
-            means[column] = estimate_mean(clusters, column in shares, seed=seed)
+            means[column] = estimate_mean(clusters, column in shares)
         num_facts = len({row["fact"] for row in members})
         found.append(Group(dict(zip(by, key, strict=True)), means, len(members), num_facts))
     return found

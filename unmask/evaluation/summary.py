@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from unmask.evaluation.intervals import (
+from unmask.evaluation.metrics import bleu_signature
+from unmask.evaluation.questions import CONTROL, gather_answers, plain_answer
+from unmask.evaluation.statistics import (
     Clusters,
     Interval,
     cluster,
     estimate_difference,
     estimate_mean,
 )
-from unmask.evaluation.metrics import bleu_signature
-from unmask.evaluation.questions import CONTROL, gather_answers, plain_answer
 
 if TYPE_CHECKING:
     import pyarrow
@@ -122,11 +122,11 @@ class Summary:
         return cls(cells, pairs, found["bleu"])
 
 
-def summarise(table: "pyarrow.Table", seed: int = 0) -> Summary:
-    """Cells and pairs of a table of recall; `seed` is the bootstrap's."""
+def summarise(table: "pyarrow.Table") -> Summary:
+    """Cells and pairs of a table of recall."""
     groups = _group(_drop_false_controls(table.to_pylist()))
-    cells = list(_find_cells(groups, seed))
-    return Summary(cells, list(_find_pairs(groups, seed)), bleu_signature())
+    cells = list(_find_cells(groups))
+    return Summary(cells, list(_find_pairs(groups)), bleu_signature())
 
 
 _Key = tuple[str, str, int | None]
@@ -161,7 +161,7 @@ def _cluster(rows: Sequence[Row], values: Sequence[float]) -> Clusters:
     return cluster(values, [row["fact"] for row in rows], [row["seed"] for row in rows])
 
 
-def _find_cells(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Cell]:
+def _find_cells(groups: Mapping[_Key, list[Row]]) -> Iterator[Cell]:
     for (model, split, steps), rows in groups.items():
         measured = {metric: (rows, [row[metric] for row in rows]) for metric in METRICS}
         measured[BEATS] = _compare_to_controls(
@@ -178,7 +178,7 @@ def _find_cells(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Cell]:
                 split=split,
                 steps=steps,
                 metric=metric,
-                value=estimate_mean(clusters, metric in SHARES, seed=seed),
+                value=estimate_mean(clusters, metric in SHARES),
                 prompts=len(kept) // num_seeds,
                 facts=num_facts,
                 seeds=num_seeds,
@@ -194,7 +194,7 @@ def _compare_to_controls(
     return kept, [float(row["logp"] > likelihoods[row["seed"], row["prompt"]]) for row in kept]
 
 
-def _find_pairs(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Pair]:
+def _find_pairs(groups: Mapping[_Key, list[Row]]) -> Iterator[Pair]:
     models, splits, counts = (list(dict.fromkeys(found)) for found in zip(*groups, strict=True))
     all_steps = [steps for steps in counts if steps is not None] or [None]
     for one, other in combinations(models, 2):
@@ -205,5 +205,5 @@ def _find_pairs(groups: Mapping[_Key, list[Row]], seed: int) -> Iterator[Pair]:
                     for model in (one, other)
                 ]
                 ours, theirs = (_cluster(rows, [row["hit"] for row in rows]) for rows in sides)
-                found = estimate_difference(ours, theirs, is_share=True, seed=seed)
+                found = estimate_difference(ours, theirs, is_share=True)
                 yield Pair(one, other, split, steps, found)

@@ -50,7 +50,7 @@ def _describe(summary: Summary) -> str:
     first = summary.cells[0]
     return (
         f"Models: {models}. {first.prompts} prompts of {first.facts} facts a split. Brackets: 95 % "
-        "intervals, bootstrapped by fact, and by training seed where there are several; where all "
+        "intervals by fact, and by training seed where there are several; where all "
         "prompts hit or all miss, Clopper and Pearson's with facts as trials; a difference that is "
         "the same for every fact reaches as far as their bound lets other facts move it. Causal "
         "models have neither steps nor guidance: they are measured once and shown in every row. "

@@ -7,6 +7,7 @@ not.
 from dataclasses import dataclass
 
 from unmask.base.errors import UserError
+from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.evaluation.summary import Cell, Summary
 from unmask.report.artefacts import SYMMETRY, TRACING, Row, StudyFolder
 from unmask.report.blocks import format_interval
@@ -16,8 +17,6 @@ from unmask.report.tracing_section import keep_main
 from unmask.tracing.averages import OTHER_TOKEN, TOTAL
 from unmask.tracing.table import OTHER_FACT, RESULT
 
-ENOUGH = 6
-"""Facts below which a bootstrap's interval says nothing."""
 HEADLINE = ("p2d_reverse", "d2p_reverse", "own")
 """The way of asking that is told first: the reversal curse itself, where the data have it."""
 
@@ -264,7 +263,7 @@ def _tell_symmetry(run: StudyFolder) -> list[str]:
     value = format_interval(row["value"], row["low"], row["high"], digits=2)
     verdict = (
         "above what shuffled pairs give"
-        if row["p_holm"] < 0.05
+        if row["p_holm"] <= ALPHA
         else "no more than shuffled pairs could give"
     )
     return [

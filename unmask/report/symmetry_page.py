@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.files import replace_file
+from unmask.evaluation.statistics import ALPHA
 from unmask.report.markdown import format_table
 from unmask.report.symmetry_table import (
-    ALPHA,
     describe_place,
     format_difference,
     format_line,
@@ -86,10 +86,10 @@ _MEANING = (
     "share at least as large, *Holm* corrects it for the measures of one comparison at one "
     "layer in one group of facts, not for the number of comparisons; *shared directions* knows no "
     "pairs and is a test of its own. A dash stands where one side is the same for all facts. "
-    "Brackets hold 95 % of a bootstrap by fact; where all facts hit or all miss, Clopper and "
-    "Pearson's with facts as trials; a difference in hits or ranks that is the same for every fact "
-    "reaches as far as their bound lets other facts move it. What is fitted (Procrustes, probes) "
-    "is judged on facts or phrasings held out. A likeness says that the pairs can be told, not "
+    "Brackets are 95 % t intervals by fact; where all facts hit or all miss, Clopper and Pearson's "
+    "with facts as trials; a difference in hits or ranks that is the same for every fact reaches "
+    "as far as their bound lets other facts move it. What is fitted (Procrustes, probes) is judged "
+    "on facts or phrasings held out. A likeness says that the pairs can be told, not "
     "that the network uses it."
 )
 

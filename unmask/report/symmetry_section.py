@@ -2,6 +2,7 @@
 
 import math
 
+from unmask.evaluation.statistics import ALPHA
 from unmask.report.artefacts import SIMILARITY, SYMMETRY, Row, StudyFolder
 from unmask.report.blocks import Block, Figure, Missing, Section, Words
 from unmask.report.tracing_names import KINDS
@@ -62,7 +63,7 @@ def _draw_measures(rows: list[Row], name: str) -> Figure:
                 ]
             }
     tested = [row for row in rows if not row["control"] and row["measure"] != OVERLAP]
-    clear = sum(row["p_holm"] < 0.05 for row in tested)
+    clear = sum(row["p_holm"] <= ALPHA for row in tested)
     return Figure(
         name=name,
         title="How alike keys and values are",

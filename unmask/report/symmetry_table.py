@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from unmask.evaluation.statistics import ALPHA
 from unmask.representation.measures import MEANINGS
 from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
 
 LABELS = MEANINGS | {OVERLAP: "shared directions, mean cosine"}
-ALPHA = 0.05
 
 
 def show_extraction(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -5,8 +5,9 @@ What passes the corrected test is told, what does not is told to have not been f
 
 from collections.abc import Mapping, Sequence
 
+from unmask.evaluation.statistics import ALPHA
 from unmask.report.markdown import format_table
-from unmask.report.symmetry_table import ALPHA, LABELS, describe_facts
+from unmask.report.symmetry_table import LABELS, describe_facts
 from unmask.representation.symmetry import ASKED, OVERLAP, Difference, Line
 
 CLEAREST = 5

@@ -7,6 +7,7 @@ from typing import Any
 
 from unmask.base.files import read_json_object, replace_file
 from unmask.base.tables import read_table
+from unmask.evaluation.statistics import ALPHA
 from unmask.report.markdown import format_table
 from unmask.report.tracing_figures import (
     PART_NAMES,
@@ -28,7 +29,7 @@ from unmask.report.tracing_groups import (
     name_layer,
     rows_of,
 )
-from unmask.report.tracing_words import CLEAR, conclude
+from unmask.report.tracing_words import conclude
 from unmask.tracing.averages import SCHEMA, TESTS_SCHEMA, TOTAL
 from unmask.tracing.table import FACTS_SCHEMA
 
@@ -73,8 +74,8 @@ whose interval lies above 0 and above those of all their placebos. *d2p*: the de
 _EFFECTS = """## Effects
 
 AIE: what restoring one state, or a window of outputs, gives back of the answer's score; ATE: what
-the corruption takes. Each line is the layer where a role's AIE is highest, with 95 % bootstrap
-intervals over facts; the layer was chosen on the same facts, so the interval is narrow for a claim
+the corruption takes. Each line is the layer where a role's AIE is highest, with its 95 %
+interval over facts; the layer was chosen on the same facts, so the interval is narrow for a claim
 about that very layer. Beside it, at the same layer, stand the placebos: a prompt token that is not
 the subject's, another fact's state at the subject, and the same restore read for another answer.
 
@@ -200,7 +201,7 @@ def _tell_tests(tests: Sequence[Row]) -> str:
             f"{test['facts']} {'paired' if test['paired'] else 'unpaired'}",
         )
         for test in tests
-        if test["part"] == TOTAL or (test["part"] != "flow" and test["p_holm"] < CLEAR)
+        if test["part"] == TOTAL or (test["part"] != "flow" and test["p_holm"] <= ALPHA)
     ]
     header = ("one", "minus", "at", "part", "role", "difference", "p (Holm)", "facts")
     return format_table(header, lines)

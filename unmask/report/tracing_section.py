@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Any
 
 from unmask.base.errors import UserError
+from unmask.evaluation.statistics import ALPHA
 from unmask.report.artefacts import ALONG, CONSIDERED, TRACING, Row, StudyFolder
 from unmask.report.blocks import (
     Block,
@@ -24,7 +25,6 @@ from unmask.tracing.averages import OTHER_TOKEN, TOTAL
 from unmask.tracing.roles import ROLES
 from unmask.tracing.table import OTHER_FACT, RESULT
 
-_CLEAR = 0.05
 _MOST_TESTS = 12
 
 
@@ -306,7 +306,7 @@ def _tabulate_tests(run: StudyFolder) -> Block:
         return Words("No two groups have enough facts to be compared.")
     tests = [test for test in run.rows(name) if test["part"] != "flow"]
     clear = sorted(
-        (test for test in tests if test["p_holm"] < _CLEAR), key=lambda test: test["p_holm"]
+        (test for test in tests if test["p_holm"] <= ALPHA), key=lambda test: test["p_holm"]
     )
     if not clear:
         return Words(

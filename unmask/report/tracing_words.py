@@ -5,6 +5,7 @@ A cell is told when its interval lies above 0 and above those of all its placebo
 
 from collections.abc import Callable, Sequence
 
+from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.report.markdown import format_table
 from unmask.report.tracing_figures import PART_NAMES, describe_group, name_stage
 from unmask.report.tracing_groups import (
@@ -22,10 +23,6 @@ from unmask.report.tracing_names import METRICS
 from unmask.tracing.roles import SUBJECT_ROLES
 from unmask.tracing.table import RESULT
 
-CLEAR = 0.05
-"""A corrected p that is told."""
-_ENOUGH = 5
-"""Facts that steps must have to be told of."""
 _GONE = 0.1
 """Of the highest total effect: below this nothing much is left."""
 
@@ -49,10 +46,10 @@ def conclude(rows: Sequence[Row], tests: Sequence[Row], metric: str) -> str:
         lines.append(f"{title} {told_course}")
     if tests:
         effects = [test for test in tests if test["part"] != "flow"]
-        found = [test for test in effects if test["p_holm"] < CLEAR]
+        found = [test for test in effects if test["p_holm"] <= ALPHA]
         lines.append(
             f"- **Differences.** {len(found)} of {len(effects)} between groups have a p below "
-            f"{CLEAR}, corrected within each pair of groups."
+            f"{ALPHA}, corrected within each pair of groups."
         )
     return "\n\n".join([*told, "\n".join(lines)]).strip()
 
@@ -118,7 +115,7 @@ def _tell_course(rows: Sequence[Row], stages: Sequence[str], by_token: bool) -> 
     totals = {stage: find_total(mine[stage]) for stage in stages}
     facts = max(total["facts"] for total in totals.values())
     shared = [stage for stage in stages if totals[stage]["facts"] == facts]
-    if facts < _ENOUGH or len(shared) < 2:
+    if facts < ENOUGH or len(shared) < 2:
         return (
             "Most answers are committed within one step, or there are too few: no course to tell."
         )

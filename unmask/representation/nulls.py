@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unmask.base.seeds import derive_seed
-from unmask.evaluation.intervals import Clusters, Interval, estimate_mean
+from unmask.evaluation.statistics import ALPHA, Clusters, Interval, estimate_mean, permutation_p
 from unmask.representation.measures import (
     Found,
     Measure,
@@ -47,11 +47,11 @@ class Assessed:
 
     @property
     def null_low(self) -> float:
-        return float(np.quantile(self.null, 0.025))
+        return float(np.quantile(self.null, ALPHA / 2))
 
     @property
     def null_high(self) -> float:
-        return float(np.quantile(self.null, 0.975))
+        return float(np.quantile(self.null, 1 - ALPHA / 2))
 
 
 def assess(
@@ -68,7 +68,7 @@ def assess(
     generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
     orders = [generator.permutation(len(right)) for _ in range(permutations)]
     null = [measure.compare(one, other[some]).value for some in _cut(orders)]
-    return _conclude(measure, left, right, np.concatenate(null), seed)
+    return _conclude(measure, left, right, np.concatenate(null))
 
 
 def assess_overlap(
@@ -83,7 +83,7 @@ def assess_overlap(
     ways, _ = find_overlap.prepare(left, right, rank)
     drawn = [np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations)]
     null = [find_overlap.compare(ways, some).value for some in _cut(drawn)]
-    return _conclude(find_overlap, *_compress(left, right, True), np.concatenate(null), seed)
+    return _conclude(find_overlap, *_compress(left, right, True), np.concatenate(null))
 
 
 def _cut(each: list[np.ndarray]) -> Iterator[np.ndarray]:
@@ -99,19 +99,16 @@ def _tell_nothing(num_facts: int, permutations: int) -> Assessed:
     return Assessed(Interval(nothing, nothing, nothing), 1.0, null, per_fact, found)
 
 
-def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray, seed: int) -> Assessed:
+def _conclude(measure: Measure, left: Side, right: Side, null: np.ndarray) -> Assessed:
     found = measure(left, right)
     whole, per_fact = float(found.value), found.per_fact
     if per_fact is None:
         per_fact = _jackknife(measure, left, right, whole)
     clusters = Clusters(per_fact[None], np.ones((1, len(per_fact))))
-    drawn = estimate_mean(clusters, measure.is_share, seed=seed)
+    value = estimate_mean(clusters, measure.is_share)
     # No measure is above 1; the shares of the jackknife do not know that.
-    value = Interval(drawn.mean, drawn.low, max(drawn.mean, min(drawn.high, 1.0)))
-    # What is no number is not below the value, and a value that is none is above nothing.
-    reached = ~(null < whole - 1e-12) if np.isfinite(value.mean) else np.ones(len(null))
-    p = float((1 + reached.sum()) / (1 + len(null)))
-    return Assessed(value, p, null, per_fact, found)
+    value = Interval(value.mean, value.low, max(value.mean, min(value.high, 1.0)))
+    return Assessed(value, permutation_p(null, whole), null, per_fact, found)
 
 
 def _jackknife(measure: Measure, left: Side, right: Side, value: float) -> Float[np.ndarray, "N"]:

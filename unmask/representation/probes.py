@@ -15,7 +15,7 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.data.facts import Fact
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
-from unmask.evaluation.intervals import cluster, estimate_mean
+from unmask.evaluation.statistics import ALPHA, cluster, estimate_mean, permutation_p
 from unmask.net.model import Model
 from unmask.representation.settings import Extraction
 from unmask.representation.states import Case, lay_out_case, stack_rows
@@ -96,21 +96,20 @@ def fit_and_say(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.n
 
 def _judge(said: np.ndarray, true: np.ndarray, seed: int) -> dict[str, Any]:
     hits = (said == true).astype(float)
-    value = estimate_mean(cluster(hits, list(true)), is_share=True, seed=seed)
+    value = estimate_mean(cluster(hits, list(true)), is_share=True)
     names = np.unique(true)
     generator = np.random.default_rng(derive_seed(seed, "probes", len(names)))
     null = []
     for _ in range(PERMUTATIONS):
         renamed = dict(zip(names, generator.permutation(names), strict=True))
         null.append(np.mean(said == np.array([renamed[name] for name in true])))
-    p = (1 + sum(value.mean <= other for other in null)) / (1 + PERMUTATIONS)
     return {
         "accuracy": value.mean,
         "low": value.low,
         "high": value.high,
         "null_mean": float(np.mean(null)),
-        "null_high": float(np.quantile(null, 0.975)),
-        "p": p,
+        "null_high": float(np.quantile(null, 1 - ALPHA / 2)),
+        "p": permutation_p(np.array(null), value.mean),
         "prompts": len(true),
         "facts": len(names),
     }

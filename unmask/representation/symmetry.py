@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from unmask.base.errors import UserError
 from unmask.base.progress import track
-from unmask.evaluation.intervals import Clusters, Interval, estimate_difference
+from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, holm
 from unmask.representation.measures import (
     MEASURES,
     NEEDED_FACTS,
@@ -24,7 +24,6 @@ from unmask.representation.measures import (
     Procrustes,
 )
 from unmask.representation.nulls import PERMUTATIONS, Assessed, assess, assess_overlap
-from unmask.tracing.bootstrap import adjust
 
 SCHEMA = "symmetry/1"
 ASKED = "key and value"
@@ -225,7 +224,7 @@ def _correct(measured: Mapping[str, Assessed]) -> dict[str, float]:
     """p by measure, by Holm's correction over those that were tested for pairs."""
     p = {name: found.p for name, found in measured.items()}
     tested = [name for name in p if name != OVERLAP and measured[name].is_measured]
-    return p | dict(zip(tested, adjust([p[name] for name in tested]), strict=True))
+    return p | dict(zip(tested, holm([p[name] for name in tested]), strict=True))
 
 
 def _measure(
@@ -245,7 +244,7 @@ def _measure(
     yield OVERLAP, assess_overlap(left, right, permutations, seed), {}
 
 
-def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
+def compare_models(lines: Sequence[Line]) -> list[Difference]:
     """Pairs of models on the facts both have, where they were looked into at the same layers.
 
     Models looked into at one layer each are compared there, whichever layers those are.
@@ -281,7 +280,7 @@ def compare_models(lines: Sequence[Line], seed: int = 0) -> list[Difference]:
                     comparison=comparison,
                     measure=measure,
                     facts=len(shared),
-                    value=estimate_difference(ours, theirs, is_share, seed=seed),
+                    value=estimate_difference(ours, theirs, is_share),
                 )
             )
     return differences

@@ -61,7 +61,7 @@ def recall(bench: Bench) -> Outcome:
         dtype=study.dtype,
     )
     table = measure_recall(bench.families, bench.splits, how, folder / "recall")
-    summary = summarise(table, study.seed)
+    summary = summarise(table)
     write_json(folder / SUMMARY, summary.to_json())
     measure_members(
         bench.families,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.tracing.bootstrap import Difference, adjust, compare, mean_interval, resample
+from unmask.evaluation.statistics import Difference, compare, holm, mean_intervals
 from unmask.tracing.roles import PLACEBO_ROLES
 from unmask.tracing.table import ASKED, RESULT
 
@@ -143,14 +143,14 @@ def _spread(
     return spread
 
 
-def average(table: "pyarrow.Table", mode: str = "restore", seed: int = 0) -> list[dict[str, Any]]:
+def average(table: "pyarrow.Table", mode: str = "restore") -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
     No row pools over `trained`, directions, kinds of model, corruptions, steps or controls.
     """
     rows = []
     for group, panel in find_effects(table, mode).items():
-        mean, low, high = mean_interval(panel.effects, resample(len(panel.facts), seed))
+        mean, low, high = mean_intervals(panel.effects)
         count = np.isfinite(panel.effects).sum(0)
         for i, cell in enumerate(panel.cells):
             rows.append(
@@ -177,7 +177,7 @@ def compare_groups(effects: dict[Group, Panel], seed: int = 0) -> list[dict[str,
             difference = compare(*means, seed=seed)
             if difference is not None:
                 found.append((part, role, difference))
-        corrected = adjust([difference.p for *_, difference in found])
+        corrected = holm([difference.p for *_, difference in found])
         for (part, role, difference), p_holm in zip(found, corrected, strict=True):
             rows.append(
                 {"what": what, "corruption": one[3], "stage": one[4]}

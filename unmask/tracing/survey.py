@@ -303,7 +303,7 @@ def gather(
 
 def write_averages(folder: Path, table: "pyarrow.Table", mode: str, seed: int) -> None:
     """Write the averages and tests of a table of traces, of one run or of several together."""
-    write_table(folder / "averages.parquet", average(table, mode, seed), AVERAGES_SCHEMA)
+    write_table(folder / "averages.parquet", average(table, mode), AVERAGES_SCHEMA)
     tests = compare_groups(find_effects(table, mode), seed)
     if tests:
         write_table(folder / "tests.parquet", tests, TESTS_SCHEMA)

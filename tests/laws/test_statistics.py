@@ -1,0 +1,186 @@
+"""Intervals and tests over facts: scipy as the oracle, identities, continuity and coverage."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unmask.evaluation.statistics import (
+    ENOUGH,
+    Interval,
+    binomial_interval,
+    cluster,
+    compare,
+    equivalence_p,
+    estimate_difference,
+    estimate_mean,
+    holm,
+    is_clear,
+    max_statistic_p,
+    mean_intervals,
+    permutation_p,
+)
+
+NAMES = [f"{i:02d}" for i in range(30)]
+
+
+def ends(interval):
+    return interval.low, interval.high
+
+
+def test_one_seed_is_student_s_interval():
+    values = np.random.default_rng(0).normal(size=30)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert ends(estimate_mean(cluster(values, NAMES))) == pytest.approx(tuple(expected))
+
+
+def test_a_balanced_table_is_the_sum_of_its_two_mean_squares():
+    """Facts and seeds each move the mean; degrees of freedom are Satterthwaite's."""
+    table = np.random.default_rng(1).normal(size=(3, 30)) + np.array([[0.5], [0.0], [-1.0]])
+    by_fact, by_seed = table.mean(0).var(ddof=1) / 30, table.mean(1).var(ddof=1) / 3
+    freedom = (by_fact + by_seed) ** 2 / (by_fact**2 / 29 + by_seed**2 / 2)
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(by_fact + by_seed)
+    found = estimate_mean(cluster(table.ravel(), NAMES * 3, np.repeat([0, 1, 2], 30)))
+    assert found.mean == pytest.approx(table.mean())
+    assert ends(found) == pytest.approx((table.mean() - reach, table.mean() + reach))
+
+
+def test_prompts_of_a_fact_are_one_cluster():
+    """Ten copies of each fact's prompt are no evidence: the interval is that of the facts."""
+    hits = [float(i % 3 == 0) for i in range(30)]
+    one, ten = (estimate_mean(cluster(hits * n, NAMES * n)) for n in (1, 10))
+    assert ends(one) == pytest.approx(ends(ten))
+
+
+def test_order_and_names_do_not_matter():
+    rng = np.random.default_rng(2)
+    hits, order = rng.random(300) < 0.2, rng.permutation(300)
+    facts, seeds = np.array(NAMES * 10), np.repeat([0, 1], 150)
+    one = estimate_mean(cluster(hits, facts, seeds), is_share=True)
+    other = estimate_mean(cluster(hits[order], facts[order], seeds[order]), is_share=True)
+    assert (one.mean, *ends(one)) == pytest.approx((other.mean, *ends(other)))
+
+
+def test_columns_together_equal_columns_alone():
+    values = np.random.default_rng(3).normal(size=(12, 7))
+    values[2:5, 1], values[1:, 2], values[:, 3] = np.nan, np.nan, np.nan
+    together = np.array(mean_intervals(values))
+    for column, found in zip(values.T, together.T, strict=True):
+        there = column[np.isfinite(column)]
+        if len(there) < 2:
+            assert np.isnan(found[1:]).all()
+            continue
+        alone = estimate_mean(cluster(there, NAMES[: len(there)]))
+        assert found == pytest.approx([alone.mean, alone.low, alone.high])
+    assert together[0, 2] == values[0, 2] and np.isnan(together[0, 3])
+
+
+@pytest.mark.parametrize("hit", [0.0, 1.0])
+def test_all_alike_is_clopper_and_pearson_s(hit):
+    found = estimate_mean(cluster([hit] * 300, NAMES * 10), is_share=True)
+    exact = stats.binomtest(int(30 * hit), 30).proportion_ci(method="exact")
+    assert ends(found) == pytest.approx((exact.low, exact.high))
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 5), (1, 30), (17, 40), (12, 12)])
+def test_clopper_and_pearson(hits, trials):
+    exact = stats.binomtest(hits, trials).proportion_ci(method="exact")
+    found = binomial_interval(hits, trials)
+    assert found.mean == hits / trials and ends(found) == pytest.approx((exact.low, exact.high))
+
+
+def test_a_better_model_by_the_same_amount_everywhere():
+    theirs = np.random.default_rng(4).normal(size=30)
+    found = estimate_difference(cluster(theirs + 0.25, NAMES), cluster(theirs, NAMES))
+    assert (found.mean, *ends(found)) == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_paired_differences_are_student_s():
+    one, other = np.random.default_rng(5).normal(size=(2, 30))
+    found = estimate_difference(cluster(one, NAMES), cluster(other, NAMES))
+    expected = stats.ttest_rel(one, other).confidence_interval(0.95)
+    assert ends(found) == pytest.approx(tuple(expected))
+
+
+def test_two_models_that_always_miss_may_differ_elsewhere():
+    """As far as one of them may hit: Clopper and Pearson's bound of each."""
+    miss = cluster([0.0] * 30, NAMES)
+    found = estimate_difference(miss, miss, is_share=True)
+    bound = estimate_mean(miss, is_share=True).high
+    assert found.mean == 0 and ends(found) == pytest.approx((-bound, bound))
+
+
+def test_sign_flips_against_all_of_them():
+    """Eight facts have 256 patterns of signs, which scipy writes down."""
+    values = np.random.default_rng(6).normal(0.5, 1.0, 8)
+    exact = stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", n_resamples=np.inf
+    ).pvalue
+    found = compare(dict(zip("abcdefgh", values, strict=True)), dict.fromkeys("abcdefgh", 0.0))
+    assert found is not None and found.paired and found.facts == 8
+    assert found.p == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 2000))
+
+
+def test_label_shuffles_against_all_of_them():
+    rng = np.random.default_rng(7)
+    one, other = rng.normal(1.0, 1.0, 6), rng.normal(0.0, 1.0, 5)
+    exact = stats.permutation_test(
+        (one, other), lambda a, b: a.mean() - b.mean(), n_resamples=np.inf
+    ).pvalue
+    found = compare(
+        {f"a{i}": x for i, x in enumerate(one)}, {f"b{i}": x for i, x in enumerate(other)}
+    )
+    assert found is not None and not found.paired and found.facts == 11
+    assert found.p == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 2000))
+    welch = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert ends(found) == pytest.approx(tuple(welch))
+    assert compare({"a": 1.0}, {"b": 2.0}) is None
+
+
+def test_a_thing_does_not_differ_from_itself():
+    values = dict(zip(NAMES, np.random.default_rng(8).normal(size=30), strict=True))
+    found = compare(values, values)
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_permutation_p_counts_ties_and_what_is_not_a_number():
+    null = np.array([0.1, 0.2, 0.1 + 0.2, 0.4])
+    assert permutation_p(null, 0.3) == 3 / 5
+    assert permutation_p(null, 0.3 + 1e-9) == 2 / 5
+    assert permutation_p(np.array([0.1, np.nan]), 0.3) == 2 / 3
+    assert permutation_p(null, np.nan) == 1.0
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_the_largest_over_layers_corrects_for_choosing_one():
+    rng = np.random.default_rng(9)
+    rejected = 0
+    for _ in range(200):
+        drawn = rng.normal(size=(100, 10))
+        rejected += max_statistic_p(drawn[0], drawn[1:]).min() <= 0.05
+    assert 2 <= rejected <= 20
+    one = rng.normal(size=(99, 1))
+    assert max_statistic_p(np.array([1.0]), one)[0] == permutation_p(one[:, 0], 1.0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.2, 0.45, -0.8])
+def test_equivalence_agrees_with_student_s(mean):
+    """Two one-sided t tests, where values are normal and t tests apply."""
+    values = np.random.default_rng(10).normal(mean, 1.0, 40)
+    sides = ((-0.5, "greater"), (0.5, "less"))
+    exact = max(stats.ttest_1samp(values, at, alternative=way).pvalue for at, way in sides)
+    assert equivalence_p(values, 0.5) == pytest.approx(exact, abs=0.03)
+
+
+def test_the_rule_for_clear():
+    high, low = Interval(0.5, 0.3, 0.7), Interval(0.1, -0.1, 0.29)
+    assert is_clear(high, [low], ENOUGH) and is_clear(high, [], ENOUGH)
+    assert not is_clear(high, [low], ENOUGH - 1)
+    assert not is_clear(high, [low, Interval(0.2, 0.1, 0.31)], ENOUGH)
+    assert not is_clear(low, [], ENOUGH)
+    assert high.excludes() and high.excludes(0.8) and not low.excludes()
+    assert not Interval(1.0, np.nan, np.nan).excludes()
