@@ -132,7 +132,7 @@ def test_temperature_draws_from_the_distribution(model):
         ({"steps": 0}, "0 sampling steps were asked for"),
         ({"plan": "smdn"}, "plan 'smdn' is unknown: did you mean 'smdm'"),
         ({"order": "lift"}, "order 'lift' is unknown: did you mean 'left'"),
-        ({"order": [0, 2]}, "is no permutation of 0 to 1"),
+        ({"order": [0, 2]}, "is not a permutation of 0 to 1"),
         ({"order": [1, 0]}, "names 2 positions, but the canvas has 32"),
         ({"prompts": [[]], "guidance": 0.5}, "guidance needs a prompt in every row"),
         ({"prompts": [[1], []], "guidance": 0.5}, "guidance needs a prompt in every row"),

@@ -1,4 +1,4 @@
-"""Strategies by name, with a number where they have one: `threshold=0.9`."""
+"""Strategies by name, with a number where they have one (`threshold=0.9`), or of one's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,14 @@ from typing import Any
 from unmask.base.errors import UserError, suggest
 
 
-def make_choice(what: str, text: str, known: Mapping[str, Any]) -> Any:
-    """What `name` or `name=number` means: a known maker, called with the number if one is given."""
-    name, equals, number = text.partition("=")
+def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
+    """What `name` or `name=number` means: a known maker, called with the number if one is given.
+
+    Anything but a text is the caller's own object or function, and is returned as it is.
+    """
+    if not isinstance(given, str):
+        return given
+    name, equals, number = given.partition("=")
     if name not in known:
         raise UserError(f"{what} {name!r} is unknown: {suggest(name, known)}")
     if not equals:
@@ -16,8 +21,16 @@ def make_choice(what: str, text: str, known: Mapping[str, Any]) -> Any:
     try:
         value = float(number)
     except ValueError:
-        raise UserError(f"{what} {text!r} should end in a number, such as {name}=0.5.") from None
+        raise UserError(f"{what} {given!r} should end in a number, such as {name}=0.5.") from None
     try:
         return known[name](value)
     except TypeError:
         raise UserError(f"{what} {name!r} takes no number: write just {name}.") from None
+
+
+def refuse_type(what: str, given: object, expected: str, known: Mapping[str, Any]) -> UserError:
+    """The error about a choice that is neither a name nor an object or function of its kind."""
+    return UserError(
+        f"{what} was given as {type(given).__name__} {given!r:.80}: expected {expected}, or one "
+        f"of the names {', '.join(known)}."
+    )

@@ -21,12 +21,12 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 class RowStreams:
     """One stream of random numbers for each row of a batch; every draw moves all of them on.
 
-    With a `pace` they move on by multiples of it, so that rows drawn for canvases of different
-    lengths, none longer than the pace, stay in step.
+    `at` gives a purpose numbers of its own. With a `pace` the streams move on by multiples of it,
+    so that rows drawn for canvases of different lengths, none longer than the pace, stay in step.
     """
 
-    def __init__(self, keys: Int[Tensor, "B"], pace: int = 1):
-        self.keys, self.pace = keys, pace
+    def __init__(self, keys: Int[Tensor, "B"], pace: int = 1, purpose: tuple[object, ...] = ()):
+        self.keys, self.pace, self.purpose = keys, pace, purpose
         self.drawn = 0
 
     @classmethod
@@ -46,16 +46,26 @@ class RowStreams:
     def rows(self) -> int:
         return len(self.keys)
 
-    def seek(self, place: int) -> None:
-        """Go to a place of all streams, wherever they are."""
-        self.drawn = place
+    def at(self, *purpose: object) -> "RowStreams":
+        """The same rows' streams for one purpose, from their start, whatever was drawn before.
+
+        `at(block, step, "order")` is `at(block, step).at("order")`.
+        """
+        return RowStreams(self.keys, self.pace, (*self.purpose, *purpose))
+
+    def pick(self, rows: Int[Tensor, "n"]) -> "RowStreams":
+        """The streams of some rows, from their start."""
+        return RowStreams(self.keys[rows], self.pace, self.purpose)
 
     def uniform(self, *shape: int) -> Float[Tensor, "B *shape"]:
         """Numbers strictly between 0 and 1, in float64."""
         count = math.prod(shape)
-        places = torch.arange(self.drawn + 1, self.drawn + count + 1, device=self.keys.device)
+        counter = torch.arange(self.drawn + 1, self.drawn + count + 1, device=self.keys.device)
         self.drawn += -(-count // self.pace) * self.pace
-        bits = _mix(self.keys[:, None] + places * _GAMMA)
+        # Every SplitMix64 stream is a stretch of one sequence of 2**64 numbers, and a key is where
+        # it starts; a purpose starts at a place of its own, as far from the others as rows are.
+        keys = self.keys + derive_seed(0, *self.purpose) if self.purpose else self.keys
+        bits = _mix(keys[:, None] + counter * _GAMMA)
         # The upper 52 bits and a half: float64 holds it exactly, and neither end is ever drawn.
         return ((_shift(bits, 12).double() + 0.5) * 2.0**-52).view(self.rows, *shape)
 

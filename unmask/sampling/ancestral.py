@@ -18,8 +18,8 @@ from unmask.noise.schedules import check_closed
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints
 from unmask.sampling.guess import find_entropy
+from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy
-from unmask.sampling.strength import set_course
 from unmask.sampling.trajectory import Record, Trajectory, Watch
 from unmask.sampling.values import invert
 
@@ -94,8 +94,8 @@ def _walk_tokens(
 ) -> Trajectory:
     process, forbidden = model.make_process(), constraints.find_forbidden(model)
     length, times = canvas.tokens.shape[1], _times(strategy.steps, streams)
-    course = set_course(strategy.guidance, strategy.steps)
-    noise = process.prior(length, streams)
+    strengths = guidance_schedule(strategy.guidance, strategy.steps)
+    noise = process.prior(length, streams.at("prior"))
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
     record, calls = Record(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
 
@@ -107,9 +107,7 @@ def _walk_tokens(
         return strategy.values.at(step, strategy.steps).sharpen(process.predict(logits))
 
     for step, (t, s) in enumerate(times, 1):
-        # The prior took up to two numbers a position.
-        streams.seek((step + 1) * streams.pace)
-        strength = course[step - 1]
+        strength = strengths[step - 1]
         logp = predict(xt, step)
         without = logp
         if strength:
@@ -117,7 +115,7 @@ def _walk_tokens(
             without = predict(torch.where(canvas.prompt, noise, xt), step)
         calls += 1 + bool(strength)
         back = guide_posterior(process, logp, without, strength, xt, t, s)
-        xs = torch.where(canvas.fixed, xt, invert(back, streams.uniform(length)))
+        xs = torch.where(canvas.fixed, xt, invert(back, streams.at(step, "values").uniform(length)))
         moved = _find_moved(canvas, xs, xt, step)
         chance = back.gather(-1, xs[..., None])[..., 0].exp()
         _check_numbers(chance, step)
@@ -136,13 +134,13 @@ def _walk_vectors(
     keep_states: bool,
     watch: Watch | None,
 ) -> Trajectory:
-    if any(set_course(strategy.guidance, strategy.steps)):
+    if any(guidance_schedule(strategy.guidance, strategy.steps)):
         raise UserError("guidance of gaussian models is not known here: use guidance 0.")
     process, forbidden = model.make_gaussian(), constraints.find_forbidden(model)
     length, width = canvas.tokens.shape[1], process.table.shape[1]
     fixed = canvas.fixed[..., None]
     given = process.table[canvas.tokens.clamp(max=len(process.table) - 1)]
-    zt, hint = torch.where(fixed, given, process.prior(length, streams)), None
+    zt, hint = torch.where(fixed, given, process.prior(length, streams.at("prior"))), None
     record = Record(
         model,
         torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
@@ -152,7 +150,6 @@ def _walk_vectors(
         watch,
     )
     for step, (t, s) in enumerate(_times(strategy.steps, streams), 1):
-        streams.seek(step * streams.pace * width)
         x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
         logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
         if forbidden is not None:
@@ -160,7 +157,8 @@ def _walk_vectors(
         logp = strategy.values.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
         hint = process.denoise(logp)
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)
-        z = mean + deviation * streams.normal(length, width).to(mean.dtype)
+        drawn = streams.at(step, "values").normal(length, width)
+        z = mean + deviation * drawn.to(mean.dtype)
         zt = torch.where(fixed, given, z.to(given.dtype))
         xs = torch.where(canvas.fixed, record.tokens, _read(process, zt, forbidden))
         chance = logp.gather(-1, xs.clamp(max=logp.shape[-1] - 1)[..., None])[..., 0].exp()

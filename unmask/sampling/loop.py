@@ -12,19 +12,14 @@ from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints, plant_phrases
 from unmask.sampling.guess import Guess
+from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.oracle import CacheMode, Oracle, make_oracle
 from unmask.sampling.orders import Order, choose_first
 from unmask.sampling.plans import Plan, Stage
 from unmask.sampling.remasking import Remasking
-from unmask.sampling.strength import Guidance, set_course
 from unmask.sampling.times import Times
 from unmask.sampling.trajectory import Part, Record, Trajectory, Watch, join_rows
 from unmask.sampling.values import Values
-
-DRAWS = 4
-"""Numbers that a step may draw for each position: a value, an order, a count, a remasking."""
-MOST_STEPS = 2**20
-"""Of one block: each block has its own stretch of the random streams."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +75,13 @@ def fill_masks(
             )
         )
     for i, (count, (rows, _)) in enumerate(zip(counts, parts, strict=True)):
-        part, drawn = canvas.pick(rows), RowStreams(streams.keys[rows], streams.pace)
+        part = canvas.pick(rows)
         blocks = [number[rows] == j for j in range(count)]
         oracle = make_oracle(model, part, strategy.cache, forbidden)
         record = Record(
             model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
         )
-        parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, drawn)
+        parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, streams.pick(rows))
     found = parts[0][1] if len(parts) == 1 else join_rows(parts)
     return replace(found, calls=found.calls + planted)
 
@@ -106,51 +101,78 @@ def _fill_blocks(
     strategy: Strategy,
     streams: RowStreams,
 ) -> Trajectory:
-    canvas, plan = oracle.canvas, strategy.plan
+    """The blocks filled from left to right, each in its share of the steps."""
+    canvas, plan, remasking = oracle.canvas, strategy.plan, strategy.remasking
     hidden = ~canvas.fixed & (record.tokens == oracle.mask_id)
     shared = _share_steps(strategy.steps, len(blocks), plan)
-    course = set_course(strategy.guidance, strategy.steps)
+    strengths = guidance_schedule(strategy.guidance, strategy.steps)
     for number, inside in enumerate(blocks):
         oracle.enter_block(inside & ~canvas.fixed)
         start = (hidden & inside).sum(-1)
-        most = int(start.max()) if plan.paces_itself else shared
-        for step in range(1, most + 1):
+        # A row's last step commits what is left, whatever the plan says. It is the row's own: how
+        # long its neighbours take must not matter.
+        last = start if plan.paces_itself else torch.full_like(start, shared)
+        for step in range(1, int(last.max()) + 1):
             open_ = hidden & inside
             if plan.paces_itself and not open_.any():
                 break
-            # Counted by block and step, not by what was drawn: neighbours may take more steps.
-            streams.seek((number * MOST_STEPS + step - 1) * DRAWS * streams.pace)
-            strength = course[min(number * shared + step, len(course)) - 1]
+            # Every purpose has numbers of its own, named by block and step.
+            streams_now = streams.at(number, step)
+
+            # 1. What the network says at the open positions, and a token proposed at each.
+            strength = strengths[min(number * shared + step, len(strengths)) - 1]
             logp = oracle.ask(record.tokens, open_, strength)
-            guess = Guess(
-                open_, logp, _propose(logp, open_, strategy.values.at(step, shared), streams)
-            )
+            values = strategy.values.at(step, shared)
+            proposed = _propose(logp, open_, values, streams_now.at("values"))
+            guess = Guess(open_, logp, proposed)
             _check_numbers(guess, record.step + 1)
-            times = set_clock(strategy.remasking, step, shared)
-            rate = strategy.remasking.rate(times) if strategy.remasking is not None else 0.0
+
+            # 2. How many of them are committed in each row [B].
+            times = set_clock(remasking, step, shared)
+            rate = remasking.rate(times) if remasking is not None else 0.0
             left = open_.sum(-1)
-            count = plan.count(Stage(left, start, step, shared, guess, times, rate, streams))
+            stage = Stage(left, start, step, shared, guess, times, rate, streams_now.at("count"))
+            count = _check_tensor("plan", plan.count(stage), left)
+            count = torch.where(step >= last, left, count)
+
+            # 3. Which written tokens become masks again [B, L]; none at the last step.
             back = torch.zeros_like(open_)
-            # Not at the last step, which leaves no mask behind.
-            if strategy.remasking is not None and step < shared:
+            if remasking is not None and step < shared:
                 written = ~canvas.fixed & ~hidden & inside
-                back = strategy.remasking.choose(times, written, record.confidence, streams)
-                if plan.holds_course:
+                back = remasking.choose(
+                    times, written, record.confidence, streams_now.at("remasking")
+                )
+                back = _check_tensor("remasking", back, written) & written
+                if plan.keeps_schedule:
                     # No more than there is room to make up for, the least confident first.
                     back = choose_first(-record.confidence, back, left - count)
                     count = count + back.sum(-1)
-            chosen = choose_first(strategy.order(guess, streams), open_, count)
+
+            # 4. Which of the proposed tokens are committed [B, L]: the first by the order's scores.
+            scores = strategy.order(guess, streams_now.at("order"))
+            chosen = choose_first(_check_tensor("order", scores, open_), open_, count)
             record.write(
                 chosen,
                 guess.spread(guess.proposed, 0),
                 guess.spread(guess.confidence, 0.0),
                 guess.find_entropy_at(chosen),
             )
-            if strategy.remasking is not None:
+            if remasking is not None:
                 record.take_back(back, oracle.mask_id)
             hidden = hidden & ~chosen | back
             record.end_step(oracle.calls)
     return record.finish(oracle.calls)
+
+
+def _check_tensor(what: str, given: object, like: Tensor) -> Tensor:
+    """What a strategy returned, if it has the shape of `like`; a strategy may be the caller's."""
+    if isinstance(given, Tensor) and given.shape == like.shape:
+        return given
+    shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    raise UserError(
+        f"the {what} returned {shown}: expected a tensor of shape {tuple(like.shape)}, which is "
+        f"{'a number for each row' if like.ndim == 1 else 'one for each position of each row'}."
+    )
 
 
 def _propose(

@@ -1,17 +1,20 @@
 """Orders: which open positions of a row go first, as scores; ties are broken by position."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.choices import refuse_type
 from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
 from unmask.sampling.guess import Guess
 
-Order = Callable[[Guess, RowStreams], Tensor]
-"""A guess to scores [B, L]; the highest goes first."""
+Order = Callable[[Guess, RowStreams], Float[Tensor, "B L"]]
+"""A guess to scores [B, L]; the highest goes first. The streams are the order's own at this step:
+it may draw as much as it likes."""
 
 
 def by_confidence(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
@@ -44,7 +47,7 @@ def left_to_right(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
 def by_permutation(places: Sequence[int]) -> Order:
     """The order of a given permutation of the positions."""
     if sorted(places) != list(range(len(places))):
-        raise UserError(f"the order {list(places)} is no permutation of 0 to {len(places) - 1}.")
+        raise UserError(f"the order {list(places)} is not a permutation of 0 to {len(places) - 1}.")
 
     def score(guess: Guess, streams: RowStreams) -> Tensor:
         if guess.open.shape[1] != len(places):
@@ -68,13 +71,19 @@ ORDERS: dict[str, Order] = {
 }
 
 
-def get_order(order: str | Sequence[int]) -> Order:
-    """The order of that name, or of a permutation."""
-    if not isinstance(order, str):
-        return by_permutation(order)
-    if order not in ORDERS:
-        raise UserError(f"order {order!r} is unknown: {suggest(order, ORDERS)}")
-    return ORDERS[order]
+def get_order(order: str | Sequence[int] | Order) -> Order:
+    """The order of that name, of a permutation, or the caller's own function."""
+    if isinstance(order, str):
+        if order not in ORDERS:
+            raise UserError(f"order {order!r} is unknown: {suggest(order, ORDERS)}")
+        return ORDERS[order]
+    if callable(order) and not isinstance(order, Sequence):
+        return order
+    places = getattr(order, "tolist", lambda: order)()  # another library's array
+    if not isinstance(places, Sequence) or not all(isinstance(at, Integral) for at in places):
+        expected = "a function of a Guess and its streams, a permutation of the positions"
+        raise refuse_type("the order", order, expected, ORDERS)
+    return by_permutation(places)
 
 
 def choose_first(

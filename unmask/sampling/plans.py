@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.choices import make_choice
+from unmask.base.choices import make_choice, refuse_type
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.guess import Guess
@@ -28,12 +28,13 @@ class Stage:
     step: int
     """Within the block, from 1."""
     steps: int
-    """Of the block; the last one leaves no mask behind."""
+    """Of the block; the last one commits whatever is left."""
     guess: Guess
     times: Times
     rate: float
     """The chance that a written token is masked again, where it is the same for all."""
     streams: RowStreams
+    """The plan's own at this step."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Plan:
     """How many masks of each row become tokens, [B]."""
 
     count: Callable[[Stage], Count]
-    holds_course: bool = True
-    """Counts masks that shall be gone: as many more are committed as were masked again."""
+    keeps_schedule: bool = True
+    """The counts lead to a number of masks left: as many more are committed as are remasked."""
     paces_itself: bool = False
-    """Goes on until no mask is left, however many steps that takes; `steps` is not for it."""
+    """Goes on until no mask is left, at most a step per mask; `steps` is not for it."""
 
 
 def plan_smdm(stage: Stage) -> Count:
@@ -113,10 +114,19 @@ PLANS: dict[str, Callable[..., Plan]] = {
     "cosine": lambda: Plan(plan_cosine),
     "one": lambda: Plan(plan_one, paces_itself=True),
     "threshold": plan_threshold,
-    "ancestral": lambda: Plan(draw_count, holds_course=False),
+    "ancestral": lambda: Plan(draw_count, keeps_schedule=False),
 }
 
 
-def get_plan(text: str) -> Plan:
-    """The plan of that name; `threshold=0.8` is a threshold of its own."""
-    return make_choice("plan", text, PLANS)
+def get_plan(plan: str | Plan | Callable[[Stage], Count]) -> Plan:
+    """The plan of that name (`threshold=0.8` sets the threshold), or the caller's own.
+
+    A function of a `Stage` is a plan that keeps its schedule and takes the steps asked for.
+    """
+    chosen = make_choice("plan", plan, PLANS)
+    if isinstance(chosen, Plan):
+        return chosen
+    if callable(chosen):
+        return Plan(chosen)
+    expected = "a Plan, a function of a Stage that returns a count for each row"
+    raise refuse_type("the plan", plan, expected, PLANS)

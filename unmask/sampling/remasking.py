@@ -7,13 +7,13 @@ sampler is theirs; with any other plan, as many more tokens are committed as wer
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unmask.base.choices import make_choice
+from unmask.base.choices import make_choice, refuse_type
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
@@ -23,6 +23,7 @@ Confidence = Float[Tensor, "B L"]
 Written = Bool[Tensor, "B L"]
 
 
+@runtime_checkable
 class Remasking(Protocol):
     """How written tokens become masks again."""
 
@@ -37,8 +38,15 @@ class Remasking(Protocol):
     def choose(
         self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
     ) -> Written:
-        """The written tokens that become masks; `confidence` is from when they were written."""
+        """The written tokens that become masks; `confidence` is from when they were written.
+
+        The streams are the remasking's own at this step.
+        """
         ...
+
+
+Choose = Callable[[Times, Written, Confidence, RowStreams], Written]
+"""`choose` alone: a remasking at the usual times, with no rate that is the same for all tokens."""
 
 
 class _Chance:
@@ -144,6 +152,21 @@ class Lowest(_Chance):
         return choose_first(-confidence, written, (written.sum(-1) * self.share).long())
 
 
+@dataclass(frozen=True)
+class Own(_Chance):
+    """The caller's own function."""
+
+    function: Choose
+
+    def rate(self, times: Times) -> float:
+        return 0.0
+
+    def choose(
+        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
+    ) -> Written:
+        return self.function(times, written, confidence, streams)
+
+
 REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
     "none": lambda: None,
     "cap": Cap,
@@ -154,11 +177,17 @@ REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
 }
 
 
-def get_remasking(text: str) -> Remasking | None:
-    """The remasking of that name, None for none; `cap=0.02` gives it its number."""
-    return make_choice("remasking", text, REMASKINGS)
+def get_remasking(remask: str | Remasking | Choose | None) -> Remasking | None:
+    """The remasking of that name (`cap=0.02` sets its number), or the caller's own; None: none."""
+    chosen = make_choice("remasking", remask, REMASKINGS)
+    if chosen is None or isinstance(chosen, Remasking):
+        return chosen
+    if callable(chosen):
+        return Own(chosen)
+    expected = "an object with set_clock, rate and choose, a function like its choose"
+    raise refuse_type("the remasking", remask, expected, REMASKINGS)
 
 
 def _check_share(name: str, value: float) -> None:
     if not 0 <= value <= 1:
-        raise UserError(f"remasking {name}={value:g} is no share: expected 0 to 1.")
+        raise UserError(f"remasking {name}={value:g} is not a share: expected 0 to 1.")

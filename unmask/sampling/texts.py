@@ -1,6 +1,6 @@
 """Texts from a model: the two verbs, whatever its kind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import get_args
 
@@ -18,12 +18,12 @@ from unmask.sampling.canvas import (
     name_streams,
 )
 from unmask.sampling.constraints import Constraints, Token, fix_tokens
+from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.loop import Strategy, fill_masks
 from unmask.sampling.oracle import CacheMode
-from unmask.sampling.orders import get_order
-from unmask.sampling.plans import get_plan
-from unmask.sampling.remasking import get_remasking
-from unmask.sampling.strength import Guidance, set_course
+from unmask.sampling.orders import Order, get_order
+from unmask.sampling.plans import Count, Plan, Stage, get_plan
+from unmask.sampling.remasking import Choose, Remasking, get_remasking
 from unmask.sampling.trajectory import Trajectory, Watch
 from unmask.sampling.values import Values
 
@@ -34,9 +34,9 @@ def sample(
     steps: int = 16,
     guidance: Guidance = 0.0,
     length: int | Sequence[int] | None = None,
-    plan: str = "smdm",
+    plan: str | Plan | Callable[[Stage], Count] = "smdm",
     block: int | None = None,
-    order: str | Sequence[int] = "confidence",
+    order: str | Sequence[int] | Order = "confidence",
     temperature: float | None = None,
     seed: int = 0,
     keep_states: bool = True,
@@ -44,7 +44,7 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     stochastic: float = 1.0,
-    remask: str = "none",
+    remask: str | Remasking | Choose | None = "none",
     fixed: Mapping[int, Prompt] | None = None,
     forbid: Token | Sequence[Token] = (),
     require: Prompt | Sequence[Prompt] = (),
@@ -56,6 +56,12 @@ def sample(
 
     `length` is that of the whole row, prompt included. A row's text is the same alone and in any
     batch: it depends on the seed and its prompt alone.
+
+    The plan, the order, the remasking and the guidance are named, or the caller's own functions:
+    `plan(stage)` returns how many masks of each row are committed [B], `order(guess, streams)` a
+    score for each position [B, L], `remask(times, written, confidence, streams)` which written
+    tokens become masks again [B, L], `guidance(done)` the strength when a share of the steps is
+    done. All they draw comes from the streams they are given.
 
     Uniform, hybrid and gaussian models step back through their own noise instead, drawing at a
     temperature of 1 unless told otherwise; a causal model writes from left to right, one token a
@@ -80,7 +86,7 @@ def sample(
         cache,
     )
     if model.kind == "causal":
-        if any(set_course(guidance, steps)):
+        if any(guidance_schedule(guidance, steps)):
             raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
         if fixed or require:
             raise UserError(
@@ -100,9 +106,9 @@ def infill(
     texts: Prompt | Sequence[Prompt],
     steps: int = 16,
     guidance: Guidance = 0.0,
-    plan: str = "smdm",
+    plan: str | Plan | Callable[[Stage], Count] = "smdm",
     block: int | None = None,
-    order: str | Sequence[int] = "confidence",
+    order: str | Sequence[int] | Order = "confidence",
     temperature: float | None = None,
     seed: int = 0,
     keep_states: bool = True,
@@ -110,7 +116,7 @@ def infill(
     top_k: int | None = None,
     top_p: float | None = None,
     stochastic: float = 1.0,
-    remask: str = "none",
+    remask: str | Remasking | Choose | None = "none",
     forbid: Token | Sequence[Token] = (),
     require: Prompt | Sequence[Prompt] = (),
     cache: CacheMode = "none",
@@ -149,7 +155,7 @@ def _fill(
     keep_states: bool,
     watch: Watch | None,
 ) -> Trajectory:
-    guided = any(set_course(strategy.guidance, strategy.steps))
+    guided = any(guidance_schedule(strategy.guidance, strategy.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
     names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)

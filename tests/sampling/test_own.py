@@ -1,0 +1,201 @@
+"""Strategies of one's own: what a name gives, a function or an object written here gives too."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.base.streams import RowStreams
+from unmask.net.model import Blueprint, Model
+from unmask.sampling.orders import ORDERS
+from unmask.sampling.plans import Plan
+from unmask.sampling.remasking import Lowest
+
+V = 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+
+
+def right_to_left(guess, streams):
+    return torch.arange(guess.open.shape[1]).double().expand(guess.open.shape)
+
+
+def two_each(stage):
+    return stage.left.clamp(max=2)
+
+
+def test_an_order(model):
+    found = unmask.sample(model, [[1, 2]], length=8, plan="one", order=right_to_left)
+    assert found.committed_at[0].tolist() == [0, 0, 6, 5, 4, 3, 2, 1]
+    same = unmask.sample(model, [[1, 2]], length=8, order=lambda *given: -ORDERS["left"](*given))
+    assert torch.equal(
+        same.states, unmask.sample(model, [[1, 2]], length=8, order=right_to_left).states
+    )
+    assert torch.equal(
+        unmask.infill(model, [1, 2, *[V - 1] * 6], plan="one", order=right_to_left).tokens,
+        found.tokens,
+    )
+    backwards = [7, 6, 5, 4, 3, 2, 1, 0]
+    for order in (torch.tensor(backwards), torch.tensor(backwards).numpy()):
+        listed = unmask.sample(model, [[1, 2]], length=8, plan="one", order=order)
+        assert torch.equal(listed.states, found.states)
+
+
+def test_a_plan(model):
+    found = unmask.sample(model, [[1, 2]], length=12, steps=5, plan=two_each)
+    assert found.states is not None
+    assert (found.states[:, 0] == V - 1).sum(-1).tolist() == [10, 8, 6, 4, 2, 0]
+    hasty = unmask.sample(model, [[1, 2]], length=12, steps=3, plan=two_each)
+    assert hasty.states is not None, "the last step commits what the plan left"
+    assert (hasty.states[:, 0] == V - 1).sum(-1).tolist() == [10, 8, 6, 0]
+    free = unmask.sample(model, [[1, 2]], length=12, plan=Plan(two_each, paces_itself=True))
+    assert torch.equal(free.tokens, found.tokens) and free.calls == 5
+
+
+def test_a_plan_that_commits_nothing_ends(model):
+    """And when it ends does not depend on the neighbours."""
+    idle = Plan(lambda stage: torch.zeros_like(stage.left), paces_itself=True)
+    together = unmask.sample(model, [[1, 2], [3]], length=[6, 9], plan=idle)
+    for row, prompt, length in ((0, [1, 2], 6), (1, [3], 9)):
+        alone = unmask.sample(model, [prompt], length=length, plan=idle)
+        assert int(alone.committed_at.max()) == length - len(prompt)
+        assert torch.equal(together.committed_at[row, :length], alone.committed_at[0])
+        assert torch.equal(together.tokens[row, :length], alone.tokens[0])
+
+
+@dataclass
+class EveryOther:
+    """Masks every second written token again, in the first half of the time."""
+
+    asked: int = 0
+
+    def set_clock(self, times):
+        return times
+
+    def rate(self, times):
+        return 0.0
+
+    def choose(self, times, written, confidence, streams):
+        self.asked += 1
+        return written & (written.cumsum(-1) % 2 == 0) & (times.t > 0.5)
+
+
+def test_a_remasking(model):
+    how = {"length": 22, "steps": 8, "plan": "linear"}
+    own = EveryOther()
+    found = unmask.sample(model, [[1, 2]], remask=own, **how)
+    assert own.asked == 7, "not at the last step"
+    alone = unmask.sample(model, [[1, 2]], remask=EveryOther().choose, **how)
+    assert torch.equal(found.states, alone.states)
+    assert not torch.equal(found.states, unmask.sample(model, [[1, 2]], **how).states)
+    named = unmask.sample(model, [[1, 2]], remask="low=0.3", **how)
+    again = unmask.sample(model, [[1, 2]], remask=Lowest(0.3), **how)
+    assert torch.equal(named.states, again.states)
+    nothing = unmask.sample(model, [[1, 2]], remask=None, **how)
+    assert torch.equal(nothing.states, unmask.sample(model, [[1, 2]], **how).states)
+
+
+def test_a_remasking_leaves_given_tokens_alone(model):
+    greedy = unmask.sample(
+        model,
+        [[1, 2]],
+        length=12,
+        plan="linear",
+        remask=lambda times, written, confidence, streams: torch.ones_like(written),
+    )
+    assert greedy.tokens[0, :2].tolist() == [1, 2] and (greedy.tokens != V - 1).all()
+
+
+def test_a_guidance_schedule(model):
+    how = {"length": 12, "steps": 5}
+    own = unmask.sample(model, [[1, 2]], guidance=lambda done: 2 * done, **how)
+    assert torch.equal(own.states, unmask.sample(model, [[1, 2]], guidance="up=2", **how).states)
+
+
+@pytest.mark.parametrize("plan", ["linear", "ancestral"])
+def test_what_one_purpose_draws_changes_no_other(model, plan):
+    """An order that draws many numbers, at this step and at every later one."""
+    seen: dict[bool, dict[str, list]] = {}
+    for greedy in (False, True):
+        drawn = seen[greedy] = {"order": [], "count": [], "remasking": []}
+
+        def order(guess, streams: RowStreams, drawn=drawn, greedy=greedy):
+            if greedy:
+                streams.uniform(1000)
+            drawn["order"].append(streams.at("more").uniform(3))
+            return ORDERS["left"](guess, streams)
+
+        def count(stage, drawn=drawn):
+            drawn["count"].append(stage.streams.uniform(3))
+            return two_each(stage)
+
+        def remask(times, written, confidence, streams, drawn=drawn):
+            drawn["remasking"].append(streams.uniform(3))
+            return torch.zeros_like(written)
+
+        how = {"length": 20, "steps": 6, "block": 9, "temperature": 1.0, "seed": 1}
+        found = unmask.sample(
+            model,
+            [[1, 2], [3, 4]],
+            plan=plan if plan == "ancestral" else count,
+            order=order,
+            remask=remask,
+            **how,
+        )
+        drawn["states"] = [found.states]
+    for purpose, numbers in seen[False].items():
+        assert all(map(torch.equal, numbers, seen[True][purpose])), purpose
+    every = torch.cat(
+        [x.flatten() for name in ("order", "count", "remasking") for x in seen[True][name]]
+    ).tolist()
+    assert len(set(every)) == len(every) >= 3 * 2 * 6, "no purpose or step shares its numbers"
+
+
+def test_purposes_are_named(model):
+    """The names under which numbers are drawn are what makes a seed's texts the same for ever."""
+    names = []
+
+    def order(guess, streams):
+        names.append(streams.purpose)
+        return ORDERS["left"](guess, streams)
+
+    unmask.sample(model, [[1, 2]], length=8, steps=4, block=3, order=order)
+    assert names == [(block, step, "order") for block in (0, 1) for step in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"order": lambda guess, streams: 3}, "the order returned int: expected a tensor of shape"),
+        ({"order": lambda guess, streams: torch.zeros(3)}, "the order returned (3,): expected"),
+        ({"plan": lambda stage: 2}, "the plan returned int: expected a tensor of shape (1,)"),
+        ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
+    ],
+)
+def test_what_a_function_returns_is_checked(model, settings, said):
+    with pytest.raises(UserError) as caught:
+        unmask.sample(model, [[1, 2]], **settings)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"order": 3}, "the order was given as int 3: expected a function of a Guess"),
+        ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
+        ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a Stage"),
+        ({"remask": 0.1}, "the remasking was given as float 0.1: expected an object with"),
+        ({"guidance": None}, "guidance was given as NoneType None: expected a number"),
+    ],
+)
+def test_what_is_neither_a_name_nor_a_function(model, settings, said):
+    with pytest.raises(UserError) as caught:
+        unmask.sample(model, [[1, 2]], **settings)
+    assert said in str(caught.value)
