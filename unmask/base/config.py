@@ -1,8 +1,14 @@
-"""Settings as frozen dataclasses, built from JSON or YAML; all problems are reported at once."""
+"""Settings as frozen dataclasses, built from JSON or YAML; all problems are reported at once.
+
+A field made by `option` carries its help, its range and its choices, so that the command line, the
+checks and the documentation of a setting are one declaration.
+"""
 
 import dataclasses
+import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
@@ -16,6 +22,96 @@ class SettingsError(UserError):
     def __init__(self, source: str, problems: Iterable[str]):
         self.problems = list(problems)
         super().__init__(f"{source}: " + "; ".join(self.problems))
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Callable[[], Iterable[str]] | None = None,
+    is_identity: bool = True,
+) -> Any:
+    """A field of a `CheckedSettings`: its default and what a command line says about it.
+
+    `least` is inclusive, `above` and `below` are not; in a tuple they hold for every item.
+    `choices` lists the names a text may be, before an `=`; it is called late, since the tables it
+    reads may be heavy to import. What is no `is_identity` (a device, a limit on memory) may differ
+    when a run is resumed.
+    """
+    limits = {"least": least, "above": above, "below": below}
+    more = {"help": help, "choices": choices, "is_identity": is_identity}
+    return dataclasses.field(default=default, metadata=limits | more)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedSettings:
+    """Settings whose types, ranges and choices are checked wherever they are made."""
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value, hint = getattr(self, field.name), hints[field.name]
+            if not _fits(value, hint):
+                problems.append(f"{field.name!r} is {value!r}, expected {_describe(hint)}")
+                continue
+            value = _convert(value, hint)
+            object.__setattr__(self, field.name, value)
+            problems += _find_range_problems(field, value)
+        if not problems:
+            problems += self._problems()
+        if problems:
+            raise SettingsError(type(self).__name__, problems)
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong between fields; for subclasses."""
+        return iter(())
+
+    def to_record(self) -> dict[str, Any]:
+        """The settings as JSON holds them."""
+        fields = dataclasses.fields(self)
+        return {field.name: _to_json(getattr(self, field.name)) for field in fields}
+
+    @classmethod
+    def identity_of(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a record that decides what a run finds."""
+        loose = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if not field.metadata.get("is_identity", True)
+        }
+        return {name: value for name, value in record.items() if name not in loose}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _find_range_problems(field: dataclasses.Field, value: Any) -> Iterator[str]:
+    """What is wrong with a value of the right type, by the limits that its field names."""
+    limits = field.metadata
+    least, above, below = (limits.get(name) for name in ("least", "above", "below"))
+    for item in value if isinstance(value, tuple) else (value,):
+        if isinstance(item, float) and not math.isfinite(item):
+            yield f"{field.name!r} is {item}, expected a finite number"
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            if least is not None and item < least:
+                yield f"{field.name!r} is {item}, expected at least {least:g}"
+            if above is not None and item <= above:
+                yield f"{field.name!r} is {item}, expected more than {above:g}"
+            if below is not None and item >= below:
+                yield f"{field.name!r} is {item}, expected less than {below:g}"
+        elif isinstance(item, str) and limits.get("choices") is not None:
+            known = list(limits["choices"]())
+            if item.partition("=")[0] not in known:
+                yield f"{field.name!r} is {item!r}, expected one of {', '.join(known)}"
 
 
 def build(cls: type[Settings], values: Mapping[str, Any], source: str) -> Settings:
@@ -79,7 +175,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+    return isinstance(value, origin or hint)
 
 
 def _convert(value: Any, hint: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Run folders: where artefacts go, with the settings and versions that made them."""
+"""Run folders: where artefacts go, with what made them, so that a run resumes or is refused."""
 
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import read_json_object, write_json
 
-RUN_FORMAT = 1
+RUN_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,23 +22,32 @@ class RunRecord:
     format: int
     verb: str
     settings: dict
+    inputs: dict = field(default_factory=dict)
+    """What the run was made from: models and data, with digests of their contents."""
     versions: dict
     """Of the programs that started the run."""
 
 
-def open_run(folder: str | Path, verb: str, settings: Mapping[str, Any]) -> Path:
+def open_run(
+    folder: str | Path,
+    verb: str,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    loose: frozenset[str] = frozenset(),
+) -> Path:
     """The run folder, made where missing, with a `run.json` that says how to repeat the run.
 
-    A folder that holds a run with other settings is refused: its artefacts would be mixed up.
+    A folder that holds a run of other settings or inputs is refused: its artefacts would be mixed
+    up. Settings named in `loose` may differ.
     """
-    folder = Path(folder)
+    folder, inputs = Path(folder), dict(inputs or {})
     if (folder / "run.json").is_file():
-        before = build(RunRecord, read_json_object(folder / "run.json"), f"{folder}/run.json")
-        keys = sorted(before.settings.keys() | settings.keys())
+        before = read_record(folder)
+        old, new = before.settings | before.inputs, {**settings, **inputs}
         changed = [
-            f"{key} was {before.settings.get(key)!r} and is now {settings.get(key)!r}"
-            for key in keys
-            if before.settings.get(key) != settings.get(key)
+            f"{key} was {old.get(key)!r} and is now {new.get(key)!r}"
+            for key in sorted((old.keys() | new.keys()) - loose)
+            if old.get(key) != new.get(key)
         ]
         if changed or before.verb != verb:
             what = "; ".join(changed) or f"it is a run of `unmask {before.verb}`"
@@ -51,7 +60,25 @@ def open_run(folder: str | Path, verb: str, settings: Mapping[str, Any]) -> Path
         format=RUN_FORMAT,
         verb=verb,
         settings=dict(settings),
+        inputs=inputs,
         versions=versions | {"torch": version("torch")},
     )
     write_json(folder / "run.json", asdict(record))
     return folder
+
+
+def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) -> RunRecord:
+    """What a folder's `run.json` says; a folder without one, or of another version, is refused."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: expected the folder of a run.")
+    if not (folder / "run.json").is_file():
+        raise UserError(f"{folder} has no run.json: expected the folder of a run.")
+    record = build(RunRecord, read_json_object(folder / "run.json"), f"{folder}/run.json")
+    if record.format not in formats:
+        made_by = record.versions.get("unmask", "another version")
+        raise UserError(
+            f"{folder} was written by unmask {made_by} in run format {record.format}, expected "
+            f"{RUN_FORMAT}: make the run anew with this version."
+        )
+    return record

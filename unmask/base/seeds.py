@@ -2,8 +2,10 @@
 
 import random
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(seed: int, *names: object) -> int:
@@ -12,8 +14,12 @@ def derive_seed(seed: int, *names: object) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def torch_stream(seed: int, *names: object, device: torch.device | str = "cpu") -> torch.Generator:
+def torch_stream(
+    seed: int, *names: object, device: "torch.device | str" = "cpu"
+) -> "torch.Generator":
     """A torch generator of its own for the stream `names`."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
 
 

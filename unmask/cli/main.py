@@ -9,11 +9,9 @@ from unmask import __version__
 from unmask.base.errors import UserError
 from unmask.cli import (
     data,
-    factorization,
     info,
     knowns,
     models,
-    nll,
     order,
     perplexity,
     recall,
@@ -28,6 +26,7 @@ from unmask.cli import (
     train,
 )
 from unmask.cli.exits import INTERRUPTED
+from unmask.cli.verbs import add_measures
 
 app = typer.Typer(
     name="unmask",
@@ -44,8 +43,6 @@ app.command("sample")(sample.sample)
 app.command("order")(order.order)
 app.command("recall")(recall.recall)
 app.command("perplexity")(perplexity.perplexity)
-app.command("nll")(nll.nll)
-app.command("factorization")(factorization.factorization)
 app.command("knowns")(knowns.knowns)
 app.command("represent")(represent.represent)
 app.command("symmetry")(symmetry.symmetry)
@@ -55,6 +52,7 @@ app.command("toy")(toy.toy)
 app.command("train")(train.train)
 app.command("trace")(trace.trace)
 app.command("trace-report")(trace_report.trace_report)
+add_measures(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -62,7 +62,7 @@ def trace(
     from unmask.base.errors import UserError
     from unmask.net.loading import load
     from unmask.tracing.survey import Survey, make_fact
-    from unmask.tracing.trace import name_joint
+    from unmask.tracing.tokens import name_joint
 
     settings = {
         "steps": steps,

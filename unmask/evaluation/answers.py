@@ -21,6 +21,7 @@ from unmask.evaluation.chain import (
     score_chains,
 )
 from unmask.evaluation.metrics import rank_of
+from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 
@@ -56,6 +57,17 @@ def score_answers(model: Model, asked: Sequence[Asked], length: int) -> list[lis
     """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
     asked = [_drop_long(each, length) for each in asked]
     return (_score_causal if model.kind == "causal" else _score_masked)(model, asked, length)
+
+
+def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list[list[float]]:
+    """log p of each answer's tokens without a prompt: on an otherwise masked canvas, or after an
+    end token where the model is causal."""
+    if model.kind == "causal":
+        start = [require_tokenizer(model).end_id]
+        scored = score_behind(model, [start] * len(answers), [[answer] for answer in answers])
+        return [each.terms[0] for each in scored]
+    chains = [Chain(answer, list(range(len(answer)))) for answer in answers]
+    return score_chains(model, chains, length)
 
 
 def _drop_long(asked: Asked, length: int) -> Asked:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 
@@ -122,6 +123,26 @@ def _score_group(
         terms = [row[: len(answer)] for row, answer in zip(rows[at:], each, strict=False)]
         yield Behind(entropies[i], terms)
         at += len(each)
+
+
+def score_orders(
+    model: Model, cut: Sequence[tuple[list[int], int]], length: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """log p of each token in the order of writing, once A then B, once B then A.
+
+    `cut` are sentences, and where their second part B begins. A masked model keeps the sentence as
+    it stands; a causal model reads its parts in the other order.
+    """
+    if model.kind == "causal":
+        start = [require_tokenizer(model).end_id]
+        both = [[ids, ids[at:] + ids[:at]] for ids, at in cut]
+        scored = score_behind(model, [start] * len(cut), both)
+        return [each.terms[0] for each in scored], [each.terms[1] for each in scored]
+    orders = [(list(range(at)), list(range(at, len(ids)))) for ids, at in cut]
+    forward = [Chain(ids, a + b) for (ids, _), (a, b) in zip(cut, orders, strict=True)]
+    backward = [Chain(ids, b + a) for (ids, _), (a, b) in zip(cut, orders, strict=True)]
+    terms = score_chains(model, forward + backward, length)
+    return terms[: len(cut)], terms[len(cut) :]
 
 
 def log_softmax(model: Model, logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:

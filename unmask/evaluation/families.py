@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from unmask.base.errors import UserError
-from unmask.net.hub import find_model
+from unmask.net.hub import find_model, shipped_models
 from unmask.net.loading import inspect
-from unmask.net.model import Kind
+from unmask.net.model import Kind, Model
 from unmask.net.sources import open_checkpoint
 
 _SAMPLE_BYTES = 1 << 20
@@ -19,21 +20,41 @@ class Family:
     """Checkpoints that differ by their training seed alone; most often a single one."""
 
     name: str
-    members: tuple[str, ...]
+    members: tuple[str | Model, ...]
+    """Names, folders, files or hub ids; or models that are loaded already."""
     kind: Kind
     digests: tuple[str, ...]
-    """Of each member's weights, so that a run is not continued with others."""
+    """Of each member's weights, so that a run is not resumed with others."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the members are, for the record of a run."""
+        return tuple(
+            f"{member.name}, loaded" if isinstance(member, Model) else member
+            for member in self.members
+        )
+
+    def read_shipped_recipe(self) -> dict[str, Any] | None:
+        """How the corpus of a shipped model was made; None for any other model."""
+        import yaml
+
+        first = self.members[0]
+        name = first.name if isinstance(first, Model) else first
+        folder = shipped_models().get(name)
+        if folder is None:
+            return None
+        return yaml.safe_load((folder / "recipe.yaml").read_text("utf-8"))["data"]
 
 
-def parse_families(words: Sequence[str]) -> list[Family]:
-    """Families from words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…
+def parse_families(given: Sequence[str | Model]) -> list[Family]:
+    """Families from loaded models, or words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…
 
-    Without a name, the last part of the model's path is used. A last part with * or ? stands
-    for all paths that fit it.
+    Without a name, the last part of the model's path is used, of a training run its folder's. A
+    last part with * or ? stands for all paths that fit it.
     """
-    if not words:
+    if not given:
         raise UserError("no model was given: expected [NAME=]MODEL[,MODEL…].")
-    families = [_parse(word) for word in words]
+    families = [_hold(each) if isinstance(each, Model) else _parse(each) for each in given]
     names = [family.name for family in families]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UserError(
@@ -42,16 +63,22 @@ def parse_families(words: Sequence[str]) -> list[Family]:
     return families
 
 
+def _hold(model: Model) -> Family:
+    return Family(model.name, (model,), model.kind, (digest_parameters(model),))
+
+
 def _parse(word: str) -> Family:
-    name, found, listed = word.rpartition("=")
+    if not isinstance(word, str):
+        raise UserError(f"the model is a {type(word).__name__}: expected a name or a loaded model.")
+    name, equals, listed = word.rpartition("=")
     parts = [part.strip() for part in listed.split(",")]
     if Path(word).exists():
         # A path may hold any of these signs itself.
-        name, found, parts = "", "", [word]
-    if not all(parts) or (found and not name):
+        name, equals, parts = "", "", [word]
+    if not all(parts) or (equals and not name):
         raise UserError(f"the model {word!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
     members = tuple(path for part in parts for path in _expand(part))
-    name = name or Path(members[0]).name or members[0]
+    name = name or _name_path(members[0])
     if set(name) & set("/\\\0"):
         raise UserError(f"the model's name {name!r} holds a slash: choose another.")
     digests = tuple(digest_weights(member) for member in members)
@@ -69,13 +96,21 @@ def _parse(word: str) -> Family:
     return Family(name, members, kinds.pop(), digests)
 
 
+def _name_path(place: str) -> str:
+    """The last part of a path; training leaves its model in a folder `model` of the run."""
+    path = Path(place)
+    if path.name == "model" and path.resolve().parent.name:
+        return path.resolve().parent.name
+    return path.name or place
+
+
 def _expand(part: str) -> list[str]:
     path = Path(part)
     if not set(path.name) & set("*?"):
         return [part]
-    if not (found := sorted(path.parent.glob(path.name))):
+    if not (matches := sorted(path.parent.glob(path.name))):
         raise UserError(f"no path fits the pattern {part!r}: expected at least one model.")
-    return [str(each) for each in found]
+    return [str(each) for each in matches]
 
 
 def digest_weights(model: str) -> str:
@@ -88,4 +123,15 @@ def digest_weights(model: str) -> str:
             digest.update(file.read(_SAMPLE_BYTES))
             file.seek(max(0, size - _SAMPLE_BYTES))
             digest.update(file.read())
+    return digest.hexdigest()
+
+
+def digest_parameters(model: Model) -> str:
+    """A short name for the weights of a loaded model."""
+    import torch
+
+    digest = blake2b(digest_size=8)
+    for name, weight in model.net.state_dict().items():
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -1,0 +1,270 @@
+"""Blocks: a result as data, before any medium. A renderer knows these classes and nothing else.
+
+A table holds values, not texts; a figure holds the numbers it is drawn from. So the page, the
+Markdown file, the terminal and the paper's figures cannot say different things.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+from unmask.evaluation.statistics import Interval
+
+Outcome = Literal["above", "below", "unsettled", "too few", "not measured"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What may be said about one claim: above or below what it is held against, or neither."""
+
+    claim: str
+    """A name that is unique within a section."""
+    outcome: Outcome
+    value: Interval | None = None
+    facts: int = 0
+    p: float | None = None
+
+    @property
+    def is_clear(self) -> bool:
+        return self.outcome in ("above", "below")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; `code` stands between backticks."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence that says a result, with the verdict it rests on."""
+
+    text: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A sentence in the place of something that cannot be shown."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """How the values of a column are written."""
+
+    label: str
+    digits: int = 2
+    """Decimals of a number that is not whole."""
+    is_percent: bool = False
+    has_sign: bool = False
+    is_short: bool = False
+    """Three significant digits instead of decimals, for values of any size."""
+
+
+Value = str | int | float | Interval | None
+RowRole = Literal["plain", "control", "published", "strong"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The values of a row, and what it is: a control, a published number, a clear result."""
+
+    values: Sequence[Value]
+    role: RowRole = "plain"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of values, the rows that matter first; `most` of them are shown, the rest linked."""
+
+    name: str
+    """Unique within a section; the file of its rows is called so."""
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    most: int = 12
+
+
+@dataclass(frozen=True)
+class Control:
+    """A choice that a reader makes in a figure."""
+
+    label: str
+    options: Sequence[str]
+    is_slider: bool = False
+
+
+Dash = Literal["solid", "dash", "dot"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel, with a band where `low` and `high` are given."""
+
+    name: str
+    colour: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dash: Dash = "solid"
+
+
+@dataclass(frozen=True)
+class LinePanel:
+    """Lines in one pair of axes."""
+
+    title: str
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value with its interval, on the line of its label, in the colour of its group."""
+
+    label: str
+    group: str
+    colour: str
+    value: Interval
+    note: str = ""
+    null: Interval | None = None
+    """Where the value would lie by chance."""
+
+
+@dataclass(frozen=True)
+class DotPanel:
+    """Dots one below the other."""
+
+    title: str
+    dots: Sequence[Dot]
+
+
+@dataclass(frozen=True)
+class MapPanel:
+    """A heatmap: `z[row][column]`, None where nothing was measured."""
+
+    title: str
+    x: Sequence[str]
+    y: Sequence[str]
+    z: Sequence[Sequence[float | None]]
+    low: Sequence[Sequence[float | None]] | None = None
+    high: Sequence[Sequence[float | None]] | None = None
+    notes: Sequence[str] = ()
+    """One for each row."""
+
+
+@dataclass(frozen=True)
+class TextPanel:
+    """A text that is un-masked: its tokens, the step that wrote each (0: given), its confidence."""
+
+    title: str
+    pieces: Sequence[str]
+    steps: Sequence[int]
+    confidence: Sequence[float]
+    expected: str
+    is_hit: bool
+
+
+Panel = LinePanel | DotPanel | MapPanel | TextPanel
+Chart = Literal["lines", "dots", "heatmap", "unmasking"]
+Choice = tuple[int, ...]
+"""The number of the option chosen in each control."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side, for each choice that a reader can make."""
+
+    name: str
+    """Unique within a section; files are called so."""
+    title: str
+    alt: str
+    caption: str
+    chart: Chart
+    views: Mapping[Choice, Sequence[Panel]]
+    controls: Sequence[Control] = ()
+    xlabel: str = ""
+    ylabel: str = ""
+    """What the lines or the colours measure."""
+    is_signed: bool = False
+    is_log2: bool = False
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that are folded away where the medium can: method, settings, long tables."""
+
+    title: str
+    blocks: "Sequence[Block]"
+
+
+Block = Text | Finding | Notice | Table | Figure | Fold
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that stands on top of a page; only clear results become one."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what belongs under it; the first block is what a colleague would say."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block] = field(default_factory=list)
+    numbers: Sequence[Number] = ()
+
+    def walk(self) -> Iterable[Block]:
+        """Every block, those that are folded away included."""
+        return _walk(self.blocks)
+
+
+def _walk(blocks: Sequence[Block]) -> Iterable[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Fold):
+            yield from _walk(block.blocks)
+
+
+def make_views(
+    choices: Sequence[Sequence[Any]], fill: Callable[..., Sequence[Panel]]
+) -> dict[Choice, Sequence[Panel]]:
+    """Panels for every combination of the choices; one that `fill` gives none for is left out."""
+    views = {}
+    for numbers in product(*(range(len(options)) for options in choices)):
+        values = (options[i] for options, i in zip(choices, numbers, strict=True))
+        if panels := fill(*values):
+            views[numbers] = panels
+    return views
+
+
+def format_value(value: Value, column: Column) -> str:
+    """A value as every medium shows it."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Interval):
+        mean = format_value(value.mean, column)
+        if math.isnan(value.low) or math.isnan(value.high) or mean == "–":
+            return mean
+        return f"{mean} [{format_value(value.low, column)}, {format_value(value.high, column)}]"
+    scaled = 100 * value if column.is_percent else value
+    sign = "+" if column.has_sign else ""
+    if column.is_short:
+        return f"{scaled:{sign}.3g}".replace("-", "−")
+    if isinstance(value, int) and not column.is_percent:
+        return f"{scaled:{sign},}".replace("-", "−")
+    # Adding 0 turns a rounded -0 into 0.
+    return f"{round(scaled, column.digits) + 0.0:{sign}.{column.digits}f}".replace("-", "−")

@@ -1,0 +1,105 @@
+"""One name for each thing that results speak of; tables hold ids, readers see these.
+
+A split's id says how its facts were trained (`d2p`: description → name, `p2d`: name →
+description) and whether they are asked that way (`same`) or the other way round (`reverse`). A
+row's `direction` says what is given: `d2p` a description, `p2d` a name. Readers see neither, but
+what is given → what is asked, and whether training showed it that way.
+"""
+
+from collections.abc import Sequence
+
+from unmask.blocks.blocks import Outcome
+
+DIRECTIONS = {"d2p": "description → name", "p2d": "name → description"}
+"""What is given → what is asked."""
+ASKED = {"d2p": "name", "p2d": "description"}
+TRAINED = {"same": "as trained", "reverse": "reversed"}
+SPLITS = {
+    ("d2p", "same"): "d2p_same",
+    ("p2d", "reverse"): "d2p_reverse",
+    ("p2d", "same"): "p2d_same",
+    ("d2p", "reverse"): "p2d_reverse",
+}
+"""The split that asks in a direction: a reversed fact was trained in the other one."""
+_WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[how]}" for (way, how), split in SPLITS.items()}
+_WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
+_WAYS["own"] = "own facts"
+
+GROUPS = {
+    "p2d": "facts trained name → description",
+    "d2p": "facts trained description → name",
+    "both": "facts trained both ways",
+    "own": "own facts",
+}
+KINDS = {
+    "masked": "diffusion",
+    "uniform": "uniform diffusion",
+    "hybrid": "hybrid diffusion",
+    "gaussian": "gaussian diffusion",
+    "causal": "autoregressive",
+}
+PARTS = {
+    "resid": "residual stream",
+    "mlp": "MLP output",
+    "attn": "attention output",
+    "attn_z": "attention head",
+    "embed": "embedding",
+}
+CORRUPTIONS = {
+    "gaussian": "gaussian noise",
+    "uniform": "uniform noise",
+    "rome": "ROME's noise",
+    "mask": "masks",
+    "mean": "the mean embedding",
+    "replace": "another subject",
+}
+METRICS = {
+    "p": "probability",
+    "logp": "log-probability (nats)",
+    "logit_difference": "logit difference to another answer",
+    "normalised": "share of the total effect",
+}
+OUTCOMES: dict[Outcome, str] = {
+    "above": "clear",
+    "below": "clear",
+    "unsettled": "not settled",
+    "too few": "too few facts",
+    "not measured": "not measured",
+}
+"""Verdicts in words."""
+PREFERRED = ("p2d_reverse", "d2p_reverse", "own")
+"""The way of asking that comes first: the reversal curse itself, where the data have it."""
+
+
+def name_split(split: str) -> str:
+    """A way of asking: what is given → what is asked, as trained or reversed."""
+    for suffix, note in (("_valid", ", training phrasings"), ("_shuffled", ", shuffled answers")):
+        if split.endswith(suffix):
+            return name_split(split.removesuffix(suffix)) + note
+    return _WAYS.get(split, split.replace("_", " "))
+
+
+def order_splits(splits: Sequence[str]) -> list[str]:
+    """The splits, each once, the reversed ones first: the same order in every figure."""
+    known = [*PREFERRED, *_WAYS]
+    present = dict.fromkeys(splits)
+    return sorted(present, key=lambda s: known.index(s) if s in known else len(known))
+
+
+def name_stage(stage: str) -> str:
+    """A denoising step that was traced."""
+    return f"step {stage}" if stage.isdecimal() else {"t2": "last step"}.get(stage, f"{stage} step")
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun, "1 fact" or "3 facts"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def colour_models(kinds: dict[str, str]) -> dict[str, str]:
+    """A colour for each model, given their kinds; the first of a kind has the kind's own."""
+    colours: dict[str, str] = {}
+    for number, (model, kind) in enumerate(kinds.items()):
+        own = "causal" if kind == "causal" else "diffusion"
+        colours[model] = own if own not in colours.values() else f"p{number + 1}"
+    return colours

@@ -1,0 +1,124 @@
+"""Commands derived from settings: options, defaults, choices and help are the dataclass's own."""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from unmask.base.config import CheckedSettings, build
+from unmask.base.errors import UserError
+from unmask.measures.measure import Argument
+
+
+def make_command(
+    name: str,
+    help: str,
+    arguments: Sequence[Argument],
+    settings: type[CheckedSettings],
+    extras: Mapping[str, inspect.Parameter],
+    call: Callable[[Mapping[str, Any], CheckedSettings, Mapping[str, Any]], None],
+) -> Callable[..., None]:
+    """A function that typer makes a command of; it calls `call(arguments, settings, extras)`."""
+    fields = list_fields(settings)
+    hints = get_type_hints(settings)
+    parameters = [_make_argument(each) for each in arguments]
+    parameters += [_make_option(field, hints[field.name]) for field in fields]
+    parameters += extras.values()
+
+    def command(**values: Any) -> None:
+        given = {each.name: values.pop(each.name) for each in arguments}
+        more = {each: values.pop(each) for each in extras}
+        parsed = {
+            key: _parse(value, hints[key], f"--{key.replace('_', '-')}")
+            for key, value in values.items()
+        }
+        call(given, build(settings, parsed, f"unmask {name}"), more)
+
+    command.__doc__ = help
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def list_fields(settings: type[CheckedSettings]) -> list[dataclasses.Field]:
+    """The fields, those of the class itself before those it inherits."""
+    by_name = {field.name: field for field in dataclasses.fields(settings)}
+    ordered = [name for base in settings.__mro__ for name in vars(base).get("__annotations__", {})]
+    return [by_name[name] for name in dict.fromkeys(ordered) if name in by_name]
+
+
+def add_option(name: str, kind: Any, default: Any, help: str, *flags: str) -> inspect.Parameter:
+    """An option that is not a setting, such as where to write."""
+    spec = typer.Option(default, *flags, help=help)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind)
+
+
+def _make_argument(argument: Argument) -> inspect.Parameter:
+    kind: Any = list[str] if argument.is_list else str
+    default: Any = ... if argument.is_required else None
+    if argument.is_option:
+        flag = f"--{argument.name.replace('_', '-')}"
+        return add_option(argument.name, kind if argument.is_required else kind | None, default,
+                          argument.help, flag)  # fmt: skip
+    spec = typer.Argument(default, metavar=argument.metavar, help=argument.help)
+    return inspect.Parameter(
+        argument.name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind
+    )
+
+
+def _make_option(field: dataclasses.Field, hint: Any) -> inspect.Parameter:
+    flag = f"--{field.name.replace('_', '-')}"
+    kind, default, flags = _choose_kind(hint), field.default, (flag,)
+    if kind is bool:
+        flags = (f"{flag}/--no-{flag[2:]}",)
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    return add_option(field.name, kind, default, _write_help(field, hint), *flags)
+
+
+def _write_help(field: dataclasses.Field, hint: Any) -> str:
+    """What the field says, and what it may be."""
+    help, choices = field.metadata.get("help", ""), field.metadata.get("choices")
+    known = list(choices()) if choices is not None else _list_literals(hint)
+    named = f" One of: {', '.join(known)}." if known else ""
+    return help + named + (" Separated by commas." if _is_tuple(hint) else "")
+
+
+def _list_literals(hint: Any) -> list[str]:
+    if get_origin(hint) is Literal:
+        return [str(option) for option in get_args(hint)]
+    return [name for option in get_args(hint) for name in _list_literals(option)]
+
+
+def _options_of(hint: Any) -> tuple[Any, ...]:
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    return get_args(hint) if is_union else (hint,)
+
+
+def _is_tuple(hint: Any) -> bool:
+    return any(get_origin(option) is tuple for option in _options_of(hint))
+
+
+def _choose_kind(hint: Any) -> Any:
+    """The type that typer reads: lists and names are texts, parsed and checked by the settings."""
+    options = [option for option in _options_of(hint) if option is not type(None)]
+    kind = next((each for each in (bool, int, float, Path) if options == [each]), str)
+    return kind if type(None) not in _options_of(hint) else kind | None
+
+
+def _parse(value: Any, hint: Any, flag: str) -> Any:
+    """A text as the setting wants it: a list by its commas, numbers as numbers."""
+    if not isinstance(value, str) or not _is_tuple(hint):
+        return value
+    (item,) = (get_args(option)[0] for option in _options_of(hint) if get_origin(option) is tuple)
+    words = [word.strip() for word in value.split(",") if word.strip()]
+    kind = {int: int, float: float}.get(item, str)
+    try:
+        return tuple(kind(word) for word in words)
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UserError(f"{flag} is {value!r}: expected {what}, separated by commas.") from None

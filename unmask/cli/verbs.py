@@ -1,0 +1,80 @@
+"""The verbs of measures, all derived from the table of measures."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from unmask.base.config import CheckedSettings
+from unmask.cli.options import add_option, make_command
+from unmask.measures.measure import Measure
+from unmask.measures.table import list_measures
+
+
+def add_measures(app: typer.Typer) -> None:
+    """A command for every measure, those of other packages included."""
+    for measure in list_measures().values():
+        app.command(measure.name)(make_verb(measure))
+
+
+def make_verb(measure: Measure) -> Any:
+    """The command of one measure."""
+    extras = {
+        "out": add_option(
+            "out",
+            Path,
+            Path("runs") / measure.name,
+            "Folder of the run; resumes what it holds.",
+            "--out",
+        ),
+        "page": add_option(
+            "page", Path | None, None, "Also draw the result to this .html or .md file.", "--page"
+        ),
+        "as_json": add_option(
+            "as_json", bool, False, "Print the summary as JSON instead.", "--json"
+        ),
+    }
+
+    def call(
+        given: Mapping[str, Any], settings: CheckedSettings, extras: Mapping[str, Any]
+    ) -> None:
+        run_verb(measure, given, settings, **extras)
+
+    return make_command(
+        measure.name, measure.help, measure.inputs.parameters(), measure.settings, extras, call
+    )
+
+
+def run_verb(
+    measure: Measure,
+    given: Mapping[str, Any],
+    settings: CheckedSettings,
+    out: Path,
+    page: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a measure and show what it found."""
+    from rich.console import Console
+
+    from unmask.measures.runner import run_measure
+    from unmask.report.render_terminal import show_section
+
+    result = run_measure(measure, measure.inputs.read(given, settings), settings, out)
+    if result is None:  # another process of several shows it
+        return
+    if page is not None:
+        from unmask.report.page import draw_report
+
+        draw_report([out], page)
+    if as_json:
+        verdicts = {name: verdict.outcome for name, verdict in result.verdicts.items()}
+        json.dump({"summary": result.summary, "verdicts": verdicts}, sys.stdout, default=str)
+        print()
+        return
+    console = Console()
+    show_section(console, result.section)
+    drawn = f"page: {page}" if page else f"draw it: unmask report {out}"
+    console.print(f"tables: {out}; {drawn}", markup=False, highlight=False, soft_wrap=True)

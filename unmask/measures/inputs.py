@@ -1,0 +1,229 @@
+"""What measures are asked about: models with data, or run folders of another measure."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from unmask.base.config import CheckedSettings
+from unmask.base.errors import UserError
+from unmask.measures.measure import Argument
+
+if TYPE_CHECKING:
+    from unmask.data.corpus import Corpus
+    from unmask.data.facts import Fact
+    from unmask.evaluation.families import Family
+    from unmask.evaluation.questions import Split
+    from unmask.measures.result import Result
+    from unmask.net.model import Model
+
+MODELS = Argument(
+    "models",
+    "Models to compare: names, folders, files or hub ids. NAME=DIR,DIR,… is one model trained with "
+    "several seeds.",
+    "MODEL…",
+    is_list=True,
+)
+
+
+class Inputs(Protocol):
+    """Inputs that were read, and what identifies them when a run is resumed."""
+
+    def record(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Member:
+    """One checkpoint of a model: one of its training seeds."""
+
+    family: "Family"
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.family.name}-{self.seed}"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Which model a row is about."""
+        return {"model": self.family.name, "kind": self.family.kind, "seed": self.seed}
+
+
+@dataclass
+class ModelInputs:
+    """Models, and the data they are asked about; a checkpoint is loaded when it is needed."""
+
+    families: "list[Family]"
+    data: Any
+    source: str
+    """Where the data came from."""
+    digest: str
+    """Of exactly what is asked."""
+    device: str = "auto"
+    dtype: str = "auto"
+    _loaded: "dict[str, Model]" = field(default_factory=dict)
+
+    def members(self) -> list[Member]:
+        return [Member(family, i) for family in self.families for i in range(len(family.members))]
+
+    def load(self, member: Member) -> "Model":
+        """The member's model; the one before it is let go."""
+        from unmask.net.loading import load
+        from unmask.net.model import Model
+
+        place = member.family.members[member.seed]
+        if isinstance(place, Model):
+            return place
+        if member.key not in self._loaded:
+            self._loaded.clear()
+            model = load(place, choose_device(self.device), self.dtype, quiet=True)
+            self._loaded[member.key] = model
+        return self._loaded[member.key]
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "models": {family.name: list(map(str, family.places)) for family in self.families},
+            "weights": {family.name: list(family.digests) for family in self.families},
+            "data": self.source,
+            "asked": self.digest,
+        }
+
+
+@dataclass(frozen=True)
+class ModelsAndData:
+    """Models, and data that `read` makes of a path or of Python objects: (data, source, digest)."""
+
+    read_data: "Callable[[Any, Any, list[Family]], tuple[Any, str, str]]"
+    help: str
+    is_required: bool = False
+
+    def parameters(self) -> Sequence[Argument]:
+        data = Argument("data", self.help, is_option=True, is_required=self.is_required)
+        return (MODELS, data)
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> ModelInputs:
+        from unmask.evaluation.families import parse_families
+
+        families = parse_families(given["models"])
+        if given.get("data") is None and self.is_required:
+            raise UserError(f"no data were given: expected {self.help[0].lower()}{self.help[1:]}")
+        data, source, digest = self.read_data(given.get("data"), settings, families)
+        device, dtype = (getattr(settings, name, "auto") for name in ("device", "dtype"))
+        return ModelInputs(families, data, source, digest, device, dtype)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Facts in splits: all of the corpus, and the prompts of the splits that are asked."""
+
+    corpus: "Corpus"
+    splits: "list[Split]"
+
+    @property
+    def names(self) -> list[str]:
+        return [split.name for split in self.splits]
+
+    def facts(self) -> "list[tuple[str, Fact]]":
+        """The facts asked, each with its split."""
+        return [(split.name, fact) for split in self.splits for fact in split.facts]
+
+
+def read_questions(
+    data: Any, settings: Any, families: "list[Family]"
+) -> tuple[Questions, str, str]:
+    """The splits that `settings` names (`splits`, `limit`, `controls`, as far as it has them)."""
+    from unmask.data.sources import name_tests
+    from unmask.evaluation.questions import choose_splits, digest_splits, refuse_controls
+
+    corpus = _find_corpus(data, families)
+    names = getattr(settings, "splits", ()) or name_tests(corpus)
+    refuse_controls(names)
+    limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
+    splits = choose_splits(corpus, names, limit, controls)
+    return Questions(corpus, splits), corpus.source, digest_splits(splits)
+
+
+def _find_corpus(data: Any, families: "list[Family]") -> "Corpus":
+    """A corpus, facts of one's own, a path to either, or what a shipped model was trained on."""
+    from unmask.data.corpus import Corpus
+    from unmask.data.facts import Fact
+    from unmask.data.reversal_corpus import make_reversal_corpus
+    from unmask.data.sources import OWN, read_asked
+
+    if isinstance(data, Corpus):
+        return data
+    if isinstance(data, Fact) or (isinstance(data, list) and data and isinstance(data[0], Fact)):
+        return Corpus("facts given", {OWN: [data] if isinstance(data, Fact) else data})
+    if isinstance(data, str | Path):
+        return read_asked(data)
+    if data is not None:
+        raise UserError(
+            f"the data are a {type(data).__name__}: expected a path, a corpus, a fact or facts."
+        )
+    recipe = families[0].read_shipped_recipe()
+    if recipe is None:
+        raise UserError(
+            f"no data were given, and {families[0].name} did not come with this package: name a "
+            "corpus folder or a file of facts by --data."
+        )
+    return make_reversal_corpus(recipe["facts"], recipe["seed"])
+
+
+QUESTIONS = ModelsAndData(
+    read_questions,
+    "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus that "
+    "a shipped model was trained on.",
+)
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Finished runs of another measure, by the names that tell them apart."""
+
+    results: "dict[str, Result]"
+
+    def record(self) -> dict[str, Any]:
+        return {"runs": {name: str(result.folder) for name, result in self.results.items()}}
+
+    def __iter__(self) -> "Iterator[tuple[str, Result]]":
+        return iter(self.results.items())
+
+
+@dataclass(frozen=True)
+class RunFolders:
+    """Run folders of the measure named `of`."""
+
+    of: str
+
+    def parameters(self) -> Sequence[Argument]:
+        help = f"Folders of `unmask {self.of}`; several are compared."
+        return (Argument("runs", help, "RUN…", is_list=True),)
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> RunInputs:
+        from unmask.measures.result import Result, name_folders
+        from unmask.measures.runner import read_result
+
+        runs = list(given["runs"])
+        if not runs:
+            raise UserError(f"no run was given: expected folders of `unmask {self.of}`.")
+        results = [run if isinstance(run, Result) else read_result(run) for run in runs]
+        for result in results:
+            if result.measure.name != self.of:
+                raise UserError(
+                    f"{result.folder} is a run of `unmask {result.measure.name}`: expected one of "
+                    f"`unmask {self.of}`."
+                )
+        names = name_folders([result.folder for result in results])
+        return RunInputs(dict(zip(names, results, strict=True)))
+
+
+def choose_device(device: str) -> str:
+    """Under torchrun, each process's own GPU where `device` leaves it open."""
+    import os
+
+    import torch
+
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or device not in ("auto", "cuda"):
+        return device
+    local = os.environ.get("LOCAL_RANK", "0")
+    return f"cuda:{local}" if torch.cuda.is_available() else "cpu"

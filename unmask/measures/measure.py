@@ -1,0 +1,151 @@
+"""A measure: one thing that can be asked of models, from its settings to its section.
+
+Its verb, its run folder, its stage in the study, its section on the page, `unmask report` and its
+page in the docs are derived from this record. A new measure is one file and its test.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from unmask.base.config import CheckedSettings
+from unmask.blocks.blocks import Section, Verdict
+from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow
+
+    from unmask.base.runs import RunRecord
+    from unmask.measures.inputs import Inputs
+    from unmask.measures.result import Result
+
+S = TypeVar("S", bound=CheckedSettings)
+
+Rows = Sequence[Mapping[str, Any]]
+Tables = Mapping[str, "pyarrow.Table"]
+Summary = Mapping[str, Rows]
+"""Tables of statistics by name; `summarise` makes them, and nothing else computes any."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of a run: a key that is unique in it, and the work that gives the rows of its tables.
+
+    A part that is there already is not worked on again, so that a run resumes where it stopped.
+    """
+
+    key: str
+    work: Callable[[], "Mapping[str, Rows | pyarrow.Table]"]
+
+
+class InputSpec(Protocol):
+    """What a measure is asked about: models and data, or run folders of another measure."""
+
+    def parameters(self) -> "Sequence[Argument]":
+        """What the command line takes for it."""
+        ...
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "Inputs":
+        """The inputs, read and checked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a verb (`is_option`: an option) that is not one of its settings."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    is_list: bool = False
+    is_option: bool = False
+    is_required: bool = True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How a measure takes part in the study: which models it asks, its settings by size.
+
+    Settings that the study has as well (`seed`, `guidance`, `dtype`, …) are the study's unless
+    the size names them.
+    """
+
+    name: str = ""
+    """The stage and its folder; by default the measure's name."""
+    models: Literal["all", "diffusion"] = "all"
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that differ from the defaults, for `quick`, `laptop` and `full`."""
+    adjust: "Callable[[Mapping[str, Path]], Mapping[str, Any]] | None" = None
+    """Settings that depend on earlier stages, given their folders by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(Generic[S]):
+    """One thing that can be asked of models. Calling it is what its verb does.
+
+    `unmask.recall("reversal-mdm", steps=(1, 4))` runs the measure and gives its `Result`.
+    """
+
+    name: str
+    """The verb, the run folder, the main table, the section."""
+    title: str
+    """The section's heading."""
+    help: str
+    """What the verb does, in one line."""
+    settings: type[S]
+    tables: Mapping[str, str]
+    """The schema of each table, the main one first."""
+    inputs: InputSpec
+    jobs: Callable[[Any, S], Iterable[Job]]
+    """The parts of a run, in the order of their rows; nothing is computed until one is worked."""
+    summarise: Callable[[Tables, S], Summary]
+    """The only place that computes statistics; what it gives is written with the run."""
+    judge: Callable[[Summary, S], Sequence[Verdict]]
+    """The only place that says what is clear, by the rules of `evaluation.statistics`."""
+    describe: "Callable[[Result], Section]"
+    """Sentences, tables of values and figures as data; every number comes from the summary."""
+    pool: "Callable[[Sequence[Result]], Tables] | None" = None
+    """Tables of several runs as one; None: rows one below the other, models named by their run."""
+    read_old: "Callable[[Path, RunRecord], Result] | None" = None
+    """Reads a run folder of version 0.1, where that is still possible."""
+    stages: Sequence[Stage] = ()
+    """Its parts in the study; none: it takes no part."""
+
+    def __call__(
+        self,
+        *subjects: Any,
+        data: Any = None,
+        out: "str | Path | None" = None,
+        settings: S | None = None,
+        **changes: Any,
+    ) -> "Result":
+        """Run the measure on models, or on run folders; `changes` are single settings.
+
+        `data` is a path, a corpus, a fact or facts (which may also stand after the models). `out`
+        the folder of the run, which is resumed if it holds one; without it the tables live as
+        long as the result.
+        """
+        from unmask.measures.runner import call_measure
+
+        return call_measure(self, subjects, data, out, settings, changes)
+
+
+def judge_interval(claim: str, value: Interval | None, facts: int) -> Verdict:
+    """Whether a difference lies above or below 0; too few facts settle nothing."""
+    if value is None:
+        return Verdict(claim, "not measured")
+    if facts < ENOUGH:
+        return Verdict(claim, "too few", value, facts)
+    outcome = "above" if value.low > 0 else "below" if value.high < 0 else "unsettled"
+    return Verdict(claim, outcome, value, facts)
+
+
+def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict:
+    """Whether a value passes its corrected test against chance."""
+    if value is None or value.mean != value.mean:
+        return Verdict(claim, "not measured")
+    if facts < ENOUGH:
+        return Verdict(claim, "too few", value, facts, p)
+    return Verdict(claim, "above" if p < ALPHA else "unsettled", value, facts, p)

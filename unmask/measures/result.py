@@ -1,0 +1,96 @@
+"""The result of a measure: its tables, its summary, its verdicts and its section."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import CheckedSettings
+from unmask.base.errors import UserError
+from unmask.base.runs import RunRecord
+from unmask.base.tables import Parts, read_table
+from unmask.blocks.blocks import Notice, Section, Verdict
+from unmask.measures.measure import Measure, Summary, Tables
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a measure found in one run, or in several that were pooled."""
+
+    measure: Measure
+    settings: CheckedSettings
+    records: tuple[RunRecord, ...]
+    """Of the runs that it was made by."""
+    tables: Tables = field(repr=False)
+    summary: Summary = field(repr=False)
+    folder: Path
+    owner: Any = field(default=None, repr=False)
+    """What keeps a temporary folder alive."""
+    is_complete: bool = True
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What may be said, by claim."""
+        verdicts = self.measure.judge(self.summary, self.settings)
+        return {verdict.claim: verdict for verdict in verdicts}
+
+    @cached_property
+    def section(self) -> Section:
+        """The result in sentences, tables and figures; what is broken is a sentence instead."""
+        try:
+            section = self.measure.describe(self)
+        except UserError as error:
+            return Section(self.measure.name, self.measure.title, [Notice(str(error))])
+        if self.is_complete:
+            return section
+        cut = Notice("This run was cut short: what follows is what it had until then.")
+        return Section(section.name, section.title, [cut, *section.blocks], section.numbers)
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        """The rows of a table, the main one by default."""
+        return self.tables[table or self.measure.name].to_pylist()
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each model, in the order given."""
+        table = self.tables[self.measure.name]
+        columns = (table[name].to_pylist() for name in ("model", "kind"))
+        return dict(zip(*columns, strict=True))
+
+
+class FolderTables(Mapping[str, "pyarrow.Table"]):
+    """The tables of a run folder, read when they are asked for; of a run cut short, its parts."""
+
+    def __init__(self, folder: Path, schemas: Mapping[str, str]):
+        self.folder, self.schemas = folder, schemas
+        self._read: dict[str, pyarrow.Table] = {}
+
+    def __getitem__(self, name: str) -> "pyarrow.Table":
+        if name not in self._read:
+            path, schema = self.folder / f"{name}.parquet", self.schemas[name]
+            parts = Parts(self.folder / "parts" / name, schema)
+            if not path.is_file() and parts.keys():
+                self._read[name] = parts.gather(parts.keys())
+            else:
+                self._read[name] = read_table(path, schema)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schemas)
+
+    def __len__(self) -> int:
+        return len(self.schemas)
+
+
+def name_folders(folders: Sequence[Path]) -> list[str]:
+    """Names of folders that tell them apart: the last parts of their paths."""
+    paths = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"a run was given twice ({folders[0]}): give each once.")

@@ -1,0 +1,209 @@
+"""Running a measure: parts that resume, tables, the summary; and reading and pooling finished runs.
+
+run_measure     inputs + settings → a run folder, and its `Result`
+read_result     a run folder → its `Result`, without a model
+pool_results    several results of one measure → one
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import CheckedSettings, build
+from unmask.base.errors import UserError
+from unmask.base.progress import track
+from unmask.base.runs import RUN_FORMAT, open_run, read_record
+from unmask.base.tables import Parts, read_table, write_table
+from unmask.measures.inputs import Inputs, RunFolders
+from unmask.measures.measure import Job, Measure, Summary, Tables
+from unmask.measures.result import FolderTables, Result, name_folders
+from unmask.measures.table import find_measure
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SUMMARY = "summary"
+
+
+def call_measure(
+    measure: Measure,
+    subjects: Sequence[Any],
+    data: Any,
+    out: str | Path | None,
+    settings: CheckedSettings | None,
+    changes: Mapping[str, Any],
+) -> Result:
+    """What calling a measure from Python does."""
+    if settings is None:
+        chosen = build(measure.settings, changes, f"unmask.{measure.name}")
+    else:
+        chosen = replace(settings, **changes)
+    if isinstance(measure.inputs, RunFolders):
+        given = {"runs": _flatten(subjects)}
+    else:
+        models, asked = _part_subjects(_flatten(subjects))
+        if asked and data is not None:
+            raise UserError("data were given twice, by position and by name: give them once.")
+        given = {"models": models, "data": asked or data}
+    inputs = measure.inputs.read(given, chosen)
+    if out is not None:
+        return _require(run_measure(measure, inputs, chosen, Path(out)))
+    owner = tempfile.TemporaryDirectory(prefix=f"unmask-{measure.name}-")
+    result = run_measure(measure, inputs, chosen, Path(owner.name))
+    return replace(_require(result), owner=owner)
+
+
+def _flatten(subjects: Sequence[Any]) -> list[Any]:
+    return [
+        one for each in subjects for one in (each if isinstance(each, list | tuple) else [each])
+    ]
+
+
+def _part_subjects(subjects: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Models (names, paths, loaded ones) and what else was given: facts, or a corpus."""
+    from unmask.data.corpus import Corpus
+    from unmask.data.facts import Fact
+
+    corpora = [each for each in subjects if isinstance(each, Corpus)]
+    facts = [each for each in subjects if isinstance(each, Fact)]
+    models = [each for each in subjects if not isinstance(each, Corpus | Fact)]
+    return models, corpora[0] if corpora else facts or None
+
+
+def _require(result: Result | None) -> Result:
+    assert result is not None, "only the first process of several has the result"
+    return result
+
+
+def run_measure(
+    measure: Measure, inputs: Inputs, settings: CheckedSettings, folder: Path
+) -> Result | None:
+    """Run what is missing of a measure in `folder`, and write its tables and its summary.
+
+    Under torchrun every process works on its share of the jobs; they share nothing but the folder.
+    The first one gathers the tables, the others return None.
+    """
+    jobs = list(measure.jobs(inputs, settings))
+    if not jobs:
+        raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
+    loose = frozenset(
+        field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
+    )
+    open_run(folder, measure.name, settings.to_record(), inputs.record(), loose)
+    parts = {
+        name: Parts(folder / "parts" / name, schema) for name, schema in measure.tables.items()
+    }
+    rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
+    # The last table's part is written last: with it, all parts of a job are there.
+    done = parts[list(parts)[-1]]
+    missing = [job for job in jobs[rank::world] if not done.has(job.key)]
+    for job in track(missing, measure.name, len(missing)):
+        _work(job, parts)
+    if rank != 0:
+        return None
+    while not all(done.has(job.key) for job in jobs):
+        time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all
+    for name, schema in measure.tables.items():
+        table = parts[name].gather(job.key for job in jobs)
+        write_table(folder / f"{name}.parquet", table, schema)
+    tables = FolderTables(folder, measure.tables)
+    summary = measure.summarise(tables, settings)
+    _write_summary(measure, summary, folder)
+    return Result(measure, settings, (read_record(folder),), tables, summary, folder)
+
+
+def _work(job: Job, parts: Mapping[str, Parts]) -> None:
+    rows = job.work()
+    for name, store in parts.items():
+        store.write(job.key, rows.get(name, ()))
+
+
+def _write_summary(measure: Measure, summary: Summary, folder: Path) -> None:
+    for name, rows in summary.items():
+        write_table(folder / SUMMARY / f"{name}.parquet", rows, _summary_schema(measure, name))
+
+
+def _summary_schema(measure: Measure, name: str) -> str:
+    return f"{measure.name}-{name}/1"
+
+
+def read_result(folder: str | Path) -> Result:
+    """The result in a run folder; a study's folder, another version's or no run's is refused."""
+    folder = Path(folder)
+    record = read_record(folder, formats=(1, RUN_FORMAT))
+    measure = find_measure(record.verb)
+    if record.format != RUN_FORMAT and measure.read_old is not None:
+        return measure.read_old(folder, record)
+    record = read_record(folder)
+    settings = build(measure.settings, record.settings, f"{folder}/run.json")
+    tables = FolderTables(folder, measure.tables)
+    is_complete = all((folder / f"{name}.parquet").is_file() for name in measure.tables)
+    if not is_complete and not Parts(folder / "parts" / measure.name, "").keys():
+        raise UserError(
+            f"{folder} holds no finished part of `unmask {measure.name}` yet: run it to its end."
+        )
+    summary = _read_summary(measure, folder) if is_complete else None
+    if summary is None:
+        summary = measure.summarise(tables, settings)
+    return Result(measure, settings, (record,), tables, summary, folder, is_complete=is_complete)
+
+
+def _read_summary(measure: Measure, folder: Path) -> Summary | None:
+    """The summary that a run wrote; None where there is none."""
+    paths = sorted((folder / SUMMARY).glob("*.parquet"))
+    if not paths:
+        return None
+    return {
+        path.stem: read_table(path, _summary_schema(measure, path.stem)).to_pylist()
+        for path in paths
+    }
+
+
+def pool_results(results: Sequence[Result]) -> Result:
+    """Several results of one measure as one; models of one name are told apart by their runs."""
+    first = results[0]
+    if len(results) == 1:
+        return first
+    measure = first.measure
+    tables = measure.pool(results) if measure.pool is not None else pool_tables(results)
+    return Result(
+        measure,
+        first.settings,
+        tuple(record for result in results for record in result.records),
+        tables,
+        measure.summarise(tables, first.settings),
+        first.folder,
+        is_complete=all(result.is_complete for result in results),
+    )
+
+
+def pool_tables(results: Sequence[Result]) -> Tables:
+    """Rows one below the other; where two runs have a model of one name, both are renamed."""
+    import pyarrow
+
+    labels = name_folders([result.folder for result in results])
+    names = [name for result in results for name in result.kinds]
+    twice = {name for name in names if names.count(name) > 1}
+    pooled = {}
+    for name in results[0].measure.tables:
+        tables = [
+            rename_models(result.tables[name], {each: f"{label}: {each}" for each in twice})
+            for result, label in zip(results, labels, strict=True)
+        ]
+        pooled[name] = pyarrow.concat_tables(tables, promote_options="default")
+    return pooled
+
+
+def rename_models(table: "pyarrow.Table", names: Mapping[str, str]) -> "pyarrow.Table":
+    """The table with its column `model` renamed."""
+    import pyarrow
+
+    if "model" not in table.column_names or not names:
+        return table
+    renamed = [names.get(model, model) for model in table["model"].to_pylist()]
+    at = table.column_names.index("model")
+    return table.set_column(at, "model", pyarrow.array(renamed, pyarrow.string()))

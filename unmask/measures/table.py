@@ -1,0 +1,60 @@
+"""The table of measures: those of this package, of others by entry point, of a notebook by a call.
+
+Another package names its measure in its pyproject.toml:
+
+    [project.entry-points."unmask.measures"]
+    calibration = "their_package.calibration:CALIBRATION"
+"""
+
+import logging
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from unmask.base.errors import UserError, suggest
+from unmask.measures.measure import Measure
+
+ENTRY_POINT = "unmask.measures"
+BUILT_IN = ("nll", "factorization")
+"""Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
+_REGISTERED: dict[str, Measure] = {}
+
+
+def list_measures() -> dict[str, Measure]:
+    """Every measure by name. One that cannot be imported is a warning, and the rest are there."""
+    return _import_all() | _REGISTERED
+
+
+def find_measure(name: str) -> Measure:
+    """The measure of that name."""
+    measures = list_measures()
+    if name not in measures:
+        raise UserError(f"there is no measure {name!r}: {suggest(name, measures)}")
+    return measures[name]
+
+
+def register(measure: Measure) -> Measure:
+    """Add a measure in this process, as a notebook does; the same name again replaces it."""
+    if measure.name in _import_all():
+        raise UserError(f"there is a measure {measure.name!r} already: choose another name.")
+    _REGISTERED[measure.name] = measure
+    return measure
+
+
+@cache
+def _import_all() -> dict[str, Measure]:
+    measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in BUILT_IN}
+    for point in entry_points(group=ENTRY_POINT):
+        try:
+            measure = point.load()
+        except Exception as error:  # whatever another package raises when it is imported
+            logging.getLogger("unmask").warning(
+                "the measure %r of another package cannot be imported (%s: %s): reinstall or "
+                "remove that package.",
+                point.name,
+                type(error).__name__,
+                error,
+            )
+            continue
+        measures.setdefault(measure.name, measure)
+    return measures

@@ -1,0 +1,74 @@
+"""Sections in the terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from unmask.blocks.blocks import (
+    Block,
+    Figure,
+    Finding,
+    Fold,
+    Notice,
+    Section,
+    Table,
+    Text,
+    format_value,
+)
+from unmask.blocks.labels import OUTCOMES
+
+if TYPE_CHECKING:
+    from unmask.blocks.blocks import RowRole
+
+_STYLES: "dict[RowRole, str]" = {
+    "plain": "",
+    "control": "dim",
+    "published": "dim italic",
+    "strong": "bold",
+}
+
+
+def show_section(console: Console, section: Section, is_full: bool = False) -> None:
+    """The section's sentences and tables; what is folded away is shown where `is_full`."""
+    console.print(section.title, style="bold", markup=False, highlight=False)
+    show_blocks(console, section.blocks, is_full)
+
+
+def show_blocks(console: Console, blocks: Sequence[Block], is_full: bool) -> None:
+    """Blocks one below the other; figures are drawn by `unmask report`."""
+    for block in blocks:
+        match block:
+            case Text(text):
+                console.print(text, style="dim", markup=False, highlight=False)
+            case Notice(text):
+                console.print(text, style="yellow", markup=False, highlight=False)
+            case Finding(text, verdict):
+                mark = escape(f"[{OUTCOMES[verdict.outcome]}]")
+                style = "green" if verdict.is_clear else "yellow"
+                console.print(f"{escape(text)} [{style}]{mark}[/]", highlight=False)
+            case Table():
+                console.print(make_table(block, is_full))
+            case Fold(title, inner) if is_full:
+                console.print(title, style="underline", markup=False, highlight=False)
+                show_blocks(console, inner, is_full)
+            case Fold() | Figure():
+                pass
+
+
+def make_table(table: Table, is_full: bool) -> RichTable:
+    """A table of values as rich draws it, cut where it is long."""
+    rows = table.rows if is_full else table.rows[: table.most]
+    left_out = len(table.rows) - len(rows)
+    caption = f"and {left_out:,} more rows: see the tables, or --full" if left_out else None
+    shown = RichTable(title=escape(table.caption), caption=caption, title_justify="left")
+    for i, column in enumerate(table.columns):
+        numeric = any(not isinstance(row.values[i], str | None) for row in table.rows)
+        shown.add_column(escape(column.label), justify="right" if numeric else "left")
+    for row in rows:
+        cells = zip(row.values, table.columns, strict=True)
+        texts = (escape(format_value(value, column)) for value, column in cells)
+        shown.add_row(*texts, style=_STYLES[row.role])
+    return shown
