@@ -19,9 +19,13 @@ ROOMS = (
     "training",
     "tracing",
     "representation",
+    "editing",
+    "blocks",
+    "measures",
     "report",
     "toy",
     "study",
+    "explorer",
     "cli",
 )
 TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py")

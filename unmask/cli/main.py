@@ -1,4 +1,4 @@
-"""The command `unmask`: its verbs, and how its mistakes are told."""
+"""The command `unmask`: its verbs, and how its mistakes are shown."""
 
 import sys
 from typing import NoReturn
@@ -7,24 +7,7 @@ import typer
 
 from unmask import __version__
 from unmask.base.errors import UserError
-from unmask.cli import (
-    data,
-    info,
-    knowns,
-    models,
-    order,
-    perplexity,
-    recall,
-    report,
-    represent,
-    sample,
-    study,
-    symmetry,
-    toy,
-    trace,
-    trace_report,
-    train,
-)
+from unmask.cli import data, models, sample, study, toy, train
 from unmask.cli.exits import INTERRUPTED
 from unmask.cli.verbs import add_measures
 
@@ -35,24 +18,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
-app.command("info")(info.info)
-app.command("models")(models.models)
-app.command("convert")(models.convert)
+app.command("study")(study.make_study())
+app.command("report")(study.report)
 app.command("sample")(sample.sample)
-app.command("order")(order.order)
-app.command("recall")(recall.recall)
-app.command("perplexity")(perplexity.perplexity)
-app.command("knowns")(knowns.knowns)
-app.command("represent")(represent.represent)
-app.command("symmetry")(symmetry.symmetry)
-app.command("study")(study.study)
-app.command("report")(report.report)
-app.command("toy")(toy.toy)
-app.command("train")(train.train)
-app.command("trace")(trace.trace)
-app.command("trace-report")(trace_report.trace_report)
 add_measures(app)
+app.command("train")(train.train)
+app.add_typer(data.app, name="data")
+app.command("models")(models.models)
+app.command("info")(models.info)
+app.command("convert")(models.convert)
+app.command("toy")(toy.toy)
+app.command("trace-report")(study.trace_report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,131 +1,137 @@
-"""`unmask study`: the main job."""
+"""`unmask study` and `unmask report`: the main job, and pages of any runs."""
 
+import inspect
+import json
 import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from unmask.base.errors import UserError, describe_notice
+from unmask.cli.exits import INTERRUPTED
+from unmask.cli.options import add_option, make_command
+from unmask.study.settings import StudySettings
+
 if TYPE_CHECKING:
-    from unmask.report.artefacts import StudyFolder
-    from unmask.study.settings import Study
-
-
-def study(
-    model: str | None = typer.Option(
-        None, help="The diffusion model: name, folder, file or hub id; by default the shipped one."
-    ),
-    twin: str | None = typer.Option(None, help="Its autoregressive twin; by default the shipped."),
-    data: Path | None = typer.Option(
-        None, help="A corpus folder or a file of one's own facts; by default a corpus is made."
-    ),
-    facts: int = typer.Option(30, help="Facts in each group of a corpus that is made."),
-    quick: bool = typer.Option(False, "--quick", help="A first look: a minute instead of five."),
-    full: bool = typer.Option(False, "--full", help="All prompts, more facts, noise; for a GPU."),
-    stages: str = typer.Option(
-        "", help="Some of data, recall, denoising, tracing, symmetry, page; all by default."
-    ),
-    resume: bool = typer.Option(
-        False, "--resume", help="Go on with the study in --out, with its own settings."
-    ),
-    guidance: float = typer.Option(0.8, help="Guidance where texts are drawn; traces have none."),
-    metric: str = typer.Option("logp", help="Of effects: p, logp, logit_difference or normalised."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
-    dtype: str = typer.Option("float32", help="Number format, such as bfloat16."),
-    seed: int = typer.Option(0, help="Seed of the corpus, the noise and the intervals."),
-    as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON instead."),
-    out: Path = typer.Option(Path("runs/study"), help="Folder for the artefacts and the page."),
-) -> None:
-    """Run the study, from data to a page you can read; a study that was stopped goes on."""
-    import sys
-
     from rich.console import Console
 
-    from unmask.base.config import build
-    from unmask.base.errors import UserError
-    from unmask.cli.exits import INTERRUPTED
-    from unmask.cli.lists import parse_names
-    from unmask.study.pipeline import run_study
-    from unmask.study.settings import STAGES, Study
+    from unmask.study.pipeline import StudyRun
 
-    console = Console(quiet=as_json)
-    if resume:
-        settings = _read_settings(out)
-    else:
-        if quick and full:
-            raise UserError("--quick and --full were both given: leave one of them out.")
-        chosen, other = _choose_pair(model, twin)
-        told = {
-            "model": chosen,
-            "twin": other,
-            "data": None if data is None else str(data),
-            "facts": facts,
-            "size": "quick" if quick else "full" if full else "laptop",
-            "guidance": guidance,
-            "metric": metric,
-            "seed": seed,
-            "dtype": dtype,
-        }
-        settings = build(Study, told, "unmask study")
+HELP = "Run the study, from data to a page you can read; a study that was stopped is resumed."
+EXTRAS: dict[str, inspect.Parameter] = {
+    "quick": add_option("quick", bool, False, "The size quick: a first look.", "--quick"),
+    "full": add_option("full", bool, False, "The size full: all prompts, for a GPU.", "--full"),
+    "stages": add_option(
+        "stages", str, "", "Some of the stages, separated by commas; all by default.", "--stages"
+    ),
+    "resume": add_option(
+        "resume", bool, False, "Go on with the study in --out, with its own settings.", "--resume"
+    ),
+    "as_json": add_option("as_json", bool, False, "Print the findings as JSON.", "--json"),
+    "out": add_option(
+        "out", Path, Path("runs/study"), "Folder of the tables and the page.", "--out"
+    ),
+}
 
-    def tell(stage: str, seconds: float | None) -> None:
-        took = "there already" if seconds is None else f"{seconds:.1f} s"
+
+def make_study() -> Any:
+    """The command `study`, its options those of `StudySettings`."""
+    return make_command("study", HELP, [], StudySettings, EXTRAS, _run)
+
+
+def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    from unmask.study.pipeline import resume_study, run_study
+
+    out, console = extras["out"], Console(quiet=extras["as_json"])
+    if extras["quick"] and extras["full"]:
+        raise UserError("--quick and --full were both given: leave one of them out.")
+    size = "quick" if extras["quick"] else "full" if extras["full"] else settings.size
+    stages = tuple(name.strip() for name in extras["stages"].split(",") if name.strip())
+
+    def report(stage: str, seconds: float | None) -> None:
+        took = "done before" if seconds is None else f"{seconds:.1f} s"
         console.print(f"{stage}: {took}", style="dim", highlight=False)
 
     try:
-        found = run_study(settings, out, parse_names(stages) or STAGES, device, tell)
+        if extras["resume"]:
+            study = resume_study(out, stages=stages, report=report)
+        else:
+            study = run_study(replace(settings, size=size), out, stages, report)
     except KeyboardInterrupt:
-        print(
-            "interrupted; go on where it stopped with: unmask study --resume --out "
-            f"{shlex.quote(str(out))}",
-            file=sys.stderr,
-        )
+        resume = f"unmask study --resume --out {shlex.quote(str(out))}"
+        print(f"interrupted; go on where it stopped with: {resume}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
-    if as_json:
-        _print_json(found)
+    if extras["as_json"]:
+        print(json.dumps(_collect(study), ensure_ascii=False))
     else:
-        from unmask.report.study_terminal import show_study
-
-        show_study(console, found)
+        _show(console, study)
 
 
-def _choose_pair(model: str | None, twin: str | None) -> tuple[str, str | None]:
-    """The models that were named, else the shipped pair."""
-    from unmask.base.errors import UserError
-    from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
+def _collect(study: "StudyRun") -> dict[str, Any]:
+    """What the study found, as `--json` prints it."""
+    from unmask.study.pipeline import PAGE
 
-    if model is not None:
-        return model, twin
-    if twin is not None:
-        raise UserError(f"a twin {twin} was given without a diffusion model: name it by --model.")
-    return SHIPPED_MODEL, SHIPPED_TWIN
-
-
-def _read_settings(out: Path) -> "Study":
-    """The settings that a study was begun with."""
-    from dataclasses import fields
-
-    from unmask.base.config import build
-    from unmask.report.artefacts import StudyFolder
-    from unmask.study.settings import Study
-
-    record = StudyFolder(out).record
-    names = {field.name for field in fields(Study)}
-    own = {key: value for key, value in record.settings.items() if key in names}
-    return build(Study, own, f"{out}/run.json")
-
-
-def _print_json(found: "StudyFolder") -> None:
-    import json
-    from dataclasses import asdict
-
-    from unmask.report.artefacts import PAGE
-    from unmask.report.story import tell_numbers, tell_story
-
-    told = {
-        "run": str(found.path),
-        "page": str(found.path / PAGE) if found.has(PAGE) else None,
-        "numbers": [asdict(number) for number in tell_numbers(found)],
-        "summary": tell_story(found),
+    results = study.results()
+    return {
+        "run": str(study.folder),
+        "page": str(study.folder / PAGE),
+        "numbers": [vars(n) for result in results.values() for n in result.section.numbers],
+        "verdicts": {
+            name: {claim: verdict.outcome for claim, verdict in result.verdicts.items()}
+            for name, result in results.items()
+        },
+        "missing": {
+            name: entry["missing"] for name, entry in study.records().items() if entry["missing"]
+        },
     }
-    print(json.dumps(told, ensure_ascii=False))
+
+
+def _show(console: "Console", study: "StudyRun") -> None:
+    """The first finding of each stage, and where the page is."""
+    from unmask.blocks.blocks import Finding
+    from unmask.report.render_terminal import show_blocks
+    from unmask.study.pipeline import PAGE
+
+    for result in study.results().values():
+        first = next((each for each in result.section.walk() if isinstance(each, Finding)), None)
+        if first is not None:
+            show_blocks(console, [first], is_full=False)
+    for name, entry in study.records().items():
+        if entry["missing"]:
+            console.print(f"{name}: {describe_notice(**entry['missing'])}", markup=False)
+    page = (study.folder / PAGE).resolve().as_uri()
+    for line in (f"page: {page}", f"tables: {study.folder.resolve()}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def report(
+    runs: list[Path] = typer.Argument(
+        ..., metavar="RUN…", help="Run folders of any measure, or studies; several are compared."
+    ),
+    out: Path | None = typer.Option(
+        None,
+        help="A .html or .md file, or a folder for figures alone; by default page.html in the run, "
+        "or runs/comparison.html for several.",
+    ),
+) -> None:
+    """Draw runs as a page, as Markdown or as figures, from their tables, without a model."""
+    from rich.console import Console
+
+    from unmask.report.page import draw_report
+
+    place = draw_report(runs, out)
+    Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)
+
+
+def trace_report(
+    runs: list[Path] = typer.Argument(..., metavar="RUN…", help="Folders of `unmask trace`."),
+    out: Path = typer.Option(Path("runs/tracing.md"), help="The page; figures go beside it."),
+) -> None:
+    """The same as `unmask report RUN… --out PAGE`."""
+    report(runs, out)

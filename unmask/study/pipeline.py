@@ -1,98 +1,220 @@
-"""The study from data to page, stage by stage; what is done is not done again."""
+"""The study: every measure that takes part in it, in order, then one page of all of them.
 
-import os
-import platform
+A stage is a run folder of its measure inside the study's, so that `unmask report` draws it alone as
+well. What is done is not done again; what a stage could not measure is stored as a code.
+"""
+
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from unmask.base.devices import describe_device, resolve_device
-from unmask.base.errors import UserError, suggest
-from unmask.base.files import write_json
+from unmask.base.config import CheckedSettings, build
+from unmask.base.errors import NotMeasuredError, UserError, suggest
+from unmask.base.files import read_json, write_json
 from unmask.base.progress import show_stages
-from unmask.report.artefacts import ENVIRONMENT, PAGE, Mark, StudyFolder
-from unmask.report.page import write_page
-from unmask.report.study_figures import draw_figures
-from unmask.study import measuring, symmetry, tracing
-from unmask.study.bench import Bench
-from unmask.study.outcome import Outcome
-from unmask.study.settings import STAGES, Study
+from unmask.base.runs import open_run, read_record
+from unmask.measures.inputs import RunFolders
+from unmask.measures.measure import Measure, Stage
+from unmask.measures.runner import read_result, run_measure
+from unmask.measures.table import list_measures
+from unmask.study.settings import CORPUS, StudySettings
 
-Tell = Callable[[str, float | None], None]
-"""Told of a stage that is done: its name and its seconds; None where it was there already."""
+if TYPE_CHECKING:
+    from unmask.data.corpus import Corpus
+    from unmask.evaluation.families import Family
+    from unmask.measures.result import Result
+
+STAGES_FILE, PAGE = "stages.json", "page.html"
+
+Report = Callable[[str, float | None], None]
+"""Called when a stage is done, with its name and its seconds; None where it was done before."""
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A study's folder, as far as it goes."""
+
+    folder: Path
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """What each finished stage took, and what it could not measure."""
+        path = self.folder / STAGES_FILE
+        return {entry["stage"]: entry for entry in read_json(path)} if path.is_file() else {}
+
+    def is_done(self, stage: str) -> bool:
+        """Whether a stage has ended, and its tables are still there."""
+        entry = self.records().get(stage)
+        if entry is None:
+            return False
+        return entry["missing"] is not None or all(
+            (self.folder / stage / name).is_file() for name in entry["tables"]
+        )
+
+    def results(self) -> "dict[str, Result]":
+        """The results of the stages that measured something."""
+        return {
+            name: read_result(self.folder / name)
+            for name, entry in self.records().items()
+            if entry["missing"] is None
+        }
+
+
+def list_stages() -> dict[str, tuple[Measure, Stage]]:
+    """The stages of the study by name, in the order of the table of measures."""
+    return {
+        stage.name or measure.name: (measure, stage)
+        for measure in list_measures().values()
+        for stage in measure.stages
+    }
 
 
 def run_study(
-    settings: Study,
-    out: Path,
-    stages: Sequence[str] = STAGES,
-    device: str = "auto",
-    tell: Tell | None = None,
-) -> StudyFolder:
-    """The folder of the study, with the stages asked for done; `data` always comes first."""
+    settings: StudySettings | None = None,
+    out: str | Path = "runs/study",
+    stages: Sequence[str] = (),
+    report: Report | None = None,
+    **changes: Any,
+) -> StudyRun:
+    """Run the study in `out`, or some stages of it, and draw its page.
+
+    `changes` are single settings, such as `size="quick"`. A study that was stopped is resumed.
+    """
+    from unmask.report.page import draw_report
+
+    settings = settings or build(StudySettings, changes, "unmask.run_study")
+    known = list_stages()
     for name in stages:
-        if name not in STAGES:
-            raise UserError(f"the study has no stage {name!r}: {suggest(name, STAGES)}")
-    wanted = [name for name in STAGES if name in stages or name == "data"]
-    bench = Bench(settings, out, device)
-    _note_environment(bench)
-    found = StudyFolder(bench.folder)
-    with show_stages(wanted) as show:
+        if name not in known:
+            raise UserError(f"the study has no stage {name!r}: {suggest(name, known)}")
+    wanted = [name for name in known if not stages or name in stages]
+    study = _open(settings, Path(out))
+    with show_stages([*wanted, "page"]) as show:
         for name in wanted:
             show(name, False)
             start = time.perf_counter()
-            # The page is cheap, and may be older than what it shows.
-            there = name != "page" and is_done(found, name)
-            if not there:
-                outcome = _WORK[name](bench)
-                seconds = time.perf_counter() - start
-                _mark(bench.folder, name, outcome, seconds)
+            was_done = study.is_done(name)
+            if not was_done:
+                entry = _run_stage(study, settings, name, *known[name])
+                _record(study, entry | {"seconds": time.perf_counter() - start})
             show(name, True)
-            if tell is not None:
-                tell(name, None if there else seconds)
-    return found
+            if report is not None:
+                report(name, None if was_done else time.perf_counter() - start)
+        show("page", False)
+        draw_report([study.folder], study.folder / PAGE)
+        show("page", True)
+    return study
 
 
-def is_done(folder: StudyFolder, stage: str) -> bool:
-    """Whether a stage has left its mark and its artefacts are still there."""
-    mark = folder.mark(stage)
-    return mark is not None and all(folder.has(name) for name in mark.artefacts)
+def resume_study(out: str | Path, **more: Any) -> StudyRun:
+    """Go on with the study in `out`, with its own settings."""
+    record = read_record(out)
+    if record.verb != "study":
+        raise UserError(f"{out} holds a run of `unmask {record.verb}`, expected a study.")
+    return run_study(build(StudySettings, record.settings, f"{out}/run.json"), out, **more)
 
 
-def _draw_page(bench: Bench) -> Outcome:
-    found = StudyFolder(bench.folder)
-    draw_figures(found)
-    write_page([found], bench.folder / PAGE)
-    return Outcome((PAGE,))
+def _open(settings: StudySettings, out: Path) -> StudyRun:
+    """The study's folder, once models and facts are known to be what a study needs."""
+    from unmask.base.devices import resolve_dtype
+    from unmask.evaluation.digests import digest
+
+    if settings.dtype != "auto":
+        resolve_dtype(settings.dtype)
+    families, corpus = _find_families(settings), _find_corpus(settings)
+    inputs = {
+        "models": {family.name: list(family.places) for family in families},
+        "weights": {family.name: list(family.digests) for family in families},
+        "asked": digest(fact for facts in corpus.splits.values() for fact in facts),
+    }
+    folder = open_run(out, "study", settings.to_record(), inputs, loose=frozenset({"device"}))
+    if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
+        _save_corpus(corpus, folder / CORPUS, families[0])
+    return StudyRun(folder)
 
 
-_WORK: dict[str, Callable[[Bench], Outcome]] = {
-    "data": measuring.ask,
-    "recall": measuring.recall,
-    "denoising": measuring.denoise,
-    "tracing": tracing.trace,
-    "symmetry": symmetry.find_symmetry,
-    "page": _draw_page,
-}
+def _find_families(settings: StudySettings) -> "list[Family]":
+    from unmask.evaluation.families import parse_families
+
+    families = parse_families([name for name in settings.pair if name is not None])
+    if families[0].kind != "masked":
+        raise UserError(
+            f"{families[0].name} is a {families[0].kind} model: the study un-masks texts; give a "
+            "masked diffusion model as --model, and an autoregressive one as --twin."
+        )
+    if len(families) == 2 and families[1].kind != "causal":
+        raise UserError(
+            f"{families[1].name} is a {families[1].kind} model: the twin is an autoregressive one."
+        )
+    return families
 
 
-def _mark(folder: Path, stage: str, outcome: Outcome, seconds: float) -> None:
-    mark = Mark(stage=stage, seconds=seconds, artefacts=outcome.artefacts, notes=outcome.notes)
-    write_json(folder / "stages" / f"{stage}.json", asdict(mark))
+def _find_corpus(settings: StudySettings) -> "Corpus":
+    from unmask.data.reversal_corpus import make_reversal_corpus
+    from unmask.data.sources import read_asked
+
+    if settings.data is not None:
+        return read_asked(settings.data)
+    return make_reversal_corpus(settings.facts, settings.seed)
 
 
-def _note_environment(bench: Bench) -> None:
-    """What the study was begun on; of a study in several sittings the first."""
-    if (bench.folder / ENVIRONMENT).is_file():
-        return
-    device = resolve_device(bench.device)
-    write_json(
-        bench.folder / ENVIRONMENT,
-        {
-            "device": str(device),
-            "machine": describe_device(device),
-            "system": f"{platform.system()} {platform.machine()}",
-            "cores": os.cpu_count(),
-        },
-    )
+def _save_corpus(corpus: "Corpus", folder: Path, family: "Family") -> None:
+    from unmask.data.corpus import save_corpus
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.net.loading import load
+
+    model = load(family.places[0], "cpu", quiet=True)
+    save_corpus(corpus, folder, require_tokenizer(model))
+
+
+def _run_stage(
+    study: StudyRun, settings: StudySettings, name: str, measure: Measure, stage: Stage
+) -> dict[str, Any]:
+    """Run a stage; what stops it as a whole is stored as a code with its values."""
+    entry: dict[str, Any] = {"stage": name, "measure": measure.name, "missing": None}
+    try:
+        chosen = choose_settings(study, settings, measure, stage)
+        inputs = measure.inputs.read(_choose_inputs(study, settings, measure, stage), chosen)
+        result = run_measure(measure, inputs, chosen, study.folder / name)
+    except NotMeasuredError as error:
+        return entry | {"tables": [], "missing": {"code": error.code, "values": error.values}}
+    except UserError as error:
+        values = {"message": str(error)}
+        return entry | {"tables": [], "missing": {"code": "error", "values": values}}
+    assert result is not None
+    return entry | {"tables": [f"{table}.parquet" for table in measure.tables]}
+
+
+def choose_settings(
+    study: StudyRun, settings: StudySettings, measure: Measure, stage: Stage
+) -> CheckedSettings:
+    """A measure's settings: the size's, else the study's of the same name, else its defaults."""
+    own = {field.name for field in fields(measure.settings)}
+    shared = {"guidance", "metric", "seed", "dtype", "device"} & own
+    values = {name: getattr(settings, name) for name in shared}
+    values |= stage.sizes.get(settings.size, {})
+    if stage.adjust is not None:
+        folders = {name: study.folder / name for name in study.results()}
+        values |= stage.adjust(folders)
+    return build(measure.settings, values, f"the study's stage {stage.name or measure.name}")
+
+
+def _choose_inputs(
+    study: StudyRun, settings: StudySettings, measure: Measure, stage: Stage
+) -> Mapping[str, Any]:
+    if isinstance(measure.inputs, RunFolders):
+        of = measure.inputs.of
+        runs = [result.folder for result in study.results().values() if result.measure.name == of]
+        if not runs:
+            raise NotMeasuredError("no runs", measure=of)
+        return {"runs": runs}
+    models = [name for name in settings.pair if name is not None]
+    data = settings.data if settings.data is not None else str(study.folder / CORPUS)
+    return {"models": models[:1] if stage.models == "diffusion" else models, "data": data}
+
+
+def _record(study: StudyRun, entry: dict[str, Any]) -> None:
+    entries = study.records() | {entry["stage"]: entry}
+    ordered = [entries[name] for name in list_stages() if name in entries]
+    write_json(study.folder / STAGES_FILE, ordered)
