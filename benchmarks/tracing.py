@@ -30,7 +30,7 @@ from unmask.tracing.corruption import Noise, measure_sigma
 from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.sweep import DEFAULT_MEMORY
-from unmask.tracing.trace import trace
+from unmask.tracing.tokens import trace_tokens
 from unmask.tracing.windows import window_of
 
 PARTS = ("resid", "mlp", "attn")
@@ -153,7 +153,7 @@ def measure(model: Model, cells: int, memory: int) -> list[list[str]]:
     plain = PlainTracer(model, tokens, answer, sigma)
 
     def ours(*parts: str) -> TraceGrid:
-        return trace(model, tokens, SUBJECT, answer, parts, WINDOW, noise, memory=memory)
+        return trace_tokens(model, tokens, SUBJECT, answer, parts, WINDOW, noise, memory=memory)
 
     counts: dict[str, int] = {}
     for part in PARTS:  # both warmed up

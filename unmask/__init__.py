@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.steps import trace_steps
-    from unmask.tracing.trace import trace
+    from unmask.tracing.tokens import trace_tokens
+    from unmask.tracing.tokens import trace_tokens as trace
     from unmask.training.recipe import Recipe
     from unmask.training.session import train
 
 __version__ = "0.1.0"
 
+# The module of each public name; `module:name` where the module has it under another name.
 _HOME_OF = {
     "Fact": "unmask.data.facts",
     "Mask": "unmask.tracing.corruption",
@@ -52,8 +54,9 @@ _HOME_OF = {
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.texts",
     "save": "unmask.net.loading",
-    "trace": "unmask.tracing.trace",
+    "trace": "unmask.tracing.tokens:trace_tokens",
     "trace_steps": "unmask.tracing.steps",
+    "trace_tokens": "unmask.tracing.tokens",
     "train": "unmask.training.session",
     "value": "unmask.representation.values",
 }
@@ -83,6 +86,7 @@ __all__ = [
     "save",
     "trace",
     "trace_steps",
+    "trace_tokens",
     "train",
     "value",
 ]
@@ -90,7 +94,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name]), name)
+        home, _, own_name = _HOME_OF[name].partition(":")
+        return getattr(import_module(home), own_name or name)
     raise AttributeError(f"module 'unmask' has no attribute {name!r}")
 
 

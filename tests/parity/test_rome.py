@@ -22,8 +22,8 @@ def test_rome(shared, case):
     tokens, span = expected["tokens"], tuple(expected["span"].tolist())
     answer = {len(tokens) - 1: int(expected["answer"])}
     noise = unmask.Noise(sigma=float(expected["noise"]), stream="rome")
-    states = unmask.trace(model, tokens, span, answer, ("resid", "mlp"), 3, noise)
-    attention = unmask.trace(model, tokens, span, answer, ("attn",), 4, noise)
+    states = unmask.trace_tokens(model, tokens, span, answer, ("resid", "mlp"), 3, noise)
+    attention = unmask.trace_tokens(model, tokens, span, answer, ("attn",), 4, noise)
     assert abs(states.clean - float(expected["high"])) < 1e-5
     assert abs(states.corrupted - float(expected["low"])) < 1e-5
     for found, name in (
@@ -46,7 +46,7 @@ def check(model: unmask.Model, vocabulary: int) -> None:
         answer = {6: int(said[6]), 7: int(said[7])}
     noise = unmask.Noise(samples=2)
     bad = noise.apply(model, torch.tensor(tokens), range(1, 3))
-    found = unmask.trace(model, tokens, (1, 3), answer, window=2, corruption=noise)
+    found = unmask.trace_tokens(model, tokens, (1, 3), answer, window=2, corruption=noise)
     for part in ("resid", "mlp", "attn"):
         plain = trace_plainly(model, tokens, bad, answer, part, 1 if part == "resid" else 2)
         torch.testing.assert_close(found.values(part), plain, atol=1e-6, rtol=0)

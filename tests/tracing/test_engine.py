@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import lively
-from unmask import UserError, preset, trace
+from unmask import UserError, preset, trace_tokens
 from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Model
 from unmask.tracing.corruption import Corrupted, Noise
@@ -57,7 +57,7 @@ def test_operations_are_the_closed_form(name, causal, window, part):
     """Counted by torch, every product of every layer, and equal to the last one."""
     model, tokens, answer = make(causal, name)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        trace(model, tokens, SUBJECT, answer, (part,), window, NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, (part,), window, NOISE)
     read = {model.row_of(position) for position in answer}
     length = max(read) + 1 if causal else L
     expected = count_trace_flops(
@@ -84,7 +84,7 @@ def test_fewer_operations_than_peers(causal):
 def test_memory_that_runs_out_halves_the_batch(causal, monkeypatch):
     """Scores are the same, and the batches became as small as they had to."""
     model, tokens, answer = make(causal)
-    expected = trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+    expected = trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
     sizes, run = [], Engine.run
 
     def run_out(self, batch, *rest, **more):
@@ -94,7 +94,7 @@ def test_memory_that_runs_out_halves_the_batch(causal, monkeypatch):
         return run(self, batch, *rest, **more)
 
     monkeypatch.setattr(Engine, "run", run_out)
-    found = trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+    found = trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
     assert sizes[0] > 4 and 2 <= max(sizes[5:]) <= 4
     for part in expected.logp:
         torch.testing.assert_close(found.values(part), expected.values(part), atol=1e-6, rtol=0)
@@ -108,11 +108,11 @@ def test_memory_that_is_too_small_for_one_run(monkeypatch):
 
     monkeypatch.setattr(Engine, "run", run_out)
     with pytest.raises(UserError, match="memory ran out on cpu for a single restored run"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
 def test_memory_that_runs_out_before_anything_is_restored(monkeypatch):
-    import unmask.tracing.trace as traces
+    import unmask.tracing.tokens as traces
 
     model, tokens, answer = make(False)
 
@@ -121,7 +121,7 @@ def test_memory_that_runs_out_before_anything_is_restored(monkeypatch):
 
     monkeypatch.setattr(traces, "record_run", run_out)
     with pytest.raises(UserError, match="for the clean and 3 corrupted runs of 9 tokens: ask for"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
 def test_other_errors_are_not_swallowed(monkeypatch):
@@ -132,7 +132,7 @@ def test_other_errors_are_not_swallowed(monkeypatch):
 
     monkeypatch.setattr(Engine, "run", fail)
     with pytest.raises(RuntimeError, match="something else"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
 def test_memory_setting_bounds_the_batch(monkeypatch):
@@ -148,7 +148,7 @@ def test_memory_setting_bounds_the_batch(monkeypatch):
     most = []
     for memory in (1, 2**20, 2**22, 2**30):
         sizes.clear()
-        trace(model, tokens, SUBJECT, answer, ("resid",), corruption=NOISE, memory=memory)
+        trace_tokens(model, tokens, SUBJECT, answer, ("resid",), corruption=NOISE, memory=memory)
         most.append(max(sizes))
     assert most[0] == 1 and most == sorted(most) and most[-1] == L * 3 and most[1] < most[2]
 
@@ -175,7 +175,9 @@ BAD = {
     "the places (99,) are not all": {"places": [99]},
     "not all among those that the donor stands in for": {"donor": Donor((1, 2, 3), {2: 1})},
     "the text holds the token 40, expected tokens in 0..39": {"tokens": [40, *[1] * 6, 39, 39]},
-    "the corrupted rows have 3 tokens, the clean one 9": {"corruption": Corrupted(ROW[:, :3])},
+    "the corrupted rows have the shape (1, 3), the clean text": {
+        "corruption": Corrupted(ROW[:, :3])
+    },
     "the guidance is nan": {"guidance": float("nan")},
 }
 
@@ -185,27 +187,27 @@ def test_mistakes_are_sentences(sentence):
     model, tokens, answer = make(False)
     given = {"tokens": tokens, "subject": SUBJECT, "answer": answer, "corruption": NOISE}
     with pytest.raises(UserError) as caught:
-        trace(model, **(given | BAD[sentence]))
+        trace_tokens(model, **(given | BAD[sentence]))
     assert sentence in str(caught.value)
 
 
 def test_mistakes_with_a_causal_model():
     model, tokens, answer = make(True)
     with pytest.raises(UserError, match="does not predict position 0"):
-        trace(model, tokens, SUBJECT, {0: 3}, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, {0: 3}, corruption=NOISE)
     with pytest.raises(UserError, match="but the answer has 1 there"):
-        trace(model, tokens, SUBJECT, {7: 1, 8: 1}, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, {7: 1, 8: 1}, corruption=NOISE)
     with pytest.raises(UserError, match="stands behind the answer's first position"):
-        trace(model, tokens, (6, 8), {5: tokens[5]}, corruption=NOISE)
+        trace_tokens(model, tokens, (6, 8), {5: tokens[5]}, corruption=NOISE)
     with pytest.raises(UserError, match="no unconditional pass"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE, guidance=1.0)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE, guidance=1.0)
 
 
 def test_numbers_that_are_none():
     model, tokens, answer = make(False)
     model.net.norm.weight[0] = torch.nan
     with pytest.raises(UserError, match="the network's logits are not numbers"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
 def test_a_restored_run_that_is_no_number_is_no_certainty(monkeypatch):
@@ -217,14 +219,14 @@ def test_a_restored_run_that_is_no_number_is_no_certainty(monkeypatch):
 
     monkeypatch.setattr(Engine, "run", spoil)
     with pytest.raises(UserError, match="the network's logits are not numbers"):
-        trace(model, tokens, SUBJECT, answer, corruption=NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE)
 
 
 def test_metrics_of_one_trace():
     """All metrics come from the same log-probabilities."""
     model, tokens, answer = make(False)
     foil = {7: 11, 8: 12}
-    grid = trace(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil=foil)
+    grid = trace_tokens(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil=foil)
     p, logp = grid.values("mlp", "p"), grid.values("mlp", "logp")
     torch.testing.assert_close(p.log(), logp)
     difference = grid.values("mlp", "logit_difference")
@@ -244,6 +246,6 @@ def test_metrics_of_one_trace():
 
 def test_a_foil_may_be_shorter():
     model, tokens, answer = make(False)
-    short = trace(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil={7: 11})
-    alone = trace(model, tokens, SUBJECT, {7: 11}, ("mlp",), 2, NOISE)
+    short = trace_tokens(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil={7: 11})
+    alone = trace_tokens(model, tokens, SUBJECT, {7: 11}, ("mlp",), 2, NOISE)
     torch.testing.assert_close(short.values("mlp", which=1), alone.values("mlp"), atol=1e-6, rtol=0)

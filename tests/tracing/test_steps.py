@@ -120,7 +120,7 @@ def test_a_step_asks_for_what_is_still_open(masked, facts):
     ]
     assert [grid.committed for grid in grids] == [(), (), (first,), (first,)]
     assert all(grid.run == "teacher_forced" for grid in grids)
-    alone = unmask.trace(
+    alone = unmask.trace_tokens(
         masked,
         course.states[4],
         course.subject,
@@ -196,7 +196,7 @@ def test_free_running_states_are_the_corrupted_prompt_s_own(masked, facts):
     reached = states[4].clone()
     _, second = course.answer
     reached[:, second] = masked.mask_id
-    alone = unmask.trace(
+    alone = unmask.trace_tokens(
         masked,
         course.states[4],
         course.subject,

@@ -11,6 +11,11 @@ def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
 
     Anything but a text is the caller's own object or function, and is returned as it is.
     """
+    if isinstance(given, type):
+        raise UserError(
+            f"{what} was given as the class {given.__name__}: expected an object, such as "
+            f"{given.__name__}()."
+        )
     if not isinstance(given, str):
         return given
     name, equals, number = given.partition("=")

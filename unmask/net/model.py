@@ -13,7 +13,7 @@ from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
-from unmask.net.transformer import Transformer
+from unmask.net.transformer import Transformer, check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.settings import NoiseConfig, make_gaussian, make_process
@@ -99,6 +99,7 @@ class Model:
         `real` is then the whole canvas', which starts at its first place. What is given is moved
         to the model's device.
         """
+        check_tokens(tokens)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
         x = self.net.embed(tokens, real, snapshot, t)

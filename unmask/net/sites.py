@@ -14,10 +14,17 @@
 | `logits`                | logits                                          | [B, n, V]    |
 
 n is L, or the number of positions asked for. `final` and `logits` are as the caller aligned them:
-raw from the network, moved one place for Dream's models through `Model.logits`.
+raw from the network, moved one position for Dream's models through `Model.logits`.
+
+A patch or capture is honoured or refused, never ignored. Whatever runs the network whole passes all
+sites: `Model.logits`, sampling, scoring, training up to the head. What runs it in parts, or leaves
+out positions and rows that ran before, looks at `Taps.attached`: it runs the network whole while
+something is attached (the exact cache of sampling, autoregressive decoding), or calls
+`Taps.require_none` (tracing, keys and values, the approximate cache, the training loss at `final`
+and `logits`).
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
@@ -53,16 +60,49 @@ class Taps:
         self.layers = layers
         self._attached: list[_Attachment] = []
 
+    @property
+    def attached(self) -> tuple[str, ...]:
+        """The sites at which a patch or a capture waits, in the order they fire."""
+        if not self._attached:
+            return ()
+        waiting = {site for attachment in self._attached for site in attachment.functions}
+        return tuple(site for site in site_names(self.layers) if site in waiting)
+
+    def require_none(self, what: str, sites: Collection[str] | None = None) -> None:
+        """Raise where a patch or a capture waits, at any site or at one of these.
+
+        For `what` does not pass them as a whole run of the network would.
+        """
+        waiting = [site for site in self.attached if sites is None or site in sites]
+        if waiting:
+            named = ", ".join(waiting[:3]) + (", …" if len(waiting) > 3 else "")
+            raise UserError(
+                f"the network is patched or captured at {named}, but {what} does not run it whole "
+                "and would pass by these sites: leave the `with` block first, or change the "
+                "weights instead."
+            )
+
     def at(self, prefix: str = "") -> Tap:
-        """The function through which one part of the network passes its activations."""
+        """The function through which one part of the network passes its activations.
+
+        It keeps what is attached now: a block that is run again in the backward pass must do what
+        it did in the forward pass, though the `with` block may have ended.
+        """
         if not self._attached:
             return untouched
-        return lambda part, x: self._fire(prefix + part, x)
+        attached = tuple(self._attached)
+
+        def fire(part: str, x: Tensor) -> Tensor:
+            for attachment in attached:
+                x = attachment.act(prefix + part, x)
+            return x
+
+        return fire
 
     def find(self, names: Iterable[str]) -> list[str]:
         """The sites that the names mean; `*` stands for any layer or part."""
         known = site_names(self.layers)
-        found: list[str] = []
+        sites: list[str] = []
         for name in names:
             matches = [site for site in known if fnmatchcase(site, name)]
             if not matches:
@@ -71,8 +111,8 @@ class Taps:
                     f"layers.0 to layers.{self.layers - 1} with {', '.join(PARTS)}, "
                     "final and logits; write for example 'layers.0.mlp_key' or 'layers.*.mlp_key'."
                 )
-            found += [site for site in matches if site not in found]
-        return found
+            sites += [site for site in matches if site not in sites]
+        return sites
 
     @contextmanager
     def attach(self, functions: Mapping[str, Patch]) -> Generator[None]:
@@ -88,11 +128,6 @@ class Taps:
                 f"site {', '.join(silent)} was named but never reached: run the network inside "
                 "the block, over layers that hold the site."
             )
-
-    def _fire(self, site: str, x: Tensor) -> Tensor:
-        for attachment in self._attached:
-            x = attachment.act(site, x)
-        return x
 
 
 class _Attachment:
@@ -110,7 +145,7 @@ class _Attachment:
             given = _describe(out) if isinstance(out, Tensor) else type(out).__name__
             raise UserError(
                 f"the patch at {site} returned {given}, expected a tensor {_describe(x)}: return "
-                "the whole activation, changed or not, in its number format and on its device."
+                "the whole activation, changed or not, in its dtype and on its device."
             )
         return out
 

@@ -59,7 +59,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "*n V"]:
         """Raw logits, at all positions or at those that `at` names (see `unembed`).
 
-        With a `cache` the tokens stand behind those it already holds, and are added to it.
+        With a `cache` the tokens stand after those it already holds, and are added to it.
         """
         x = self.embed(tokens, real, cache, t)
         x = self.run_layers(x, real=real, cache=cache)
@@ -75,6 +75,7 @@ class Transformer(nn.Module):
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
+        check_tokens(tokens)
         return self._enter(self.embedding(tokens), real, cache, t)
 
     def embed_latents(
@@ -149,7 +150,8 @@ class Transformer(nn.Module):
     def capture(self, *names: str) -> Generator[dict[str, Tensor]]:
         """A dictionary that holds the newest activation of each named site that fired.
 
-        `*` stands for any layer or part. Nothing is copied or detached.
+        `*` stands for any layer or part. Nothing is copied or detached. Samplers and scores run the
+        network many times, in batches of their own: what is kept is their last pass.
         """
         taken: dict[str, Tensor] = {}
 
@@ -168,11 +170,25 @@ class Transformer(nn.Module):
         """Inside the block, each site's activation is what its function makes of it.
 
         A function returns a new tensor of the same shape; it must not write into the one it gets,
-        which other sites and captures may share.
+        which other sites and captures may share. It should treat all rows alike: samplers and
+        scores make batches of their own.
         """
-        with self.taps.attach(
-            {site: act for name, act in functions.items() for site in self.taps.find([name])}
-        ):
+        patches: dict[str, Patch] = {}
+        for name, act in functions.items():
+            if not callable(act):
+                raise UserError(
+                    f"the patch at {name} is a {type(act).__name__}: expected a function from the "
+                    "activation to the one that replaces it; for fixed values write "
+                    "lambda x: values.expand_as(x)."
+                )
+            for site in self.taps.find([name]):
+                if site in patches:
+                    raise UserError(
+                        f"site {site} is patched twice, the second time by {name!r}: name it once, "
+                        "or open a second `with` block, which acts on what the first one left."
+                    )
+                patches[site] = act
+        with self.taps.attach(patches):
             yield
 
     def tie_head(self) -> None:
@@ -241,6 +257,26 @@ def _find_places(
             return cache.places, None
         return place(real, cache.room, 0, x.device).gather(1, cache.places), real
     return place(real, length, 0, x.device), real
+
+
+def check_tokens(tokens: object) -> None:
+    """Raise where what was given is not rows of token ids."""
+    if isinstance(tokens, str):
+        raise UserError(
+            f"the network was given the text {tokens!r:.60}: expected token ids [B, L], such as "
+            "torch.tensor([model.tokenizer.encode(text).ids])."
+        )
+    if not isinstance(tokens, Tensor):
+        raise UserError(
+            f"the network was given a {type(tokens).__name__}: expected a tensor of token ids "
+            "[B, L], such as torch.tensor([[1, 2, 3]])."
+        )
+    if tokens.ndim != 2 or tokens.is_floating_point():
+        raise UserError(
+            f"the network was given a tensor of shape {tuple(tokens.shape)} and dtype "
+            f"{str(tokens.dtype).removeprefix('torch.')}: expected token ids [B, L]; one text is a "
+            "batch of one row, tokens[None]."
+        )
 
 
 def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Tensor, "N D"]:

@@ -57,6 +57,7 @@ def picked_loss(
 
     `x` is the stream that leaves the last layer; logits are computed at the picks only.
     """
+    net.taps.require_none("the training loss", ("final", "logits"))
     # By number: the gradient of indexing with a mask sorts all its positions first.
     rows = net.norm(x.flatten(0, 1).index_select(0, picks.at))
     return weighted_cross_entropy(rows, net.head.weight, picks.targets, picks.weights, forbidden)

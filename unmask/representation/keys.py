@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -34,14 +35,15 @@ def key(
     fact: Fact,
     layer: int,
     prefixes: Sequence[str] | int = 4,
-    **settings: object,
+    **settings: Any,
 ) -> Key:
     """The key k* of the fact's subject: the mean input of the down projection at its last token.
 
     `prefixes` are texts, the first one empty, or how many to sample from the model. `settings` are
     those of `Extraction` that lay out the prompt: revealed, length, key_text, seed.
     """
-    chosen = choose_extraction(**settings)  # ty: ignore[invalid-argument-type]
+    model.net.taps.require_none("reading keys and values")
+    chosen = choose_extraction(**settings)
     check_layer(model, layer)
     texts = settle_prefixes(model, prefixes, chosen)
     case = lay_out_case(model, fact, texts, chosen)

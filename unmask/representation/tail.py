@@ -1,4 +1,4 @@
-"""The rest of a network behind one layer, for rows that are changed there at one place.
+"""The rest of a network above one layer, for rows that are changed there at one position.
 
 Only this depends on the change, and only this is computed, again and again: nothing up to the
 layer itself; in the next layer the queries, keys and values of the changed place; in the last
@@ -13,7 +13,7 @@ from unmask.net.transformer import Transformer
 
 
 class Tail:
-    """The layers behind `layer`, whose rows left it as `x`."""
+    """The layers above `layer`, whose rows left it as `x`."""
 
     @torch.no_grad()
     def __init__(
@@ -24,6 +24,7 @@ class Tail:
         place: Int[Tensor, "R"],
         reads: Int[Tensor, "R A"],
     ):
+        net.taps.require_none("the search for values")
         self.net, self.layer, self.x, self.place, self.reads = net, layer, x, place, reads
         self.last = net.config.layers - 1
         self.rows = torch.arange(len(x), device=x.device)

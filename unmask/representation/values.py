@@ -7,7 +7,7 @@ own delta, its own state of Adam and its own end; many facts share a batch and n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from unmask.representation.settings import ROME_LOSS, Extraction, choose_extract
 from unmask.representation.states import Case, check_layer, lay_out_case
 
 WORSE = 0.1
-"""Nats a token by which a search must miss v0 to count as diverged: Adam's last swing is less."""
+"""Nats per token by which a search must miss v0 to count as diverged; Adam's last swing is less."""
 
 Stopped = Literal["steps", "target", "loss", "not finite"]
 _REASONS: tuple[Stopped, ...] = ("steps", "target", "loss", "not finite")
@@ -83,13 +83,14 @@ def value(
     layer: int,
     objective: str = "seed",
     prefixes: Sequence[str] | int = 4,
-    **settings: object,
+    **settings: Any,
 ) -> Value:
     """The value v* = v0 + delta of the fact's object at the last token of its subject.
 
     `objective` is "seed" or "rome"; `settings` are those of `Extraction`, such as steps, lr, stop,
     revealed, guidance and seed.
     """
+    model.net.taps.require_none("the search for values")
     chosen = choose_extraction(objective, **settings)
     check_layer(model, layer)
     texts = settle_prefixes(model, prefixes, chosen)

@@ -103,7 +103,7 @@ def _walk_tokens(
         t = times[step - 1][0][:, 0] if model.net.config.time else None
         logits = model.logits(tokens, canvas.real, t=t).double()
         if forbidden is not None:
-            logits[..., forbidden] = -torch.inf
+            logits = logits.index_fill(-1, forbidden, -torch.inf)
         return strategy.values.at(step, strategy.steps).sharpen(process.predict(logits))
 
     for step, (t, s) in enumerate(times, 1):
@@ -153,7 +153,7 @@ def _walk_vectors(
         x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
         logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
         if forbidden is not None:
-            logits[..., forbidden] = -torch.inf
+            logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = strategy.values.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
         hint = process.denoise(logp)
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)

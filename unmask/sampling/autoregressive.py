@@ -1,9 +1,9 @@
-"""Decoding of autoregressive models: one token a step, with the keys and values kept."""
+"""Decoding of autoregressive models: one token per step, with the keys and values kept."""
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -47,10 +47,15 @@ def decode_causal(
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = values.stochastic * (limits - counts).double()
-    logits, cache = _read_prompts(model, prompts, filler, steps)
+    # Patches and captures see whole texts: while there are any, nothing is kept from step to step.
+    cache = None
+    if model.net.taps.attached:
+        logits = _read_whole(model, canvas, counts)
+    else:
+        logits, cache = _read_prompts(model, prompts, filler, steps)
     for step in range(1, steps + 1):
         if forbidden is not None:
-            logits[:, forbidden] = -torch.inf
+            logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = logits.log_softmax(-1, dtype=torch.float64)
         token = values.draw(logp, streams.uniform(1)[:, 0] if values.temperature else None)
         if values.stochastic < 1:
@@ -70,7 +75,11 @@ def decode_causal(
             going = going & (token != end_id)
             if not bool(going.any()):
                 break
-        if step < steps:
+        if step == steps:
+            break
+        if cache is None:
+            logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
+        else:
             # Rows that are done take up no position, which could be past the context.
             real = going[:, None] if cache.padding else None
             logits = model.net(token[:, None], real, cache=cache)[:, 0]
@@ -88,8 +97,15 @@ def _check_numbers(record: Record) -> None:
         )
 
 
+def _read_whole(
+    model: Model, tokens: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]
+) -> Float[Tensor, "B V"]:
+    """Logits after the first `lengths` tokens of each row, all of them run."""
+    return model.net(tokens[:, : int(lengths.max())], at=lengths[:, None] - 1)[:, 0]
+
+
 def _read_prompts(model: Model, prompts: Sequence[Sequence[int]], filler: int, steps: int):
-    """Logits behind each prompt, and the cache that holds them all.
+    """Logits after each prompt, and the cache that holds them all.
 
     Rows end at the same place, so that every later step is one column.
     """

@@ -26,12 +26,16 @@ class Oracle:
     """
 
     def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
-        self.model, self.canvas, self.forbidden = model, canvas, forbidden
+        self.model, self.canvas = model, canvas
         self.mask_id = require_mask(model)
         self.end_id = None if model.tokenizer is None else model.tokenizer.end_id
         inner = None if self.end_id is None else canvas.find_inner(self.end_id)
         self.inner = inner if inner is not None and bool(inner.any()) else None
         """Where a given token follows: no text may end there."""
+        never = [self.mask_id] if self.mask_id < model.net.config.logit_rows else []
+        never += [] if forbidden is None else forbidden.tolist()
+        self.never = torch.tensor(never, dtype=torch.long, device=model.device)
+        """Tokens that are never written."""
         self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
 
@@ -64,12 +68,12 @@ class Oracle:
     def _finish(
         self, logits: Float[Tensor, "N V"], inner: Bool[Tensor, "N"] | None
     ) -> Float[Tensor, "N V"]:
-        if self.mask_id < logits.shape[-1]:
-            logits[:, self.mask_id] = -torch.inf
-        if self.forbidden is not None:
-            logits[:, self.forbidden] = -torch.inf
+        # Not written into the network's own tensor, which a capture may hold.
+        if len(self.never):
+            logits = logits.index_fill(-1, self.never, -torch.inf)
         if inner is not None:
-            logits[:, self.end_id] = logits[:, self.end_id].masked_fill(inner, -torch.inf)
+            ends = torch.arange(logits.shape[-1], device=logits.device) == self.end_id
+            logits = logits.masked_fill(inner[:, None] & ends, -torch.inf)
         return logits.log_softmax(-1, dtype=torch.float64)
 
 
@@ -77,7 +81,7 @@ class KeepingOracle(Oracle):
     """Runs only rows whose canvas changed: a prediction stays exact while nothing moves.
 
     Bidirectional attention lets every token reach every other, so this is all that can be kept
-    exactly. With many small steps a row runs at most once a token (MDLM's cache).
+    exactly. With many small steps a row runs at most once per token (MDLM's cache).
     """
 
     def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
@@ -162,5 +166,13 @@ ORACLES = {"none": Oracle, "exact": KeepingOracle, "approximate": PrefixOracle}
 def make_oracle(
     model: Model, canvas: Canvas, cache: CacheMode, forbidden: Int[Tensor, "n"] | None = None
 ) -> Oracle:
-    """The oracle of that cache mode."""
+    """The oracle of that cache mode.
+
+    While the network is patched or captured nothing is kept: a patch may change at every step, and
+    a capture wants all rows. What keeps an approximation would give another text: it refuses.
+    """
+    if cache == "approximate":
+        model.net.taps.require_none("sampling with cache='approximate'")
+    elif model.net.taps.attached:
+        cache = "none"
     return ORACLES[cache](model, canvas, forbidden)

@@ -153,7 +153,7 @@ class Lowest(_Chance):
 
 
 @dataclass(frozen=True)
-class Own(_Chance):
+class OwnRemasking(_Chance):
     """The caller's own function."""
 
     function: Choose
@@ -183,7 +183,7 @@ def get_remasking(remask: str | Remasking | Choose | None) -> Remasking | None:
     if chosen is None or isinstance(chosen, Remasking):
         return chosen
     if callable(chosen):
-        return Own(chosen)
+        return OwnRemasking(chosen)
     expected = "an object with set_clock, rate and choose, a function like its choose"
     raise refuse_type("the remasking", remask, expected, REMASKINGS)
 

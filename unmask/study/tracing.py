@@ -38,7 +38,7 @@ from unmask.tracing.survey import (
 )
 from unmask.tracing.table import FACTS_SCHEMA, RESULT, SCHEMA
 from unmask.tracing.together import combine
-from unmask.tracing.trace import name_joint
+from unmask.tracing.tokens import name_joint
 
 MOST_WINDOW = 10
 """Layers of MLP and attention outputs that ROME restores together."""

@@ -6,7 +6,6 @@ screen of which cells to trace, and labelled as an estimate wherever it goes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +13,10 @@ from torch import Tensor
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
-from unmask.tracing.corruption import Corruption
+from unmask.tracing.corruption import Apply, Corrupted, Corruption
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.question import ask
-from unmask.tracing.windows import window_of
+from unmask.tracing.windows import choose_window, window_of
 
 _SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 
@@ -28,20 +27,25 @@ def estimate_effects(
     subject: Span,
     answer: Mapping[int, int],
     parts: Sequence[str] = ("resid", "mlp", "attn"),
-    window: int = 10,
-    corruption: Corruption | None = None,
+    window: int | None = None,
+    corruption: str | Corruption | Apply | Corrupted | None = None,
     guidance: float = 0.0,
-    **more: Any,
+    prompt_length: int | None = None,
 ) -> TraceGrid:
     """A grid in which each cell's log p is the corrupted run's plus a first-order estimate.
 
-    The joint is mean field. The grid's `estimate` is True, and its metric `logp`.
+    The joint is mean field. The grid's `estimate` is True, and its metric `logp`. The settings are
+    those of `unmask.trace_tokens`.
     """
+    model.net.taps.require_none("tracing")
     for part in parts:
         if part not in _SITES:
             raise UserError(f"part {part!r} is not estimated: {suggest(part, _SITES)}")
-    question = ask(model, tokens, subject, answer, corruption, guidance=guidance, **more)
+    question = ask(
+        model, tokens, subject, answer, corruption, guidance=guidance, prompt_length=prompt_length
+    )
     net, layers = model.net, model.net.config.layers
+    window = choose_window(window, layers)
     names = [f"layers.{layer}.{_SITES[part]}" for part in parts for layer in range(layers)]
     with torch.no_grad():
         reading = question.make_reading()
@@ -83,7 +87,7 @@ def estimate_effects(
         corrupted_logp=read_bad.cpu(),
         metric="logp",
         window=window,
-        corruption=getattr(corruption, "name", "gaussian"),
+        corruption=question.corruption,
         joint="chain_rule" if model.kind == "causal" else "mean_field",
         guidance=guidance,
         estimate=True,

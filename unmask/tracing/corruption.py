@@ -4,15 +4,17 @@ Each is a small frozen dataclass with a `name`, the number of `samples` it draws
 says what becomes of the tokens and of their embeddings. Networks see the result through `embed`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.choices import make_choice, refuse_type
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.base.streams import RowStreams
@@ -53,15 +55,18 @@ class Corrupted:
         return x
 
 
+@runtime_checkable
 class Corruption(Protocol):
-    """What `trace` asks of a corruption."""
+    """What tracing asks of a corruption."""
 
     @property
     def name(self) -> str:
         """For records and captions."""
         ...
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted: ...
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
+        """The rows that hide what stands at the places."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,13 @@ class Replace:
     samples: int = 10
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.subjects:
+            raise UserError(
+                "the corruption 'replace' puts other subjects in the subject's place, but none "
+                "were given: name their token ids, as in unmask.Replace(subjects)."
+            )
+
     @property
     def name(self) -> str:
         return "replace"
@@ -177,6 +189,78 @@ class Replace:
         rows = tokens.repeat(len(chosen), 1)
         rows[:, at] = torch.tensor(chosen, dtype=tokens.dtype, device=tokens.device)
         return Corrupted(rows)
+
+
+Apply = Callable[[Model, Int[Tensor, "L"], Sequence[int]], Corrupted]
+"""`apply` alone: model, tokens and the subject's positions to what the network sees instead."""
+
+
+@dataclass(frozen=True)
+class OwnCorruption:
+    """The caller's own function, under its own name."""
+
+    function: Apply
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
+        return self.function(model, tokens, places)
+
+
+Subjects = Sequence[Sequence[int]]
+
+CORRUPTIONS: dict[str, Callable[[float | None, int, int, Subjects], Corruption]] = {
+    "gaussian": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed),
+    "uniform": lambda sigma, samples, seed, subjects: Noise(sigma, samples, seed, "uniform"),
+    "rome": lambda sigma, samples, seed, subjects: Noise(sigma, samples, "rome"),
+    "mask": lambda sigma, samples, seed, subjects: Mask(),
+    "mean": lambda sigma, samples, seed, subjects: Mean(),
+    "replace": lambda sigma, samples, seed, subjects: Replace(
+        tuple(tuple(ids) for ids in subjects), samples, seed
+    ),
+}
+"""Each takes what it needs of sigma, the number of samples, the seed and other subjects' tokens."""
+
+
+def get_corruption(
+    corruption: str | Corruption | Apply | None,
+    *,
+    sigma: float | None = None,
+    samples: int = 10,
+    seed: int = 0,
+    subjects: Subjects = (),
+) -> Corruption:
+    """The corruption of that name, made with the settings, or the caller's own as it is.
+
+    None is gaussian noise.
+    """
+    makers = {
+        name: partial(make, sigma, samples, seed, subjects) for name, make in CORRUPTIONS.items()
+    }
+    chosen = make_choice("corruption", "gaussian" if corruption is None else corruption, makers)
+    if isinstance(chosen, Corruption):
+        return chosen
+    if callable(chosen):
+        return OwnCorruption(chosen)
+    expected = "an object with name and apply, a function like its apply"
+    raise refuse_type("the corruption", corruption, expected, CORRUPTIONS)
+
+
+def check_corrupted(corrupted: object, length: int) -> Corrupted:
+    """What a corruption gave, if it fits the text: a corruption may be the caller's own."""
+    if not isinstance(corrupted, Corrupted):
+        raise UserError(
+            f"the corruption returned {type(corrupted).__name__}: expected "
+            "unmask.tracing.corruption.Corrupted, with a row of tokens for each sample."
+        )
+    if corrupted.tokens.ndim != 2 or corrupted.tokens.shape[1] != length:
+        raise UserError(
+            f"the corrupted rows have the shape {tuple(corrupted.tokens.shape)}, the clean text "
+            f"has {length} tokens: corrupt the text that is traced, a row for each sample."
+        )
+    return corrupted
 
 
 def measure_sigma(model: Model, subjects: Sequence[Sequence[int]], times: float = 3.0) -> float:

@@ -164,15 +164,7 @@ def follow_corrupted(
     """States of the corrupted prompts' own generations, in as many rows as there are samples."""
     prompts = corrupted.tokens[:, : course.prompt_length].tolist()
     length = course.states.shape[1]
-    calls = 0
-
-    def embed(x: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        # A causal model sees its prompt once, then one new token at a time.
-        return x if model.kind == "causal" and calls > 1 else corrupted.embed(x)
-
-    with model.net.patch({"embed": embed}):
+    with model.net.patch({"embed": corrupted.embed}):
         trajectory = sample(model, prompts, steps=steps, guidance=guidance, length=length)
     assert trajectory.states is not None
     return trajectory.states

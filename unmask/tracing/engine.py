@@ -84,6 +84,7 @@ class Engine:
     """Restores states of `source` into `base`; both ran the same number of places."""
 
     def __init__(self, net: Transformer, base: Record, source: Record, reading: Reading):
+        net.taps.require_none("tracing")
         self.net, self.base, self.source, self.reading = net, base, source, reading
         self.layers, self.causal = net.config.layers, net.config.causal
         self.length = base.entering[0].shape[1]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
-from unmask.tracing.metrics import score
+from unmask.tracing.metrics import Metric, score
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,13 @@ class TraceGrid:
     mask_id: int | None
     places: tuple[tuple[int, ...], ...]
     """The positions that each row of the grid restores; usually one each."""
-    logp: Mapping[str, Float[Tensor, "place layer S K A"]]
-    """By part; per-head parts have their heads behind the layers."""
+    logp: Mapping[str, Float[Tensor, "place layer *head S K A"]]
+    """By part; per-head parts have a dimension of heads."""
     clean_logp: Float[Tensor, "1 K A"]
     corrupted_logp: Float[Tensor, "S K A"]
-    metric: str
+    metric: str | Metric
     window: int
+    """Layers of MLP and attention outputs that were restored together."""
     corruption: str
     joint: str
     """`mean_field`, or `chain_rule` in the order in which the answer names its positions."""
@@ -74,13 +76,15 @@ class TraceGrid:
     flow: Flow | None = None
 
     def values(
-        self, part: str, metric: str | None = None, which: int = 0
-    ) -> Float[Tensor, "place layer S"]:
+        self, part: str, metric: str | Metric | None = None, which: int = 0
+    ) -> Float[Tensor, "place layer *head S"]:
         """The metric of each noise sample, in float64; `which` 1 reads the foil instead."""
+        if part not in self.logp:
+            raise UserError(f"part {part!r} was not traced: {suggest(part, self.logp)}")
         return self._score(self.logp[part], metric, which)
 
     @property
-    def scores(self) -> dict[str, Float[Tensor, "place layer"]]:
+    def scores(self) -> dict[str, Float[Tensor, "place layer *head"]]:
         """The metric of each cell, mean over noise samples."""
         return {part: self.values(part).mean(-1) for part in self.logp}
 
@@ -92,10 +96,12 @@ class TraceGrid:
     def corrupted(self) -> float:
         return float(self.corrupted_values().mean())
 
-    def clean_value(self, metric: str | None = None, which: int = 0) -> float:
+    def clean_value(self, metric: str | Metric | None = None, which: int = 0) -> float:
         return float(self._score(self.clean_logp, metric, which).mean())
 
-    def corrupted_values(self, metric: str | None = None, which: int = 0) -> Float[Tensor, "S"]:
+    def corrupted_values(
+        self, metric: str | Metric | None = None, which: int = 0
+    ) -> Float[Tensor, "S"]:
         """The metric of each corrupted run."""
         return self._score(self.corrupted_logp, metric, which)
 
@@ -104,13 +110,13 @@ class TraceGrid:
         """TE: what the corruption takes away."""
         return self.clean - self.corrupted
 
-    def effects(self, part: str, which: int = 0) -> Float[Tensor, "place layer"]:
+    def effects(self, part: str, which: int = 0) -> Float[Tensor, "place layer *head"]:
         """IE: what restoring a cell gives back; when ablating, what taking it away costs."""
         values = self.values(part, which=which).mean(-1)
         if self.mode == "ablate":
             return self.clean_value(which=which) - values
         return values - float(self.corrupted_values(which=which).mean())
 
-    def _score(self, logp: Tensor, metric: str | None = None, which: int = 0) -> Tensor:
-        metric = metric or self.metric
+    def _score(self, logp: Tensor, metric: str | Metric | None = None, which: int = 0) -> Tensor:
+        metric = self.metric if metric is None else metric
         return score(metric, logp, self.clean_logp, self.corrupted_logp, which)

@@ -4,22 +4,76 @@ Joint probabilities are products over the answer's positions, in log space, samp
 over samples come after.
 """
 
-from typing import Literal, get_args
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.base.choices import refuse_type
 from unmask.base.errors import UserError, suggest
 
-Metric = Literal["p", "logp", "logit_difference", "normalised"]
+Metric = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""(logp [*cells, K, A], clean [1, K, A], corrupted [S, K, A], which) to a number per cell [*cells].
+
+All are log-probabilities in float64: of the cells that are scored, and of the clean and the S
+corrupted runs for comparison. K counts targets, 0 being the answer and 1 its foil, `which` says
+which of them is asked about; A counts the answer's positions. NaN stands where a target has no
+token at a position. Higher means more likely.
+"""
 
 
-def check_metric(metric: str, has_foil: bool) -> None:
+def probability(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
+    """The joint probability."""
+    return _joint(logp, which).exp()
+
+
+def log_probability(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
+    """Its logarithm, in nats."""
+    return _joint(logp, which)
+
+
+def logit_difference(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
+    """The answer's logits minus the foil's, summed over positions that have both."""
+    # The normaliser is the same for both, so log-probabilities differ as logits do.
+    difference = logp[..., 0, :] - logp[..., 1, :]
+    return torch.where(logp[..., 1, :].isfinite(), difference, 0.0).sum(-1)
+
+
+def normalised(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
+    """What is regained of the probability, as a share of the answer's total effect."""
+    total = _joint(clean, 0).exp().mean() - _joint(corrupted, 0).exp().mean()
+    if total == 0:
+        raise UserError(
+            "the corruption changed nothing, so effects cannot be normalised by its total effect: "
+            "use the metric p, or a stronger corruption."
+        )
+    return (_joint(logp, which).exp() - _joint(corrupted, which).exp().mean()) / total
+
+
+METRICS: dict[str, Metric] = {
+    "p": probability,
+    "logp": log_probability,
+    "logit_difference": logit_difference,
+    "normalised": normalised,
+}
+
+
+def get_metric(metric: str | Metric) -> Metric:
+    """The metric of that name, or the caller's own function."""
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            raise UserError(f"metric {metric!r} is unknown: {suggest(metric, METRICS)}")
+        return METRICS[metric]
+    if callable(metric):
+        return metric
+    expected = "a function of log-probabilities (unmask.tracing.metrics.Metric)"
+    raise refuse_type("the metric", metric, expected, METRICS)
+
+
+def check_metric(metric: str | Metric, has_foil: bool) -> None:
     """Raise for a metric that is unknown or lacks its foil."""
-    if metric not in get_args(Metric):
-        raise UserError(f"metric {metric!r} is unknown: {suggest(metric, get_args(Metric))}")
-    if metric == "logit_difference" and not has_foil:
+    if get_metric(metric) is logit_difference and not has_foil:
         raise UserError(
             "the logit difference compares the answer with another one, but none was given: name "
             "a foil (--foil, or foil={position: token})."
@@ -27,34 +81,22 @@ def check_metric(metric: str, has_foil: bool) -> None:
 
 
 def score(
-    metric: str,
+    metric: str | Metric,
     logp: Float[Tensor, "*cells K A"],
     clean: Float[Tensor, "1 K A"],
     corrupted: Float[Tensor, "S K A"],
     which: int = 0,
 ) -> Float[Tensor, "*cells"]:
-    """The metric of each cell, in float64; `which` target it is about, 0 being the answer.
-
-    NaN stands where a target has no token at a position; it does not count. A logit difference is
-    about both targets at once; what is normalised is so by the answer's total effect.
-    """
-
-    def joint(x: Tensor, of: int = which) -> Tensor:
-        return x[..., of, :].double().nansum(-1)
-
-    if metric == "p":
-        return joint(logp).exp()
-    if metric == "logp":
-        return joint(logp)
-    if metric == "logit_difference":
-        # The normaliser is the same for both, so log-probabilities differ as logits do.
-        both = logp[..., 1, :].isfinite()
-        difference = logp[..., 0, :].double() - logp[..., 1, :].double()
-        return torch.where(both, difference, 0.0).sum(-1)
-    total = joint(clean, 0).exp().mean() - joint(corrupted, 0).exp().mean()
-    if total == 0:
+    """The metric of each cell, in float64; `which` target it is about, 0 being the answer."""
+    scores = get_metric(metric)(logp.double(), clean.double(), corrupted.double(), which)
+    if not isinstance(scores, Tensor) or scores.shape != logp.shape[:-2]:
+        shown = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UserError(
-            "the corruption changed nothing, so effects cannot be normalised by its total effect: "
-            "use the metric p, or a stronger corruption."
+            f"the metric returned {shown}: expected a tensor of shape {tuple(logp.shape[:-2])}, a "
+            "number for each cell; reduce the last two dimensions, targets and positions."
         )
-    return (joint(logp).exp() - joint(corrupted).exp().mean()) / total
+    return scores
+
+
+def _joint(logp: Tensor, which: int) -> Tensor:
+    return logp[..., which, :].nansum(-1)

@@ -11,7 +11,13 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
-from unmask.tracing.corruption import Corrupted, Corruption, Noise
+from unmask.tracing.corruption import (
+    Apply,
+    Corrupted,
+    Corruption,
+    check_corrupted,
+    get_corruption,
+)
 from unmask.tracing.reading import Reading
 
 
@@ -33,6 +39,8 @@ class Question:
 
     model: Model
     clean: Int[Tensor, "1 L"]
+    corruption: str
+    """Its name."""
     corrupted: Corrupted
     answer: dict[int, int]
     foil: dict[int, int] | None
@@ -101,7 +109,7 @@ def ask(
     tokens: Int[Tensor, "L"] | Sequence[int],
     subject: Span,
     answer: Mapping[int, int],
-    corruption: Corruption | Corrupted | None = None,
+    corruption: str | Corruption | Apply | Corrupted | None = None,
     *,
     guidance: float = 0.0,
     foil: Mapping[int, int] | None = None,
@@ -112,23 +120,20 @@ def ask(
     row = torch.as_tensor(tokens, dtype=torch.long).to(model.device).flatten()
     answer = dict(answer)
     _check_state(model, row, subject, answer, foil, guidance)
-    corruption = Noise() if corruption is None else corruption
-    if isinstance(corruption, Corrupted):
-        corrupted = corruption
-        if corrupted.tokens.shape[-1] != len(row):
-            raise UserError(
-                f"the corrupted rows have {corrupted.tokens.shape[-1]} tokens, the clean one "
-                f"{len(row)}: corrupt the text that is traced."
-            )
-    else:
-        corrupted = corruption.apply(model, row, range(*subject))
+    name, corrupted = "given", corruption
+    if not isinstance(corruption, Corrupted):
+        chosen = get_corruption(corruption)
+        name, corrupted = chosen.name, chosen.apply(model, row, range(*subject))
+    corrupted = check_corrupted(corrupted, len(row))
     if prompt_length is None:
         hidden = (
             (row == model.mask_id).nonzero()[:1, 0].tolist() if model.mask_id is not None else []
         )
         prompt_length = min([*answer, *hidden, len(row)])
     given = None if foil is None else dict(foil)
-    return Question(model, row[None], corrupted, answer, given, prompt_length, guidance, donor)
+    return Question(
+        model, row[None], name, corrupted, answer, given, prompt_length, guidance, donor
+    )
 
 
 def _check_state(

@@ -1,4 +1,4 @@
-"""What a run leaves behind at every layer: what is put back, and what the rest is built on."""
+"""What a run leaves at every layer: what is put back, and what the rest is built on."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ class Record:
     """Activations of S rows at every layer; a clean run has one row for all samples."""
 
     entering: list[Float[Tensor, "S L D"]] = field(default_factory=list)
-    """The stream that enters each layer, and behind them the one that leaves the last."""
+    """The stream that enters each layer, and at the end the one that leaves the last."""
     queries: list[Float[Tensor, "S L H d"]] = field(default_factory=list)
     keys: list[Float[Tensor, "S L h d"]] = field(default_factory=list)
     values: list[Float[Tensor, "S L h d"]] = field(default_factory=list)
@@ -63,6 +63,7 @@ class Record:
 
 def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Record:
     """Run the embedded rows through all layers and keep what tracing needs."""
+    net.taps.require_none("tracing")
     record, view = Record(entering=[x]), net.view(x)
     for layer in range(net.config.layers):
         block = net.block(layer)

@@ -1,6 +1,6 @@
 """`unmask.trace_steps`: tracing along the denoising steps of a model's own generation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,10 +11,12 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.net.model import Model
-from unmask.tracing.corruption import Corrupted, Corruption, Noise, forget
+from unmask.tracing.corruption import Apply, Corrupted, Corruption, forget, get_corruption
 from unmask.tracing.course import At, Course, follow, follow_corrupted
 from unmask.tracing.grid import Flow, TraceGrid
-from unmask.tracing.trace import Joint, trace
+from unmask.tracing.metrics import Metric, get_metric, logit_difference
+from unmask.tracing.question import Donor
+from unmask.tracing.tokens import Joint, Mode, trace_tokens
 
 Run = Literal["teacher_forced", "free_running"]
 Source = Literal["subject", "committed", "both"]
@@ -26,14 +28,22 @@ def trace_steps(
     steps: int = 16,
     at: Sequence[At] | At = ("first", "last"),
     *,
-    corruption: Corruption | None = None,
+    corruption: str | Corruption | Apply | None = None,
     guidance: float = 0.0,
     length: int | None = None,
     joint: Joint = "mean_field",
     run: Run = "teacher_forced",
     source: Source = "subject",
     any_answer: bool = False,
-    **settings: Any,
+    parts: Sequence[str] = ("resid", "mlp", "attn"),
+    window: int | None = None,
+    metric: str | Metric = "p",
+    mode: Mode = "restore",
+    severed: Literal["mlp", "attn"] | None = None,
+    foil: Mapping[int, int] | None = None,
+    places: Sequence[int | tuple[int, ...]] | None = None,
+    donor: Donor | None = None,
+    memory: int | None = None,
 ) -> list[TraceGrid]:
     """A grid for each step asked for: `first` is step 1, `last` is t2, `all` is t1 to t2.
 
@@ -44,38 +54,54 @@ def trace_steps(
     corrupted prompt's own generation has reached, the asked positions masked in both. `source` is
     what is corrupted: the subject, the answer tokens that are already committed, or both; steps
     that have no such tokens are left out, and so are those without a foil for a metric that needs
-    one. `settings` are those of `unmask.trace`.
+    one. The other settings are those of `unmask.trace_tokens`.
     """
+    model.net.taps.require_none("tracing")
     if run not in ("teacher_forced", "free_running"):
         raise UserError(f"run {run!r} is unknown: expected teacher_forced or free_running.")
     if source not in ("subject", "committed", "both"):
         raise UserError(f"source {source!r} is unknown: expected subject, committed or both.")
     if run == "free_running" and source != "subject":
         raise UserError("a free-running trace corrupts the subject: use source 'subject'.")
+    if not isinstance(fact, Fact | Course):
+        raise UserError(
+            f"a {type(fact).__name__} was given to trace: expected an unmask.Fact, such as one of "
+            "unmask.read_facts(path)."
+        )
     course = fact
     if isinstance(course, Fact):
         course = follow(model, course, steps, length, guidance, any_answer)
-    corruption = Noise() if corruption is None else corruption
+    corruption = get_corruption(corruption)
     wanted = [at] if isinstance(at, str | int) else at
     numbers = sorted({step for _, step in course.find_steps(wanted)})
     free = None
     if run == "free_running":
         prompt = corruption.apply(model, course.state_at(1), range(*course.subject))
         free = follow_corrupted(model, course, prompt, steps, guidance)
+    settings: dict[str, Any] = {
+        "parts": parts,
+        "window": window,
+        "metric": metric,
+        "mode": mode,
+        "severed": severed,
+        "places": places,
+        "donor": donor,
+        "memory": memory,
+    }
     grids = []
     for step in numbers:
         if source != "subject" and not course.committed_at_step(step):
             continue
-        mine = settings
-        if settings.get("foil"):
-            # Only what is still asked for has a foil.
-            asked = course.answer if _asks_whole(model, joint) else course.open_at(step)
-            foil = {at: token for at, token in settings["foil"].items() if at in asked}
-            if not foil and settings.get("metric") == "logit_difference":
-                continue
-            mine = settings | {"foil": foil or None}
+        # Only what is still asked for has a foil.
+        asked = course.answer if _asks_whole(model, joint) else course.open_at(step)
+        foil_now = {
+            position: token for position, token in (foil or {}).items() if position in asked
+        }
+        if foil and not foil_now and get_metric(metric) is logit_difference:
+            continue
+        settings["foil"] = foil_now or None
         grids.append(
-            _trace_step(course, step, corruption, guidance, joint, run, source, free, mine)
+            _trace_step(course, step, corruption, guidance, joint, run, source, free, settings)
         )
     return grids
 
@@ -109,7 +135,7 @@ def _trace_step(
     else:
         corrupted = _corrupt(course, state, committed, corruption, source)
     ask: dict[str, Any] = {"guidance": guidance, "prompt_length": course.prompt_length}
-    grid = trace(
+    grid = trace_tokens(
         model, state, course.subject, asked, corruption=corrupted, joint=joint, **ask, **settings
     )
     flow = None
@@ -175,7 +201,7 @@ def _split(
     model = course.model
 
     def measure(bad: Corrupted) -> float:
-        return trace(
+        return trace_tokens(
             model, state, course.subject, asked, ("resid",), corruption=bad, places=(), **ask
         ).corrupted
 

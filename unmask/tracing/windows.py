@@ -3,8 +3,30 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from unmask.base.errors import UserError
+
 Window = tuple[int, int]
 """Layers [a, b)."""
+
+
+MOST_WINDOW = 10
+"""Layers of MLP and attention outputs that ROME restores together."""
+
+
+def default_window(layers: int) -> int:
+    """How many layers are restored together unless told: half of them, at least 1, at most 10."""
+    return min(MOST_WINDOW, max(1, layers // 2))
+
+
+def choose_window(window: int | None, layers: int) -> int:
+    """The window asked for, checked, or the default one of a network of that many layers."""
+    if window is None:
+        return default_window(layers)
+    if not isinstance(window, int) or window < 1:
+        raise UserError(
+            f"a window of {window} layers was asked for: expected a whole number of at least 1."
+        )
+    return window
 
 
 def window_of(layer: int, width: int, layers: int) -> Window:

@@ -1,4 +1,4 @@
-"""`unmask.trace`: where does a state have to be restored for a fact to be recalled again?"""
+"""`unmask.trace_tokens`: where does a state have to be restored for a fact to be recalled again?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,28 +11,29 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
-from unmask.tracing.corruption import Corrupted, Corruption, Noise
+from unmask.tracing.corruption import Apply, Corrupted, Corruption
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import check_metric
+from unmask.tracing.metrics import Metric, check_metric
 from unmask.tracing.question import Donor, Question, ask, reveal
 from unmask.tracing.record import Record, record_run
 from unmask.tracing.sweep import plan, ran_out_of_memory, sweep
+from unmask.tracing.windows import choose_window
 
 Joint = Literal["mean_field", "chain_rule"]
 Mode = Literal["restore", "ablate"]
 
 
 @torch.inference_mode()
-def trace(
+def trace_tokens(
     model: Model,
     tokens: Int[Tensor, "L"] | Sequence[int],
     subject: Span,
     answer: Mapping[int, int],
     parts: Sequence[str] = ("resid", "mlp", "attn"),
-    window: int = 10,
-    corruption: Corruption | Corrupted | None = None,
-    metric: str = "p",
+    window: int | None = None,
+    corruption: str | Corruption | Apply | Corrupted | None = None,
+    metric: str | Metric = "p",
     guidance: float = 0.0,
     *,
     joint: Joint = "mean_field",
@@ -46,18 +47,22 @@ def trace(
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
 
-    `answer` maps positions to the tokens expected there; for a causal model the position behind
-    the last token is one, too. Several positions are one joint probability: `mean_field` is the
+    `answer` maps positions to the tokens expected there; for a causal model the position after
+    the last token is one as well. Several positions are one joint probability: `mean_field` is the
     product over masks of one state; `chain_rule` reveals the answer token by token, in the
     mapping's order. A causal model's is always the chain rule, from left to right.
 
     `resid` is one layer's stream; `window` layers of `mlp` and `attn` outputs are restored
-    together; `attn_z` restores head by head; `embed` the embedding. `places` are the rows of the
-    grid: every position by default, or several at once. `severed` keeps that part's later additions
-    at the restored place as they were. `prompt_length` is what guidance hides: by default all
-    before the first mask and the first answer. `memory` bounds the bytes used beside the weights,
-    the clean and corrupted runs included, as far as a single restored run allows.
+    together, by default half of the network's layers and at most ten; `attn_z` restores head by
+    head; `embed` the embedding. `corruption` is a name, an object or a function
+    (`unmask.tracing.corruption`), and so is `metric` (`unmask.tracing.metrics.Metric`). `places`
+    are the rows of the grid: every position by default, or several at once. `severed` keeps that
+    part's later additions at the restored place as they were. `prompt_length` is what guidance
+    hides: by default all before the first mask and the first answer. `memory` bounds the bytes used
+    beside the weights, the clean and corrupted runs included, as far as a single restored run
+    allows. Blocks are run in parts, so a network that is patched or captured is refused.
     """
+    model.net.taps.require_none("tracing")
     question = ask(
         model,
         tokens,
@@ -70,7 +75,8 @@ def trace(
         donor=donor,
     )
     check_metric(metric, foil is not None)
-    _check_settings(parts, window, mode, severed, joint, donor)
+    _check_settings(parts, mode, severed, joint, donor)
+    window = choose_window(window, model.net.config.layers)
     rows = _check_places(places, question.clean.shape[1], donor)
     factors, used = [question], name_joint(model.kind, joint)
     if used == "chain_rule" and model.kind != "causal":
@@ -91,7 +97,7 @@ def trace(
         corrupted_logp=question.blank(corrupted),
         metric=metric,
         window=window,
-        corruption=Noise().name if corruption is None else getattr(corruption, "name", "given"),
+        corruption=question.corruption,
         joint=used,
         guidance=guidance,
         mode=mode,
@@ -169,7 +175,6 @@ def _record_donor(question: Question) -> Record:
 
 def _check_settings(
     parts: Sequence[str],
-    window: int,
     mode: str,
     severed: str | None,
     joint: str,
@@ -177,8 +182,6 @@ def _check_settings(
 ) -> None:
     if not parts or len(set(parts)) < len(parts):
         raise UserError(f"the parts are {tuple(parts)}: name at least one, and none twice.")
-    if window < 1:
-        raise UserError(f"a window of {window} layers was asked for: expected at least 1.")
     if mode not in ("restore", "ablate"):
         raise UserError(f"mode {mode!r} is unknown: expected restore or ablate.")
     if joint not in ("mean_field", "chain_rule"):
