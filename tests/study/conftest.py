@@ -15,9 +15,8 @@ from unmask.data.facts import Direction, Fact, Trained
 from unmask.data.reversal_corpus import shuffle_answers
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.loading import save
-from unmask.report.artefacts import StudyFolder
-from unmask.study.pipeline import run_study
-from unmask.study.settings import Study
+from unmask.study.pipeline import StudyRun, run_study
+from unmask.study.settings import StudySettings
 
 PEOPLE = {
     "Ada": "red boats",
@@ -69,9 +68,9 @@ class Place:
     twin: str
     data: str
 
-    def study(self, **changes: object) -> Study:
+    def study(self, **changes: object) -> StudySettings:
         usual = {"model": self.model, "twin": self.twin, "data": self.data, "size": "quick"}
-        return Study(**{**usual, "guidance": 0.0, **changes})  # ty: ignore
+        return StudySettings(**{**usual, "guidance": 0.0, "device": "cpu", **changes})
 
     def words(self, *more: object) -> list[str]:
         """The same on the command line."""
@@ -93,13 +92,7 @@ def place(tmp_path_factory) -> Place:
     return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
 
 
-@pytest.fixture
-def no_figures(monkeypatch) -> None:
-    """Leave out the figures for papers, which take most of a small study's time."""
-    monkeypatch.setattr("unmask.study.pipeline.draw_figures", lambda run: None)
-
-
 @pytest.fixture(scope="session")
-def finished(place, tmp_path_factory) -> StudyFolder:
+def finished(place, tmp_path_factory) -> StudyRun:
     """A whole study; tests must not change it."""
-    return run_study(place.study(), tmp_path_factory.mktemp("study") / "run", device="cpu")
+    return run_study(place.study(), tmp_path_factory.mktemp("study") / "run")

@@ -25,7 +25,7 @@ class RunRecord:
     inputs: dict = field(default_factory=dict)
     """What the run was made from: models and data, with digests of their contents."""
     versions: dict
-    """Of the programs that started the run."""
+    """Of the programs that started the run, and the machine."""
 
 
 def open_run(
@@ -34,11 +34,12 @@ def open_run(
     settings: Mapping[str, Any],
     inputs: Mapping[str, Any] | None = None,
     loose: frozenset[str] = frozenset(),
+    machine: str = "",
 ) -> Path:
     """The run folder, made where missing, with a `run.json` that says how to repeat the run.
 
     A folder that holds a run of other settings or inputs is refused: its artefacts would be mixed
-    up. Settings named in `loose` may differ.
+    up. Settings named in `loose` may differ. `machine` says what the run was begun on.
     """
     folder, inputs = Path(folder), dict(inputs or {})
     if (folder / "run.json").is_file():
@@ -61,7 +62,7 @@ def open_run(
         verb=verb,
         settings=dict(settings),
         inputs=inputs,
-        versions=versions | {"torch": version("torch")},
+        versions=versions | {"torch": version("torch"), "machine": machine},
     )
     write_json(folder / "run.json", asdict(record))
     return folder

@@ -93,7 +93,8 @@ def run_measure(
     loose = frozenset(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
     )
-    open_run(folder, measure.name, settings.to_record(), inputs.record(), loose)
+    machine = describe_machine(getattr(settings, "device", "cpu"))
+    open_run(folder, measure.name, settings.to_record(), inputs.record(), loose, machine)
     parts = {
         name: Parts(folder / "parts" / name, schema) for name, schema in measure.tables.items()
     }
@@ -114,6 +115,13 @@ def run_measure(
     summary = measure.summarise(tables, settings)
     _write_summary(measure, summary, folder)
     return Result(measure, settings, (read_record(folder),), tables, summary, folder)
+
+
+def describe_machine(device: str) -> str:
+    """The chip and the version of torch that a run is begun on."""
+    from unmask.base.devices import describe_device, resolve_device
+
+    return describe_device(resolve_device(device))
 
 
 def _work(job: Job, parts: Mapping[str, Parts]) -> None:

@@ -17,7 +17,7 @@ from unmask.base.progress import show_stages
 from unmask.base.runs import open_run, read_record
 from unmask.measures.inputs import RunFolders
 from unmask.measures.measure import Measure, Stage
-from unmask.measures.runner import read_result, run_measure
+from unmask.measures.runner import describe_machine, read_result, run_measure
 from unmask.measures.table import list_measures
 from unmask.study.settings import CORPUS, StudySettings
 
@@ -128,7 +128,8 @@ def _open(settings: StudySettings, out: Path) -> StudyRun:
         "weights": {family.name: list(family.digests) for family in families},
         "asked": digest(fact for facts in corpus.splits.values() for fact in facts),
     }
-    folder = open_run(out, "study", settings.to_record(), inputs, loose=frozenset({"device"}))
+    loose, machine = frozenset({"device"}), describe_machine(settings.device)
+    folder = open_run(out, "study", settings.to_record(), inputs, loose, machine)
     if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
         _save_corpus(corpus, folder / CORPUS, families[0])
     return StudyRun(folder)
