@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
@@ -102,27 +102,48 @@ def _score_group(
     longest = max(len(answer) for answer in flat)
     padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in flat], device=device)
 
-    shared = model.net.new_cache(len(prompts), past)
-    last = torch.tensor([past - 1], device=device)
     given = torch.tensor([list(prompt) for prompt in prompts], device=device)
-    first = log_softmax(model, model.net(given, None, last, shared)[:, 0])
-    logp = torch.zeros(padded.shape, dtype=first.dtype, device=device)
-    logp[:, 0] = first[owner, padded[:, 0]]
-    if longest > 1:
-        cache = model.net.new_cache(len(flat), past + longest - 1)
-        cache.keys[:, :, :, :past] = shared.keys[:, owner]
-        cache.values[:, :, :, :past] = shared.values[:, owner]
-        cache.length = past
-        asked = torch.arange(1, longest, device=device) < counts[:, None]
-        logits = model.net(padded[:, :-1], None, asked, cache)
-        said = log_softmax(model, logits).gather(-1, padded[:, 1:][asked][:, None])[:, 0]
-        logp[:, 1:].masked_scatter_(asked, said)
+    last = torch.tensor([past - 1], device=device)
+    if model.net.taps.attached:
+        # Patches and captures see whole texts: every answer is run with its prompt before it.
+        first = log_softmax(model, model.net(given, None, last)[:, 0])
+        asked = torch.arange(past - 1, past + longest - 1, device=device)
+        logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, asked)
+        logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
+    else:
+        first, logp = _score_with_cache(model, given, last, owner, padded, counts)
     rows, entropies = logp.tolist(), entropy(first).tolist()
     at = 0
     for i, each in enumerate(answers):
         terms = [row[: len(answer)] for row, answer in zip(rows[at:], each, strict=False)]
         yield Behind(entropies[i], terms)
         at += len(each)
+
+
+def _score_with_cache(
+    model: Model,
+    given: Int[Tensor, "P L"],
+    last: Int[Tensor, "1"],
+    owner: Int[Tensor, "N"],
+    padded: Int[Tensor, "N A"],
+    counts: Int[Tensor, "N"],
+) -> tuple[Float[Tensor, "P V"], Float[Tensor, "N A"]]:
+    """log p of every first token, and of each answer's own tokens; each prompt runs only once."""
+    past, longest = given.shape[1], padded.shape[1]
+    shared = model.net.new_cache(len(given), past)
+    first = log_softmax(model, model.net(given, None, last, shared)[:, 0])
+    logp = torch.zeros(padded.shape, dtype=first.dtype, device=given.device)
+    logp[:, 0] = first[owner, padded[:, 0]]
+    if longest > 1:
+        cache = model.net.new_cache(len(padded), past + longest - 1)
+        cache.keys[:, :, :, :past] = shared.keys[:, owner]
+        cache.values[:, :, :, :past] = shared.values[:, owner]
+        cache.length = past
+        asked = torch.arange(1, longest, device=given.device) < counts[:, None]
+        logits = model.net(padded[:, :-1], None, asked, cache)
+        said = log_softmax(model, logits).gather(-1, padded[:, 1:][asked][:, None])[:, 0]
+        logp[:, 1:].masked_scatter_(asked, said)
+    return first, logp
 
 
 def score_orders(
@@ -147,7 +168,8 @@ def score_orders(
 
 def log_softmax(model: Model, logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
     """log p in float64, the mask impossible."""
-    logits = logits.double()
+    # A copy whatever the dtype: a capture may hold the network's own tensor.
+    logits = logits.to(torch.float64, copy=True)
     if model.mask_id is not None and model.mask_id < logits.shape[-1]:
         logits[..., model.mask_id] = -torch.inf
     return logits.log_softmax(-1)
