@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -130,6 +130,7 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
         pool_results([one, one])
 
 
+@settings(deadline=None, max_examples=10)
 @given(order=st.permutations(MODELS), facts=st.integers(2, 12))
 def test_a_model_is_measured_alike_in_any_company(order, facts, tmp_path_factory):
     """Apart from its number, which this measure adds: means do not depend on the other models."""

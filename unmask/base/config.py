@@ -75,16 +75,6 @@ class CheckedSettings:
         fields = dataclasses.fields(self)
         return {field.name: _to_json(getattr(self, field.name)) for field in fields}
 
-    @classmethod
-    def identity_of(cls, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a record that decides what a run finds."""
-        loose = {
-            field.name
-            for field in dataclasses.fields(cls)
-            if not field.metadata.get("is_identity", True)
-        }
-        return {name: value for name, value in record.items() if name not in loose}
-
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
