@@ -26,11 +26,12 @@ from unmask.toy.language import (
     noise_floor,
     total_variation,
 )
-from unmask.toy.run import SHOWN, Settings, measure, run_toy
+from unmask.toy.run import SHOWN, measure, run_toy
+from unmask.toy.settings import ToySettings
 from unmask.toy.variants import VARIANTS
 
 COMMAND = (sys.executable, "-m", "unmask", "toy")
-SHORT = Settings(steps=3, samples=50)
+SHORT = ToySettings(steps=3, samples=50)
 
 
 def spell(text: str) -> tuple[str, ...]:
@@ -126,20 +127,20 @@ def test_command_writes_its_numbers(tmp_path):
     assert "t = 0.25" in done.stdout and "20 samples each" in done.stdout
     found = read_json(tmp_path / "toy.json")
     assert [outcome["name"] for outcome in found["outcomes"]] == ["masked", "causal"]
-    same = measure("masked", Settings(steps=2, samples=20))
+    same = measure("masked", ToySettings(steps=2, samples=20))
     assert found["outcomes"][0]["kinds"] == same.kinds
 
 
 def test_unknown_variant_is_a_sentence(tmp_path):
     words = (*COMMAND, "--variants", "masked,poisson")
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    said = "error: variant 'poisson' is unknown: known: " + ", ".join(VARIANTS)
+    said = f"error: unmask toy: 'variants' is 'poisson', expected one of {', '.join(VARIANTS)}"
     assert (done.returncode, done.stderr) == (2, said + "\n") and not list(tmp_path.iterdir())
 
 
 def test_no_samples_is_a_sentence():
-    with pytest.raises(UserError, match="0 samples were asked for: expected at least 1"):
-        Settings(samples=0)
+    with pytest.raises(UserError, match="'samples' is 0, expected at least 1"):
+        ToySettings(samples=0)
 
 
 @pytest.mark.prove
@@ -155,9 +156,7 @@ def test_interrupt(tmp_path):
 @pytest.mark.prove
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_variant_learns_the_language(tmp_path, seed):
-    start = time.perf_counter()
-    report = run_toy(list(VARIANTS), Settings(seed=seed), tmp_path)
-    assert time.perf_counter() - start < 120
+    report = run_toy(ToySettings(seed=seed), tmp_path)
     for outcome in report.outcomes:
         assert outcome.distance <= (0.2 if outcome.name == "gaussian" else 0.1), outcome
     assert torch.tensor([outcome.loss for outcome in report.outcomes]).isfinite().all()

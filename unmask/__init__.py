@@ -10,22 +10,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unmask.base.errors import UserError
     from unmask.data.facts import Fact, read_facts
+    from unmask.data.reversal_corpus import make_corpus
     from unmask.data.tokenizer import Tokenizer
+    from unmask.measures.factorization import MEASURE as factorization
+    from unmask.measures.knowns import MEASURE as knowns
+    from unmask.measures.nll import MEASURE as nll
+    from unmask.measures.order import MEASURE as order
+    from unmask.measures.perplexity import MEASURE as perplexity
+    from unmask.measures.recall import MEASURE as recall
+    from unmask.measures.represent import MEASURE as represent
+    from unmask.measures.symmetry import MEASURE as symmetry
+    from unmask.measures.table import register
+    from unmask.measures.trace import MEASURE as trace
     from unmask.net.config import NetConfig
     from unmask.net.loading import load, save
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
+    from unmask.report.page import draw_report
     from unmask.representation.keys import key
     from unmask.representation.values import value
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
+    from unmask.study.pipeline import resume_study, run_study
+    from unmask.toy.run import run_toy
     from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
-    from unmask.tracing.tokens import trace_tokens as trace
     from unmask.training.recipe import Recipe
     from unmask.training.session import train
 
@@ -34,6 +47,12 @@ __version__ = "0.1.0"
 # The module of each public name; `module:name` where the module has it under another name.
 _HOME_OF = {
     "Fact": "unmask.data.facts",
+    "draw_report": "unmask.report.page",
+    "make_corpus": "unmask.data.reversal_corpus",
+    "register": "unmask.measures.table",
+    "resume_study": "unmask.study.pipeline",
+    "run_study": "unmask.study.pipeline",
+    "run_toy": "unmask.toy.run",
     "Mask": "unmask.tracing.corruption",
     "Mean": "unmask.tracing.corruption",
     "Model": "unmask.net.model",
@@ -54,11 +73,23 @@ _HOME_OF = {
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.texts",
     "save": "unmask.net.loading",
-    "trace": "unmask.tracing.tokens:trace_tokens",
     "trace_steps": "unmask.tracing.steps",
     "trace_tokens": "unmask.tracing.tokens",
     "train": "unmask.training.session",
     "value": "unmask.representation.values",
+} | {
+    name: f"unmask.measures.{name}:MEASURE"
+    for name in (
+        "factorization",
+        "knowns",
+        "nll",
+        "order",
+        "perplexity",
+        "recall",
+        "represent",
+        "symmetry",
+        "trace",
+    )
 }
 
 __all__ = [
@@ -76,14 +107,28 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "draw_report",
     "estimate_effects",
+    "factorization",
     "infill",
     "key",
+    "knowns",
     "load",
+    "make_corpus",
+    "nll",
+    "order",
+    "perplexity",
     "preset",
     "read_facts",
+    "recall",
+    "register",
+    "represent",
+    "resume_study",
+    "run_study",
+    "run_toy",
     "sample",
     "save",
+    "symmetry",
     "trace",
     "trace_steps",
     "trace_tokens",

@@ -19,12 +19,9 @@ def make_reversal(
     ),
 ) -> None:
     """Make the reversal corpus: invented people, asked forwards and backwards."""
-    from unmask.data.corpus import save_corpus
-    from unmask.data.reversal_corpus import make_reversal_corpus
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.data.reversal_corpus import make_corpus
 
-    corpus = make_reversal_corpus(facts, seed)
-    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    make_corpus(out, facts, seed, vocab)
     _show(out)
 
 

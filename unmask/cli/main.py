@@ -27,7 +27,7 @@ app.add_typer(data.app, name="data")
 app.command("models")(models.models)
 app.command("info")(models.info)
 app.command("convert")(models.convert)
-app.command("toy")(toy.toy)
+app.command("toy")(toy.make_toy())
 app.command("trace-report")(study.trace_report)
 
 

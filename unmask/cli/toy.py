@@ -1,27 +1,27 @@
 """`unmask toy`: a language of 57 sentences under every process."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import typer
+from unmask.cli.options import add_option, make_command
+from unmask.toy.settings import ToySettings
+
+HELP = "Train every kind of model on a toy language and show how well each speaks it."
 
 
-def toy(
-    variants: str = typer.Option(
-        "gaussian,uniform,hybrid,masked,causal", help="Which to train, separated by commas."
-    ),
-    steps: int | None = typer.Option(None, help="Training steps; by default each has its own."),
-    samples: int = typer.Option(20_000, help="Samples to draw from each."),
-    seed: int = typer.Option(0, help="Seed of the networks, the noise and the samples."),
-    out: Path = typer.Option(Path("runs/toy"), help="Folder for toy.json."),
-) -> None:
-    """Train every kind of model on a toy language and tell how well each speaks it."""
+def make_toy() -> Any:
+    """The command, its options those of `ToySettings`."""
+    out = add_option("out", Path, Path("runs/toy"), "Folder for toy.json.", "--out")
+    return make_command("toy", HELP, [], ToySettings, {"out": out}, _run)
+
+
+def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
     from rich.console import Console
 
-    from unmask.toy.run import Settings, run_toy
+    from unmask.toy.run import run_toy
     from unmask.toy.show import show_report
 
-    names = [name.strip() for name in variants.split(",")]
-    report = run_toy(names, Settings(steps, samples, seed), out)
     console = Console()
-    show_report(console, report)
-    console.print(f"all numbers: {out / 'toy.json'}", markup=False)
+    show_report(console, run_toy(settings, extras["out"]))
+    console.print(f"all numbers: {extras['out'] / 'toy.json'}", markup=False)

@@ -10,14 +10,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
-from unmask.data.corpus import TESTS, Corpus
+from unmask.data.corpus import TESTS, Corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained
+from unmask.data.tokenizer import Tokenizer
 
 NUM_HELD_OUT = 5
 """Training phrasings a direction that the validation splits use."""
@@ -99,6 +101,17 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
     for split in TESTS:
         splits[f"{split}_shuffled"] = shuffle_answers(splits[split], seed)
     return Corpus(f"unmask reversal corpus ({num_facts} facts a group, seed {seed})", splits)
+
+
+def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 8192) -> Corpus:
+    """Write the reversal corpus and a tokenizer learned from it as a new folder, and give it.
+
+    `facts` are those of each group (trained one way, the other way, both ways); `vocab` is the
+    most tokens of the byte-level BPE.
+    """
+    corpus = make_reversal_corpus(facts, seed)
+    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    return corpus
 
 
 def shuffle_answers(facts: Sequence[Fact], seed: int) -> list[Fact]:

@@ -5,7 +5,6 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from unmask.base.errors import UserError
+from unmask.base.config import build
 from unmask.base.files import write_json
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
@@ -33,6 +32,7 @@ from unmask.toy.language import (
     noise_floor,
     total_variation,
 )
+from unmask.toy.settings import ToySettings
 from unmask.toy.variants import Variant, get_variant
 
 COPIES = 2
@@ -41,20 +41,6 @@ LEARNING_RATE = 5e-3
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
 SHOWN = "dog s are our friend s"
 NUM_EXAMPLES = 4
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How long to train (None: each variant its own time), how much to draw, and the seed."""
-
-    steps: int | None = None
-    samples: int = 20_000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for what, number in (("training steps", self.steps), ("samples", self.samples)):
-            if number is not None and number < 1:
-                raise UserError(f"{number} {what} were asked for: expected at least 1.")
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,7 @@ class Outcome:
 class Report:
     """The outcomes of all variants, beside what even a perfect one would have."""
 
-    settings: Settings
+    settings: ToySettings
     least_loss: float
     """Entropy of the data law in nats a unit: no bound can be below it."""
     floor: float
@@ -89,28 +75,33 @@ class Report:
         return asdict(self)
 
 
-def run_toy(names: Sequence[str], settings: Settings, out: Path) -> Report:
-    """The report on the named variants, also written to `toy.json` in `out`."""
-    for name in names:
-        get_variant(name)
+def run_toy(
+    settings: ToySettings | None = None, out: str | Path = "runs/toy", **changes: Any
+) -> Report:
+    """The report on the variants, also written to `toy.json` in `out`.
+
+    `changes` are single settings, such as `samples=1000`.
+    """
+    settings = settings or build(ToySettings, changes, "unmask.run_toy")
+    names = settings.variants
     # Tensors this small gain nothing from threads: variants run side by side on one core each.
     workers = max(1, min(torch.get_num_threads(), len(names)))
     with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
         found = pool.imap(partial(measure, settings=settings), names)
         outcomes = list(track(found, "learning the toy language", total=len(names)))
     report = summarise(outcomes, settings)
-    write_json(out / "toy.json", report.to_json())
+    write_json(Path(out) / "toy.json", report.to_json())
     return report
 
 
-def summarise(outcomes: list[Outcome], settings: Settings) -> Report:
+def summarise(outcomes: list[Outcome], settings: ToySettings) -> Report:
     """The report on outcomes that were measured under these settings."""
     sentences = list_sentences()
     least_loss = math.log(len(sentences)) / len(sentences[0])
     return Report(settings, least_loss, noise_floor(settings.samples, settings.seed), outcomes)
 
 
-def measure(name: str, settings: Settings) -> Outcome:
+def measure(name: str, settings: ToySettings) -> Outcome:
     """Train one variant, draw from it, and compare what it says with the language."""
     start = time.perf_counter()
     variant, seed = get_variant(name), derive_seed(settings.seed, "toy", name)
