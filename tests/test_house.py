@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tools.check_house import MOST_LINES, find_breaches
+from tools.check_house import MOST_LINES, MOST_SMALL, MOST_UPPER_LINES, find_breaches
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,6 +36,18 @@ def test_breaches_are_found(tmp_path):
         "unmask/utils/a.py:1: a room that tools/check_house.py does not know",
         f"unmask/data/long.py:401: 401 lines, more than {MOST_LINES}: it holds two things",
     ]
+
+
+def test_upper_packages_have_a_narrower_range(tmp_path):
+    report = tmp_path / "unmask" / "report"
+    report.mkdir(parents=True)
+    (report / "long.py").write_text("\n" * (MOST_UPPER_LINES + 1))
+    for i in range(MOST_SMALL):
+        (report / f"small{i}.py").write_text("")
+    (breach,) = find_breaches(tmp_path)
+    assert breach == "unmask/report/long.py:351: 351 lines, more than 350: it holds two things"
+    (report / "smaller.py").write_text("")
+    assert "10 files of measures, report, study, cli have fewer" in list(find_breaches(tmp_path))[1]
 
 
 def test_public_names_are_there():

@@ -31,6 +31,10 @@ ROOMS = (
 TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py")
 """Files of the package that belong to no room; `__init__` only names what the rooms offer."""
 MOST_LINES = 400
+UPPER = ("measures", "report", "study", "cli")
+"""Packages whose files are held to a narrower range."""
+MOST_UPPER_LINES, LEAST_LINES, MOST_SMALL = 350, 50, 9
+"""Lines of a file there, lines below which it is small, and how many may be."""
 
 
 def find_breaches(root: Path) -> Iterator[str]:
@@ -38,11 +42,24 @@ def find_breaches(root: Path) -> Iterator[str]:
     for file in sorted((root / "unmask").rglob("*.py")):
         name = file.relative_to(root).as_posix()
         yield from _find_order_breaches(file, name)
+    small = []
     for file in sorted(path for path in root.rglob("*.py") if not _is_foreign(path, root)):
-        count = len(file.read_text(encoding="utf-8").splitlines())
-        if count > MOST_LINES:
-            name = file.relative_to(root).as_posix()
-            yield f"{name}:{count}: {count} lines, more than {MOST_LINES}: it holds two things"
+        count, name = _count_lines(file), file.relative_to(root).as_posix()
+        is_upper = any(name.startswith(f"unmask/{package}/") for package in UPPER)
+        most = MOST_UPPER_LINES if is_upper else MOST_LINES
+        if count > most:
+            yield f"{name}:{count}: {count} lines, more than {most}: it holds two things"
+        if is_upper and count < LEAST_LINES:
+            small.append(name)
+    if len(small) > MOST_SMALL:
+        yield (
+            f"{small[0]}:1: {len(small)} files of {', '.join(UPPER)} have fewer than {LEAST_LINES} "
+            f"lines, more than {MOST_SMALL}: {', '.join(small)}"
+        )
+
+
+def _count_lines(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
 
 
 def _find_order_breaches(file: Path, name: str) -> Iterator[str]:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.study.test_pipeline import numbers
-from unmask.report.artefacts import PAGE, StudyFolder
+from tests.study.test_pipeline import read_numbers
+from unmask.study.pipeline import PAGE, StudyRun
 
 
 @pytest.mark.prove
@@ -26,5 +26,5 @@ def test_kills(finished, place, tmp_path):
         resume if (out / "run.json").is_file() else begin, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert numbers(StudyFolder(out)) == numbers(finished)
+    assert read_numbers(StudyRun(out)) == read_numbers(finished)
     assert (out / PAGE).is_file()
