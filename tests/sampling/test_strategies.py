@@ -1,4 +1,4 @@
-"""Values, remasking, guidance courses, thresholds and caches: small functions that combine."""
+"""Values, remasking, guidance schedules, thresholds and caches: small functions that combine."""
 
 import itertools
 
@@ -73,7 +73,7 @@ def test_hybrid_values_end_greedy():
     assert kinds == [0.7, 0.7, 0.0, 0.0]
 
 
-def test_guidance_courses():
+def test_guidance_schedules():
     assert (
         guidance_schedule(0.8, 3)
         == [0.8] * 3
@@ -87,7 +87,7 @@ def test_guidance_courses():
     assert guidance_schedule("up=1", 1) == [0]
 
 
-def test_a_course_of_guidance_is_what_each_step_uses(model):
+def test_a_schedule_of_guidance_is_what_each_step_uses(model):
     """Strong at the first step and off after it, against a sampler that does so by hand."""
     found = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[2.0, 0.0], length=9)
     first = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=2.0, length=9)
@@ -95,7 +95,7 @@ def test_a_course_of_guidance_is_what_each_step_uses(model):
     assert torch.equal(found.states[1], first.states[1])
     rest = unmask.infill(model, [found.states[1, 0]], steps=1)
     assert torch.equal(found.tokens, rest.tokens)
-    # A course runs on from block to block.
+    # A schedule runs on from block to block.
     blocks = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=[5.0, 0.0], length=9, block=3)
     again = unmask.sample(model, [[1, 2, 3]], steps=2, guidance=5.0, length=9, block=3)
     assert blocks.states is not None
@@ -172,7 +172,7 @@ def test_low_confidence_remasking_rewrites_the_least_sure(model):
     found = unmask.sample(model, [[1, 2]], plan="linear", steps=6, length=26, remask="low=0.5")
     assert found.states is not None
     hidden = found.states[:, 0] == model.mask_id
-    assert hidden.sum(-1).tolist() == [24, 20, 16, 12, 8, 4, 0], "the course is held"
+    assert hidden.sum(-1).tolist() == [24, 20, 16, 12, 8, 4, 0], "the schedule is kept"
     returned = (~hidden[:-1] & hidden[1:]).sum(-1).tolist()
     assert returned == [0, 2, 4, 6, 4, 0], "half of what was written, as far as there is room"
 
@@ -239,13 +239,11 @@ def test_the_approximate_cache(name, shift, guidance):
 
 def test_the_approximate_cache_runs_everything_where_a_block_starts_and_the_rest_after(model):
     widths: list[int] = []
-
-    def note(x):
-        widths.append(x.shape[1])
-        return x
-
-    with model.net.patch({"embed": note}):
-        unmask.sample(model, [[1, 2]], length=14, block=4, steps=9, cache="approximate")
+    hook = model.net.block(0).register_forward_pre_hook(
+        lambda _, given: widths.append(given[0].shape[1])
+    )
+    unmask.sample(model, [[1, 2]], length=14, block=4, steps=9, cache="approximate")
+    hook.remove()
     assert widths == [14, 12, 12, 14, 8, 8, 14, 4, 4]
 
 

@@ -1,0 +1,293 @@
+"""A patch or a capture is never ignored: whatever runs a network honours it or refuses it.
+
+Each patch halves an activation, which halving some weights does as well, to the last bit. So what a
+feature gives under the patch is what it gives on the network with the weights halved.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+
+import unmask
+from tests.representation.facts import PREFIXES, make_fact, make_model
+from tests.training.runs import make_trainer
+from unmask import UserError
+from unmask.evaluation.answers import Asked, score_answers
+from unmask.net.model import Model
+from unmask.net.transformer import Transformer
+
+FACT, LAYER = make_fact(0, "p2d"), 1
+Feature = Callable[[Model], list[torch.Tensor]]
+
+
+def ids(model: Model, text: str) -> list[int]:
+    assert model.tokenizer is not None
+    return model.tokenizer.encode(text).ids
+
+
+def draw(model: Model, **how) -> list[torch.Tensor]:
+    """Rows of two lengths; what was written, and how sure each token was."""
+    prompts = [ids(model, "They say Ada"), ids(model, "Now")]
+    found = unmask.sample(model, prompts, length=[12, 9], temperature=0.7, seed=3, **how)
+    return [found.tokens, found.committed_at, found.confidence]
+
+
+def fill(model: Model) -> list[torch.Tensor]:
+    found = unmask.infill(model, "They say[MASK]*4 is[MASK]*3", steps=4, guidance=0.5)
+    return [found.tokens, found.confidence]
+
+
+def score(model: Model) -> list[torch.Tensor]:
+    prompts = [ids(model, "They say Ada Quill"), ids(model, "Now")]
+    answers = [ids(model, " is known"), ids(model, " boats")]
+    found = score_answers(model, [Asked(prompt, answers, answers) for prompt in prompts], 12)
+    return [torch.tensor([*one.terms, one.first_token_entropy]) for row in found for one in row]
+
+
+def ask(model: Model) -> tuple[list[int], tuple[int, int], dict[int, int]]:
+    tokens, answer = ids(model, "They say Ada Quill is known as"), ids(model, " the")[0]
+    if model.kind == "causal":
+        return tokens, (2, 4), {len(tokens): answer}
+    assert model.mask_id is not None
+    return [*tokens, model.mask_id, model.mask_id], (2, 4), {len(tokens): answer}
+
+
+def trace(model: Model) -> list[torch.Tensor]:
+    grid = unmask.trace_tokens(model, *ask(model), window=2, corruption="mean", metric="logp")
+    return [grid.values("mlp"), torch.tensor(grid.clean)]
+
+
+def estimate(model: Model) -> list[torch.Tensor]:
+    grid = unmask.estimate_effects(model, *ask(model), window=2, corruption="mean")
+    return [grid.values("mlp"), torch.tensor(grid.clean)]
+
+
+def trace_along(model: Model) -> list[torch.Tensor]:
+    how = {"corruption": "mean", "any_answer": True, "length": 20, "parts": ("resid",)}
+    grids = unmask.trace_steps(model, FACT, 3, "first", metric="logp", **how)
+    return [grid.values("resid") for grid in grids]
+
+
+def find_key(model: Model) -> list[torch.Tensor]:
+    found = unmask.key(model, FACT, LAYER, PREFIXES)
+    return [found.k_star, found.mapped]
+
+
+def find_value(model: Model) -> list[torch.Tensor]:
+    found = unmask.value(model, FACT, LAYER, prefixes=2, steps=3)
+    return [found.v_star, torch.tensor([found.p_before, found.p_after])]
+
+
+HONOURED: dict[str, Feature] = {
+    "logits": lambda model: [model.logits(torch.tensor([ids(model, "They say Ada")]))],
+    "sample": partial(draw, steps=4),
+    "blocks": partial(draw, steps=6, block=4, order="random", remask="low=0.3"),
+    "cache exact": partial(draw, steps=9, cache="exact", plan="ancestral"),
+    "infill": fill,
+    "score_answers": score,
+}
+REFUSED: dict[str, Feature] = {
+    "cache approximate": partial(draw, steps=6, block=4, cache="approximate"),
+    "trace_tokens": trace,
+    "trace_steps": trace_along,
+    "estimate_effects": estimate,
+    "key": find_key,
+    "value": find_value,
+}
+IMPOSSIBLE = {("causal", "infill"), ("causal", "cache approximate")}
+"""An autoregressive model fills no masks, and what it keeps of its past is exact."""
+
+
+def pair(features: dict[str, Feature]) -> list[tuple[str, str]]:
+    every = [(name, kind) for name in features for kind in ("masked", "causal")]
+    return [(name, kind) for name, kind in every if (kind, name) not in IMPOSSIBLE]
+
+
+def halve(*names: str) -> Callable[[Transformer], None]:
+    """What halves the weights and biases whose names hold one of these."""
+
+    def change(net: Transformer) -> None:
+        for name, weight in net.named_parameters():
+            if any(part in name for part in names):
+                weight.data.mul_(0.5)
+
+    return change
+
+
+PATCHES = {
+    "embed": halve("embedding."),
+    "layers.*.attn_z": halve("attn.out."),
+    "layers.1.attn_out": halve("layers.1.attn.out."),
+    "layers.0.mlp_in": halve("layers.0.mlp.gate.", "layers.0.mlp.up."),
+    "layers.0.mlp_key": halve("layers.0.mlp.down."),
+    "layers.*.mlp_out": halve("mlp.down."),
+    "final": halve("head."),
+    "logits": halve("head."),
+}
+"""Sites, and the weights whose halving halves the activation there; the network has no biases."""
+
+
+def apply(model: Model, change: Callable[[Transformer], None]) -> Model:
+    other = deepcopy(model)
+    change(other.net)
+    return other
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
+@pytest.mark.parametrize("site", PATCHES)
+def test_a_patch_is_what_the_changed_network_gives(feature, kind, site):
+    model, run = make_model(kind=kind), HONOURED[feature]
+    expected = run(apply(model, PATCHES[site]))
+    assert not same(run(model), expected), "the change should show"
+    with model.net.patch({site: lambda x: x * 0.5}):
+        found = run(model)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    assert not model.net.taps.attached
+
+
+@pytest.mark.parametrize(("feature", "kind"), pair(REFUSED))
+@pytest.mark.parametrize("site", [*PATCHES, "layers.3.resid_out"])
+def test_what_runs_the_network_in_parts_refuses(feature, kind, site):
+    model, run = make_model(kind=kind), REFUSED[feature]
+    plain = run(model)
+    first = site.replace("*", "0")
+    with pytest.raises(UserError, match=f"is patched or captured at {first}.* leave the `with`"):
+        with model.net.patch({site: lambda x: x * 0.5}):
+            run(model)
+    with pytest.raises(UserError, match="is patched or captured at"), model.net.capture(site):
+        run(model)
+    assert same(run(model), plain), "nothing stays behind"
+
+
+@pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
+def test_a_capture_changes_nothing_and_holds_the_last_pass_whole(feature, kind):
+    model, run = make_model(kind=kind), HONOURED[feature]
+    plain = run(model)
+    with model.net.capture("embed", "layers.2.mlp_out", "logits") as taken:
+        found = run(model)
+    for a, b in zip(found, plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    assert taken["logits"].isfinite().all(), "nobody writes into a captured tensor"
+    assert taken["embed"].shape == taken["layers.2.mlp_out"].shape
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("cache", ["none", "exact"])
+def test_a_capture_around_a_sampler_is_its_last_pass(kind, cache):
+    """Whole texts, all rows, as the state before the last step has them."""
+    model, site = make_model(kind=kind), "layers.2.resid_out"
+    with model.net.capture(site) as taken:
+        found = unmask.sample(model, [[5, 6], [7, 8]], length=9, steps=6, cache=cache)
+    assert found.states is not None
+    before = found.states[-2] if kind == "masked" else found.states[-2][:, :-1]
+    with model.net.capture(site) as expected:
+        model.net(before)
+    torch.testing.assert_close(taken[site], expected[site], atol=1e-5, rtol=1e-5)
+
+
+def blank(x: torch.Tensor) -> torch.Tensor:
+    """The second position's activation is nothing."""
+    return x.index_fill(1, torch.tensor([1]), 0.0)
+
+
+def test_a_patch_of_one_position_reaches_it_at_every_step_of_decoding():
+    """Kept keys and values would show the patch one token at a time."""
+    model = make_model(kind="causal")
+    prompts, length = [[5, 6, 7], [8]], 12
+    with model.net.patch({"layers.1.mlp_out": blank}):
+        found = unmask.sample(model, prompts, length=length).tokens
+        for row, prompt in enumerate(prompts):
+            text = list(prompt)
+            while len(text) < length:
+                # A text of one token has no second position yet.
+                whole = torch.tensor([[*text, 0]])
+                text.append(int(model.net(whole)[0, len(text) - 1].argmax()))
+            assert found[row].tolist() == text
+    assert not torch.equal(found, unmask.sample(model, prompts, length=length).tokens)
+
+
+def test_a_patch_of_one_position_reaches_it_in_scores():
+    model = make_model(kind="causal")
+    prompt, answer = [5, 6, 7], [8, 9]
+    with model.net.patch({"layers.1.mlp_out": blank}):
+        ((found,),) = score_answers(model, [Asked(prompt, [answer], [answer])], 12)
+        logp = model.net(torch.tensor([prompt + answer]))[0].double().log_softmax(-1)
+    assert found.terms == pytest.approx([float(logp[2, 8]), float(logp[3, 9])], abs=1e-5)
+    ((plain,),) = score_answers(model, [Asked(prompt, [answer], [answer])], 12)
+    assert abs(found.logp - plain.logp) > 1e-3
+
+
+TRAINED = {
+    "masked": {},
+    "causal": {"kind": "causal"},
+    "recomputed": {"machine": {"recompute": True}},
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("site", [site for site in PATCHES if site not in ("final", "logits")])
+def test_training_under_a_patch(name, site):
+    """Loss and gradients, also where the backward pass comes after the patch has gone."""
+
+    def learn(patched: bool, halved: bool) -> tuple[float, torch.Tensor]:
+        trainer = make_trainer(**TRAINED[name])
+        net = trainer.net
+        if halved:
+            PATCHES[site](net)
+        ((given, _),) = trainer.feed(0)
+        if patched:
+            with net.patch({site: lambda x: x * 0.5}):
+                loss = trainer.learner(given)
+        else:
+            loss = trainer.learner(given)
+        loss.backward()
+        # A norm's gain is halved in neither: its gradient is the same, through all that follows.
+        gain = net.block(0).attn_norm.weight
+        assert gain.grad is not None
+        return float(loss.detach()), gain.grad
+
+    plain, expected, found = learn(False, False), learn(False, True), learn(True, False)
+    assert plain[0] != expected[0] and not torch.equal(plain[1], expected[1])
+    assert found[0] == pytest.approx(expected[0], rel=1e-6)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("site", ["final", "logits"])
+def test_the_training_loss_refuses_patches_of_the_head(site):
+    """It never holds all logits, and so passes by these sites."""
+    trainer = make_trainer()
+    with pytest.raises(UserError, match=f"captured at {site}, but the training loss does not"):
+        with trainer.net.patch({site: lambda x: x * 0.5}):
+            trainer.take_step()
+
+
+def test_a_patch_is_a_function():
+    model = make_model()
+    with pytest.raises(UserError, match="the patch at layers.0.mlp_out is a Tensor: expected a"):
+        with model.net.patch({"layers.0.mlp_out": torch.zeros(3)}):
+            pass
+    with pytest.raises(UserError, match=r"layers.0.mlp_out is patched twice, the second time by"):
+        with model.net.patch({"layers.*.mlp_out": blank, "layers.0.mlp_out": blank}):
+            pass
+    assert not model.net.taps.attached
+
+
+def test_what_is_not_rows_of_tokens():
+    model = make_model()
+    for given, said in (
+        (torch.tensor([1, 2, 3]), r"a tensor of shape \(3,\) and dtype int64: expected token ids"),
+        (torch.rand(1, 3), "and dtype float32: expected token ids"),
+        ("They say", "was given the text 'They say': expected token ids"),
+        ([[1, 2]], "was given a list: expected a tensor of token ids"),
+    ):
+        for run in (model.logits, model.net):
+            with pytest.raises(UserError, match=said):
+                run(given)
