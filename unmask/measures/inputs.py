@@ -135,7 +135,7 @@ def read_questions(
     from unmask.data.sources import name_tests
     from unmask.evaluation.questions import choose_splits, digest_splits, refuse_controls
 
-    corpus = _find_corpus(data, families)
+    corpus = find_corpus(data, families)
     names = getattr(settings, "splits", ()) or name_tests(corpus)
     refuse_controls(names)
     limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
@@ -143,7 +143,7 @@ def read_questions(
     return Questions(corpus, splits), corpus.source, digest_splits(splits)
 
 
-def _find_corpus(data: Any, families: "list[Family]") -> "Corpus":
+def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
     """A corpus, facts of one's own, a path to either, or what a shipped model was trained on."""
     from unmask.data.corpus import Corpus
     from unmask.data.facts import Fact
