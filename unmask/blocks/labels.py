@@ -59,6 +59,33 @@ METRICS = {
     "logit_difference": "logit difference to another answer",
     "normalised": "share of the total effect",
 }
+UNITS = {"logp": " nats", "logit_difference": " logits"}
+"""What stands after an effect; probabilities and shares have no unit."""
+JOINTS = {
+    "mean_field": "the product over its masks, which do not see each other (mean field)",
+    "chain_rule": "token by token, those before it given (chain rule)",
+}
+"""How an answer of several tokens is scored."""
+ROLES = {
+    "before subject": "before the subject",
+    "first subject": "first subject token",
+    "middle subject": "middle subject tokens",
+    "last subject": "last subject token",
+    "first after": "first token after the subject",
+    "further": "further prompt tokens",
+    "last prompt": "last prompt token",
+    "answer mask": "answer, still masked",
+    "answer token": "answer, written",
+    "other mask": "other masks",
+    "other token": "other written tokens",
+}
+"""What a token of a traced text is, in the order of a text."""
+PLACEBOS = {
+    "other token": "another prompt token's state",
+    "other fact": "another fact's state",
+    "shuffled answer": "another answer read",
+}
+"""Controls of a trace: what should give nothing back."""
 OUTCOMES: dict[Outcome, str] = {
     "above": "clear",
     "below": "clear",

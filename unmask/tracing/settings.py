@@ -1,0 +1,108 @@
+"""How facts are traced: what is hidden, where states are restored, how the answer is scored."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from unmask.base.config import CheckedSettings, option
+
+PartName = Literal["resid", "mlp", "attn", "attn_z", "embed"]
+STEPS = ("first", "t1", "last", "t2", "all")
+"""Steps by name; others are numbers."""
+
+
+@runtime_checkable
+class CorruptionLike(Protocol):
+    """An object like those of `unmask.tracing.corruption`, without importing torch."""
+
+    @property
+    def name(self) -> str: ...
+
+    def apply(self, model: Any, tokens: Any, places: Any) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracing(CheckedSettings):
+    """What every fact of a run is traced with.
+
+    `corruption` and `metric` may also be one's own objects and functions
+    (`unmask.tracing.corruption`, `unmask.tracing.metrics.Metric`).
+    """
+
+    corruption: str | CorruptionLike | Callable[..., Any] = option(
+        "gaussian",
+        "How the subject is hidden: gaussian, uniform or rome noise, mask, mean (the mean "
+        "embedding), or replace (another fact's subject).",
+    )
+    samples: int = option(
+        10, "Noise samples, or other subjects; masks and means need one.", least=1
+    )
+    at: tuple[str | int, ...] = option(
+        ("first", "last"),
+        "Denoising steps to trace: first, t1 and t2 (that commit the answer's first and last "
+        "token; last is t2), all of them from t1 to t2, or numbers.",
+    )
+    parts: tuple[PartName, ...] = option(
+        ("resid", "mlp", "attn"),
+        "What is restored: resid (the residual stream after a layer), mlp and attn (outputs of a "
+        "window of layers), attn_z (single heads), embed.",
+    )
+    window: int | None = option(
+        None,
+        "Layers of mlp and attn that are restored together; by default half of the shallowest "
+        "model's, and at most 10.",
+        least=1,
+    )
+    metric: str | Callable[..., Any] = option(
+        "p", "How an answer is scored: p, logp, logit_difference or normalised."
+    )
+    joint: Literal["mean_field", "chain_rule"] = option(
+        "mean_field",
+        "The score of a diffusion model's answer of several tokens: the product over masks of one "
+        "state, or token by token, those before it revealed. A causal model's is the latter.",
+    )
+    steps: int = option(16, "Denoising steps of the clean run.", least=1)
+    guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+    mode: Literal["restore", "ablate"] = option(
+        "restore", "Put clean states into the corrupted run, or corrupted ones into the clean run."
+    )
+    run: Literal["teacher_forced", "free_running"] = option(
+        "teacher_forced",
+        "Corrupt the clean run's state of a step, or the state that the corrupted prompt's own "
+        "generation has reached.",
+    )
+    source: Literal["subject", "committed", "both"] = option(
+        "subject", "What is hidden: the subject, answer tokens that are already written, or both."
+    )
+    severed: Literal["mlp", "attn"] | None = option(
+        None, "With resid alone: what these outputs add later stays as in the corrupted run."
+    )
+    any_answer: bool = option(
+        False, "Also trace facts that are not recalled, the true answer put in place."
+    )
+    seed: int = option(0, "Seed of the noise, the placebos and the tests.", least=0)
+
+    def to_record(self) -> dict[str, Any]:
+        own = {name: _name(getattr(self, name)) for name in ("corruption", "metric")}
+        return super().to_record() | own
+
+    def _problems(self) -> Iterator[str]:
+        if not self.parts or len(set(self.parts)) < len(self.parts):
+            yield f"'parts' is {self.parts}, expected at least one, and none twice"
+        if not self.at:
+            yield "'at' is empty, expected at least one step"
+        for step in self.at:
+            if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
+                yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
+
+
+def _name(choice: Any) -> str:
+    """A corruption or metric in the record of a run: its name, or what tells it from others."""
+    if isinstance(choice, str):
+        return choice
+    if is_dataclass(choice):
+        return repr(choice)
+    return getattr(choice, "__qualname__", type(choice).__qualname__)
