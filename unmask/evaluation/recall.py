@@ -1,203 +1,33 @@
-"""Recall: every prompt of a corpus's splits continued by every model, at every step count.
+"""Recall of one model: prompts continued at a step count, and the answers' likelihoods.
 
-The answers' likelihoods are computed once a prompt, the texts once a step count. A part of the
-table is written as soon as a split is done, so that an interrupted run goes on where it stopped.
+Likelihoods do not depend on the steps: they are computed once for each split, and kept for the
+step counts that follow.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from unmask.base.errors import UserError
-from unmask.base.progress import track
-from unmask.base.tables import Parts, write_table
-from unmask.data.facts import Fact, FactTokens
+from unmask.data.facts import Fact
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
-from unmask.evaluation.families import Family
 from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
 from unmask.evaluation.questions import (
     CONTROL,
-    SCORED,
     Split,
     check_scored,
     choose_length,
     encode_facts,
     require_tokenizer,
 )
-from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 
-if TYPE_CHECKING:
-    import pyarrow
-
-SCHEMA = "recall/1"
-
 
 @dataclass(frozen=True)
-class RecallSettings:
-    """How texts are drawn; the study's are the defaults."""
-
-    steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    guidance: float = 0.8
-    length: int | None = None
-    """Of the canvas; None: 52, or what the longest text needs."""
-    plan: str = "smdm"
-    order: str = "confidence"
-    device: str = "auto"
-    dtype: str = "auto"
-
-    def steps_for(self, kind: str) -> tuple[int | None, ...]:
-        """A causal model writes a token a step and is measured once, without a step count."""
-        return (None,) if kind == "causal" else self.steps
-
-
-def measure_recall(
-    families: Sequence[Family], splits: Sequence[Split], settings: RecallSettings, folder: Path
-) -> "pyarrow.Table":
-    """The table of recall, a row for each prompt, step count, model and training seed.
-
-    `folder` keeps the finished parts; the whole table is written there as recall.parquet.
-    """
-    for family in families:
-        if family.kind not in SCORED:
-            raise UserError(
-                f"{family.name} is a {family.kind} model: recall is measured for "
-                f"{' and '.join(SCORED)} models."
-            )
-    parts = Parts(folder / "parts", SCHEMA)
-    keys = []
-    for family in families:
-        for seed in range(len(family.members)):
-            member = Member(family, seed, splits, settings, parts)
-            member.load_and_measure()
-            keys += member.keys()
-    table = parts.gather(keys)
-    write_table(folder / "recall.parquet", table, SCHEMA)
-    return table
-
-
-class Member:
-    """One checkpoint and its parts of the table."""
-
-    def __init__(
-        self,
-        family: Family,
-        seed: int,
-        splits: Sequence[Split],
-        settings: RecallSettings,
-        parts: Parts,
-    ):
-        self.family, self.seed, self.splits = family, seed, splits
-        self.settings, self.parts = settings, parts
-        self.steps = settings.steps_for(family.kind)
-
-    def keys(self) -> list[str]:
-        return [self._key(split, steps) for split in self.splits for steps in self.steps]
-
-    def count_missing(self) -> int:
-        """Sampling steps of all prompts that are still to be done."""
-        return sum(len(split.facts) * (steps or 1) for split, steps in self._missing())
-
-    def load_and_measure(self) -> None:
-        """Write the missing parts; without any, the checkpoint is not even loaded."""
-        if missing := self.count_missing():
-            place, settings = self.family.members[self.seed], self.settings
-            model = load(place, settings.device, settings.dtype, quiet=True)
-            check_scored(model)
-            for _ in track(self.measure(model), f"recall of {place}", missing):
-                pass
-
-    def measure(self, model: Model) -> Iterator[None]:
-        """Write the missing parts; each sampling step of a prompt is one item."""
-        todo, settings = self._missing(), self.settings
-        tokenizer = require_tokenizer(model)
-        everything = [
-            fact
-            for split in self.splits
-            for fact in [*split.facts, *(split.controls or ())]
-            if fact is not None
-        ]
-        encoded = encode_facts(everything, tokenizer)
-        length = choose_length(model, list(encoded.values()), settings.length)
-        rivals = [fact for split in self.splits for group in split.rivals for fact in group]
-        encoded |= encode_facts(rivals, tokenizer)
-        for split, group in groupby(todo, key=lambda missing: missing[0]):
-            scores = _score(model, split, encoded, length)
-            prompts = [encoded[fact].ids[: encoded[fact].prompt_length] for fact in split.facts]
-            for _, steps in group:
-                texts: dict[int, _Text] = {}
-                for found in _write(model, prompts, length, steps, settings):
-                    texts |= found
-                    for _ in range(len(found) * (steps or 1)):
-                        yield
-                in_order = [texts[i] for i in range(len(prompts))]
-                rows = list(self._rows(split, steps, in_order, scores, encoded, length))
-                self.parts.write(self._key(split, steps), rows)
-
-    def _missing(self) -> list[tuple[Split, int | None]]:
-        return [
-            (split, steps)
-            for split in self.splits
-            for steps in self.steps
-            if not self.parts.has(self._key(split, steps))
-        ]
-
-    def _key(self, split: Split, steps: int | None) -> str:
-        return f"{self.family.name}-{self.seed}-{split.name}-{steps or 'any'}"
-
-    def _rows(
-        self,
-        split: Split,
-        steps: int | None,
-        texts: list["_Text"],
-        scores: list[list[Scored]],
-        encoded: dict[Fact, FactTokens],
-        length: int,
-    ) -> Iterator[dict[str, Any]]:
-        """The rows of the split, and behind them those of its control: the same texts, judged by
-        other answers."""
-        asked: list[Sequence[Fact | None]] = [split.facts]
-        if split.controls is not None:
-            asked.append(split.controls)
-        for i, facts in enumerate(asked):
-            name = split.name + (CONTROL if i else "")
-            for fact, text, scored in zip(facts, texts, scores, strict=True):
-                if fact is None:
-                    continue
-                yield {
-                    "model": self.family.name,
-                    "kind": self.family.kind,
-                    "seed": self.seed,
-                    "split": name,
-                    "steps": steps,
-                    "guidance": None if steps is None else self.settings.guidance,
-                    "length": length,
-                    "fact": fact.fact_id,
-                    "direction": fact.direction,
-                    "trained": fact.trained,
-                    "phrasing": fact.phrasing,
-                    "prompt": fact.prompt,
-                    "completion": fact.completion,
-                    "generation": text.text,
-                    **_judge(text, fact, encoded[fact]),
-                    "rank": scored[i].rank,
-                    "rivals": scored[i].num_rivals,
-                    "logp": scored[i].logp,
-                    "logp_mean_field": scored[i].logp_mean_field,
-                    "first_token_entropy": scored[i].first_token_entropy,
-                    "tokens": len(scored[i].terms),
-                    "seconds": text.seconds,
-                }
-
-
-@dataclass(frozen=True)
-class _Text:
-    """What a model wrote behind a prompt, up to its end."""
+class Continuation:
+    """What a model wrote after a prompt, up to its end."""
 
     tokens: list[int]
     text: str
@@ -205,58 +35,109 @@ class _Text:
     """Its share of its batch's time."""
 
 
-def _score(
-    model: Model, split: Split, encoded: dict[Fact, FactTokens], length: int
-) -> list[list[Scored]]:
-    """For each prompt its true answer, and its control's where there is one."""
+class AskedModel:
+    """A model and the splits it is asked, in its tokens, all on one canvas."""
 
-    def answer(fact: Fact) -> list[int]:
-        return encoded[fact].ids[encoded[fact].prompt_length :]
+    def __init__(self, model: Model, splits: Sequence[Split], length: int | None):
+        check_scored(model)
+        self.model, self.tokenizer = model, require_tokenizer(model)
+        asked = [fact for split in splits for fact in [*split.facts, *(split.controls or ())]]
+        self.encoded = encode_facts([fact for fact in asked if fact is not None], self.tokenizer)
+        self.length = choose_length(model, list(self.encoded.values()), length)
+        # Rivals are scored only where the canvas holds them: they do not lengthen it.
+        rivals = [fact for split in splits for group in split.rivals for fact in group]
+        self.encoded |= encode_facts(rivals, self.tokenizer)
+        self._scores: dict[str, list[list[Scored]]] = {}
 
-    asked = []
-    controls = split.controls or [None] * len(split.facts)
-    for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
-        prompt = encoded[fact].ids[: encoded[fact].prompt_length]
-        answers = [answer(fact)] + ([] if control is None else [answer(control)])
-        asked.append(Asked(prompt, answers, [answer(rival) for rival in rivals]))
-    return score_answers(model, asked, length)
+    def measure(
+        self,
+        split: Split,
+        steps: int | None,
+        guidance: float,
+        plan: str | Callable,
+        order: str | Callable,
+    ) -> Iterator[dict[str, Any]]:
+        """A row for each prompt of the split, then for each of its controls.
 
+        A control is the same text, judged by another fact's answer. `steps` is None for a causal
+        model, which has neither steps nor guidance.
+        """
+        if split.name not in self._scores:
+            self._scores[split.name] = self._score(split)
+        how = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
+        texts = self._write(split.facts, how | {"plan": plan, "order": order})
+        asked: list[Sequence[Fact | None]] = [split.facts]
+        if split.controls is not None:
+            asked.append(split.controls)
+        for i, facts in enumerate(asked):
+            scored = [scores[i] if i < len(scores) else None for scores in self._scores[split.name]]
+            for fact, text, score in zip(facts, texts, scored, strict=True):
+                if fact is None or score is None:  # no control: see `Split.controls`
+                    continue
+                yield {
+                    "split": split.name + (CONTROL if i else ""),
+                    "steps": steps,
+                    "guidance": None if steps is None else guidance,
+                    "length": self.length,
+                    "fact": fact.fact_id,
+                    "direction": fact.direction,
+                    "trained": fact.trained,
+                    "phrasing": fact.phrasing,
+                    "prompt": fact.prompt,
+                    "completion": fact.completion,
+                    "generation": text.text,
+                    "hit": is_contained(text.text, fact.completion),
+                    "strict": is_strict(text.text, fact.completion),
+                    "token_accuracy": token_accuracy(text.tokens, self._answer(fact)),
+                    "bleu": bleu(text.text, fact.completion),
+                    "rank": score.rank,
+                    "rivals": score.num_rivals,
+                    "logp": score.logp,
+                    "logp_mean_field": score.logp_mean_field,
+                    "first_token_entropy": score.first_token_entropy,
+                    "tokens": len(score.terms),
+                    "seconds": text.seconds,
+                }
 
-def _write(
-    model: Model,
-    prompts: Sequence[list[int]],
-    length: int,
-    steps: int | None,
-    settings: RecallSettings,
-) -> Iterator[dict[int, _Text]]:
-    """The texts behind the prompts by the prompts' numbers, batch by batch."""
-    tokenizer = require_tokenizer(model)
-    guidance = 0.0 if steps is None else settings.guidance
+    def _prompt(self, fact: Fact) -> list[int]:
+        return self.encoded[fact].ids[: self.encoded[fact].prompt_length]
 
-    def write(batch: Sequence[int]) -> list[_Text]:
-        start = time.perf_counter()
-        given = [prompts[i] for i in batch]
-        found = sample(
-            model,
-            given,
-            steps=steps or 1,
-            guidance=guidance,
-            length=length,
-            plan=settings.plan,
-            order=settings.order,
-            keep_states=False,
-            cache="exact",
-        )
-        rows = found.tokens.tolist()
-        seconds = (time.perf_counter() - start) / len(batch)
-        behind = [row[len(prompt) :] for row, prompt in zip(rows, given, strict=True)]
-        return [_Text(row, tokenizer.decode(row), seconds) for row in behind]
+    def _answer(self, fact: Fact) -> list[int]:
+        return self.encoded[fact].ids[self.encoded[fact].prompt_length :]
 
-    room = length - min(map(len, prompts))
-    each = count_row_bytes(model, length, room if steps else 1, 2 if guidance else 1)
-    for group in _group_alike(model, prompts, length):
-        for batch, texts in map_batches(group, fit_rows(model, each), write):
-            yield dict(zip(batch, texts, strict=True))
+    def _score(self, split: Split) -> list[list[Scored]]:
+        """For each prompt its true answer, and its control's where there is one."""
+        asked = []
+        controls = split.controls or [None] * len(split.facts)
+        for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
+            answers = [self._answer(each) for each in (fact, control) if each is not None]
+            asked.append(Asked(self._prompt(fact), answers, list(map(self._answer, rivals))))
+        return score_answers(self.model, asked, self.length)
+
+    def _write(self, facts: Sequence[Fact], how: dict[str, Any]) -> list[Continuation]:
+        """What the model writes after the facts' prompts."""
+        model, length = self.model, self.length
+        prompts = [self._prompt(fact) for fact in facts]
+
+        def write(batch: Sequence[int]) -> list[Continuation]:
+            start = time.perf_counter()
+            given = [prompts[i] for i in batch]
+            drawn = sample(model, given, length=length, keep_states=False, cache="exact", **how)
+            rows = [
+                row[len(prompt) :] for row, prompt in zip(drawn.tokens.tolist(), given, strict=True)
+            ]
+            seconds = (time.perf_counter() - start) / len(batch)
+            return [Continuation(row, self.tokenizer.decode(row), seconds) for row in rows]
+
+        # A masked model guesses all that is open, a causal one the next token.
+        num_logits = 1 if model.kind == "causal" else length - min(map(len, prompts))
+        passes = 2 if how["guidance"] else 1
+        rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
+        texts: dict[int, Continuation] = {}
+        for group in _group_alike(model, prompts, length):
+            for batch, written in map_batches(group, rows, write):
+                texts |= zip(batch, written, strict=True)
+        return [texts[i] for i in range(len(prompts))]
 
 
 def _group_alike(model: Model, prompts: Sequence[list[int]], length: int) -> list[list[int]]:
@@ -275,12 +156,3 @@ def _group_alike(model: Model, prompts: Sequence[list[int]], length: int) -> lis
         else:
             groups.append([i])
     return groups
-
-
-def _judge(text: _Text, fact: Fact, tokens: FactTokens) -> dict[str, Any]:
-    return {
-        "hit": is_contained(text.text, fact.completion),
-        "strict": is_strict(text.text, fact.completion),
-        "token_accuracy": token_accuracy(text.tokens, tokens.ids[tokens.prompt_length :]),
-        "bleu": bleu(text.text, fact.completion),
-    }

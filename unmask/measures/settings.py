@@ -1,5 +1,6 @@
 """Settings that several measures share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from unmask.base.config import CheckedSettings, option
@@ -22,3 +23,28 @@ class QuestionSettings(MachineSettings):
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what the longest text needs.", least=2
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings(QuestionSettings):
+    """How texts are drawn, by names or, from Python, by functions of one's own."""
+
+    plan: str | Callable = option(
+        "smdm",
+        "How many tokens a step commits: smdm, llada, linear, cosine, one, threshold=0.9 or "
+        "ancestral.",
+    )
+    order: str | Callable = option(
+        "confidence", "Which tokens go first: confidence, entropy, margin, left or random."
+    )
+
+    def check_strategies(self) -> None:
+        """Raise for an unknown name.
+
+        Not when settings are made: a run records the name of a function of one's own.
+        """
+        from unmask.sampling.orders import get_order
+        from unmask.sampling.plans import get_plan
+
+        get_plan(self.plan)
+        get_order(self.order)

@@ -61,6 +61,15 @@ def distinct(rows: Iterable[Mapping[str, Any]], *names: str) -> list[Any]:
     return list(dict.fromkeys(tuple(row[name] for name in names) for row in rows))
 
 
+def keep_last(rows: Rows, *by: str) -> list[Mapping[str, Any]]:
+    """The rows with the most steps of their group; a group without steps (None) is kept whole."""
+    most: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = tuple(row[name] for name in by)
+        most[key] = max(most.get(key, 0), row["steps"] or 0)
+    return [row for row in rows if (row["steps"] or 0) == most[tuple(row[name] for name in by)]]
+
+
 def tabulate_means(
     name: str,
     caption: str,

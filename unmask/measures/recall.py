@@ -1,0 +1,300 @@
+"""recall: what models recall of facts, asked as trained and reversed, by the number of steps.
+
+Every prompt is continued by every model at every step count; a hit is a text that contains the true
+answer. A control holds the same text against another fact's answer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks.blocks import Verdict
+from unmask.blocks.labels import order_splits
+from unmask.evaluation.statistics import Clusters, cluster, estimate_difference
+from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
+from unmask.measures.measure import (
+    Job,
+    Measure,
+    Rows,
+    Stage,
+    Summary,
+    Tables,
+    judge_interval,
+)
+from unmask.measures.recall_section import describe_recall
+from unmask.measures.recall_tables import CONTROL, is_asked
+from unmask.measures.result import Result, name_folders
+from unmask.measures.settings import SamplingSettings
+from unmask.measures.summaries import distinct, estimate_means, keep_last, select, to_interval
+
+if TYPE_CHECKING:
+    from unmask.evaluation.questions import Split
+
+METRICS = (
+    "hit",
+    "strict",
+    "token_accuracy",
+    "bleu",
+    "rank",
+    "logp",
+    "logp_mean_field",
+    "first_token_entropy",
+    "beats_control",
+)
+SHARES = ("hit", "strict", "beats_control")
+"""Metrics that are true or false of a prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallSettings(SamplingSettings):
+    """How texts are drawn, and what they are held against."""
+
+    steps: tuple[int, ...] = option(
+        (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1
+    )
+    guidance: float = option(0.8, "Strength of guidance; causal models have none.")
+    controls: bool = option(True, "Hold the texts against shuffled answers, too.")
+
+    def _problems(self) -> Iterator[str]:
+        if not self.steps:
+            yield "'steps' is empty, expected at least one number of steps"
+
+
+def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
+    """One part for each checkpoint, split and step count."""
+    from unmask.evaluation.questions import SCORED
+    from unmask.evaluation.recall import AskedModel
+
+    settings.check_strategies()
+    for family in inputs.families:
+        if family.kind not in SCORED:
+            raise UserError(
+                f"{family.name} is a {family.kind} model: recall is measured for "
+                f"{' and '.join(SCORED)} models."
+            )
+    splits = inputs.data.splits
+    asked: dict[str, AskedModel] = {}
+    """The checkpoint worked on last, with the scores of its answers."""
+
+    def work(member: Member, split: "Split", steps: int | None) -> Mapping[str, Rows]:
+        if member.key not in asked:
+            asked.clear()
+            asked[member.key] = AskedModel(inputs.load(member), splits, settings.length)
+        rows = asked[member.key].measure(
+            split, steps, settings.guidance, settings.plan, settings.order
+        )
+        return {"recall": [member.columns | row for row in rows]}
+
+    for member in inputs.members():
+        is_causal = member.family.kind == "causal"
+        for split in splits:
+            # A causal model writes a token a step and is measured once.
+            for steps in [None] if is_causal else sorted(set(settings.steps)):
+                key = f"{member.key}-{split.name}-{steps or 'any'}"
+                yield Job(key, partial(work, member, split, steps))
+
+
+def summarise(tables: Tables, settings: RecallSettings) -> Summary:
+    """Means of all metrics; differences between models, to the controls, and between steps."""
+    from unmask.evaluation.metrics import bleu_signature
+
+    rows = _compare_to_controls(tables["recall"].to_pylist())
+    groups: dict[tuple[str, str, int | None], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["split"], row["steps"]), []).append(row)
+    summary: dict[str, Rows] = {
+        "cells": estimate_means(rows, ("model", "kind", "split", "steps"), METRICS, SHARES),
+        "pairs": list(_compare_models(groups, dict(distinct(rows, "model", "kind")))),
+        "controls": list(_subtract_controls(groups)),
+        "gains": list(_compare_steps(groups)),
+        "example": _choose_example(rows),
+        "method": [{"bleu": bleu_signature()}],
+    }
+    left_out = tables.get("left_out")
+    return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
+
+
+def _compare_to_controls(rows: Rows) -> Rows:
+    """The rows with `beats_control`: whether the true answer is likelier than the shuffled one."""
+    same = ("model", "seed", "steps", "prompt")
+    controls = {
+        (row["split"].removesuffix(CONTROL), *(row[name] for name in same)): row["logp"]
+        for row in rows
+        if row["split"].endswith(CONTROL)
+    }
+
+    def compare(row: Mapping[str, Any]) -> bool | None:
+        logp = controls.get((row["split"], *(row[name] for name in same)))
+        return None if logp is None else row["logp"] > logp
+
+    return [{**row, "beats_control": compare(row)} for row in rows]
+
+
+_Groups = Mapping[tuple[str, str, int | None], Rows]
+"""Rows by model, split and steps."""
+
+
+def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """How much more often one model hits than another, at the step counts that both have.
+
+    A causal model is the same at every step count. Diffusion models come first.
+    """
+    asked = [split for split in dict.fromkeys(key[1] for key in groups) if is_asked(split)]
+    models = sorted(kinds, key=lambda model: kinds[model] == "causal")
+    for one, other in combinations(models, 2):
+        for split in asked:
+            ours, theirs = (
+                {steps: rows for (model, on, steps), rows in groups.items()
+                 if (model, on) == (each, split)}
+                for each in (one, other)
+            )  # fmt: skip
+            numbered = [steps for steps in ours | theirs if steps is not None]
+            for steps in sorted(set(numbered)) or [None]:
+                sides = [side.get(steps) or side.get(None) for side in (ours, theirs)]
+                if sides[0] and sides[1]:
+                    yield {"one": one, "other": other, "split": split, "steps": steps} | _subtract(
+                        sides[0], sides[1]
+                    )
+
+
+def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
+    """How much more often the texts hold the true answers than the shuffled ones."""
+    for (model, split, steps), rows in groups.items():
+        if controls := groups.get((model, split + CONTROL, steps)):
+            kept = [row for row in rows if row["beats_control"] is not None]
+            yield {"model": model, "split": split, "steps": steps} | _subtract(kept, controls)
+
+
+def _compare_steps(groups: _Groups) -> Iterator[dict[str, Any]]:
+    """How much more often a model hits with the most steps than with the fewest."""
+    for model, split in dict.fromkeys(key[:2] for key in groups):
+        steps = sorted(
+            steps
+            for one, on, steps in groups
+            if (one, on) == (model, split) and steps is not None and is_asked(split)
+        )
+        if len(steps) > 1:
+            few, many = groups[model, split, steps[0]], groups[model, split, steps[-1]]
+            yield {"model": model, "split": split, "few": steps[0], "many": steps[-1]} | _subtract(
+                many, few
+            )
+
+
+def _subtract(ours: Rows, theirs: Rows) -> dict[str, Any]:
+    one, other = _cluster_hits(ours), _cluster_hits(theirs)
+    difference = estimate_difference(one, other, is_share=True)
+    return vars(difference) | {"facts": one.sums.shape[1]}
+
+
+def _cluster_hits(rows: Rows) -> Clusters:
+    return cluster(*([row[name] for row in rows] for name in ("hit", "fact", "seed")))
+
+
+def _choose_example(rows: Rows) -> Rows:
+    """What each model wrote after one prompt, one that diffusion recalls where there is one."""
+    split = order_splits([row["split"] for row in rows if is_asked(row["split"])])[0]
+    first_seed = min(row["seed"] for row in rows)
+    texts = keep_last(select(rows, split=split, seed=first_seed), "model")
+    scores: dict[str, int] = {}
+    for row in texts:
+        won = row["hit"] if row["kind"] != "causal" else -row["hit"]
+        scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
+    prompt = max(scores, key=lambda each: scores[each])
+    columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
+    return [{name: row[name] for name in columns} for row in select(texts, prompt=prompt)]
+
+
+def judge(summary: Summary, settings: RecallSettings) -> Sequence[Verdict]:
+    """Whether models recall anything, one more than another, more with more steps.
+
+    At the most steps: chosen beforehand, not by what is found there.
+    """
+    cells = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
+    verdicts = []
+    for cell in keep_last(cells, "model", "split"):
+        where = {name: cell[name] for name in ("model", "split", "steps")}
+        row = next(iter(select(summary["controls"], **where)), cell)
+        claim = f"{cell['model']}: {cell['split']}"
+        verdicts.append(judge_interval(claim, to_interval(row), row["facts"]))
+    for pair in keep_last(summary["pairs"], "one", "other", "split"):
+        claim = f"{pair['one']} − {pair['other']}: {pair['split']}"
+        verdicts.append(judge_interval(claim, to_interval(pair), pair["facts"]))
+    for gain in summary["gains"]:
+        claim = f"{gain['model']}: {gain['split']}, more steps"
+        verdicts.append(judge_interval(claim, to_interval(gain), gain["facts"]))
+    return verdicts
+
+
+def pool(results: Sequence[Result]) -> Tables:
+    """The prompts and the step counts that all runs share, and a table of what was left out."""
+    import pyarrow
+
+    from unmask.measures.runner import pool_tables
+
+    table = pool_tables(results)["recall"]
+    prompts, counts = [], []
+    for result in results:
+        columns = (result.tables["recall"][name].to_pylist() for name in ("split", "prompt"))
+        prompts.append({key for key in zip(*columns, strict=True) if is_asked(key[0])})
+        counts.append(set(result.tables["recall"]["steps"].to_pylist()) - {None})
+    shared = set.intersection(*prompts)
+    numbered = [each for each in counts if each]  # a run of causal models alone has no steps
+    steps = set.intersection(*numbered) if numbered else set()
+    names = " and ".join(name_folders([result.folder for result in results]))
+    if not shared:
+        raise UserError(
+            f"{names} share no prompt: expected runs over the same data; draw them one by one."
+        )
+    if numbered and not steps:
+        lists = " against ".join(_list_steps(each) for each in numbered)
+        raise UserError(
+            f"{names} share no step count ({lists}): measure one of them anew with steps of the "
+            "other, or draw them one by one."
+        )
+    columns = (table[name].to_pylist() for name in ("split", "prompt", "steps"))
+    keep = [
+        (split.removesuffix(CONTROL), prompt) in shared and (at is None or at in steps)
+        for split, prompt, at in zip(*columns, strict=True)
+    ]
+    every, every_count = set.union(*prompts), set().union(*counts)
+    pooled = {"recall": table.filter(pyarrow.array(keep))}
+    if (every, every_count) == (shared, steps):
+        return pooled
+    left_out = {
+        "steps": _list_steps(every_count - steps),
+        "prompts": len(every - shared),
+        "shared": len(shared),
+    }
+    return pooled | {"left_out": pyarrow.Table.from_pylist([left_out])}
+
+
+def _list_steps(steps: set[int]) -> str:
+    return ", ".join(map(str, sorted(steps)))
+
+
+MEASURE = Measure(
+    name="recall",
+    title="What is recalled",
+    help="Recall of facts, asked as trained and reversed, against the number of denoising steps.",
+    settings=RecallSettings,
+    tables={"recall": "recall/1"},
+    inputs=QUESTIONS,
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe_recall,
+    pool=pool,
+    stages=[
+        Stage(
+            sizes={
+                "quick": {"limit": 3, "steps": (1, 4)},
+                "laptop": {"limit": 14, "steps": (1, 2, 4, 8, 16)},
+                "full": {"limit": None, "steps": (1, 2, 4, 8, 16, 32)},
+            }
+        )
+    ],
+)
