@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
+from tests.fixtures import FIXTURES, load_expected, load_peer
 from unmask.net.loading import inspect
 
 CLOSE = {"atol": 1e-4, "rtol": 0.0}
@@ -13,32 +14,27 @@ FOLDERS = {"llada-tiny": 398, "dream-tiny": 398}
 
 
 @pytest.mark.parametrize("file", SMDM)
-def test_smdm(shared, file):
-    folder = shared / "fixtures" / "smdm-tiny"
-    model = unmask.load(folder / f"{file}.safetensors", device="cpu")
-    expected = load_file(folder / "expected.safetensors")
+def test_smdm(file):
+    model, expected = load_peer(f"smdm-tiny/{file}.safetensors"), load_expected("smdm-tiny")
     assert (model.kind, model.mask_id) == SMDM[file]
-    found = model.logits(expected[f"{file}_tokens"])
-    torch.testing.assert_close(found, expected[f"{file}_logits"], **CLOSE)
+    logits = model.logits(expected[f"{file}_tokens"])
+    torch.testing.assert_close(logits, expected[f"{file}_logits"], **CLOSE)
 
 
-def test_smdm_needs_its_rounded_tables(shared):
+def test_smdm_needs_its_rounded_tables():
     """The rounding of the rotary tables shows: without it we would not agree."""
-    folder = shared / "fixtures" / "smdm-tiny"
-    model = unmask.load(folder / "mdm.safetensors", device="cpu")
+    model, expected = load_peer("smdm-tiny/mdm.safetensors"), load_expected("smdm-tiny")
     plain = unmask.Transformer(
         unmask.NetConfig(**(vars(model.net.config) | {"rotary_tables": "float32"})), seed=None
     )
     plain.load_state_dict(model.net.state_dict())
-    expected = load_file(folder / "expected.safetensors")
     difference = (plain(expected["mdm_tokens"]) - expected["mdm_logits"]).abs().max()
     assert difference > 10 * CLOSE["atol"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_llada_and_dream(shared, folder):
-    model = unmask.load(shared / "fixtures" / folder, device="cpu")
-    expected = load_file(shared / "fixtures" / folder / "expected.safetensors")
+def test_llada_and_dream(folder):
+    model, expected = load_peer(folder), load_expected(folder)
     assert (model.kind, model.mask_id) == ("masked", FOLDERS[folder])
     torch.testing.assert_close(model.net(expected["tokens"]), expected["logits"], **CLOSE)
     aligned = model.logits(expected["tokens"])
@@ -53,10 +49,9 @@ def test_llada_and_dream(shared, folder):
 @pytest.mark.parametrize(
     "path", [*FOLDERS, "smdm-tiny/mdm.safetensors", "smdm-tiny/ar.safetensors"]
 )
-def test_round_trip_key_for_key(shared, path, tmp_path):
-    given = shared / "fixtures" / path
-    blueprint, dialect, checkpoint = inspect(given)
-    unmask.save(unmask.load(given, device="cpu"), tmp_path / "back", dialect.name)
+def test_round_trip_key_for_key(path, tmp_path):
+    blueprint, dialect, checkpoint = inspect(FIXTURES / path)
+    unmask.save(load_peer(path), tmp_path / "back", dialect.name)
     (file,) = checkpoint.weights.files
     before, after = load_file(file), load_file(tmp_path / "back" / "model.safetensors")
     assert before.keys() == after.keys()
@@ -64,9 +59,9 @@ def test_round_trip_key_for_key(shared, path, tmp_path):
     assert inspect(tmp_path / "back")[0] == blueprint
 
 
-def test_shift_with_padding(shared):
+def test_shift_with_padding():
     """Dream's rows keep their own first token wherever padding puts it, at chosen rows too."""
-    model = unmask.load(shared / "fixtures" / "dream-tiny", device="cpu")
+    model = load_peer("dream-tiny")
     row = torch.randint(0, 400, (1, 9), generator=torch.Generator().manual_seed(0))
     alone = model.logits(row)[0]
     left = torch.cat((torch.zeros(1, 4, dtype=torch.long), row), 1)

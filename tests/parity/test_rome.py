@@ -2,21 +2,20 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import unmask
+from tests.fixtures import load_expected, load_peer
 from tests.parity.test_transformers import PEERS
 from tests.tracing.plain import trace_plainly
 from unmask.tracing.corruption import measure_sigma
 
 
 @pytest.mark.parametrize("case", [0, 1, 2])
-def test_rome(shared, case):
-    folder = shared / "fixtures" / "smdm-tiny"
-    model = unmask.load(folder / "mdm.safetensors", device="cpu", quiet=True)
-    told = load_file(folder / "expected_rome.safetensors")
-    expected = {name[2:]: x for name, x in told.items() if name.startswith(f"{case}_")}
-    prompts = load_file(folder / "expected.safetensors")["prompts"].tolist()
+def test_rome(case):
+    model = load_peer("smdm-tiny/mdm.safetensors")
+    cases = load_expected("smdm-tiny", "expected_rome")
+    expected = {name[2:]: x for name, x in cases.items() if name.startswith(f"{case}_")}
+    prompts = load_expected("smdm-tiny")["prompts"].tolist()
     sigma = measure_sigma(model, prompts)
     assert abs(sigma - float(expected["noise"])) < 1e-5
     tokens, span = expected["tokens"], tuple(expected["span"].tolist())
@@ -26,12 +25,12 @@ def test_rome(shared, case):
     attention = unmask.trace_tokens(model, tokens, span, answer, ("attn",), 4, noise)
     assert abs(states.clean - float(expected["high"])) < 1e-5
     assert abs(states.corrupted - float(expected["low"])) < 1e-5
-    for found, name in (
+    for scores, name in (
         (states.scores["resid"], "states"),
         (states.scores["mlp"], "mlp_w3"),
         (attention.scores["attn"], "attn_w4"),
     ):
-        torch.testing.assert_close(found.float(), expected[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(scores.float(), expected[name], atol=1e-5, rtol=0)
 
 
 def check(model: unmask.Model, vocabulary: int) -> None:
@@ -55,8 +54,8 @@ def check(model: unmask.Model, vocabulary: int) -> None:
 @pytest.mark.parametrize(
     "path", ["smdm-tiny/mdm.safetensors", "smdm-tiny/ar.safetensors", "llada-tiny", "dream-tiny"]
 )
-def test_dialects_of_the_peers(shared, path):
-    check(unmask.load(shared / "fixtures" / path, device="cpu", quiet=True), 390)
+def test_dialects_of_the_peers(path):
+    check(load_peer(path), 390)
 
 
 @pytest.mark.parametrize("name", ["llama-wide-heads", "qwen2", "gpt2"])

@@ -4,26 +4,24 @@ import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-import unmask
+from tests.fixtures import load_expected, load_peer
+from unmask.net.model import Model
 from unmask.sampling.texts import sample
 
 
 @pytest.fixture
-def model(shared):
-    return unmask.load(
-        shared / "fixtures" / "smdm-tiny" / "mdm.safetensors", device="cpu", quiet=True
-    )
+def model() -> Model:
+    return load_peer("smdm-tiny/mdm.safetensors")
 
 
 @pytest.fixture
-def prompts(shared) -> list[list[int]]:
-    return load_file(shared / "fixtures" / "smdm-tiny" / "expected.safetensors")["prompts"].tolist()
+def prompts() -> list[list[int]]:
+    return load_expected("smdm-tiny")["prompts"].tolist()
 
 
-def test_smdm_greedy(shared, model, prompts):
-    expected = load_file(shared / "fixtures" / "smdm-tiny" / "expected.safetensors")
+def test_smdm_greedy(model, prompts):
+    expected = load_expected("smdm-tiny")
     names = [name for name in expected if name.startswith("greedy")]
     assert len(names) == 12
     for name in names:
@@ -36,8 +34,8 @@ def test_smdm_greedy(shared, model, prompts):
         assert torch.equal(alone.tokens, expected[name][2:3]), name
 
 
-def test_llada(shared, model, prompts):
-    expected = load_file(shared / "fixtures" / "smdm-tiny" / "expected_llada.safetensors")
+def test_llada(model, prompts):
+    expected = load_expected("smdm-tiny", "expected_llada")
     assert len(expected) == 10
     for name, tokens in expected.items():
         response, steps, block, guidance = re.findall(r"[\d.]+", name)
