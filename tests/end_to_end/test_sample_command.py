@@ -41,8 +41,19 @@ def test_sample_as_json_with_everything(model):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found["texts"]) == 2 and all(text.startswith("The ") for text in found["texts"])
+    assert len(found["texts"]) == 2 and all(text.startswith("The") for text in found["texts"])
     assert found["calls"] > 0 and max(found["committed_at"][0]) <= 16
+
+
+def test_several_texts_of_a_prompt_are_different(model):
+    several = run("sample", model, "The caves", "--length", "20", "--number", "2", "--json")
+    assert several.returncode == 0, several.stderr
+    first, second = json.loads(several.stdout)["tokens"]
+    assert first != second
+    words = ("--number", "2", "--temperature", "0", "--json")
+    greedy = run("sample", model, "The caves", "--length", "20", *words)
+    first, second = json.loads(greedy.stdout)["tokens"]
+    assert first == second
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,33 @@ def test_a_prompt_with_masks_behind_it_is_a_completion(model):
 
 def test_given_tokens_stay_where_they_are(model):
     found = unmask.infill(model, ["The [MASK]*3 of Orsel[MASK].", "[MASK]baker"], temperature=1.0)
-    rows = [model.tokenizer.encode(text).ids for text in ("The ", " of Orsel", ".", "baker")]
+    rows = [model.tokenizer.encode(text).ids for text in ("The", " of Orsel", ".", "baker")]
     given = [*rows[0], *[None] * 3, *rows[1], None, *rows[2]]
     for token, wanted in zip(found.tokens[0].tolist(), given, strict=False):
         assert wanted is None or token == wanted
     assert found.tokens[1, 1 : 1 + len(rows[3])].tolist() == rows[3]
     assert (found.tokens[0] != model.mask_id).all()
     assert found.states is not None and (found.states[0, 0] == model.mask_id).sum() == 4
+
+
+def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
+    """Words carry the space before them: as a token of its own it would be doubled."""
+    texts = ["The[MASK]*3 of Orsel[MASK].", "The [MASK]*3 of Orsel [MASK]."]
+    without, with_space = (unmask.infill(model, text) for text in texts)
+    assert torch.equal(without.tokens, with_space.tokens) and without.texts == with_space.texts
+    together = unmask.infill(model, "[MASK]*2 [MASK] of")
+    assert torch.equal(together.tokens, unmask.infill(model, "[MASK]*3 of").tokens)
+    one, two = (unmask.infill(model, f"The{space}[MASK]").tokens.shape[1] for space in (" ", "  "))
+    assert two == one + 1, "a second space is one that was meant"
+
+
+def test_the_shipped_model_fills_after_a_space():
+    model = unmask.load("reversal-mdm", quiet=True)
+    text = "We sat down beside{}[MASK]*13, our old friend Renzo Calverinth."
+    without, with_space = (unmask.infill(model, text.format(space)) for space in ("", " "))
+    assert without.texts == with_space.texts is not None
+    assert without.texts[0].startswith("We sat down beside the ")
+    assert without.texts[0].endswith(", our old friend Renzo Calverinth.")
 
 
 def test_no_text_ends_before_what_was_given(model):

@@ -15,7 +15,7 @@ def sample(
     name: str = typer.Argument(..., metavar="MODEL", help="A model's name, folder or file."),
     prompts: list[str] = typer.Argument(None, metavar="PROMPT…", help="None: from nothing."),
     steps: int = typer.Option(16, help="Denoising steps."),
-    guidance: str = typer.Option("0", help="Strength, or a course of it such as up=0.8."),
+    guidance: str = typer.Option("0", help="Strength, or a schedule of it such as up=0.8."),
     plan: str = typer.Option(
         "smdm", help="smdm, llada, linear, cosine, one, threshold=0.9, ancestral."
     ),
@@ -28,16 +28,20 @@ def sample(
     top_p: float | None = typer.Option(None, help="Draw among those with this probability."),
     stochastic: float = typer.Option(1.0, help="Share of the steps that draw, before argmax."),
     infill: bool = typer.Option(
-        False, "--infill", help="Prompts hold their masks: '… [MASK]*5 …'."
+        False,
+        "--infill",
+        help="Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs.",
     ),
     forbid: list[str] = typer.Option([], help="A token that is never written; may be repeated."),
     require: list[str] = typer.Option([], help="A text that must be there; may be repeated."),
     cache: str = typer.Option("none", help="none, exact, approximate (keeps the prefix)."),
     chat: bool = typer.Option(False, "--chat", help="Prompts as turns of the model's chat."),
-    number: int = typer.Option(1, help="Texts for each prompt."),
+    number: int = typer.Option(
+        1, help="Texts for each prompt; several are drawn at temperature 1 unless told otherwise."
+    ),
     seed: int = typer.Option(0, help="Seed of whatever is drawn."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
-    dtype: str = typer.Option("auto", help="Number format; auto suits file and device."),
+    dtype: str = typer.Option("auto", help="Dtype; auto suits file and device."),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     save: Path | None = typer.Option(None, help="A file for the whole trajectory."),
 ) -> None:
@@ -55,13 +59,15 @@ def sample(
 
     if number < 1:
         raise UserError(f"{number} texts were asked for: expected at least 1.")
+    if number > 1 and temperature is None:
+        temperature = 1.0  # the likeliest text would come several times
     rows = [prompt for prompt in prompts or [""] for _ in range(number)]
     if infill and not any("[MASK]" in row for row in rows):
         raise UserError("nothing is there to fill: write masks as [MASK] or [MASK]*5.")
     if infill and (length is not None or chat):
         raise UserError(
             "--infill was given with --length or --chat: a text with masks has its own length and "
-            "is no chat; take one of them back."
+            "is not a chat; take one of them back."
         )
     model = load(name, device=device, dtype=dtype)
     console = Console()
@@ -74,7 +80,7 @@ def sample(
         if screen is not None:
             screen.show(state)
 
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "steps": steps,
         "guidance": guidance,
         "plan": plan,
@@ -94,9 +100,9 @@ def sample(
     try:
         with screen or nullcontext():
             if infill:
-                found = texts.infill(model, rows, **how)
+                trajectory = texts.infill(model, rows, **settings)
             else:
-                found = texts.sample(model, rows, length=length, chat=chat, **how)
+                trajectory = texts.sample(model, rows, length=length, chat=chat, **settings)
     except KeyboardInterrupt:
         if save is None or not so_far:
             raise
@@ -104,21 +110,22 @@ def sample(
         print(f"interrupted; what was written so far is in {save}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     if save is not None:
-        found.save(save)
+        trajectory.save(save)
     if as_json:
-        print(json.dumps(_describe(found), ensure_ascii=False))
+        print(json.dumps(_describe(trajectory), ensure_ascii=False))
     elif not live:
-        for text in found.texts or [" ".join(map(str, row)) for row in found.tokens.tolist()]:
+        ids = [" ".join(map(str, row)) for row in trajectory.tokens.tolist()]
+        for text in trajectory.texts or ids:
             print(text)
 
 
-def _describe(found: "Trajectory") -> dict[str, object]:
+def _describe(trajectory: "Trajectory") -> dict[str, object]:
     """Everything but the states, which `--save` keeps."""
     return {
-        "texts": found.texts,
-        "tokens": found.tokens.tolist(),
-        "committed_at": found.committed_at.tolist(),
-        "confidence": [[round(p, 6) for p in row] for row in found.confidence.tolist()],
-        "entropy": [[round(nats, 6) for nats in row] for row in found.entropy.tolist()],
-        "calls": found.calls,
+        "texts": trajectory.texts,
+        "tokens": trajectory.tokens.tolist(),
+        "committed_at": trajectory.committed_at.tolist(),
+        "confidence": [[round(p, 6) for p in row] for row in trajectory.confidence.tolist()],
+        "entropy": [[round(nats, 6) for nats in row] for row in trajectory.entropy.tolist()],
+        "calls": trajectory.calls,
     }

@@ -124,13 +124,16 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
 
 
 def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
-    """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
+    """The token ids of a text with masks in it, `[MASK]*5` being five of them.
+
+    A space before a mask belongs to the token that fills it: words carry the space before them.
+    """
     if not isinstance(pattern, str):
         return _check_ids(model, pattern)
     mask_id = require_mask(model)
     ids: list[int] = []
-    # Between masks the text is plain; how many there are stands behind an asterisk.
-    for i, piece in enumerate(re.split(r"\[MASK\](?:\*(\d+))?", pattern)):
+    # Plain text and numbers of masks in turn; a number stands after an asterisk.
+    for i, piece in enumerate(re.split(r" ?\[MASK\](?:\*(\d+))?", pattern)):
         if i % 2:
             count, context = 1 if piece is None else int(piece), model.net.config.context
             if count > context:

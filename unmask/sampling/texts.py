@@ -124,8 +124,10 @@ def infill(
 ) -> Trajectory:
     """Texts with their masks filled: "… [MASK]*5 …", or token ids with mask ids among them.
 
-    Any half-unmasked state of a trajectory will do, too; what is no mask stays. Guidance hides all
-    that was given. A text without a mask comes back as it is.
+    A space before a mask is part of what fills it, since words carry the space before them: "by
+    [MASK]" is "by[MASK]". Any half-unmasked state of a trajectory will do as well; what is not a
+    mask stays. Guidance hides all that was given. A text without a mask comes back as it is. The
+    strategies are those of `sample`.
     """
     if model.kind == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")

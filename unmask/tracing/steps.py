@@ -11,7 +11,14 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.net.model import Model
-from unmask.tracing.corruption import Apply, Corrupted, Corruption, forget, get_corruption
+from unmask.tracing.corruption import (
+    Apply,
+    Corrupted,
+    Corruption,
+    check_corrupted,
+    forget,
+    get_corruption,
+)
 from unmask.tracing.course import At, Course, follow, follow_corrupted
 from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import Metric, get_metric, logit_difference
@@ -76,7 +83,7 @@ def trace_steps(
     numbers = sorted({step for _, step in course.find_steps(wanted)})
     free = None
     if run == "free_running":
-        prompt = corruption.apply(model, course.state_at(1), range(*course.subject))
+        prompt = _hide_subject(course, course.state_at(1), corruption)
         free = follow_corrupted(model, course, prompt, steps, guidance)
     settings: dict[str, Any] = {
         "parts": parts,
@@ -147,6 +154,11 @@ def _trace_step(
     )
 
 
+def _hide_subject(course: Course, state: Int[Tensor, "L"], corruption: Corruption) -> Corrupted:
+    corrupted = corruption.apply(course.model, state, range(*course.subject))
+    return check_corrupted(corrupted, len(state))
+
+
 def _corrupt(
     course: Course,
     state: Int[Tensor, "L"],
@@ -157,7 +169,7 @@ def _corrupt(
     """The state with the subject corrupted, committed answer tokens hidden, or both."""
     corrupted = Corrupted(state[None])
     if source != "committed":
-        corrupted = corruption.apply(course.model, state, range(*course.subject))
+        corrupted = _hide_subject(course, state, corruption)
     if source == "subject":
         return corrupted
     return forget(course.model, corrupted, committed)
@@ -173,7 +185,7 @@ def _corrupt_freely(
 ) -> Corrupted:
     """The corrupted generations' states at a step, with what is asked for as in the clean one."""
     model = course.model
-    corrupted = corruption.apply(model, course.state_at(1), range(*course.subject))
+    corrupted = _hide_subject(course, course.state_at(1), corruption)
     rows = state.expand(corrupted.samples, -1).clone()
     reached = free[min(step - 1, len(free) - 1)][:, : len(state)]
     if model.kind == "causal":
