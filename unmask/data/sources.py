@@ -49,30 +49,6 @@ def name_tests(corpus: Corpus) -> tuple[str, ...]:
     return (OWN,) if OWN in corpus.splits else TESTS
 
 
-def read_prompts(path: str | Path, limit: int) -> tuple[list[str], list[str]]:
-    """At most `limit` prompts (of each test of a corpus), and texts that say what is frequent.
-
-    A .txt file has a prompt on every line.
-    """
-    path = Path(path)
-    if path.suffix == ".txt":
-        if not path.is_file():
-            raise UserError(f"{path} is not there: expected a text file with a prompt a line.")
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-        if not lines:
-            raise UserError(f"{path} has no line of text: expected a prompt on every line.")
-        return lines[:limit], lines
-    found = read_source(path)
-    if isinstance(found, Shards):
-        raise UserError(f"{path} holds token shards: give a corpus, facts or a .txt of prompts.")
-    if isinstance(found, list):
-        return [fact.prompt for fact in found[:limit]], [fact.text for fact in found]
-    asked = [found.splits[test] for test in TESTS if found.splits.get(test)]
-    # Evenly over a split, which goes from fact to fact.
-    prompts = [fact.prompt for facts in asked for fact in facts[:: max(1, len(facts) // limit)]]
-    return prompts, found.training_texts()
-
-
 def read_own_tokenizer(path: str | Path) -> Tokenizer | None:
     """The tokenizer that lies with a data set, if one does; it may have no mask."""
     path = Path(path)

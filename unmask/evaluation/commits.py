@@ -1,17 +1,13 @@
-"""Which kinds of tokens a model commits when: by place, by frequency, by kind of word."""
+"""Which kinds of tokens a model commits when: by position, by frequency, by kind of word."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from unmask.base.errors import UserError
-from unmask.evaluation.statistics import Interval, cluster, estimate_mean
-from unmask.net.model import Model
-from unmask.sampling.texts import sample
+from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.trajectory import Trajectory
 
 END, PUNCTUATION, NUMBER, FUNCTION, NAME, OTHER = (
@@ -24,100 +20,77 @@ END, PUNCTUATION, NUMBER, FUNCTION, NAME, OTHER = (
 )
 PLACES = ("first quarter", "second quarter", "third quarter", "last quarter")
 FREQUENCIES = ("most frequent tenth", "next four tenths", "rarer half")
-SCHEMA = "order/1"
+KINDS = {
+    "word": (FUNCTION, PUNCTUATION, NUMBER, NAME, OTHER, END),
+    "place": PLACES,
+    "frequency": FREQUENCIES,
+}
+"""The kinds of tokens, by what they are told apart."""
+Band = Callable[[int], str]
+"""How frequent a token is."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One kind of token: when it comes, 0 for the first step and 1 for the last."""
-
-    by: str
-    kind: str
-    tokens: int
-    when: Interval
-    thirds: tuple[float, float, float]
-    """Shares committed in the first, the middle and the last third of the steps."""
-    confidence: float
-
-
-def watch_commits(
-    model: Model,
-    prompts: Sequence[str],
-    texts: Iterable[str],
-    length: int | None = None,
-    **how: object,
+def list_commits(
+    tokenizer: Tokenizer, drawn: Trajectory, row: int, band: Band
 ) -> list[dict[str, Any]]:
-    """A row for each token that the model wrote, up to the first end token of its text.
+    """A record for each token that was written, up to the first end token of the text.
 
-    `texts` say how frequent tokens are; `how` goes to `unmask.sample`.
+    `when` is 0 at the first step and 1 at the row's last.
     """
-    if model.kind == "causal":
-        raise UserError("an autoregressive model writes from left to right: there is no order.")
-    if model.tokenizer is None:
-        raise UserError(f"the model {model.name} has no tokenizer: its tokens cannot be named.")
-    counts = Counter(
-        token for row in model.tokenizer.encode_documents(list(texts)) for token in row
-    )
-    bands = _rank_tokens(counts)
-    found = sample(model, prompts, length=length, keep_states=False, **how)  # ty: ignore[invalid-argument-type]
+    tokens, at = drawn.tokens[row].tolist(), drawn.committed_at[row].tolist()
+    confidence, last_step = drawn.confidence[row].tolist(), max(at)
+    written = [i for i, step in enumerate(at) if step > 0]
+    end = _find_end(tokenizer, drawn, row)
+    written = [i for i in written if i < end]
+    words = classify_tokens([tokenizer.piece(token) for token in tokens])
     return [
-        {"prompt": i, **row}
-        for i in range(len(prompts))
-        for row in _read_row(model, found, i, bands)
+        {
+            "position": i,
+            "token": tokenizer.piece(tokens[i]),
+            "step": at[i],
+            "when": (at[i] - 1) / max(1, last_step - 1),
+            "confidence": confidence[i],
+            "word": END if tokens[i] == tokenizer.end_id else words[i],
+            "place": PLACES[4 * number // len(written)],
+            "frequency": band(tokens[i]),
+        }
+        for number, i in enumerate(written)
     ]
 
 
-def summarise_commits(rows: Sequence[dict]) -> list[Line]:
-    """When each kind of token comes; intervals by prompt."""
-    lines = []
-    for by, kinds in (
-        ("word", (FUNCTION, PUNCTUATION, NUMBER, NAME, OTHER, END)),
-        ("place", PLACES),
-        ("frequency", FREQUENCIES),
-    ):
-        for kind in kinds:
-            of_kind = [row for row in rows if row[by] == kind]
-            if not of_kind:
-                continue
-            when = [row["when"] for row in of_kind]
-            clusters = cluster(when, [str(row["prompt"]) for row in of_kind])
-            thirds = [sum(i / 3 <= t < (i + 1) / 3 for t in when) / len(when) for i in (0, 1)]
-            confidence = sum(row["confidence"] for row in of_kind) / len(of_kind)
-            last = 1 - sum(thirds)
-            lines.append(
-                Line(by, kind, len(when), estimate_mean(clusters), (*thirds, last), confidence)
-            )
-    return lines
+def list_tokens(tokenizer: Tokenizer, drawn: Trajectory, row: int) -> list[dict[str, Any]]:
+    """A record for each token of a text, its prompt included, up to its first end token."""
+    tokens, steps = drawn.tokens[row].tolist(), drawn.committed_at[row].tolist()
+    return [
+        {
+            "position": position,
+            "piece": tokenizer.piece(tokens[position]),
+            "is_end": tokens[position] == tokenizer.end_id,
+            "step": steps[position],
+            "confidence": float(drawn.confidence[row, position]),
+            "entropy": float(drawn.entropy[row, position]),
+        }
+        for position in range(_find_end(tokenizer, drawn, row))
+    ]
 
 
-def _read_row(
-    model: Model, found: Trajectory, row: int, band: Callable[[int], str]
-) -> list[dict[str, Any]]:
-    tokenizer = model.tokenizer
-    assert tokenizer is not None
-    tokens, at = found.tokens[row].tolist(), found.committed_at[row].tolist()
-    confidence, end_id = found.confidence[row].tolist(), tokenizer.end_id
-    written = [i for i, step in enumerate(at) if step > 0]
-    ends = [i for i in written if tokens[i] == end_id]
-    if ends:
-        written = [i for i in written if i <= ends[0]]
-    words = classify_tokens([tokenizer.piece(token) for token in tokens])
-    last_step = max(at)
-    rows = []
-    for place, i in enumerate(written):
-        rows.append(
-            {
-                "position": i,
-                "token": tokenizer.piece(tokens[i]),
-                "step": at[i],
-                "when": (at[i] - 1) / max(1, last_step - 1),
-                "confidence": confidence[i],
-                "word": END if tokens[i] == end_id else words[i],
-                "place": PLACES[4 * place // len(written)],
-                "frequency": band(tokens[i]),
-            }
-        )
-    return rows
+def _find_end(tokenizer: Tokenizer, drawn: Trajectory, row: int) -> int:
+    """The position after the first end token that was written, or after the last token."""
+    is_end = (drawn.tokens[row] == tokenizer.end_id) & (drawn.committed_at[row] > 0)
+    return is_end.tolist().index(True) + 1 if is_end.any() else len(is_end)
+
+
+def rank_frequencies(tokenizer: Tokenizer, texts: Iterable[str]) -> Band:
+    """A token's band, by its rank among all that the texts hold; unseen ones are rare."""
+    counts = Counter(token for ids in tokenizer.encode_documents(list(texts)) for token in ids)
+    order = [token for token, _ in counts.most_common()]
+    rank = {token: i / len(order) for i, token in enumerate(order)}
+
+    def band(token: int) -> str:
+        share = rank.get(token, 1.0)
+        return FREQUENCIES[0 if share < 0.1 else 1 if share < 0.5 else 2]
+
+    return band
 
 
 def classify_tokens(pieces: Sequence[str]) -> list[str]:
@@ -137,28 +110,16 @@ def classify_tokens(pieces: Sequence[str]) -> list[str]:
 
 
 def _classify(word: re.Match[str], text: str) -> str:
-    found = word.group()
-    if not found[0].isalnum():
+    letters = word.group()
+    if not letters[0].isalnum():
         return PUNCTUATION
-    if found[0].isdigit():
+    if letters[0].isdigit():
         return NUMBER
-    if found.lower() in _function_words():
+    if letters.lower() in _function_words():
         return FUNCTION
     before = text[: word.start()].rstrip()
     starts_sentence = not before or before[-1] in ".!?"
-    return NAME if found[0].isupper() and not starts_sentence else OTHER
-
-
-def _rank_tokens(counts: Counter[int]) -> Callable[[int], str]:
-    """A token's band, by its rank among all that the texts hold; unseen ones are rare."""
-    order = [token for token, _ in counts.most_common()]
-    rank = {token: i / len(order) for i, token in enumerate(order)}
-
-    def band(token: int) -> str:
-        share = rank.get(token, 1.0)
-        return FREQUENCIES[0 if share < 0.1 else 1 if share < 0.5 else 2]
-
-    return band
+    return NAME if letters[0].isupper() and not starts_sentence else OTHER
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, FactTokens, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.digests import digest
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
@@ -149,6 +149,14 @@ def choose_length(model: Model, encoded: Sequence[FactTokens], asked: int | None
             "with a longer context."
         )
     return length
+
+
+def digest(parts: Iterable[object]) -> str:
+    """A short name for texts, numbers and frozen dataclasses of them, in this order."""
+    hashed = blake2b(digest_size=8)
+    for part in parts:
+        hashed.update(f"{part!r}\0".encode())
+    return hashed.hexdigest()
 
 
 def digest_splits(splits: Sequence[Split]) -> str:

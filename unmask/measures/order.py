@@ -1,0 +1,294 @@
+"""order: which tokens a diffusion model commits when, and texts that un-mask step by step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks.blocks import Verdict
+from unmask.evaluation.statistics import compare
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
+from unmask.measures.order_section import describe_order
+from unmask.measures.settings import SamplingSettings
+from unmask.measures.summaries import distinct, estimate_means, select, to_interval
+
+if TYPE_CHECKING:
+    from unmask.data.facts import Fact
+    from unmask.evaluation.commits import Band
+    from unmask.net.model import Model
+
+LINES = "prompts"
+"""The one split of a text file with a prompt on every line."""
+MOST_PLACES = 24
+"""Positions of an answer that the order map shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSettings(SamplingSettings):
+    """How texts are drawn, and how many of them are kept token by token."""
+
+    limit: int | None = option(40, "Prompts of each split, or of the file.", least=1)
+    examples: int = option(2, "Texts of each split that are kept for the animation.", least=1)
+    steps: int = option(16, "Denoising steps.", least=1)
+    guidance: float = option(0.0, "Strength of guidance.")
+    seed: int = option(0, "Seed of whatever is drawn.", least=0)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to be continued; a line of a file has no answer."""
+
+    text: str
+    fact: str
+    completion: str | None = None
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts by split, those that are kept token by token, and what they come from."""
+
+    asked: dict[str, list[Prompt]]
+    examples: dict[str, list[Prompt]]
+    facts: "list[Fact]"
+    """All facts of the splits: the canvas holds each of them."""
+    texts: list[str]
+    """They say how frequent tokens are: the training texts where the data have them."""
+
+
+def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
+    """The prompts of a corpus's splits, of facts, or of a text file's lines."""
+    from unmask.evaluation.questions import digest, spread
+
+    if isinstance(data, str | Path) and Path(data).suffix == ".txt":
+        return _read_lines(Path(data), settings)
+    questions, source, _ = read_questions(data, settings, families)
+    splits = {split.name: questions.corpus[split.name] for split in questions.splits}
+
+    def choose(limit: int | None) -> dict[str, list[Prompt]]:
+        return {
+            name: [
+                Prompt(fact.prompt, fact.fact_id, fact.completion) for fact in spread(facts, limit)
+            ]
+            for name, facts in splits.items()
+        }
+
+    facts = [fact for each in splits.values() for fact in each]
+    has_train = "train" in questions.corpus.splits
+    texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
+    asked, examples = choose(settings.limit), choose(settings.examples)
+    parts = [item for each in (asked, examples) for item in each.items()]
+    return Prompts(asked, examples, facts, texts), source, digest([*parts, *texts])
+
+
+def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
+    from unmask.evaluation.questions import digest
+
+    if not path.is_file():
+        raise UserError(f"{path} is not there: expected a text file with a prompt on every line.")
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{path} has no line of text: expected a prompt on every line.")
+    prompts = [Prompt(line, f"line-{i}") for i, line in enumerate(lines[: settings.limit], start=1)]
+    examples = {LINES: prompts[: settings.examples]}
+    return Prompts({LINES: prompts}, examples, [], lines), str(path), digest(lines)
+
+
+def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
+    """One part for each checkpoint and split; models that write from left to right have none."""
+    settings.check_strategies()
+    if all(family.kind == "causal" for family in inputs.families):
+        raise UserError(
+            "an autoregressive model writes from left to right, so its order is not measured: "
+            "expected at least one diffusion model."
+        )
+    prepared: dict[str, tuple[Model, int | None, Band]] = {}
+    """The checkpoint worked on last, its canvas and how frequent its tokens are."""
+
+    def work(member: Member, split: str) -> Mapping[str, Rows]:
+        if member.key not in prepared:
+            prepared.clear()
+            prepared[member.key] = _prepare(inputs.load(member), inputs.data, settings)
+        tables = watch_split(*prepared[member.key], inputs.data, split, settings)
+        return {
+            name: [member.columns | {"split": split} | row for row in rows]
+            for name, rows in tables.items()
+        }
+
+    for member in inputs.members():
+        if member.family.kind != "causal":
+            for split in inputs.data.asked:
+                yield Job(f"{member.key}-{split}", partial(work, member, split))
+
+
+def _prepare(
+    model: "Model", prompts: Prompts, settings: OrderSettings
+) -> "tuple[Model, int | None, Band]":
+    """The model, its canvas, and how frequent its tokens are."""
+    from unmask.evaluation.commits import rank_frequencies
+    from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
+
+    tokenizer, length = require_tokenizer(model), settings.length
+    if prompts.facts:
+        encoded = encode_facts(prompts.facts, tokenizer)
+        length = choose_length(model, list(encoded.values()), length)
+    return model, length, rank_frequencies(tokenizer, prompts.texts)
+
+
+def watch_split(
+    model: "Model",
+    length: int | None,
+    band: "Band",
+    prompts: Prompts,
+    split: str,
+    settings: OrderSettings,
+) -> dict[str, list[dict[str, Any]]]:
+    """Rows of every written token, and of every token of the examples."""
+    from unmask.evaluation.commits import list_commits, list_tokens
+    from unmask.evaluation.metrics import is_contained
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.sampling.texts import sample
+
+    asked, tokenizer = prompts.asked[split], require_tokenizer(model)
+    # What a row says does not depend on its batch: examples that are asked anyway are drawn once.
+    extra = [prompt for prompt in prompts.examples[split] if prompt not in asked]
+    drawn = sample(
+        model,
+        [prompt.text for prompt in [*asked, *extra]],
+        steps=settings.steps,
+        guidance=settings.guidance,
+        length=length,
+        plan=settings.plan,
+        order=settings.order,
+        seed=settings.seed,
+        keep_states=False,
+    )
+    commits, texts = [], []
+    for i, prompt in enumerate([*asked, *extra]):
+        if i < len(asked):
+            named = {"fact": prompt.fact, "prompt": f"{split} {i}"}
+            commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
+        if prompt in prompts.examples[split]:
+            tokens, is_given = drawn.tokens[i], drawn.committed_at[i] == 0
+            said = tokenizer.decode(tokens[int(is_given.sum()) :].tolist())
+            answer = prompt.completion
+            named = {
+                "fact": prompt.fact,
+                "prompt": prompt.text,
+                "completion": answer,
+                "hit": None if answer is None else is_contained(said, answer),
+                "steps": settings.steps,
+            }
+            texts += [named | row for row in list_tokens(tokenizer, drawn, i)]
+    return {"order": commits, "unmasking": texts}
+
+
+def summarise(tables: Tables, settings: OrderSettings) -> Summary:
+    """When kinds of tokens come, the order map, whether writing goes from left to right."""
+    rows = tables["order"].to_pylist()
+    return {
+        "kinds": list(_estimate_kinds(rows)),
+        "map": list(_count_steps(rows)),
+        "differences": list(_compare_quarters(rows, settings.seed)),
+    }
+
+
+def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
+    """When each kind of token is committed, and with what confidence.
+
+    Training seeds are pooled: a kind that one seed wrote about a fact another may not have written.
+    """
+    from unmask.evaluation.commits import KINDS
+
+    thirds = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
+    timed = [
+        {**row, "seed": 0}
+        | {name: low <= row["when"] < high for name, (low, high) in thirds.items()}
+        for row in rows
+    ]
+    metrics = ("when", *thirds, "confidence")
+    for by, kinds in KINDS.items():
+        means = estimate_means(timed, ("model", "kind", by), metrics, shares=list(thirds))
+        for model in distinct(rows, "model"):
+            for kind in kinds:
+                for row in select(means, model=model, **{by: kind}):
+                    yield {
+                        "model": model,
+                        "kind": row["kind"],
+                        "by": by,
+                        "token_kind": kind,
+                        "tokens": row["prompts"],
+                    } | {name: row[name] for name in ("metric", "mean", "low", "high", "facts")}
+
+
+def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The share of texts that commit a position of the answer at a step."""
+    starts: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("model", "seed", "prompt"))
+        starts[key] = min(starts.get(key, row["position"]), row["position"])
+    counts: dict[tuple[str, str, str, int], dict[int, int]] = {}
+    for row in rows:
+        place = row["position"] - starts[row["model"], row["seed"], row["prompt"]]
+        if place < MOST_PLACES:
+            steps = counts.setdefault((row["model"], row["kind"], row["split"], place + 1), {})
+            steps[row["step"]] = steps.get(row["step"], 0) + 1
+    for (model, kind, split, place), steps in sorted(counts.items()):
+        texts = sum(steps.values())
+        for step, number in sorted(steps.items()):
+            yield {"model": model, "kind": kind, "split": split, "place": place, "step": step} | {
+                "share": number / texts,
+                "texts": texts,
+            }
+
+
+def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
+    """How much later the last quarter of an answer comes than its first, by fact."""
+    for model, kind in distinct(rows, "model", "kind"):
+        sides = []
+        for place in ("last quarter", "first quarter"):
+            times: dict[str, list[float]] = {}
+            for row in select(rows, model=model, place=place):
+                times.setdefault(row["fact"], []).append(row["when"])
+            sides.append({fact: sum(each) / len(each) for fact, each in times.items()})
+        if difference := compare(*sides, seed=seed):
+            yield {"model": model, "kind": kind} | vars(difference)
+
+
+def judge(summary: Summary, settings: OrderSettings) -> Sequence[Verdict]:
+    """Whether a model writes the ends of answers later (or earlier) than their beginnings."""
+    return [
+        judge_interval(row["model"], to_interval(row), row["facts"])
+        for row in summary["differences"]
+    ]
+
+
+MEASURE = Measure(
+    name="order",
+    title="How answers un-mask",
+    help="Which tokens a diffusion model commits when: by kind of word, position and frequency.",
+    settings=OrderSettings,
+    tables={"order": "order/2", "unmasking": "unmasking/1"},
+    inputs=ModelsAndData(
+        read_prompts,
+        "A corpus folder (this project's or Berglund's), a file of facts, or a .txt file with a "
+        "prompt on every line; by default the corpus that a shipped model was trained on.",
+    ),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe_order,
+    stages=[
+        Stage(
+            models="diffusion",
+            sizes={
+                "quick": {"limit": 2, "examples": 1, "steps": 4},
+                "laptop": {"limit": 5, "examples": 2, "steps": 16},
+                "full": {"limit": 30, "examples": 4, "steps": 16},
+            },
+        )
+    ],
+)
