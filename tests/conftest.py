@@ -1,4 +1,4 @@
-"""The one place where tests find data and fixtures that live outside the repository."""
+"""Small models and made-up data that tests of several folders use."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.berglund import write_berglund_files
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -40,6 +41,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"needs the outside data folder {SHARED} (set UNMASK_SHARED)")
     return SHARED
+
+
+@pytest.fixture
+def berglund(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up folder in the format of Berglund's reversal-curse files; tests may change it."""
+    return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 
 BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2")

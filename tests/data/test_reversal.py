@@ -9,7 +9,6 @@ from unmask import Tokenizer, UserError
 from unmask.data.corpus import TESTS, Corpus, find_problems, read_corpus, save_corpus
 from unmask.data.facts import tokenize_fact
 from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
 
 
@@ -25,12 +24,11 @@ def tokenizer(corpus) -> Tokenizer:
 
 SIZES = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
 SIZES |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
-OWN_SIZES = SIZES | {f"{test}_shuffled": 300 for test in TESTS}
-BERGLUND_SIZES = SIZES | {f"{way}_reverse_shuffled": 300 for way in ("d2p", "p2d")}
+SIZES |= {f"{test}_shuffled": 300 for test in TESTS}
 
 
 def test_shape(corpus):
-    assert {split: len(facts) for split, facts in corpus.splits.items()} == OWN_SIZES
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == SIZES
     seen = Counter((fact.fact_id.split("-")[0], fact.direction) for fact in corpus["train"])
     assert seen == {
         ("d2p", "d2p"): 900, ("p2d", "p2d"): 900, ("both", "d2p"): 900, ("both", "p2d"): 900
@@ -137,38 +135,4 @@ def test_leaks_are_found(corpus):
 
 def test_nothing_there(tmp_path):
     with pytest.raises(UserError, match="holds no data set: expected a corpus.json"):
-        read_source(tmp_path)
-
-
-def test_berglund(shared):
-    corpus = read_reversal_files(shared / "data" / "reversal_curse")
-    assert {split: len(facts) for split, facts in corpus.splits.items()} == BERGLUND_SIZES
-    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
-    assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
-    # The set's own controls hold the true answer 33 times by chance; nothing else is amiss.
-    problems = list(find_problems(corpus))
-    assert len(problems) == 33
-    assert all("control that holds the true answer" in problem for problem in problems)
-    for facts in corpus.splits.values():
-        for fact in facts:
-            given = fact.prompt[slice(*fact.subject_span)]
-            assert given == fact.subject or len(given.split()) >= 2, fact
-            answer = fact.completion[slice(*fact.object_span)]
-            if fact.direction == "d2p":
-                assert answer == fact.object
-            else:
-                plain = fact.object.rstrip('."')
-                assert answer == plain or (len(answer.split()) >= 2 and answer in plain), fact
-    first = corpus["d2p_same"][0]
-    assert first.prompt[slice(*first.subject_span)] == (
-        "the world's first underwater symphony, \"Abyssal Melodies"
-    )
-    assert first.subject.startswith("the renowned composer of")
-
-
-def test_berglund_with_a_split_missing(shared, tmp_path):
-    for path in (shared / "data" / "reversal_curse").glob("*.jsonl"):
-        if path.name != "p2d_prompts_test.jsonl":
-            (tmp_path / path.name).symlink_to(path)
-    with pytest.raises(UserError, match="lacks p2d_prompts_test.jsonl"):
         read_source(tmp_path)

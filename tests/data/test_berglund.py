@@ -1,0 +1,95 @@
+"""Berglund's reversal-curse files: read whole, with spans, and refused where one is missing."""
+
+from collections import Counter
+
+import pytest
+
+from tests.berglund import PEOPLE, TRUE_FILES
+from unmask import UserError
+from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.reversal_files import read_reversal_files
+from unmask.data.sources import read_source
+
+
+def check_spans(corpus: Corpus) -> None:
+    """Names stand whole in their lines, descriptions at least in part."""
+    for facts in corpus.splits.values():
+        for fact in facts:
+            given = fact.prompt[slice(*fact.subject_span)]
+            assert given == fact.subject or len(given.split()) >= 2, fact
+            answer = fact.completion[slice(*fact.object_span)]
+            if fact.direction == "d2p":
+                assert answer == fact.object
+            else:
+                plain = fact.object.rstrip('."')
+                assert answer == plain or (len(answer.split()) >= 2 and answer in plain), fact
+
+
+def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
+    """By split, the controls that hold the true answer; there is no other problem."""
+    problems = list(find_problems(corpus))
+    assert all("control that holds the true answer" in problem for problem in problems)
+    return Counter(problem.partition(",")[0] for problem in problems)
+
+
+def test_splits(berglund):
+    """Of ten training phrasings two validate; where the second inflects, no other fact fits."""
+    corpus = read_source(berglund)
+    sizes = {"train": 160, "choose": 128, "both_d2p": 12, "both_p2d": 12}
+    sizes |= {test: 12 for test in TESTS} | {f"{test}_valid": 8 for test in TESTS}
+    sizes |= {"d2p_reverse_shuffled": 12, "p2d_reverse_shuffled": 12, "p2d_reverse_valid": 4}
+    assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
+    groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
+    assert groups == {"d2p": 40, "p2d": 40, "both": 80}
+    assert count_answers_left_in_place(corpus) == {
+        "d2p_reverse_shuffled": 1, "p2d_reverse_shuffled": 1
+    }  # fmt: skip
+
+
+def test_facts_are_derived_from_the_lines(berglund):
+    """Who is meant, by which description, is nowhere in the files; we know it here."""
+    corpus = read_reversal_files(berglund)
+    check_spans(corpus)
+    people = {f"{group}-{i:03d}": x for group, some in PEOPLE.items() for i, x in enumerate(some)}
+    for split, facts in corpus.splits.items():
+        for fact in facts:
+            person = people[fact.fact_id]
+            pair = (person.name, person.plain)
+            if fact.direction == "d2p":
+                pair = pair[::-1]
+            assert fact.subject == pair[0]
+            assert split.endswith("_shuffled") or fact.object == pair[1]
+
+
+def test_an_inflected_description_is_placed_in_part(berglund):
+    first = read_reversal_files(berglund)["d2p_same"][0]
+    assert first.subject == "the clockmaker who mended a drowned clock in Tarn"
+    assert first.prompt[slice(*first.subject_span)] == "a drowned clock in Tarn"
+
+
+def test_a_missing_file(berglund):
+    (berglund / "p2d_prompts_test.jsonl").unlink()
+    with pytest.raises(UserError, match="lacks p2d_prompts_test.jsonl"):
+        read_source(berglund)
+
+
+if TRUE_FILES.is_dir():
+
+    @pytest.mark.prove
+    def test_true_files():
+        corpus = read_reversal_files(TRUE_FILES)
+        sizes = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
+        sizes |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
+        sizes |= {"d2p_reverse_shuffled": 300, "p2d_reverse_shuffled": 300}
+        assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
+        groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
+        assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
+        assert count_answers_left_in_place(corpus) == {
+            "d2p_reverse_shuffled": 20, "p2d_reverse_shuffled": 13
+        }  # fmt: skip
+        check_spans(corpus)
+        first = corpus["d2p_same"][0]
+        assert first.prompt[slice(*first.subject_span)] == (
+            "the world's first underwater symphony, \"Abyssal Melodies"
+        )
+        assert first.subject.startswith("the renowned composer of")
