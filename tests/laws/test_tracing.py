@@ -24,9 +24,18 @@ def make(name: str, kind: str) -> Model:
     return Model(f"{name} {kind}", lively(config), plan)
 
 
-@pytest.fixture(params=KINDS, ids=lambda pair: "-".join(pair))
+@pytest.fixture(params=KINDS, ids="-".join)
 def model(request) -> Model:
     return make(*request.param)
+
+
+def only(kinds: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    """For laws that hold for some kinds of model."""
+    return pytest.mark.parametrize("model", kinds, indirect=True, ids="-".join)
+
+
+CAUSAL = only([pair for pair in KINDS if pair[1] == "causal"])
+DIFFUSION = only([pair for pair in KINDS if pair[1] != "causal"])
 
 
 @pytest.fixture
@@ -56,19 +65,14 @@ def test_engine_is_the_plain_tracer(model, state, window):
     """Window 4 has windows that begin together and end apart, window 10 equal ones."""
     tokens, answer = state
     found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, window, NOISE)
-    for part in PARTS if window > 1 else ("mlp", "attn", "resid"):
-        if part == "resid" and window > 1:
-            continue
+    for part in PARTS if window == 1 else ("mlp", "attn"):
         expected = trace_plainly(model, tokens, corrupt(model, tokens), answer, part, window)
         assert expected.std() > 1e-4, "the cells should differ visibly"
         torch.testing.assert_close(found.values(part), expected, **CLOSE)
         torch.testing.assert_close(found.scores[part], expected.mean(-1), **CLOSE)
 
 
-@pytest.mark.parametrize("corruption", [Mean(), Mask(), Replace(((1, 2, 3), (4, 5, 6), (7, 8)))])
-def test_every_corruption_is_the_plain_tracer(model, state, corruption):
-    if isinstance(corruption, Mask) and model.kind == "causal":
-        return  # it has no mask; that it says so is tested elsewhere
+def check_corruption(model, state, corruption) -> None:
     tokens, answer = state
     bad = corrupt(model, tokens, corruption)
     expected = trace_plainly(model, tokens, bad, answer, "mlp", 2)
@@ -76,9 +80,18 @@ def test_every_corruption_is_the_plain_tracer(model, state, corruption):
     torch.testing.assert_close(found.values("mlp"), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("corruption", [Mean(), Replace(((1, 2, 3), (4, 5, 6), (7, 8)))])
+def test_every_corruption_is_the_plain_tracer(model, state, corruption):
+    check_corruption(model, state, corruption)
+
+
+@DIFFUSION
+def test_masking_is_the_plain_tracer(model, state):
+    check_corruption(model, state, Mask())
+
+
+@DIFFUSION
 def test_guided_is_the_plain_tracer(model, state):
-    if model.kind == "causal":
-        return  # it has no unconditional pass; that it says so is tested elsewhere
     tokens, answer = state
     hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
     guided = (0.7, model.logits(hidden))
@@ -154,10 +167,9 @@ def test_a_state_patched_with_itself_changes_nothing(model, state):
         torch.testing.assert_close(found.values(part), clean, **CLOSE)
 
 
-def test_a_causal_network_sees_nothing_behind_the_answer(model, state):
+@CAUSAL
+def test_a_causal_network_sees_nothing_after_the_answer(model, state):
     """Asked at an early position, everything later, and before the subject, has effect 0."""
-    if model.kind != "causal":
-        return
     tokens, _ = state
     answer = {SUBJECT[1] + 1: tokens[SUBJECT[1] + 1]}
     found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE)
@@ -208,11 +220,10 @@ def test_a_position_is_read_where_its_logits_are(model, state):
         torch.testing.assert_close(aligned[position - late], raw, **CLOSE)
 
 
+@DIFFUSION
 def test_the_chain_rule_is_a_product_of_questions(model, state):
     """Each factor is a trace of its own state; the joint is their product, sample by sample."""
     tokens, answer = state
-    if model.kind == "causal":
-        return
     (first, a), (second, b) = answer.items()
     both = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, joint="chain_rule")
     shown = [*tokens[:first], a, *tokens[first + 1 :]]
@@ -229,10 +240,9 @@ def test_the_chain_rule_is_a_product_of_questions(model, state):
     assert abs(plain.clean - both.clean) > 1e-5
 
 
+@DIFFUSION
 def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
     tokens, answer = state
-    if model.kind == "causal":
-        return
     found = trace_tokens(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, guidance=0.8)
     hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
     expected = []
