@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.coverage import Cell, measure_means
 from unmask.evaluation.statistics import (
     ENOUGH,
+    TAKEN_OFF,
+    Clusters,
     Interval,
     binomial_interval,
     cluster,
@@ -33,15 +36,25 @@ def test_one_seed_is_student_s_interval():
     assert ends(estimate_mean(cluster(values, NAMES))) == pytest.approx(tuple(expected))
 
 
-def test_a_balanced_table_is_the_sum_of_its_two_mean_squares():
-    """Facts and seeds each move the mean; degrees of freedom are Satterthwaite's."""
+def test_seeds_add_to_facts_by_their_own_quantile():
+    """A balanced table: mean squares of facts, seeds and their interaction, written down."""
     table = np.random.default_rng(1).normal(size=(3, 30)) + np.array([[0.5], [0.0], [-1.0]])
     by_fact, by_seed = table.mean(0).var(ddof=1) / 30, table.mean(1).var(ddof=1) / 3
-    freedom = (by_fact + by_seed) ** 2 / (by_fact**2 / 29 + by_seed**2 / 2)
-    reach = stats.t.ppf(0.975, freedom) * np.sqrt(by_fact + by_seed)
+    rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    interaction = (rest**2).sum() / (2 * 29) / 90
+    by_seed -= TAKEN_OFF * interaction
+    reach = np.sqrt(stats.t.ppf(0.975, 29) ** 2 * by_fact + stats.t.ppf(0.975, 2) ** 2 * by_seed)
     found = estimate_mean(cluster(table.ravel(), NAMES * 3, np.repeat([0, 1, 2], 30)))
     assert found.mean == pytest.approx(table.mean())
     assert ends(found) == pytest.approx((table.mean() - reach, table.mean() + reach))
+
+
+def test_seeds_that_agree_leave_the_facts():
+    values = np.random.default_rng(11).random(30)
+    three = cluster(np.tile(values, 3), NAMES * 3, np.repeat([0, 1, 2], 30))
+    for is_share in (False, True):
+        alone = estimate_mean(cluster(values, NAMES), is_share)
+        assert ends(estimate_mean(three, is_share)) == pytest.approx(ends(alone))
 
 
 def test_prompts_of_a_fact_are_one_cluster():
@@ -74,11 +87,63 @@ def test_columns_together_equal_columns_alone():
     assert together[0, 2] == values[0, 2] and np.isnan(together[0, 3])
 
 
-@pytest.mark.parametrize("hit", [0.0, 1.0])
-def test_all_alike_is_clopper_and_pearson_s(hit):
-    found = estimate_mean(cluster([hit] * 300, NAMES * 10), is_share=True)
-    exact = stats.binomtest(int(30 * hit), 30).proportion_ci(method="exact")
-    assert ends(found) == pytest.approx((exact.low, exact.high))
+def test_a_share_s_interval_is_wilson_s():
+    """One prompt for each of many facts: scipy's interval differs by its quantile alone."""
+    hits = [float(i % 3 == 0) for i in range(3000)]
+    found = estimate_mean(cluster(hits, [f"{i:04d}" for i in range(3000)]), is_share=True)
+    exact = stats.binomtest(1000, 3000).proportion_ci(method="wilson")
+    assert ends(found) == pytest.approx((exact.low, exact.high), abs=2e-5)
+
+
+@pytest.mark.parametrize("facts", [6, 10, 30, 100])
+def test_all_alike_is_near_clopper_and_pearson_s(facts):
+    """Never shorter than the exact interval with facts as trials, and little longer."""
+    names = [f"{i % facts:03d}" for i in range(10 * facts)]
+    for hit in (0.0, 1.0):
+        found = estimate_mean(cluster([hit] * 10 * facts, names), is_share=True)
+        exact = stats.binomtest(int(facts * hit), facts).proportion_ci(method="exact")
+        ratio = (found.high - found.low) / (exact.high - exact.low)
+        assert found.mean == hit and hit in ends(found)
+        assert 1.0 < ratio < 1.2
+
+
+def test_a_few_hits_do_not_end_all_doubt():
+    """From no hit to one the upper end falls by less than 7 times, where it fell by 16."""
+    for seeds, phrasings, most in ((1, 10, 4.2), (3, 10, 4.2), (1, 30, 7.0)):
+        highs = []
+        for hits in range(4):
+            counts = np.zeros((seeds, 30))
+            counts[np.arange(hits) % seeds, np.arange(hits)] = 1
+            clusters = Clusters(counts, np.full((seeds, 30), float(phrasings)))
+            highs.append(estimate_mean(clusters, is_share=True).high)
+        assert highs[0] / highs[1] < most
+        assert highs[1] / highs[2] < 3 and highs[2] / highs[3] < 1.2
+
+
+def test_shares_stay_shares():
+    rng = np.random.default_rng(12)
+    for seeds, facts, rate in ((1, 2, 0.1), (2, 3, 0.9), (3, 30, 0.02), (8, 6, 0.5), (3, 1, 0.5)):
+        for _ in range(50):
+            one, other = (
+                Clusters(rng.binomial(4, rate, (seeds, facts)) * 1.0, np.full((seeds, facts), 4.0))
+                for _ in range(2)
+            )
+            found, mirror = (
+                estimate_mean(one, True),
+                estimate_mean(Clusters(one.counts - one.sums, one.counts), True),
+            )
+            assert 0 <= found.low <= found.mean <= found.high <= 1
+            assert ends(mirror) == pytest.approx((1 - found.high, 1 - found.low))
+            gap, back = estimate_difference(one, other, True), estimate_difference(other, one, True)
+            assert -1 <= gap.low <= gap.mean <= gap.high <= 1
+            assert ends(back) == pytest.approx((-gap.high, -gap.low))
+
+
+def test_seeds_that_differ_are_seen_where_no_fact_deviates():
+    """One seed hits everything, the other nothing: anything may be true of a third."""
+    hits = np.array([[1.0] * 30, [0.0] * 30])
+    found = estimate_mean(Clusters(hits, np.ones((2, 30))), is_share=True)
+    assert found.low < 0.01 and found.high > 0.99
 
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 5), (1, 30), (17, 40), (12, 12)])
@@ -101,12 +166,40 @@ def test_paired_differences_are_student_s():
     assert ends(found) == pytest.approx(tuple(expected))
 
 
+def test_differences_of_shares_are_nearly_student_s_where_shares_are_middling():
+    rng = np.random.default_rng(13)
+    facts = rng.normal(size=30)
+    one, other = (rng.binomial(10, 1 / (1 + np.exp(-facts - a)), 30) / 10 for a in (0.3, -0.2))
+    found = estimate_difference(cluster(one, NAMES), cluster(other, NAMES), is_share=True)
+    plain = estimate_difference(cluster(one, NAMES), cluster(other, NAMES))
+    assert ends(found) == pytest.approx(ends(plain), abs=0.02)
+
+
 def test_two_models_that_always_miss_may_differ_elsewhere():
-    """As far as one of them may hit: Clopper and Pearson's bound of each."""
-    miss = cluster([0.0] * 30, NAMES)
-    found = estimate_difference(miss, miss, is_share=True)
+    """As far as one of them may hit."""
+    miss, hit = (cluster([value] * 30, NAMES) for value in (0.0, 1.0))
     bound = estimate_mean(miss, is_share=True).high
+    found = estimate_difference(miss, miss, is_share=True)
     assert found.mean == 0 and ends(found) == pytest.approx((-bound, bound))
+    found = estimate_difference(hit, miss, is_share=True)
+    assert found.high == 1 and 0.8 < found.low < 1 - bound
+
+
+def test_two_models_that_agree_may_differ_elsewhere():
+    hits = [float(i % 2) for i in range(30)]
+    found = estimate_difference(cluster(hits, NAMES), cluster(hits, NAMES), is_share=True)
+    bound = estimate_mean(cluster([0.0] * 30, NAMES), is_share=True).high
+    assert found.mean == 0 and ends(found) == pytest.approx((-bound, bound))
+
+
+def test_a_model_that_never_hits_keeps_its_bound():
+    """Its own share may be above 0, so the difference may be smaller than the other's share."""
+    often = cluster(np.random.default_rng(14).binomial(10, 0.5, 30) / 10, NAMES)
+    never = cluster([0.0] * 30, NAMES)
+    found, alone = estimate_difference(often, never, True), estimate_mean(often, True)
+    bound = estimate_mean(never, True).high
+    assert found.high == pytest.approx(alone.high)
+    assert found.low == pytest.approx(alone.mean - np.hypot(alone.mean - alone.low, bound))
 
 
 def test_sign_flips_against_all_of_them():
@@ -132,7 +225,8 @@ def test_label_shuffles_against_all_of_them():
     assert found is not None and not found.paired and found.facts == 11
     assert found.p == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 2000))
     welch = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    assert ends(found) == pytest.approx(tuple(welch))
+    assert found.mean == pytest.approx(one.mean() - other.mean())
+    assert 1 < (found.high - found.low) / (welch.high - welch.low) < 1.3
     assert compare({"a": 1.0}, {"b": 2.0}) is None
 
 
@@ -184,3 +278,20 @@ def test_the_rule_for_clear():
     assert not is_clear(low, [], ENOUGH)
     assert high.excludes() and high.excludes(0.8) and not low.excludes()
     assert not Interval(1.0, np.nan, np.nan).excludes()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "rate", "deviation"), [(1, 0.5, 0.0), (3, 0.01, 0.5), (3, 0.5, 1.0), (8, 0.99, 0.5)]
+)
+def test_coverage_in_brief(seeds, rate, deviation):
+    """Few repetitions and loose bounds; tests/laws/test_coverage.py is the proof."""
+    found = measure_means(Cell(seeds, rate, 1.0, deviation), repetitions=300)
+    assert 0.9 < found.share <= 1.0 and 0.9 < found.width / found.oracle < 3
+
+
+def test_values_that_are_no_shares_are_covered():
+    """Effects in nats: 20 facts, most of which have next to none."""
+    rng = np.random.default_rng(15)
+    values = rng.gamma(0.5, 2.0, size=(20, 2000))
+    _, low, high = mean_intervals(values)
+    assert 0.85 < ((low <= 1.0) & (high >= 1.0)).mean() < 0.97

@@ -1,0 +1,234 @@
+"""How often intervals hold the truth, and how wide they are, on data whose truth is known.
+
+    python benchmarks/coverage.py --out docs/results/coverage.md
+
+Facts are asked in ten phrasings by models of several training seeds. A prompt hits with probability
+sigmoid(a + fact + seed), where facts and seeds have normal effects; a makes the rate over all facts
+and seeds what it should be. With several seeds that rate is the truth that intervals should hold;
+with one seed it is the rate of that seed over all facts. The oracle is an interval that knows how
+far means scatter: 2 times 1.96 standard deviations.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from unmask.base.seeds import derive_seed
+from unmask.evaluation.statistics import (
+    Clusters,
+    Interval,
+    estimate_difference,
+    estimate_mean,
+)
+
+FACTS, PHRASINGS = 30, 10
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A population that data are drawn from; deviations are in logits."""
+
+    seeds: int
+    rate: float
+    fact_deviation: float
+    seed_deviation: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How intervals did in a cell."""
+
+    share: float
+    """Of repetitions whose interval held the truth."""
+    above: float
+    """Of repetitions whose interval lay above the truth."""
+    below: float
+    width: float
+    oracle: float
+
+
+CELLS = [Cell(*each) for each in product((3, 8), (0.01, 0.5, 0.99), (0.0, 1.0), (0.0, 0.5, 1.0))]
+SINGLE = [Cell(1, *each, 0.0) for each in product((0.01, 0.5, 0.99), (0.0, 1.0))]
+"""One training seed: whatever its effect, it is part of what the interval is about."""
+PAIRS = [(0.01, 0.01), (0.5, 0.5), (0.5, 0.02), (0.9, 0.5)]
+"""Rates of two models that are compared."""
+OWN_DEVIATION = 0.5
+"""How far facts deviate in one of two models alone, beside what they do in both."""
+
+
+def solve_intercept(rate: float, deviation: float) -> float:
+    """The logit at which sigmoid(logit + effect) is the rate on average over normal effects."""
+    return brentq(lambda a: float(WEIGHTS @ expit(a + deviation * NODES)) - rate, -20, 20)
+
+
+def draw_means(cell: Cell, repetitions: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Hits by repetition, training seed and fact [R, S, F], and the truth of each repetition."""
+    rng = np.random.default_rng(derive_seed(seed, "coverage", cell))
+    a = solve_intercept(cell.rate, np.hypot(cell.fact_deviation, cell.seed_deviation))
+    by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1))
+    by_fact = cell.fact_deviation * rng.normal(size=(repetitions, 1, FACTS))
+    truth = np.full(repetitions, cell.rate)
+    if cell.seeds == 1:
+        truth = expit(a + by_seed[:, 0] + cell.fact_deviation * NODES) @ WEIGHTS
+    return rng.binomial(PHRASINGS, expit(a + by_seed + by_fact)), truth
+
+
+def measure_means(cell: Cell, repetitions: int, seed: int = 0) -> Coverage:
+    """How `estimate_mean` does in a cell."""
+    hits, truth = draw_means(cell, repetitions, seed)
+    return _judge([estimate_mean(count_hits(each), is_share=True) for each in hits], truth)
+
+
+def measure_differences(
+    rates: tuple[float, float], cell: Cell, repetitions: int, seed: int = 0
+) -> Coverage:
+    """How `estimate_difference` does for two models of given rates on the same facts.
+
+    `cell` says how many seeds each has, and how far facts and seeds deviate.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "differences", rates, cell))
+    together = cell.fact_deviation * rng.normal(size=(repetitions, 1, FACTS))
+    deviation = np.linalg.norm([cell.fact_deviation, OWN_DEVIATION, cell.seed_deviation])
+    sides = []
+    for rate in rates:
+        own = OWN_DEVIATION * rng.normal(size=(repetitions, 1, FACTS))
+        by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1))
+        chance = expit(solve_intercept(rate, float(deviation)) + together + own + by_seed)
+        sides.append(rng.binomial(PHRASINGS, chance))
+    intervals = [
+        estimate_difference(count_hits(one), count_hits(other), is_share=True)
+        for one, other in zip(*sides, strict=True)
+    ]
+    return _judge(intervals, np.full(repetitions, rates[0] - rates[1]))
+
+
+def count_hits(hits: np.ndarray) -> Clusters:
+    """Hits by training seed and fact, each of ten phrasings."""
+    return Clusters(hits.astype(float), np.full(hits.shape, float(PHRASINGS)))
+
+
+def _judge(intervals: Sequence[Interval], truth: np.ndarray) -> Coverage:
+    low, high, mean = (
+        np.array([getattr(each, name) for each in intervals]) for name in ("low", "high", "mean")
+    )
+    return Coverage(
+        share=float(((low <= truth) & (truth <= high)).mean()),
+        above=float((low > truth).mean()),
+        below=float((high < truth).mean()),
+        width=float((high - low).mean()),
+        oracle=float(2 * 1.96 * (mean - truth).std()),
+    )
+
+
+def tabulate_means(repetitions: int) -> Iterator[tuple[Cell, Coverage]]:
+    """Every cell with its coverage."""
+    for cell in [*CELLS, *SINGLE]:
+        yield cell, measure_means(cell, repetitions)
+
+
+def format_means(measured: Sequence[tuple[Cell, Coverage]]) -> str:
+    """The table of means in Markdown."""
+    rows = [
+        [
+            str(cell.seeds),
+            f"{100 * cell.rate:g}",
+            f"{cell.fact_deviation:g}",
+            f"{cell.seed_deviation:g}" if cell.seeds > 1 else "–",
+            *_format(coverage),
+        ]
+        for cell, coverage in measured
+    ]
+    return format_lines(["seeds", "rate, %", "facts' s.d.", "seeds' s.d.", *HEADER], rows)
+
+
+HEADER = ["held, %", "too high, %", "too low, %", "width, %", "oracle's", "ratio"]
+
+
+def _format(found: Coverage) -> list[str]:
+    shares = [f"{100 * share:.1f}" for share in (found.share, found.above, found.below)]
+    widths = [f"{100 * width:.2f}" for width in (found.width, found.oracle)]
+    return [*shares, *widths, f"{found.width / found.oracle:.2f}"]
+
+
+def format_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of numbers."""
+    lines = [header, ["---:"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def format_differences(repetitions: int) -> str:
+    """The table of differences in Markdown."""
+    rows = []
+    for rates, seeds, deviation in product(PAIRS, (1, 3, 8), (0.0, 0.5, 1.0)):
+        if seeds == 1 and deviation > 0:
+            continue
+        found = measure_differences(rates, Cell(seeds, 0.0, 1.0, deviation), repetitions)
+        named = f"{100 * rates[0]:g} − {100 * rates[1]:g}"
+        rows.append([named, str(seeds), f"{deviation:g}", *_format(found)])
+    return format_lines(["rates, %", "seeds", "seeds' s.d.", *HEADER], rows)
+
+
+def format_few_hits() -> str:
+    """Intervals of few hits, each on a fact of its own."""
+    rows = []
+    for hits in (0, 1, 2, 3, 4, 6, 9, 15):
+        cells = []
+        for seeds, spread in ((1, 1), (3, 3), (3, 1)):
+            counts = np.zeros((seeds, FACTS))
+            for i in range(hits):
+                counts[i % spread, i] += 1
+            found = estimate_mean(count_hits(counts), is_share=True)
+            cells.append(f"{100 * found.mean:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]")
+        rows.append([str(hits), *cells])
+    header = ["hits", "300 of one seed", "900, hits spread over 3 seeds", "900, hits of one seed"]
+    return format_lines(header, rows)
+
+
+def main() -> None:
+    from timing import write_record
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repetitions", type=int, default=4_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    means = format_means(list(tabulate_means(options.repetitions)))
+    text = f"""# How often intervals hold the truth
+
+`python benchmarks/coverage.py --repetitions {options.repetitions}`
+
+{FACTS} facts in {PHRASINGS} phrasings, {options.repetitions:,} repetitions a line. A prompt hits
+with probability sigmoid(a + fact + seed); deviations are in logits. Truth: the rate over all facts
+and seeds; with one seed, that seed's rate over all facts. Intervals say 95 %. *too high*,
+*too low*: intervals that miss the truth on that side. *oracle's*: 2 · 1.96 standard deviations of
+the mean. Widths are in percentage points, on average.
+
+## Shares
+
+{means}
+
+## Differences of two models
+
+On the same facts, whose effects deviate by 1 logit in both models and by {OWN_DEVIATION:g} in each
+alone; each model has its own seeds.
+
+{format_differences(options.repetitions)}
+
+## Few hits
+
+Each hit is of a fact of its own; in %.
+
+{format_few_hits()}
+"""
+    write_record(text, options.out)
+
+
+if __name__ == "__main__":
+    main()
