@@ -148,7 +148,7 @@ def test_interrupt(tmp_path):
     process = subprocess.Popen([*COMMAND, "--out", tmp_path], stderr=subprocess.PIPE, text=True)
     time.sleep(10)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 130 and said.strip() == "interrupted"
     assert not list(tmp_path.iterdir())
 

@@ -20,14 +20,24 @@ def run(*arguments: object, folder: Path | None = None) -> subprocess.CompletedP
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)
 
 
-def test_help_is_quick_and_needs_no_torch():
-    start = time.perf_counter()
-    done = run("--help")
-    assert time.perf_counter() - start < 1.5
+HEAVY = {"torch", "scipy", "sklearn", "pyarrow", "matplotlib", "plotly", "transformers"}
+HEAVY |= {"tokenizers", "safetensors", "jinja2", "rich.progress"}
+"""What takes long to import and is needed only by those who do the work."""
+
+
+def test_help_imports_nothing_heavy():
+    """Help is quick because of what it does not import, whatever else the machine does."""
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        "sys.argv = ['unmask', '--help']\n"
+        "from unmask.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "study" in done.stdout
-    probe = "import sys, unmask, unmask.cli.main; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert found.stdout.strip() == "False"
+    imported = set(done.stderr.split())
+    assert "unmask.cli.main" in imported and not imported & HEAVY
 
 
 def test_data_make_show_check(tmp_path):
@@ -86,6 +96,6 @@ def test_interrupt_leaves_nothing_half_written(tmp_path):
     while not list(tmp_path.glob(".corpus.*")) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 130 and said.strip() == "interrupted"
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ def model(tmp_path_factory) -> str:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "unmask", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):
@@ -102,7 +102,7 @@ def test_interrupt_leaves_what_was_written(model, tmp_path):
     assert process.stdout is not None and process.stdout.readline() == "step\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130 and str(file) in error and "Traceback" not in error
     part = unmask.Trajectory.load(file)
     assert part.states is not None and 1 < len(part.states) < 900_000

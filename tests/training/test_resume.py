@@ -215,7 +215,7 @@ def test_signals_save_and_leave(number, status, tmp_path):
     while len(read_journal(out)) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(number)
-    said, error = process.communicate(timeout=60)
+    said, error = process.communicate(timeout=300)
     assert process.returncode == status, error
     assert f"go on with: unmask train --resume {out}" in said and "Traceback" not in error
     (saved,) = list_checkpoints(out / "checkpoints")
