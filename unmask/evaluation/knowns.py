@@ -1,6 +1,6 @@
 """Single-token completions of plain knowledge prompts, asked both ways (the study's Fig. 3).
 
-Forward the attribute is asked behind a prompt that holds the subject. In reverse the sentence is
+Forward the attribute is asked after a prompt that holds the subject. In reverse the sentence is
 quoted with its attribute and a blank, and the subject is asked, in words that every kind of model
 can continue; a masked model is also asked in place, where the subject's tokens are masked in the
 sentence itself. Only the first token counts: whether it is the likeliest, and how open the choice
@@ -24,11 +24,10 @@ from unmask.data.lines import read_text, require_text
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.evaluation.chain import entropy, log_softmax
-from unmask.evaluation.questions import require_tokenizer
+from unmask.evaluation.questions import check_scored, require_tokenizer
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 
-SCHEMA = "knowns/1"
 WAYS = ("forward", "reverse", "reverse in place")
 _TOP = 5
 
@@ -67,7 +66,7 @@ def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
 
 @dataclass(frozen=True)
 class _Question:
-    """Tokens, the place whose token is asked, and the token that is right."""
+    """Tokens, the position whose token is asked, and the token that is right."""
 
     known: Known
     way: str
@@ -77,18 +76,19 @@ class _Question:
     answer: int
 
 
-def measure_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]]:
+def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]]:
     """A row for each fact and way: the likeliest token, whether it is right, and the entropy."""
+    check_scored(model)
     tokenizer = require_tokenizer(model)
     ways = WAYS if model.kind == "masked" else WAYS[:2]
     asked = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
-    found: dict[_Question, dict[str, Any]] = {}
+    answered: dict[_Question, dict[str, Any]] = {}
     # Rows of one length need no padding.
     by_length = sorted(asked, key=lambda question: len(question.tokens))
     for length, group in groupby(by_length, key=lambda question: len(question.tokens)):
         rows = fit_rows(model, count_row_bytes(model, length, 1))
         for batch, answers in map_batches(list(group), rows, lambda batch: _answer(model, batch)):
-            found |= zip(batch, answers, strict=True)
+            answered |= zip(batch, answers, strict=True)
     for question in asked:
         yield {
             "fact": f"{question.known.number}",
@@ -97,7 +97,7 @@ def measure_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, 
             "attribute": question.known.attribute,
             "prompt": question.text,
             "answer": tokenizer.decode([question.answer]),
-            **found[question],
+            **answered[question],
         }
 
 
@@ -130,21 +130,21 @@ def _answer(model: Model, batch: Sequence[_Question]) -> list[dict[str, Any]]:
     at = torch.tensor([[question.at] for question in batch], device=device)
     answers = torch.tensor([question.answer for question in batch], device=device)
     logp = log_softmax(model, model.logits(tokens, None, at)[:, 0])
-    own = logp.gather(-1, answers[:, None])
+    logp_right = logp.gather(-1, answers[:, None])
     best = logp.topk(_TOP, dim=-1)
     columns = (
-        own[:, 0].tolist(),
-        (logp > own).sum(-1).tolist(),
+        logp_right[:, 0].tolist(),
+        (logp > logp_right).sum(-1).tolist(),
         entropy(logp).tolist(),
         best.indices.tolist(),
     )
     return [
         {
             "hit": above == 0,
-            "logp": logp_own,
+            "logp": right,
             "rank": above + 1,
             "entropy": spread,
             "top": [tokenizer.decode([token]) for token in top],
         }
-        for logp_own, above, spread, top in zip(*columns, strict=True)
+        for right, above, spread, top in zip(*columns, strict=True)
     ]

@@ -1,8 +1,6 @@
-"""Perplexity of a file: the bound for masked models, exact for causal ones, with its error."""
+"""What documents cost a model: a bound for masked models, exact for causal ones, with its error."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +17,6 @@ from unmask.objectives.likelihood import (
     Estimate,
     Logits,
     Scorer,
-    exponentiate,
     score_causal,
     score_rolling,
 )
@@ -27,69 +24,6 @@ from unmask.sampling.canvas import require_mask
 
 Score = Callable[[Tensor, Tensor, int], Estimate]
 """A window, which of its tokens are given, and a seed."""
-
-
-@dataclass(frozen=True)
-class PerplexitySettings:
-    """How a text longer than the context is cut, and how often its noise is drawn."""
-
-    context: int | None = None
-    """Tokens of a window; None: the model's."""
-    stride: int | None = None
-    """Tokens by which windows move on; None: half a window."""
-    strata: int = 16
-    repeats: int = 8
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """What a text costs a model; errors are standard errors, 0 where the likelihood is exact."""
-
-    kind: str
-    is_bound: bool
-    """Whether the true likelihood may be higher: for masked models."""
-    tokens: int
-    characters: int
-    bytes: int
-    nll: float
-    """Nats of the whole text."""
-    error: float
-
-    @property
-    def per_token(self) -> float:
-        return self.nll / self.tokens
-
-    @property
-    def perplexity(self) -> float:
-        return exponentiate(self.per_token)
-
-    @property
-    def perplexity_error(self) -> float:
-        return self.perplexity * self.error / self.tokens
-
-    @property
-    def bits_per_character(self) -> float:
-        return self.nll / math.log(2) / self.characters
-
-    @property
-    def bits_per_byte(self) -> float:
-        return self.nll / math.log(2) / self.bytes
-
-    @property
-    def bits_per_byte_error(self) -> float:
-        return self.error / math.log(2) / self.bytes
-
-    def derived(self) -> dict[str, float]:
-        """What follows from the sums."""
-        return {
-            "per_token": self.per_token,
-            "perplexity": self.perplexity,
-            "perplexity_error": self.perplexity_error,
-            "bits_per_character": self.bits_per_character,
-            "bits_per_byte": self.bits_per_byte,
-            "bits_per_byte_error": self.bits_per_byte_error,
-        }
 
 
 def cut_documents(documents: Sequence[str], characters: int | None) -> list[str]:
@@ -107,37 +41,37 @@ def cut_documents(documents: Sequence[str], characters: int | None) -> list[str]
     return kept
 
 
-def measure_perplexity(
-    model: Model, documents: Sequence[str], settings: PerplexitySettings
-) -> Perplexity:
-    """The perplexity of the documents, each behind an end token, as packed text has it."""
+def score_documents(
+    model: Model,
+    documents: Sequence[str],
+    context: int | None = None,
+    stride: int | None = None,
+    repeats: int = 8,
+    seed: int = 0,
+) -> Iterator[Estimate]:
+    """What each document costs, after an end token, as packed text has it.
+
+    A document longer than `context` (the model's by default) is read in windows that move on by
+    `stride` tokens (half a window).
+    """
     tokenizer = require_tokenizer(model)
-    own = model.net.config.context
-    context = own if settings.context is None else settings.context
-    if not 2 <= context <= own:
+    longest = model.net.config.context
+    context = longest if context is None else context
+    if not 2 <= context <= longest:
         raise UserError(
-            f"windows of {context} tokens were asked for: expected 2 to {own}, the model's context."
+            f"windows of {context} tokens were asked for: expected 2 to {longest}, the model's "
+            "context."
         )
-    stride = max(1, context // 2) if settings.stride is None else settings.stride
-    total, score = Estimate(0.0, 0.0, 0), _choose_score(model, context, settings)
+    stride = max(1, context // 2) if stride is None else stride
+    score = _choose_score(model, context, repeats)
     encoded = tokenizer.encode_documents(list(documents))
-    for i, ids in enumerate(track(encoded, "perplexity", len(encoded))):
+    for i, ids in enumerate(track(encoded, "documents", len(encoded))):
         x0 = torch.tensor([tokenizer.end_id, *ids], device=model.device)
-        seed = derive_seed(settings.seed, "document", i)
-        total += score_rolling(score, x0, context, stride, seed)
-    return Perplexity(
-        kind=model.kind,
-        is_bound=model.kind != "causal",
-        tokens=total.tokens,
-        characters=sum(map(len, documents)),
-        bytes=sum(len(text.encode()) for text in documents),
-        nll=total.nll,
-        error=total.error,
-    )
+        yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
 
 
-def _tell_time(model: Model) -> Logits:
-    """The model's logits; a network that is told the time hears when as many are masked."""
+def _condition_on_time(model: Model) -> Logits:
+    """The model's logits; a network that takes the time gets the one when as many are masked."""
     if not model.net.config.time:
         return model.logits
     mask_id, schedule = require_mask(model), model.make_process().schedule
@@ -149,7 +83,7 @@ def _tell_time(model: Model) -> Logits:
     return ask
 
 
-def _choose_score(model: Model, context: int, settings: PerplexitySettings) -> Score:
+def _choose_score(model: Model, context: int, repeats: int) -> Score:
     """How one window is scored, by the model's kind."""
     if model.kind == "causal":
         return lambda window, given, seed: score_causal(model.logits, window, given)
@@ -160,7 +94,7 @@ def _choose_score(model: Model, context: int, settings: PerplexitySettings) -> S
         )
     mask_id, rows = require_mask(model), model.net.config.logit_rows
     batch = fit_rows(model, count_row_bytes(model, context, context))
-    scorer = Scorer(_tell_time(model), Masked(rows - (mask_id < rows), mask_id), batch=batch)
-    return lambda window, given, seed: scorer.exact_k(
-        window, given, settings.strata, settings.repeats, seed
+    scorer = Scorer(
+        _condition_on_time(model), Masked(rows - (mask_id < rows), mask_id), batch=batch
     )
+    return lambda window, given, seed: scorer.exact_k(window, given, repeats=repeats, seed=seed)

@@ -17,10 +17,8 @@ from unmask.blocks.blocks import (
     Table,
     Text,
     Verdict,
-    format_value,
 )
 from unmask.blocks.labels import KINDS, colour_models, count, name_split, order_splits
-from unmask.evaluation.statistics import Interval
 from unmask.measures.measure import Rows, Summary
 from unmask.measures.recall_tables import (
     CONTROL,
@@ -31,7 +29,14 @@ from unmask.measures.recall_tables import (
     is_asked,
     tabulate_hits,
 )
-from unmask.measures.summaries import distinct, keep_last, select, to_interval
+from unmask.measures.summaries import (
+    distinct,
+    keep_last,
+    say_points,
+    say_share,
+    select,
+    to_interval,
+)
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
@@ -89,10 +94,11 @@ def _state_headline(cells: Rows, verdict: Verdict) -> Finding:
     parts = []
     for cell in cells:
         steps = f" in {count(cell['steps'], 'step')}" if cell["steps"] else ""
-        share = _percent(to_interval(cell))
+        share = say_share(to_interval(cell))
         parts.append(f"{cell['model']} ({KINDS[cell['kind']]}) recalls {share}{steps}")
     if len(cells) == 2:
-        gap = _points(verdict.value)
+        assert verdict.value is not None
+        gap = say_points(verdict.value)
         unclear = f"The difference of {gap} could be chance."
         clear = f"The difference is {gap}."
         few = f"{count(verdict.facts, 'fact')} are too few to compare them."
@@ -108,21 +114,10 @@ def _state_gain(result: "Result", model: str, split: str) -> Iterator[Finding]:
     """Whether more denoising steps help."""
     for row in select(result.summary["gains"], model=model, split=split):
         verdict = result.verdicts[f"{model}: {split}, more steps"]
-        change = f"{_points(to_interval(row))} with {row['many']} instead of {row['few']}"
+        change = f"{say_points(to_interval(row))} with {row['many']} instead of {row['few']}"
         outcomes = {"above": "More denoising steps help", "below": "More denoising steps hurt"}
         lead = outcomes.get(verdict.outcome, "It is not settled whether more denoising steps help")
         yield Finding(f"{lead} {model}: {change}.", verdict)
-
-
-def _percent(value: Interval) -> str:
-    mean, bracket, ends = format_value(value, Column("", 0, is_percent=True)).partition(" [")
-    return f"{mean} %{bracket}{ends}"
-
-
-def _points(value: Interval | None) -> str:
-    column = Column("", 0, is_percent=True, has_sign=True)
-    mean, bracket, ends = format_value(value, column).partition(" [")
-    return f"{mean} points{bracket}{ends}"
 
 
 def _say_left_out(summary: Summary) -> Iterator[Notice]:
@@ -204,6 +199,6 @@ def _make_number(cell: Mapping[str, Any]) -> Number:
     split = cell["split"]
     lead = "recalled in reverse" if split.endswith("_reverse") else "recalled"
     steps = f", {count(cell['steps'], 'step')}" if cell["steps"] else ""
-    value, _, ends = _percent(to_interval(cell)).partition(" [")
+    value, _, ends = say_share(to_interval(cell)).partition(" [")
     note = f"[{ends} {cell['model']}, {name_split(split)}{steps}"
     return Number(f"{lead}, {KINDS[cell['kind']]}", value, note)

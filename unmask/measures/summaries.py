@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from unmask.blocks.blocks import Column, Row, Table
+from unmask.blocks.blocks import Column, Row, Table, format_value
 from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 from unmask.measures.measure import Rows
 
@@ -47,6 +47,19 @@ def _estimate(rows: Rows, column: str, is_share: bool) -> dict[str, Any]:
 def to_interval(row: Mapping[str, Any]) -> Interval:
     """The interval that a row of a summary holds."""
     return Interval(row["mean"], row["low"], row["high"])
+
+
+def say_share(share: Interval) -> str:
+    """A share in a sentence, "93 % [66, 100]"."""
+    mean, bracket, ends = format_value(share, Column("", 0, is_percent=True)).partition(" [")
+    return f"{mean} %{bracket}{ends}"
+
+
+def say_points(difference: Interval) -> str:
+    """A difference of shares in a sentence, "+93 points [+38, +100]"."""
+    column = Column("", 0, is_percent=True, has_sign=True)
+    mean, bracket, ends = format_value(difference, column).partition(" [")
+    return f"{mean} points{bracket}{ends}"
 
 
 def select(rows: Iterable[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.measures.measure import Measure
 
 ENTRY_POINT = "unmask.measures"
-BUILT_IN = ("recall", "order", "nll", "factorization")
+BUILT_IN = ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace")
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
 _REGISTERED: dict[str, Measure] = {}
 
