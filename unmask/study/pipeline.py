@@ -118,7 +118,7 @@ def resume_study(out: str | Path, **more: Any) -> StudyRun:
 def _open(settings: StudySettings, out: Path) -> StudyRun:
     """The study's folder, once models and facts are known to be what a study needs."""
     from unmask.base.devices import resolve_dtype
-    from unmask.evaluation.digests import digest
+    from unmask.evaluation.questions import digest
 
     if settings.dtype != "auto":
         resolve_dtype(settings.dtype)
