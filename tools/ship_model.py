@@ -41,7 +41,7 @@ Measured by `unmask recall` with guidance {guidance}, plan {plan}, order {order}
 | --- | {rule} |
 {rows}
 
-Contained match, % with 95 % intervals bootstrapped by fact; {prompts} prompts of {facts} facts a
+Contained match, % with 95 % intervals by fact; {prompts} prompts of {facts} facts a
 split.
 *same*: the trained direction; *reverse*: the one never shown. d2p: trained description → person,
 p2d: trained person → description.
