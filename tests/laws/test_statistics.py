@@ -276,6 +276,8 @@ def test_the_rule_for_clear():
     assert not is_clear(high, [low], ENOUGH - 1)
     assert not is_clear(high, [low, Interval(0.2, 0.1, 0.31)], ENOUGH)
     assert not is_clear(low, [], ENOUGH)
+    assert is_clear(high, [low, Interval(0.9, np.nan, np.nan)], ENOUGH)
+    assert not is_clear(Interval(0.5, np.nan, np.nan), [], ENOUGH)
     assert high.excludes() and high.excludes(0.8) and not low.excludes()
     assert not Interval(1.0, np.nan, np.nan).excludes()
 

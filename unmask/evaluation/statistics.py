@@ -144,9 +144,11 @@ def binomial_interval(hits: float, trials: float) -> Interval:
 def is_clear(cell: Interval, placebos: Sequence[Interval], facts: int) -> bool:
     """Whether an effect is clear: enough facts, above 0 and above every placebo measured.
 
-    Above means that the intervals do not meet.
+    Above means that the intervals do not meet. A placebo whose ends are not a number was not
+    measured.
     """
-    return facts >= ENOUGH and cell.low > 0 and all(cell.low > each.high for each in placebos)
+    is_met = any(each.high >= cell.low for each in placebos)
+    return facts >= ENOUGH and cell.low > 0 and not is_met
 
 
 @dataclass(frozen=True)
