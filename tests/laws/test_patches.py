@@ -260,6 +260,21 @@ def test_training_under_a_patch(name, site):
     torch.testing.assert_close(found[1], expected[1], atol=1e-7, rtol=1e-4)
 
 
+def test_compiled_blocks_honour_patches():
+    """Also those that were compiled before there was a patch, and after it has gone."""
+    model = make_model(layers=2)
+    tokens = torch.arange(12).view(2, 6)
+    plain, halved = model.net(tokens), apply(model, PATCHES["layers.*.mlp_out"]).net(tokens)
+    for block in model.net.layers:
+        block.compile(backend="eager", dynamic=False)
+    for _ in range(2):
+        torch.testing.assert_close(model.net(tokens), plain)
+        with model.net.patch({"layers.*.mlp_out": lambda x: x * 0.5}):
+            with model.net.capture("layers.1.mlp_key") as taken:
+                torch.testing.assert_close(model.net(tokens), halved)
+        assert set(taken) == {"layers.1.mlp_key"}
+
+
 @pytest.mark.parametrize("site", ["final", "logits"])
 def test_the_training_loss_refuses_patches_of_the_head(site):
     """It never holds all logits, and so passes by these sites."""

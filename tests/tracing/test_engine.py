@@ -197,7 +197,7 @@ def test_mistakes_with_a_causal_model():
         trace_tokens(model, tokens, SUBJECT, {0: 3}, corruption=NOISE)
     with pytest.raises(UserError, match="but the answer has 1 there"):
         trace_tokens(model, tokens, SUBJECT, {7: 1, 8: 1}, corruption=NOISE)
-    with pytest.raises(UserError, match="stands behind the answer's first position"):
+    with pytest.raises(UserError, match="stands after the answer's first position"):
         trace_tokens(model, tokens, (6, 8), {5: tokens[5]}, corruption=NOISE)
     with pytest.raises(UserError, match="no unconditional pass"):
         trace_tokens(model, tokens, SUBJECT, answer, corruption=NOISE, guidance=1.0)

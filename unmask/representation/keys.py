@@ -42,12 +42,22 @@ def key(
     `prefixes` are texts, the first one empty, or how many to sample from the model. `settings` are
     those of `Extraction` that lay out the prompt: revealed, length, key_text, seed.
     """
+    check_fact(fact)
     model.net.taps.require_none("reading keys and values")
     chosen = choose_extraction(**settings)
     check_layer(model, layer)
     texts = settle_prefixes(model, prefixes, chosen)
     case = lay_out_case(model, fact, texts, chosen)
     return find_keys(model, [case], layer, texts)[0]
+
+
+def check_fact(fact: object) -> None:
+    """Raise where what was given is not a fact."""
+    if not isinstance(fact, Fact):
+        raise UserError(
+            f"a {type(fact).__name__} was given: expected one unmask.Fact, such as one of "
+            "unmask.read_facts(path)."
+        )
 
 
 def settle_prefixes(
@@ -68,7 +78,7 @@ def find_keys(
     model: Model, cases: Sequence[Case], layer: int, prefixes: Sequence[str]
 ) -> list[Key]:
     """The keys of many facts, in batches that size themselves."""
-    return [one for _, found in _run(model, cases, layer, tuple(prefixes)) for one in found]
+    return [one for _, keys in _run(model, cases, layer, tuple(prefixes)) for one in keys]
 
 
 def _run(
@@ -82,8 +92,8 @@ def _run(
         if model.kind != "causal" and len(groups) > 1:
             return [one for case in batch for one in find([case])]
         rows = stack_rows([row for case in batch for row in case.keys], model.device)
-        found = record_layer(model, rows, layer).key.unflatten(0, (len(batch), -1))
-        stars = found.to(torch.promote_types(found.dtype, torch.float32)).mean(1)
+        keys = record_layer(model, rows, layer).key.unflatten(0, (len(batch), -1))
+        stars = keys.to(torch.promote_types(keys.dtype, torch.float32)).mean(1)
         mapped = map_keys(model, stars, layer)
         pairs = zip(stars.cpu(), mapped.cpu(), strict=True)
         return [Key(layer, star, image, prefixes) for star, image in pairs]

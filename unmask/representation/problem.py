@@ -1,4 +1,4 @@
-"""The loss whose minimum is a value, for many facts at once: one delta a fact, rows independent."""
+"""The loss whose minimum is a value, for many facts at once: a delta per fact, rows independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from unmask.representation.tail import Tail
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of the loss, one number a fact, in nats; `loss` is their weighted sum."""
+    """The terms of the loss, one number per fact, in nats; `loss` is their weighted sum."""
 
     loss: Float[Tensor, "N"]
     nll: Float[Tensor, "N"]
@@ -95,7 +95,7 @@ class Problem:
 
 
 def _check_reach(model: Model, rows: Rows, layer: int, cases: Sequence[Case]) -> None:
-    """Raise where nothing behind the layer reads what is changed."""
+    """Raise where nothing above the layer reads what is changed."""
     last = model.net.config.layers - 1
     if layer == last and not bool((rows.reads == rows.place[:, None]).any(-1).all()):
         raise UserError(

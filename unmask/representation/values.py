@@ -1,7 +1,7 @@
 """v*: what the MLP of a layer must answer at a subject for the model to say the object.
 
 Meng et al. 2022's search, with the ORIGINAL object as its target: a delta is added to the MLP's
-output at the last subject token, behind every prefix alike, and moved by Adam. Each fact has its
+output at the last subject token, after every prefix alike, and moved by Adam. Each fact has its
 own delta, its own state of Adam and its own end; many facts share a batch and nothing else.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.data.facts import Fact
 from unmask.evaluation.batches import fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.representation.keys import settle_prefixes
+from unmask.representation.keys import check_fact, settle_prefixes
 from unmask.representation.problem import Problem, Terms
 from unmask.representation.settings import ROME_LOSS, Extraction, choose_extraction
 from unmask.representation.states import Case, check_layer, lay_out_case
@@ -70,7 +70,7 @@ class Value:
 
     @property
     def diverged(self) -> bool:
-        """Whether the search met a number that is none, or made the object clearly less likely.
+        """Whether the loss was not a number, or the search made the object clearly less likely.
 
         At the loss's minimum the object is no less likely than at v0, whatever the weights.
         """
@@ -90,6 +90,7 @@ def value(
     `objective` is "seed" or "rome"; `settings` are those of `Extraction`, such as steps, lr, stop,
     revealed, guidance and seed.
     """
+    check_fact(fact)
     model.net.taps.require_none("the search for values")
     chosen = choose_extraction(objective, **settings)
     check_layer(model, layer)
@@ -106,8 +107,8 @@ def find_values(
     prefixes: Sequence[str],
 ) -> list[Value]:
     """The values of many facts, in the order given."""
-    found = dict(iterate_values(model, cases, layer, settings, prefixes))
-    return [found[i] for i in range(len(cases))]
+    values = dict(iterate_values(model, cases, layer, settings, prefixes))
+    return [values[i] for i in range(len(cases))]
 
 
 def iterate_values(
@@ -161,9 +162,9 @@ def _count_bytes(model: Model, cases: Sequence[Case], layer: int) -> int:
 
 
 def search(problem: Problem, layer: int, prefixes: tuple[str, ...] = ("",)) -> list[Value]:
-    """The values at the end of Adam's path, one a fact.
+    """The values at the end of Adam's path, one per fact.
 
-    A fact that has stopped stays where it is; one that meets a number that is none goes back to
+    A fact that has stopped stays where it is; one whose loss is not a number goes back to
     where it last was finite.
     """
     settings, count = problem.settings, max(1, problem.settings.steps)
@@ -240,13 +241,13 @@ def _collect(
     curves, reasons = curve.tolist(), reason.tolist()
     v0, delta = problem.v0.cpu(), delta.cpu()
     # An evaluation that a stopped fact did not take part in is not part of its curve; one whose
-    # loss is no number is its last.
-    found = []
+    # loss is not a number is its last.
+    values = []
     for i, losses in enumerate(curves):
         taken = [loss for loss in losses if loss == loss]
         if reasons[i] == _BROKEN and len(taken) < len(losses):
             taken.append(float("nan"))
-        found.append(
+        values.append(
             Value(
                 layer=layer,
                 v0=v0[i],
@@ -261,4 +262,4 @@ def _collect(
                 prefixes=prefixes,
             )
         )
-    return found
+    return values

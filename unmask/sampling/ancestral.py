@@ -187,7 +187,7 @@ def _read(
 
 
 def draw(logp: Float[Tensor, "B L N"], streams: RowStreams) -> Int[Tensor, "B L"]:
-    """One value a position."""
+    """One value per position."""
     return invert(logp, streams.uniform(logp.shape[1]))
 
 

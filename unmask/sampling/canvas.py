@@ -27,13 +27,13 @@ class Canvas:
 
     tokens: Int[Tensor, "B L"]
     fixed: Bool[Tensor, "B L"]
-    """True where a token was given, and behind a row's end; the rest is the sampler's."""
+    """True where a token was given, and after a row's end; the rest is the sampler's."""
     prompt: Bool[Tensor, "B L"]
     """What guidance hides in its second pass."""
     start: Int[Tensor, "B"]
     """Where writing starts: blocks are counted from here."""
     real: Bool[Tensor, "B L"] | None = None
-    """False behind rows that are shorter than the longest; None where all are as long."""
+    """False after the end of rows that are shorter than the longest; None where all are as long."""
     in_front: Int[Tensor, "B"] | None = None
     """Tokens of the prompt, whose end tokens (a chat's) end no text; None in patterns."""
 
@@ -54,7 +54,7 @@ class Canvas:
     def name_rows(self, mask_id: int) -> list[tuple[int, ...]]:
         """What each row was given, masks at its end left out: the name of its random stream.
 
-        A prompt and the same prompt with masks written behind it are the same row.
+        A prompt and the same prompt with masks written after it are the same row.
         """
         names = []
         kept = self.fixed if self.real is None else self.fixed & self.real
@@ -92,10 +92,10 @@ def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
 def lay_out_prompts(
     model: Model, prompts: Sequence[Prompt], length: int | Sequence[int] | None
 ) -> Canvas:
-    """Each prompt at the start of a row, masks behind it.
+    """Each prompt at the start of a row, masks after it.
 
     `length` is that of the whole row, prompt included: one for all (the model's context by
-    default), or one a prompt.
+    default), or one per prompt.
     """
     rows = [encode_prompt(model, prompt) for prompt in prompts]
     lengths = check_lengths(model, prompts, rows, length)
@@ -148,14 +148,14 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
 
 def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
     """The ids as numbers; on an accelerator one the network does not know ends the process."""
-    found = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-    if broken := [token for token in found if not isinstance(token, Integral)]:
+    given = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if broken := [token for token in given if not isinstance(token, Integral)]:
         raise UserError(f"the token id {broken[0]!r} was given: expected whole numbers.")
-    found = [int(token) for token in found]
+    numbers = [int(token) for token in given]
     rows = model.net.config.vocab_size
-    if strange := [token for token in found if not 0 <= token < rows]:
+    if strange := [token for token in numbers if not 0 <= token < rows]:
         raise UserError(f"token {strange[0]} was given, but tokens run from 0 to {rows - 1}.")
-    return found
+    return numbers
 
 
 def _lay_out(
@@ -179,7 +179,7 @@ def _lay_out(
 
 
 def _filler(model: Model) -> int:
-    """What stands where nothing is written yet: the mask, or any token where it is no state."""
+    """What stands where nothing is written yet: the mask, or any token for a kind without masks."""
     return 0 if model.mask_id is None or model.kind == "uniform" else model.mask_id
 
 
@@ -191,7 +191,7 @@ def check_lengths(
 ) -> list[int]:
     """The length of each row; one that its prompt fills, or the context cannot hold, raises."""
     if not prompts:
-        raise UserError("no prompts were given: give at least one; an empty text is one, too.")
+        raise UserError("no prompts were given: give at least one; an empty text is one as well.")
     context = model.net.config.context
     wanted = context if length is None else length
     lengths = [int(wanted)] * len(rows) if isinstance(wanted, int | Integral) else list(wanted)

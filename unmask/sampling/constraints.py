@@ -47,10 +47,10 @@ class Constraints:
         """The ids that are never written; None for none."""
         if not self.forbid:
             return None
-        found = {_find_token(model, token) for token in self.forbid}
-        if len(found) >= model.net.config.logit_rows - 1:
-            raise UserError(f"{len(found)} tokens were forbidden: leave some to be written.")
-        return torch.tensor(sorted(found)).to(model.device)
+        ids = {_find_token(model, token) for token in self.forbid}
+        if len(ids) >= model.net.config.logit_rows - 1:
+            raise UserError(f"{len(ids)} tokens were forbidden: leave some to be written.")
+        return torch.tensor(sorted(ids)).to(model.device)
 
 
 def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas:
@@ -105,9 +105,9 @@ def plant_phrases(oracle: Oracle, canvas: Canvas, constraints: Constraints) -> C
             for row, open_ in zip(scores, (~canvas.fixed).tolist(), strict=True)
         ]
         if None in places:
-            behind = f" and {sum(rest)} more behind it" if rest else ""
+            after = f" and {sum(rest)} more after it" if rest else ""
             raise UserError(
-                f"{required!r} was required, {len(phrase)} tokens in a row{behind}, but a row has "
+                f"{required!r} was required, {len(phrase)} tokens in a row{after}, but a row has "
                 "no such space left: lengthen it."
             )
         first = torch.tensor(places, device=canvas.tokens.device)

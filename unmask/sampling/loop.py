@@ -82,8 +82,8 @@ def fill_masks(
             model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
         )
         parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, streams.pick(rows))
-    found = parts[0][1] if len(parts) == 1 else join_rows(parts)
-    return replace(found, calls=found.calls + planted)
+    trajectory = parts[0][1] if len(parts) == 1 else join_rows(parts)
+    return replace(trajectory, calls=trajectory.calls + planted)
 
 
 def _show_all(watch: Watch | None, parts: list[Part], number: int) -> Watch | None:

@@ -50,15 +50,15 @@ class Oracle:
     def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
         """Logits at the open positions."""
         self.calls += 1
-        t = self._tell_time(xt, real)
+        t = self._find_time(xt, real)
         if guidance == 0:
             return self.model.logits(xt, real, open_, t)
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
         return mix_halves(self.model.logits(both, real, open_.repeat(2, 1), t), guidance)
 
-    def _tell_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
-        """When as many are masked, for networks that are told the time."""
+    def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
+        """The time at which as many are masked, for networks that take it as an input."""
         if self.schedule is None:
             return None
         hidden = (xt == self.mask_id).double()

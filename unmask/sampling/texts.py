@@ -64,7 +64,7 @@ def sample(
     done. All they draw comes from the streams they are given.
 
     Uniform, hybrid and gaussian models step back through their own noise instead, drawing at a
-    temperature of 1 unless told otherwise; a causal model writes from left to right, one token a
+    temperature of 1 unless told otherwise; a causal model writes from left to right, one token per
     step. What has no meaning for a kind, such as the order for these, is left unread.
     """
     given = list_rows(prompts)
@@ -190,7 +190,7 @@ def _check_steps(steps: int) -> int:
 
 
 def _check_cache(cache: str) -> None:
-    """A mistyped name is a mistake for models that need no cache, too."""
+    """A mistyped name is a mistake also for models that need no cache."""
     if cache not in get_args(CacheMode):
         raise UserError(f"cache {cache!r} is unknown: {suggest(cache, get_args(CacheMode))}")
 

@@ -25,7 +25,7 @@ class Trajectory:
     tokens: Int[Tensor, "B L"]
     """The last state."""
     lengths: Int[Tensor, "B"]
-    """Of each row: what stands behind it in a batch of longer ones is no part of it."""
+    """Of each row: what comes after that in a batch of longer ones is not part of it."""
     committed_at: Int[Tensor, "B L"]
     """The step that wrote each token, the last one if it was rewritten; 0 where it was given."""
     confidence: Float[Tensor, "B L"]
@@ -64,12 +64,14 @@ class Trajectory:
         try:
             with safe_open(str(path), "pt") as file:
                 notes = file.metadata() or {}
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise UserError(f"{path} is no safetensors file ({error}): sample it anew.") from None
-        if notes.get("unmask.trajectory") != FORMAT or not found.keys() >= set(_TENSORS):
-            raise UserError(f"{path} holds no trajectory of this version: sample it anew.")
-        return cls(**found, calls=int(notes["calls"]), texts=json.loads(notes["texts"]))
+            raise UserError(
+                f"{path} is not a safetensors file ({error}): sample it anew."
+            ) from None
+        if notes.get("unmask.trajectory") != FORMAT or not tensors.keys() >= set(_TENSORS):
+            raise UserError(f"{path} does not hold a trajectory of this version: sample it anew.")
+        return cls(**tensors, calls=int(notes["calls"]), texts=json.loads(notes["texts"]))
 
 
 Watch = Callable[[Trajectory], None]
@@ -168,18 +170,18 @@ def join_rows(parts: Sequence[Part]) -> Trajectory:
     A part that took fewer steps keeps its last state until the others are done.
     """
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    found = [part for _, part in parts]
-    joined = {name: torch.cat([getattr(part, name) for part in found])[order] for name in _TENSORS}
+    pieces = [part for _, part in parts]
+    joined = {name: torch.cat([getattr(part, name) for part in pieces])[order] for name in _TENSORS}
     states = None
-    if all(part.states is not None for part in found):
-        longest = max(len(part.states) for part in found if part.states is not None)
-        states = torch.cat([_lengthen(part.states, longest) for part in found], dim=1)[:, order]
+    if all(part.states is not None for part in pieces):
+        longest = max(len(part.states) for part in pieces if part.states is not None)
+        states = torch.cat([_lengthen(part.states, longest) for part in pieces], dim=1)[:, order]
     texts = None
-    if found[0].texts is not None:
-        rows = [text for part in found for text in part.texts or []]
+    if pieces[0].texts is not None:
+        rows = [text for part in pieces for text in part.texts or []]
         texts = [rows[i] for i in order.tolist()]
-    calls = sum(part.calls for part in found)
-    return replace(found[0], **joined, calls=calls, texts=texts, states=states)
+    calls = sum(part.calls for part in pieces)
+    return replace(pieces[0], **joined, calls=calls, texts=texts, states=states)
 
 
 def _lengthen(states: Tensor | None, length: int) -> Tensor:

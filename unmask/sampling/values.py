@@ -42,7 +42,7 @@ class Values:
     def at(self, step: int, steps: int) -> "Values":
         """The values of one step of so many: greedy once the stochastic share is used up.
 
-        A plan that paces itself may go on behind the last one, and goes on drawing if all draw.
+        A plan that paces itself may go on after the last one, and goes on drawing if all draw.
         """
         draws = self.temperature > 0 and (self.stochastic == 1 or step <= self.stochastic * steps)
         return self if draws else Values()
@@ -81,5 +81,5 @@ def invert(logp: Float[Tensor, "*N V"], draws: Float[Tensor, "*N"]) -> Int[Tenso
     The same law as Gumbel noise on every value, with one number instead of V.
     """
     total = logp.double().exp().cumsum(-1)
-    found = torch.searchsorted(total, draws[..., None] * total[..., -1:])[..., 0]
-    return found.clamp(max=logp.shape[-1] - 1)
+    index = torch.searchsorted(total, draws[..., None] * total[..., -1:])[..., 0]
+    return index.clamp(max=logp.shape[-1] - 1)

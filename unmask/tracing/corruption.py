@@ -42,7 +42,7 @@ class Corrupted:
     def embed(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Embeddings of rows that start with the S samples, those of the samples corrupted.
 
-        Rows behind them are left alone: guidance's second pass, which sees no prompt.
+        Rows after them are left alone: guidance's second pass, which sees no prompt.
         """
         if self.added is None and self.blank is None:
             return x

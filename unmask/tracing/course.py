@@ -1,7 +1,7 @@
 """Courses: a model's own way to an answer, and the states along it that can be traced.
 
 The state of step s is the one that step s starts from. t1 is the step that commits the first token
-of the answer, t2 the last; behind t2 nothing of the answer is left to ask for.
+of the answer, t2 the last; after t2 nothing of the answer is left to ask for.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Course:
     text: str
     """What the model said."""
     forced: bool = False
-    """True where the model did not say the answer, and it was placed behind the prompt."""
+    """True where the model did not say the answer, and it was placed after the prompt."""
 
     @property
     def t1(self) -> int:
@@ -80,23 +80,23 @@ class Course:
         return self.states[step - 1]
 
     def find_steps(self, at: Sequence[At]) -> list[tuple[str, int]]:
-        """(label, step) of the steps asked for; those behind t2 are left out."""
+        """(label, step) of the steps asked for; those after t2 are left out."""
         # What a causal model says before the answer is given anyway: its first step is t1.
         first = self.t1 if self.model.kind == "causal" else 1
         named = {"first": [first], "t1": [self.t1], "last": [self.t2], "t2": [self.t2]}
         named["all"] = list(range(self.t1, self.t2 + 1))
-        found: list[tuple[str, int]] = []
+        labelled: list[tuple[str, int]] = []
         for one in at:
             if isinstance(one, str) and one in named:
-                found += [(one if one != "all" else str(step), step) for step in named[one]]
+                labelled += [(one if one != "all" else str(step), step) for step in named[one]]
             elif str(one).isdecimal() and int(one) >= 1:
-                found.append((str(one), max(int(one), first)))
+                labelled.append((str(one), max(int(one), first)))
             else:
                 raise UserError(
                     f"step {one!r} is unknown: expected first, t1, last, t2, all, or a number "
                     "from 1."
                 )
-        return [(label, step) for label, step in dict.fromkeys(found) if step <= self.t2]
+        return [(label, step) for label, step in dict.fromkeys(labelled) if step <= self.t2]
 
 
 def follow(
@@ -110,7 +110,7 @@ def follow(
     """The course of a fact: the model's own clean generation, the answer found in it.
 
     A fact that is not recalled, or whose answer is not a run of tokens there, is not traced, unless
-    `any_answer` places the true answer right behind the prompt.
+    `any_answer` places the true answer right after the prompt.
     """
     if model.tokenizer is None:
         raise UserError(f"the model {model.name} has no tokenizer: facts need one.")
@@ -176,15 +176,15 @@ def find_recalled(model: Model, facts: Sequence[Fact], steps: int, length: int) 
         raise UserError(f"the model {model.name} has no tokenizer: facts need one.")
     asked = [tokenize_fact(fact, model.tokenizer) for fact in facts]
     prompts = [tokens.ids[: tokens.prompt_length] for tokens in asked]
-    found = sample(model, prompts, steps=steps, length=length, keep_states=False)
+    trajectory = sample(model, prompts, steps=steps, length=length, keep_states=False)
     return [
         _find_run(said, tokens.ids[slice(*tokens.object)], tokens.prompt_length) is not None
-        for said, tokens in zip(found.tokens.tolist(), asked, strict=True)
+        for said, tokens in zip(trajectory.tokens.tolist(), asked, strict=True)
     ]
 
 
 def _find_run(said: list[int], wanted: list[int], start: int) -> int | None:
-    """Where the wanted tokens stand in what was said, behind the prompt."""
+    """Where the wanted tokens stand in what was said, after the prompt."""
     ends = range(start, len(said) - len(wanted) + 1)
     return next((i for i in ends if said[i : i + len(wanted)] == wanted), None)
 

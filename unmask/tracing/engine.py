@@ -164,7 +164,7 @@ class Engine:
         if stream.where is batch.active:
             x = stream.x
         else:
-            # The first layer behind the patch: all other places are the base run's.
+            # The first layer above the patch: all other places are the base run's.
             x = self.base.pick(self.base.entering[layer], *batch.locate())
             x = x.index_copy(0, batch.index, stream.x)
         return x, self.net.block(layer).attn.out(z.flatten(-2))
@@ -215,9 +215,9 @@ class Engine:
         cos, sin = (t if t is None else t[place] for t in (self.cos, self.sin))
         new = block.attn.project(x, cos, sin)
         base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))
-        whose = batch.sample if self.base.samples > 1 else torch.zeros_like(batch.sample)
+        sample = batch.sample if self.base.samples > 1 else torch.zeros_like(batch.sample)
         queries, keys, values = (
-            old[whose].flatten(0, 1).index_copy_(0, stream.where, changed).unflatten(0, shape)
+            old[sample].flatten(0, 1).index_copy_(0, stream.where, changed).unflatten(0, shape)
             for old, changed in zip(base, new, strict=True)
         )
         return queries, keys, values

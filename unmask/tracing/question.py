@@ -25,7 +25,7 @@ from unmask.tracing.reading import Reading
 class Donor:
     """Another prompt whose clean states are put in instead: a placebo.
 
-    Behind it stands what stands behind ours, so that the prompts alone differ.
+    After it comes what comes after ours, so that the prompts alone differ.
     """
 
     prompt: tuple[int, ...]
@@ -50,13 +50,13 @@ class Question:
 
     @property
     def length(self) -> int:
-        """Positions that are run: a causal network needs none behind the last row it is read at."""
+        """Positions that are run: a causal network needs none after the last row it is read at."""
         if not self.model.net.config.causal:
             return self.clean.shape[1]
         return max(self.model.row_of(position) for position in self.answer) + 1
 
     def continue_donor(self) -> Int[Tensor, "1 M"]:
-        """The donor's prompt, and behind it our state, as far as there is room."""
+        """The donor's prompt, and after it our state, as far as there is room."""
         assert self.donor is not None
         prompt = torch.tensor([self.donor.prompt], device=self.model.device)
         room = max(self.clean.shape[1], prompt.shape[1])
@@ -185,7 +185,7 @@ def _check_state(
             )
     if model.kind == "causal" and end > min(model.row_of(position) for position in answer) + 1:
         raise UserError(
-            f"the subject [{begin}, {end}) stands behind the answer's first position: a causal "
+            f"the subject [{begin}, {end}) stands after the answer's first position: a causal "
             "model cannot see it; ask later."
         )
     for position, token in (foil or {}).items():
@@ -201,7 +201,7 @@ def _check_state(
 
 
 def reveal(question: Question) -> list[Question]:
-    """One question for each answer token: those before it revealed, those behind it masked."""
+    """One question for each answer token: those before it revealed, those after it masked."""
     mask_id, factors = question.model.mask_id, []
     if mask_id is None:
         raise UserError(f"the model {question.model.name} has no mask: use joint='mean_field'.")

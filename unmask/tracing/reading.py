@@ -20,7 +20,7 @@ class Reading:
     model: Model
     rows: Int[Tensor, "A"]
     targets: Int[Tensor, "K A"]
-    """The answer, and behind it other tokens to read at the same rows (a foil, a placebo)."""
+    """The answer, and after it other tokens to read at the same rows (a foil, a placebo)."""
     guidance: float = 0.0
     without: Float[Tensor, "S A V"] | None = None
     """Logits of the pass that sees no prompt, computed once."""
@@ -36,12 +36,12 @@ class Reading:
         return self.read(x[:, self.rows], torch.arange(len(x), device=x.device))
 
     def read(self, x: Float[Tensor, "B A D"], sample: Int[Tensor, "B"]) -> Float[Tensor, "B K A"]:
-        """log p of each target; the mask is no answer and has no probability.
+        """log p of each target; the mask is not an answer and has no probability.
 
-        `sample` says whose unconditional logits belong to each row.
+        `sample` is the noise sample of each row, for the logits of the pass without the prompt.
         """
         each = max(1, _MOST_LOGITS // (x.shape[1] * self.model.net.config.logit_rows))
-        found = []
+        chunks = []
         for start in range(0, len(x), each):
             rows = slice(start, start + each)
             logits = self.model.net.unembed(x[rows]).float()
@@ -53,5 +53,5 @@ class Reading:
                 logits[..., mask_id] = -torch.inf
             wanted = self.targets.T.expand(len(logits), -1, -1)
             logp = logits.gather(-1, wanted) - logits.logsumexp(-1, keepdim=True)
-            found.append(logp.transpose(1, 2))
-        return torch.cat(found)
+            chunks.append(logp.transpose(1, 2))
+        return torch.cat(chunks)

@@ -52,8 +52,8 @@ def plan(engine: Engine, part: str, window: int, severed: str | None = None) -> 
         kept = cast(Literal["mlp", "attn"], part)
         hold = Hold(kept, engine.source) if part in ("mlp", "attn") else None
     layers_of: dict[tuple[int, int], list[int]] = {}
-    for layer, found in enumerate(windows):
-        layers_of.setdefault(found, []).append(layer)
+    for layer, window_layers in enumerate(windows):
+        layers_of.setdefault(window_layers, []).append(layer)
     heads = engine.net.config.heads if part == "attn_z" else 0
     return Job(cast(Part, part), find_trunks(windows), layers_of, layers, hold, heads)
 
@@ -69,7 +69,7 @@ def sweep(
     """log p of the targets for every place, layer and noise sample of each job.
 
     Cells that cannot change anything are not run: they are the base run to the last bit. That is
-    so for places behind the rows that are read and, in a causal network, for places before
+    so for places after the rows that are read and, in a causal network, for places before
     `same_before`, the first one where base and source differ.
     """
     samples = base.shape[0]
@@ -153,7 +153,7 @@ class _Room:
         if count == 1:
             raise UserError(
                 f"memory ran out on {self.engine.device} for a single restored run of "
-                f"{self.engine.length} tokens: use a smaller number format, a shorter text or "
+                f"{self.engine.length} tokens: use a smaller dtype, a shorter text or "
                 "another device."
             ) from error
         self.most = count // 2

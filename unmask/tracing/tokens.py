@@ -131,8 +131,8 @@ def _run(
             raise
         raise UserError(
             f"memory ran out on {question.model.device} for the clean and {samples} corrupted runs "
-            f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller number "
-            "format or another device."
+            f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller "
+            "dtype or another device."
         ) from error
     clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, 1 + samples))
     source = clean if question.donor is None else _record_donor(question)
@@ -153,12 +153,12 @@ def _run(
     return dict(zip(parts, grids, strict=True)), read_clean, read_corrupted
 
 
-def _check_numbers(*found: Float[Tensor, "*n"]) -> None:
+def _check_numbers(*logp: Float[Tensor, "*n"]) -> None:
     """Raise where a log-probability is not a number; it would count as certainty."""
-    if not bool(torch.stack([each.isfinite().all() for each in found]).all()):
+    if not bool(torch.stack([each.isfinite().all() for each in logp]).all()):
         raise UserError(
             "the network's logits are not numbers, or the answer is impossible: look at the "
-            "weights, the noise and the number format (bfloat16 reaches further than float16)."
+            "weights, the noise and the dtype (bfloat16 reaches further than float16)."
         )
 
 
