@@ -136,12 +136,19 @@ def _write_summary(measure: Measure, summary: Summary, folder: Path) -> None:
 
 
 def _summary_schema(measure: Measure, name: str) -> str:
-    return f"{measure.name}-{name}/1"
+    """A summary's tables have the version of the main table that they are made from."""
+    version = next(iter(measure.tables.values())).rpartition("/")[2]
+    return f"{measure.name}-{name}/{version}"
 
 
 def read_result(folder: str | Path) -> Result:
     """The result in a run folder; a study's folder, another version's or no run's is refused."""
     folder = Path(folder)
+    if (folder / "averages.parquet").is_file() and not (folder / "run.json").is_file():
+        # What version 0.1's `trace-report` left beside its page.
+        from unmask.measures.trace_runs import read_old
+
+        return read_old(folder, None)
     record = read_record(folder, formats=(1, RUN_FORMAT))
     measure = find_measure(record.verb)
     if record.format != RUN_FORMAT and measure.read_old is not None:

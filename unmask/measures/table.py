@@ -15,7 +15,17 @@ from unmask.base.errors import UserError, suggest
 from unmask.measures.measure import Measure
 
 ENTRY_POINT = "unmask.measures"
-BUILT_IN = ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace")
+BUILT_IN = (
+    "recall",
+    "order",
+    "nll",
+    "factorization",
+    "knowns",
+    "perplexity",
+    "trace",
+    "represent",
+    "symmetry",
+)
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
 _REGISTERED: dict[str, Measure] = {}
 

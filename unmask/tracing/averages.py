@@ -1,7 +1,7 @@
-"""Averages over facts: AIE and ATE with paired intervals, controls beside them, differences tested.
+"""Averages over facts: AIE and ATE with intervals, controls beside them, differences tested.
 
 A prompt's effect at a role is the mean over its tokens of that role, against the prompt's own
-baseline; phrasings of one fact are averaged first, so that facts are what is counted.
+baseline; phrasings and training seeds of one fact are averaged first, so that facts are counted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,20 +12,19 @@ import numpy as np
 
 from unmask.evaluation.statistics import Difference, compare, holm, mean_intervals
 from unmask.tracing.roles import PLACEBO_ROLES
-from unmask.tracing.table import ASKED, RESULT
+from unmask.tracing.table import ASKED, CLEAN, CORRUPTED, FLOW, RESULT
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA = "trace-averages/1"
-TESTS_SCHEMA = "trace-tests/1"
-OTHER_TOKEN = "other token"
-"""The control that restores a prompt token which is not the subject's."""
+OTHER_TOKEN, PLACEBO = "other token", "placebo"
+"""The control that restores a prompt token which is not the subject's, and the role it has."""
 TOTAL = "total"
-
-_GROUP = ("direction", "trained", "kind", "corruption", "stage", "control")
-_PROMPT = ("fact", "phrasing", *_GROUP)
+"""The part of the rows that hold the total effect."""
+GROUP = ("model", "kind", "split", "corruption", "stage", "control")
+_PROMPT = ("fact", "phrasing", "seed", *GROUP)
 _CELL = ("part", "layer", "head", "role")
+_ENDS = [CLEAN, CORRUPTED]
 Group = tuple[str, ...]
 Cell = tuple[str, int, int, str]
 """Part, layer, head and role."""
@@ -42,14 +41,14 @@ class Panel:
 
     def average_layers(self, part: str, role: str) -> dict[str, float]:
         """Each fact's effect at a role, mean over layers; none where the group lacks the role."""
-        mine = [
+        columns = [
             i
-            for i, (its_part, _, head, its_role) in enumerate(self.cells)
-            if (its_part, its_role) == (part, role) and head < 0
+            for i, cell in enumerate(self.cells)
+            if (cell[0], cell[3]) == (part, role) and cell[2] < 0
         ]
-        if not mine:
+        if not columns:
             return {}
-        rows = zip(self.facts, self.effects[:, mine], strict=True)
+        rows = zip(self.facts, self.effects[:, columns], strict=True)
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 
 
@@ -64,21 +63,17 @@ def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[Group, P
     parts = np.array([each[0] for each in cells], dtype=object)[cell]
     clean, corrupted = (_spread(value, prompt, parts == part, prompts) for part in _ENDS)
     effect = clean[prompt] - value if mode == "ablate" else value - corrupted[prompt]
-    effect = np.where(np.isin(parts, ("flow", ASKED)), value, effect)
+    effect = np.where(np.isin(parts, (FLOW, ASKED)), value, effect)
     rows = [(prompt, cell, effect, ~np.isin(parts, _ENDS))]
     # The total effect is one more cell of every prompt.
     cells.append((TOTAL, -1, -1, ""))
     everyone = np.arange(len(prompts))
     total = np.full(len(prompts), len(cells) - 1)
     rows.append((everyone, total, clean - corrupted, np.isfinite(clean)))
-    found: dict[Group, Panel] = {}
+    panels: dict[Group, Panel] = {}
     for control, chosen in ((None, rows), (OTHER_TOKEN, [rows[0]])):
-        found |= _make_panels(chosen, prompts, cells, control)
-    return found
-
-
-_ENDS = ["clean", "corrupted"]
-"""Parts that are no cells but what cells stand between."""
+        panels |= _make_panels(chosen, prompts, cells, control)
+    return panels
 
 
 def _make_panels(
@@ -93,26 +88,26 @@ def _make_panels(
         placebo = np.array([each[3] in PLACEBO_ROLES for each in cells])
         result = np.array([each[-1] == RESULT for each in prompts])
         wanted = wanted & placebo[cell] & result[prompt]
-        renamed = [(part, layer, head, "placebo") for part, layer, head, _ in cells]
+        renamed = [(part, layer, head, PLACEBO) for part, layer, head, _ in cells]
         cells = list(dict.fromkeys(renamed))
         order = {each: i for i, each in enumerate(cells)}
         cell = np.array([order[each] for each in renamed])[cell]
     prompt, cell, effect = prompt[wanted], cell[wanted], effect[wanted]
     groups: dict[Group, list[int]] = {}
-    for i, (_, _, *group) in enumerate(prompts):
+    for i, (_, _, _, *group) in enumerate(prompts):
         groups.setdefault(tuple(group), []).append(i)
     panels = {}
     for group, members in groups.items():
-        mine = np.isin(prompt, members)
-        if not mine.any():
+        is_member = np.isin(prompt, members)
+        if not is_member.any():
             continue
         names = sorted({prompts[i][0] for i in members})
         row_of = np.zeros(len(prompts), dtype=int)
         row_of[members] = [names.index(prompts[i][0]) for i in members]
-        columns, column = np.unique(cell[mine], return_inverse=True)
+        columns, column = np.unique(cell[is_member], return_inverse=True)
         total, count = np.zeros((2, len(names), len(columns)))
-        np.add.at(total, (row_of[prompt[mine]], column), effect[mine])
-        np.add.at(count, (row_of[prompt[mine]], column), 1)
+        np.add.at(total, (row_of[prompt[is_member]], column), effect[is_member])
+        np.add.at(count, (row_of[prompt[is_member]], column), 1)
         with np.errstate(invalid="ignore"):
             effects = total / count
         key = group if control is None else (*group[:-1], control)
@@ -143,18 +138,18 @@ def _spread(
     return spread
 
 
-def average(table: "pyarrow.Table", mode: str = "restore") -> list[dict[str, Any]]:
+def average(effects: dict[Group, Panel]) -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
-    No row pools over `trained`, directions, kinds of model, corruptions, steps or controls.
+    No row pools over models, splits, corruptions, steps or controls.
     """
     rows = []
-    for group, panel in find_effects(table, mode).items():
+    for group, panel in effects.items():
         mean, low, high = mean_intervals(panel.effects)
         count = np.isfinite(panel.effects).sum(0)
         for i, cell in enumerate(panel.cells):
             rows.append(
-                dict(zip(_GROUP, group, strict=True))
+                dict(zip(GROUP, group, strict=True))
                 | dict(zip(_CELL, cell, strict=True))
                 | {"facts": int(count[i]), "prompts": panel.prompts}
                 | {"mean": float(mean[i]), "low": float(low[i]), "high": float(high[i])}
@@ -163,54 +158,42 @@ def average(table: "pyarrow.Table", mode: str = "restore") -> list[dict[str, Any
 
 
 def compare_groups(effects: dict[Group, Panel], seed: int = 0) -> list[dict[str, Any]]:
-    """Forward against reverse, diffusion against autoregressive: pairs of groups, one by one.
+    """Differences between pairs of groups: two models asked alike, or one model asked two ways.
 
-    The two share corruption and step, and differ in kind of model, or else in the way asked.
-    What is compared is the effect's mean over layers, part by part and role by role; `p_holm` is
-    corrected for all comparisons of one pair.
+    The two share corruption and step. What is compared is the effect's mean over layers, part by
+    part and role by role; `p_holm` is corrected for all comparisons of one pair.
     """
     rows = []
-    for one, other, what in _find_pairs(effects):
-        found: list[tuple[str, str, Difference]] = []
+    for one, other in _find_pairs(effects):
+        differences: list[tuple[str, str, Difference]] = []
         for part, role in _find_roles(effects[one].cells):
             means = [effects[group].average_layers(part, role) for group in (one, other)]
             difference = compare(*means, seed=seed)
             if difference is not None:
-                found.append((part, role, difference))
-        corrected = holm([difference.p for *_, difference in found])
-        for (part, role, difference), p_holm in zip(found, corrected, strict=True):
+                differences.append((part, role, difference))
+        corrected = holm([difference.p for *_, difference in differences])
+        for (part, role, difference), p_holm in zip(differences, corrected, strict=True):
             rows.append(
-                {"what": what, "corruption": one[3], "stage": one[4]}
-                | {"one": _name(one), "other": _name(other)}
-                | {"part": part, "role": role}
+                {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
+                | {"corruption": one[3], "stage": one[4], "part": part, "role": role}
                 | vars(difference)
                 | {"p_holm": p_holm}
             )
     return rows
 
 
-def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group, str]]:
-    results = sorted(group for group in groups if group[-1] == RESULT)
+def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group]]:
+    """Pairs that differ in the model or in the split; models stay in the order they are met."""
+    results = [group for group in groups if group[-1] == RESULT]
+    models = list(dict.fromkeys(group[0] for group in results))
+    results.sort(key=lambda group: (models.index(group[0]), group))
     for i, one in enumerate(results):
         for other in results[i + 1 :]:
-            (direction, trained, kind, *how, _), (d2, t2, k2, *how2, _) = one, other
-            if how != how2:
-                continue
-            if kind != k2 and (direction, trained) == (d2, t2):
-                yield one, other, "kind"
-            elif kind == k2 and direction != d2 and trained == t2:
-                yield one, other, "direction"
-            elif kind == k2 and trained != t2 and direction == d2:
-                yield one, other, "trained"
-            elif kind == k2 and direction != d2 and trained != t2:
-                yield one, other, "asked way"
+            is_same_way = one[3:] == other[3:]
+            if is_same_way and (one[0] == other[0]) != (one[2] == other[2]):
+                yield one, other
 
 
 def _find_roles(cells: Iterable[Cell]) -> list[tuple[str, str]]:
-    found = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
-    return [each for each in found if each[0] != ASKED]
-
-
-def _name(group: Group) -> str:
-    direction, trained, kind, *_ = group
-    return f"{kind} {direction} {trained}"
+    roles = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
+    return [each for each in roles if each[0] != ASKED]

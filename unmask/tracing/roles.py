@@ -1,6 +1,9 @@
 """Roles: what each position of a traced state is, one role each."""
 
-from unmask.tracing.grid import TraceGrid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unmask.tracing.grid import TraceGrid
 
 SUBJECT_ROLES = ("first subject", "middle subject", "last subject")
 ROLES = (
@@ -19,7 +22,7 @@ PLACEBO_ROLES = ("before subject", "further")
 """Prompt tokens that neither are the subject nor end the prompt or follow the subject."""
 
 
-def find_roles(grid: TraceGrid) -> list[str]:
+def find_roles(grid: "TraceGrid") -> list[str]:
     """The role of every position; a subject of one token is a last subject token."""
     begin, end = grid.subject
     roles = []

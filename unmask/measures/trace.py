@@ -1,0 +1,232 @@
+"""trace: where must a state be restored for a fact to be recalled again?
+
+Causal tracing as ROME's (Meng et al. 2022, arXiv 2202.05262): a clean run, a run with the subject
+corrupted, and the corrupted run with one clean state put back. A diffusion model is traced at the
+denoising steps of its own answer.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import CheckedSettings, option
+from unmask.base.errors import UserError
+from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
+from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
+from unmask.measures.settings import MachineSettings
+from unmask.measures.trace_runs import pool, read_old
+from unmask.measures.trace_section import TITLE, describe
+from unmask.measures.trace_summary import judge, summarise
+from unmask.tracing.settings import Tracing
+from unmask.tracing.table import FACTS_SCHEMA, SCHEMA, TOKENS_SCHEMA
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from unmask.data.corpus import Corpus
+    from unmask.data.facts import Fact
+    from unmask.tracing.corruption import Corruption
+
+FOIL = "foil"
+"""A split of facts that are not traced, but whose answers can be compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSettings(Tracing, MachineSettings):
+    """Which facts are traced, and how."""
+
+    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
+    facts: int = option(30, "Facts of each split.", least=1)
+    phrasings: int = option(1, "Phrasings of each fact.", least=1)
+    consider: int | None = option(
+        None,
+        "Among so many facts of each split, those that the first model recalls are traced first.",
+        least=1,
+    )
+    memory: float | None = option(
+        None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False
+    )
+    dtype: str = option("float32", "float32, bfloat16, …; auto suits the file and the device.")
+
+
+@dataclass(frozen=True)
+class FactsOrPrompt(ModelsAndData):
+    """Models with a corpus or facts, or with one prompt on the command line."""
+
+    def parameters(self) -> Sequence[Argument]:
+        words = {
+            "prompt": "One prompt instead of a corpus.",
+            "subject": "Its subject, as it stands in the prompt.",
+            "answer": "Its answer.",
+            "foil": "A wrong answer to compare with, for logit_difference.",
+        }
+        more = [
+            Argument(name, help, is_option=True, is_required=False) for name, help in words.items()
+        ]
+        return (*super().parameters(), *more)
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> ModelInputs:
+        from unmask.tracing.facts import check_choices
+
+        assert isinstance(settings, TraceSettings)
+        check_choices(settings)
+        data = _read_prompt(given) or given.get("data")
+        inputs = super().read({"models": given["models"], "data": data}, settings)
+        causal = [family.name for family in inputs.families if family.kind == "causal"]
+        if causal and settings.corruption == "mask":
+            raise UserError(
+                f"{causal[0]} is a causal model and has no mask to hide the subject behind: use "
+                "noise (gaussian), the mean embedding (mean) or another subject (replace), or "
+                "trace it apart."
+            )
+        return inputs
+
+
+def _read_prompt(given: Mapping[str, Any]) -> "Corpus | None":
+    """The one prompt of a command line, with its foil, as a corpus; None where there is none."""
+    from unmask.data.corpus import Corpus
+    from unmask.data.sources import OWN
+    from unmask.tracing.facts import make_fact
+
+    prompt, subject, answer, foil = (
+        given.get(name) for name in ("prompt", "subject", "answer", FOIL)
+    )
+    if prompt is None:
+        if subject or answer or foil:
+            raise UserError("a --subject, --answer or --foil goes with a --prompt: give one.")
+        return None
+    if given.get("data") is not None:
+        raise UserError("give either --data with facts, or --prompt with --subject and --answer.")
+    if subject is None or answer is None:
+        raise UserError("a prompt needs its --subject and its --answer.")
+    fact = make_fact(prompt, subject, answer)
+    if foil is None:
+        return Corpus("one prompt", {OWN: [fact]})
+    other = replace(make_fact(prompt, subject, foil), fact_id=FOIL)
+    return Corpus(f"one prompt, compared with {foil!r}", {OWN: [fact], FOIL: [other]})
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The prompts of a split that are traced, and how many facts were looked at to choose them."""
+
+    facts: "list[Fact]"
+    considered: int | None = None
+    recalled: int | None = None
+
+
+def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
+    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    questions = inputs.data
+    chosen = {
+        split.name: choose_prompts(inputs, split.facts, settings) for split in questions.splits
+    }
+    turns = zip_longest(*([(name, fact) for fact in each.facts] for name, each in chosen.items()))
+    prompts = [asked for turn in turns for asked in turn if asked is not None]
+    pool = [fact for _, fact in questions.facts()] + questions.corpus.splits.get(FOIL, [])
+    settings = replace(settings, window=settings.window or choose_window(inputs))
+    members = inputs.members()
+    is_alone = len(members) * len(prompts) == 1 and settings.consider is None
+    corruptions: dict[str, Corruption] = {}
+
+    def work(member: Member, split: str, fact: "Fact") -> "Mapping[str, Rows | pyarrow.Table]":
+        from unmask.tracing.facts import make_corruption, trace_fact
+
+        model = inputs.load(member)
+        if member.key not in corruptions:
+            corruptions[member.key] = make_corruption(settings, model, pool)
+        keys = {**member.columns, "split": split}
+        memory = None if settings.memory is None else int(settings.memory * 1e9)
+        trace = trace_fact(model, fact, pool, settings, corruptions[member.key], keys, memory)
+        # Of many facts some may be left out; a single one is what was asked for.
+        if trace.error is not None and is_alone:
+            raise trace.error
+        counts = {name: getattr(chosen[split], name) for name in ("considered", "recalled")}
+        cells = () if trace.cells is None else trace.cells
+        return {"trace": cells, "tokens": trace.tokens, "facts": [trace.record | counts]}
+
+    for member in members:
+        for i, (split, fact) in enumerate(prompts):
+            # Facts of one's own may be called anything, files not.
+            key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
+            yield Job(key, lambda asked=(member, split, fact): work(*asked))
+
+
+def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> Chosen:
+    """The prompts of a split that are traced.
+
+    Only recalled facts can be traced; a few taken as they come would often hold none. So where
+    `consider` is given, the first model answers so many, and those it recalls come first.
+    """
+    from unmask.tracing.facts import choose_facts, rank_facts
+
+    if settings.consider is None:
+        return Chosen(choose_facts(facts, settings.facts, settings.phrasings))
+    considered = choose_facts(facts, settings.consider, settings.phrasings)
+    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, settings)
+    return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
+
+
+def choose_window(inputs: ModelInputs) -> int:
+    """The default window of the shallowest model, so that all of them are compared alike."""
+    from unmask.net.loading import inspect
+    from unmask.net.model import Model
+    from unmask.tracing.windows import default_window
+
+    places = (place for family in inputs.families for place in family.members)
+    configs = (
+        place.net.config if isinstance(place, Model) else inspect(place)[0].config
+        for place in places
+    )
+    return default_window(min(config.layers for config in configs))
+
+
+_LAPTOP: dict[str, Any] = {"facts": 2, "consider": 12, "samples": 1, "guidance": 0.0}
+_QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
+_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
+
+MEASURE = Measure(
+    name="trace",
+    title=TITLE,
+    help="Find where a state must be restored for a fact to be recalled again (causal tracing).",
+    settings=TraceSettings,
+    tables={"trace": SCHEMA, "tokens": TOKENS_SCHEMA, "facts": FACTS_SCHEMA},
+    inputs=FactsOrPrompt(QUESTIONS.read_data, QUESTIONS.help),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    pool=pool,
+    read_old=read_old,
+    stages=[
+        Stage(
+            sizes={
+                "quick": _QUICK | {"corruption": "mean", "at": ("first",)},
+                "laptop": _LAPTOP | {"corruption": "mean", "at": ("first",)},
+                "full": _FULL | {"at": ("first",)},
+            }
+        ),
+        Stage(
+            "trace-steps",
+            "diffusion",
+            {
+                "quick": _QUICK | {"corruption": "mask"},
+                "laptop": _LAPTOP | {"corruption": "mask"},
+                "full": _FULL,
+            },
+        ),
+        Stage(
+            "trace-denoising",
+            "diffusion",
+            {
+                "quick": _QUICK | {"corruption": "mask", "at": ("1", "4")},
+                "laptop": _LAPTOP
+                | {"corruption": "mask", "at": ("1", "4", "8", "12"), "facts": 1}
+                | {"parts": ("resid",)},
+                "full": _FULL | {"corruption": "mask", "at": ("all",)},
+            },
+        ),
+    ],
+)

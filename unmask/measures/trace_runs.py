@@ -1,0 +1,206 @@
+"""Several runs of traces as one, and runs of version 0.1."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import build
+from unmask.base.errors import UserError
+from unmask.base.runs import RunRecord
+from unmask.base.tables import Parts, read_table
+from unmask.blocks.labels import KINDS, SPLITS
+from unmask.measures.measure import Rows, Tables
+from unmask.measures.result import Result
+from unmask.measures.summaries import distinct
+from unmask.measures.trace_summary import count_facts, summarise
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ALIKE = ("metric", "mode", "run", "severed", "source")
+"""Settings that all runs must share for their effects to be compared."""
+ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer")
+"""Settings that runs of one model must share; a model and its twin may differ in them."""
+OLD_TABLES = {"trace": ("parts", "trace/1"), "facts": ("records", "trace-facts/1")}
+"""Tables of version 0.1: the folder of their parts, and their schema."""
+Splits = Mapping[tuple[str, str], str]
+"""The split of a direction, asked as trained or reversed."""
+
+
+def pool(results: Sequence[Result]) -> Tables:
+    """The tables of several runs as one, if what they say can be said together."""
+    import pyarrow
+
+    from unmask.measures.runner import pool_tables
+
+    for result in results:
+        if not result.tables["trace"].num_rows:
+            raise UserError(f"{result.folder} holds averages alone: draw it by itself.")
+    _check_settings(results, ALIKE, "these runs")
+    facts = [result.tables["facts"].to_pylist() for result in results]
+    _check_values([set(distinct(rows, "window")) for rows in facts], "window", "these runs")
+    by_model: dict[tuple[str, str], list[int]] = {}
+    for i, rows in enumerate(facts):
+        for model in distinct(rows, "model"):
+            by_model.setdefault((model, _identify(results[i], model)), []).append(i)
+    if len({model for model, _ in by_model}) < len(by_model):
+        # Different weights under one name: models are named by their runs.
+        return pool_tables(results)
+    for (model, _), numbers in by_model.items():
+        which = f"these runs of {model}"
+        _check_settings([results[i] for i in numbers], ALIKE_OF_MODEL, which)
+        joints = [{row["joint"] for row in facts[i] if row["model"] == model} for i in numbers]
+        _check_values(joints, "joint", which)
+        _check_values([{results[i].records[0].inputs.get("data")} for i in numbers], "data", which)
+    keys = ("model", "seed", "split", "fact", "phrasing", "corruption")
+    asked = [tuple(row[name] for name in keys) for rows in facts for row in rows]
+    if len(set(asked)) < len(asked):
+        raise UserError(
+            "a prompt was traced in two of these runs under one corruption, and would count twice: "
+            "trace all its steps in one run, or report the runs apart."
+        )
+    return {
+        name: pyarrow.concat_tables(
+            [result.tables[name] for result in results], promote_options="default"
+        )
+        for name in ("trace", "tokens", "facts")
+    }
+
+
+def _identify(result: Result, model: str) -> str:
+    """What tells models of one name apart: their weights, or in older runs where they lay."""
+    inputs = result.records[0].inputs
+    return str(inputs.get("weights", {}).get(model) or inputs.get("models", {}).get(model))
+
+
+def _check_settings(results: Sequence[Result], names: Sequence[str], which: str) -> None:
+    records = [result.settings.to_record() for result in results]
+    for name in names:
+        _check_values([{str(record[name])} for record in records], name, which)
+
+
+def _check_values(values: Sequence[set[Any]], name: str, which: str) -> None:
+    together = set().union(*values)
+    if len(together) > 1:
+        listed = ", ".join(sorted(map(str, together)))
+        raise UserError(
+            f"{which} differ in {name} ({listed}), so their effects cannot be compared: report "
+            "them apart."
+        )
+
+
+def read_old(folder: Path, record: RunRecord | None) -> Result:
+    """A run of version 0.1's `unmask trace`, or the averages that its `trace-report` left.
+
+    Of a run that was cut short, what it has. A folder without `run.json` does not say what its
+    models are called and how answers were scored.
+    """
+    from unmask.measures.trace import MEASURE, TraceSettings
+
+    stored: Mapping[str, Any] = {} if record is None else record.settings
+    facts = _read_old_table(folder, "facts")
+    if facts is None:
+        raise UserError(f"{folder} holds no traced fact yet: trace them with this version.")
+    names = {field.name for field in fields(TraceSettings)}
+    chosen = {name: value for name, value in stored.items() if name in names}
+    if "split" in stored:
+        chosen["splits"] = tuple(name.strip() for name in stored["split"].split(","))
+    if record is None:
+        chosen["metric"] = "score"
+    settings = build(TraceSettings, chosen, f"{folder}/run.json")
+    models = _name_models(facts, stored)
+    # One's own facts were labelled as another split.
+    is_own = Path(str(stored.get("data", ""))).suffix in (".csv", ".jsonl", ".xz")
+    splits = dict.fromkeys(SPLITS, "own") if is_own else SPLITS
+    place = str(stored.get("model", folder))
+    inputs = {"models": {name: [place] for name in models.values()}, "data": stored.get("data")}
+    versions: dict[str, Any] = {"unmask": "0.1"} if record is None else record.versions
+    record = RunRecord(
+        format=1, verb="trace", settings=settings.to_record(), inputs=inputs, versions=versions
+    )
+    joints = {"causal": "chain_rule", "masked": settings.joint}
+    more = {"sigma": None, "window": settings.window, "considered": None, "recalled": None}
+    rows = [
+        _upgrade(row, models, splits) | {"joint": joints.get(row["kind"], settings.joint)} | more
+        for row in facts.to_pylist()
+    ]
+    trace = _read_old_table(folder, "trace")
+    tables = _make_tables(rows, trace, models, splits)
+    is_complete = (folder / "facts.parquet").is_file()
+    if trace is None and (folder / "averages.parquet").is_file():
+        summary = _read_old_summary(folder, rows, models, splits)
+    else:
+        summary = summarise(tables, settings)
+    return Result(MEASURE, settings, (record,), tables, summary, folder, is_complete=is_complete)
+
+
+def _name_models(facts: "pyarrow.Table", stored: Mapping[str, Any]) -> dict[str, str]:
+    """Names of models by kind: the run's own model, or where several were combined the kinds'."""
+    kinds = list(dict.fromkeys(facts["kind"].to_pylist()))
+    if len(kinds) > 1 or "model" not in stored:
+        return {kind: KINDS[kind] for kind in kinds}
+    path = Path(stored["model"])
+    return {kinds[0]: path.parent.name if path.name == "model" else path.name}
+
+
+def _read_old_table(folder: Path, name: str) -> "pyarrow.Table | None":
+    """A table of an old run, or the parts of it that are there; None where nothing is."""
+    parts, schema = OLD_TABLES[name]
+    if (folder / f"{name}.parquet").is_file():
+        return read_table(folder / f"{name}.parquet", schema)
+    pieces = Parts(folder / parts, schema)
+    return pieces.gather(pieces.keys()) if pieces.keys() else None
+
+
+def _upgrade(row: Mapping[str, Any], models: Mapping[str, str], splits: Splits) -> dict[str, Any]:
+    """A row of an old table with the model and the split that it is about."""
+    split = splits[row["direction"], row["trained"]]
+    return {"model": models[row["kind"]], "seed": 0, "split": split, **row}
+
+
+def _make_tables(
+    facts: Rows, trace: "pyarrow.Table | None", models: Mapping[str, str], splits: Splits
+) -> Tables:
+    """Old tables in the form of this version; without single traces their table is empty."""
+    import pyarrow
+
+    empty = pyarrow.table({"model": pyarrow.array([], pyarrow.string())})
+    tables = {"trace": empty, "tokens": empty, "facts": pyarrow.Table.from_pylist(list(facts))}
+    if trace is None:
+        return tables
+    directions, trained = (trace[name].to_pylist() for name in ("direction", "trained"))
+    asked = [splits[way] for way in zip(directions, trained, strict=True)]
+    named = [models[kind] for kind in trace["kind"].to_pylist()]
+    seeds = pyarrow.repeat(0, trace.num_rows)
+    for name, column in (("model", named), ("seed", seeds), ("split", asked)):
+        trace = trace.append_column(name, pyarrow.array(column))
+    return tables | {"trace": trace}
+
+
+def _read_old_summary(
+    folder: Path, facts: Rows, models: Mapping[str, str], splits: Splits
+) -> dict[str, Rows]:
+    """Averages and tests as version 0.1 stored them, in the form of this version."""
+    averages = read_table(folder / "averages.parquet", "trace-averages/1").to_pylist()
+    tests: list[Any] = []
+    if (folder / "tests.parquet").is_file():
+        tests = read_table(folder / "tests.parquet", "trace-tests/1").to_pylist()
+    return {
+        "averages": [_upgrade(row, models, splits) for row in averages],
+        "tests": [_upgrade_test(row, models, splits) for row in tests],
+        "counts": list(count_facts(facts)),
+        "texts": [],
+    }
+
+
+def _upgrade_test(
+    row: Mapping[str, Any], models: Mapping[str, str], splits: Splits
+) -> dict[str, Any]:
+    """A test whose groups are named "masked d2p same" as one between models and splits."""
+    groups = {}
+    for side, prefix in (("one", ""), ("other", "other_")):
+        kind, direction, trained = row[side].split()
+        groups[f"{prefix}model"] = models[kind]
+        groups[f"{prefix}split"] = splits[direction, trained]
+    return {**row, **groups}
