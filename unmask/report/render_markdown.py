@@ -1,8 +1,12 @@
-"""Sections as Markdown; text is escaped for it in one place."""
+"""Documents as Markdown: text is escaped in one place, figures and long tables lie beside it."""
 
+import csv
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from unmask.base.files import replace_file
 from unmask.blocks.blocks import (
     Block,
     Figure,
@@ -12,70 +16,126 @@ from unmask.blocks.blocks import (
     Section,
     Table,
     Text,
+    Value,
     format_value,
 )
 from unmask.blocks.labels import OUTCOMES
+from unmask.evaluation.statistics import Interval
+from unmask.report.render_html import CODE
 
-Place = Callable[[Figure], Sequence[tuple[str, str]]]
-"""Where the pictures of a figure lie: (what one shows, its path from the page)."""
+if TYPE_CHECKING:
+    from unmask.report.document import Document
+
+Place = Callable[[Section, Figure], Sequence[tuple[str, str]]]
+"""Draws a figure and says where: (the choice that a picture shows, its path from the page)."""
+Link = Callable[[Section, Table], str]
+"""Writes a long table whole and says where."""
+
+# Signs that begin something wherever they stand; underscores inside words do not.
+_SIGNS = re.compile(r"[\\`*|<>$~&#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:\[]")
+_LINK_SIGNS = re.compile(rf"{_SIGNS.pattern}|[\[\]]")
+_LIST = re.compile(r"^(\d*)([.)+=-])(?=[\s=-]|$)")
+"""How the line of a list or a rule begins."""
 
 
-def render_markdown(
-    section: Section, place: Place, link: Callable[[Table], str], level: int = 2
-) -> str:
-    """The section under a heading of that level.
+def render_markdown(document: "Document", place: Place, link: Link) -> str:
+    """The document under a heading of the first level."""
+    parts = [f"# {escape(document.title)}", _write_paragraph(document.lead)]
+    parts += render_blocks(Section("", ""), document.notices, place, link)
+    for number in document.numbers:
+        note = f" ({escape(number.note)})" if number.note else ""
+        parts.append(f"**{escape(number.value)}** {escape(number.label)}{note}")
+    for section in document.sections:
+        parts += [f"## {escape(section.title)}"]
+        parts += render_blocks(section, section.blocks, place, link)
+    return "\n\n".join(part for part in parts if part) + "\n"
 
-    `place` draws a figure and says where; `link` writes a long table whole and says where.
-    """
-    parts = [f"{'#' * level} {escape(section.title)}"]
-    parts += render_blocks(section.blocks, place, link)
-    return "\n\n".join(parts) + "\n"
 
-
-def render_blocks(blocks: Sequence[Block], place: Place, link: Callable[[Table], str]) -> list[str]:
+def render_blocks(section: Section, blocks: Sequence[Block], place: Place, link: Link) -> list[str]:
+    """Paragraphs, tables and pictures, one below the other."""
     parts = []
     for block in blocks:
         match block:
             case Text(text):
-                parts.append(escape(text))
+                parts.append(_write_paragraph(text))
             case Notice(text):
-                parts.append(f"> {escape(text)}")
+                parts.append(f"> {_write_paragraph(text)}")
             case Finding(text, verdict):
-                parts.append(f"{escape(text)} **[{OUTCOMES[verdict.outcome]}]**")
+                parts.append(f"{_write_paragraph(text)} **[{OUTCOMES[verdict.outcome]}]**")
             case Table():
-                parts += _render_table(block, link)
+                parts += _render_table(section, block, link)
             case Figure():
-                parts += [f"![{escape(alt)}]({path})" for alt, path in place(block)]
-                parts.append(f"*{escape(block.title)}.* {escape(block.caption)}")
+                parts += _render_figure(block, place(section, block))
             case Fold(title, inner):
-                body = "\n\n".join(render_blocks(inner, place, link))
+                body = "\n\n".join(render_blocks(section, inner, place, link))
                 summary = f"<summary>{escape(title)}</summary>"
                 parts.append(f"<details>{summary}\n\n{body}\n\n</details>")
     return parts
 
 
-def _render_table(table: Table, link: Callable[[Table], str]) -> list[str]:
+def _render_figure(figure: Figure, pictures: Sequence[tuple[str, str]]) -> list[str]:
+    """The picture of the first choice, and links to those of the others."""
+    parts = [f"![{escape(figure.alt, _LINK_SIGNS)}]({path})" for _, path in pictures[:1]]
+    others = [f"[{escape(choice, _LINK_SIGNS)}]({path})" for choice, path in pictures[1:]]
+    more = f" Other choices: {', '.join(others)}." if others else ""
+    caption = f" {_write_paragraph(figure.caption)}" if figure.caption else ""
+    return [*parts, f"*{escape(figure.title)}.*{caption}{more}"]
+
+
+def _render_table(section: Section, table: Table, link: Link) -> list[str]:
     rows = table.rows[: table.most]
     lines = [[escape(column.label) for column in table.columns], ["---"] * len(table.columns)]
+    marks = {"plain": "", "control": "*", "published": "*", "strong": "**"}
     for row in rows:
         pairs = zip(row.values, table.columns, strict=True)
-        cells = [escape(format_value(value, column)) for value, column in pairs]
-        if row.role in ("control", "published"):
-            cells = [f"*{cell}*" if cell else "" for cell in cells]
-        elif row.role == "strong":
-            cells = [f"**{cell}**" if cell else "" for cell in cells]
-        lines.append(cells)
+        cells = [escape(format_value(value, column)).strip() for value, column in pairs]
+        mark = marks[row.role]
+        lines.append([f"{mark}{cell}{mark}" if cell else "" for cell in cells])
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     parts = [f"**{escape(table.caption)}**", body]
     if len(table.rows) > len(rows):
-        parts.append(f"{len(rows)} of {len(table.rows):,} rows; all: {link(table)}")
+        parts.append(f"{len(rows)} of [{len(table.rows):,} rows]({link(section, table)}).")
     return parts
 
 
-def escape(text: str) -> str:
-    """Text that Markdown shows as it is; what stands between backticks stays code."""
-    pieces = re.split(r"(`[^`]*`)", text)
-    escaped = (
-        piece if i % 2 else re.sub(r"([\\|<>])", r"\\\1", piece) for i, piece in enumerate(pieces)
+def escape(text: str, signs: re.Pattern[str] = _SIGNS) -> str:
+    """Text that Markdown shows as it is."""
+    return signs.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def _write_paragraph(text: str) -> str:
+    """The same for a paragraph, where what stands between backticks is code."""
+    pieces = CODE.split(" ".join(text.split()))
+    written = "".join(
+        f"`{piece}`" if i % 2 else _SIGNS.sub(r"\\\g<0>", piece) for i, piece in enumerate(pieces)
     )
-    return "".join(escaped).replace("\n", " ").replace("|", "\\|").replace("\\\\|", "\\|")
+    return _LIST.sub(r"\1\\\2", written)
+
+
+def write_csv(table: Table, path: Path) -> None:
+    """Every row of a table with its values in full; an interval has three columns."""
+    spans = [
+        any(isinstance(row.values[i], Interval) for row in table.rows)
+        for i in range(len(table.columns))
+    ]
+    heads = []
+    for column, is_interval in zip(table.columns, spans, strict=True):
+        ends = ("", ", low", ", high") if is_interval else ("",)
+        heads += [f"{column.label}{end}" for end in ends]
+    with replace_file(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(map(_guard, heads))
+        for row in table.rows:
+            pairs = zip(row.values, spans, strict=True)
+            writer.writerow([cell for value, wide in pairs for cell in _list_cells(value, wide)])
+
+
+def _list_cells(value: Value, is_interval: bool) -> list[Value]:
+    if isinstance(value, Interval):
+        return [value.mean, value.low, value.high]
+    return [_guard(value), *([None, None] if is_interval else [])]
+
+
+def _guard(value: Value) -> Value:
+    """A text that a spreadsheet would compute is kept a text."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value

@@ -1,159 +1,206 @@
 "use strict";
-// The charts: each takes a figure's data and the element to draw into, and reads the page's colours.
+// The charts: each turns a figure's panels into what Plotly draws, in the page's colours.
 
 const Charts = (() => {
-  // Okabe and Ito's palette; brighter on a dark ground.
-  const COLOURS = {
-    light: { diffusion: "#0072B2", causal: "#C26A00", control: "#767676", ink: "#1d2129", soft: "#565d6b",
-      line: "#dcd9d1", p: ["#0072B2", "#C26A00", "#00795A", "#A8568A", "#B34700", "#2B7FB0"] },
-    dark: { diffusion: "#56B4E9", causal: "#E69F00", control: "#9a9a9a", ink: "#e8e6e1", soft: "#a9adb8",
-      line: "#343944", p: ["#56B4E9", "#E69F00", "#2fc79c", "#e39cc6", "#ff8a4a", "#9fd3f5"] },
+  const { looks } = JSON.parse(document.getElementById("page-data").textContent);
+  const GROUND = {
+    light: { ink: "#1d2129", soft: "#565d6b", line: "#dcd9d1", card: "#ffffff", none: "#ece9e2" },
+    dark: { ink: "#e8e6e1", soft: "#a9adb8", line: "#343944", card: "#1c1f26", none: "#2b2f38" },
   };
-  // Purple gives, orange takes away, the ground's own colour is nothing.
-  const SIGNED = {
-    light: [[0, "#9a4a00"], [0.25, "#eba55b"], [0.5, "#fbfaf7"], [0.75, "#a294c9"], [1, "#3d1a78"]],
-    dark: [[0, "#ffb35c"], [0.25, "#a8682a"], [0.5, "#1c1f26"], [0.75, "#7a66b8"], [1, "#cdbcff"]],
-  };
-  const SHARE = {
-    light: [[0, "#fbfaf7"], [0.5, "#6aa6c8"], [1, "#003a5d"]],
-    dark: [[0, "#1c1f26"], [0.5, "#2f7fae"], [1, "#c4e7ff"]],
-  };
+  const SYMBOLS = ["circle", "square", "diamond", "triangle-up"];
+  const NARROW = 520, AXIS = 50; // Pixels.
+
   const theme = () => document.documentElement.dataset.theme === "dark" ? "dark" : "light";
-  const pick = (name) => {
-    const all = COLOURS[theme()];
-    return all[name] ?? all.p[Number(name.slice(1)) % all.p.length];
-  };
+  const ground = (name) => GROUND[theme()][name];
+  const pick = (name) => looks.colours[theme()][name] ?? looks.colours[theme()][`p${Number(name.slice(1)) % looks.count}`];
   const fade = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
-  const say = (x) => x === null || x === undefined ? "–" : Number(x).toFixed(4);
-  const options = { responsive: true, displaylogo: false, displayModeBar: false };
-
-  function layout(more) {
-    const soft = pick("soft"), line = pick("line");
-    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, fixedrange: true, automargin: true };
-    const { xaxis, yaxis, ...rest } = more;
-    return {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, showlegend: false,
-      font: { family: "system-ui, sans-serif", size: 12, color: soft }, margin: { l: 48, r: 12, t: 30, b: 42 },
-      hoverlabel: { font: { size: 13 } },
-      ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
-    };
-  }
-
-  function legend(element, entries) {
-    const list = document.createElement("ul");
-    list.className = "legend";
-    const dashes = { solid: "", dot: "2 3", dash: "7 4" };
-    for (const [name, colour, dash] of entries) {
-      const item = document.createElement("li");
-      item.innerHTML = `<svg width="28" height="8" aria-hidden="true"><line x1="0" y1="4" x2="28" y2="4" stroke="${pick(colour)}" stroke-width="2.5" stroke-dasharray="${dashes[dash] ?? ""}"/></svg>`;
-      item.append(name);
-      list.append(item);
+  const say = (x) => x === null || x === undefined ? "–" : Math.abs(x) >= 100 ? x.toFixed(1) : Math.abs(x) >= 10 ? x.toFixed(2) : x.toFixed(4);
+  const between = (low, high) => low === null || low === undefined || high === null || high === undefined ? "" : ` [${say(low)}, ${say(high)}]`;
+  // Plotly reads a little HTML in its texts.
+  const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
+  function wrap(text, most) {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      if (lines.at(-1) && (lines.at(-1) + " " + word).length > most) lines.push(word);
+      else lines[lines.length - 1] += (lines.at(-1) ? " " : "") + word;
     }
-    element.append(list);
+    return lines.map(plain).join("<br>");
   }
 
-  function lines(element, data) {
-    element.replaceChildren();
-    const seen = new Map();
-    for (const panel of data.panels) for (const line of panel.lines) seen.set(line.name, [line.name, line.colour, line.dash]);
-    legend(element, seen.values());
-    const grid = document.createElement("div");
-    grid.className = "panels";
-    element.append(grid);
-    for (const panel of data.panels) {
-      const place = document.createElement("div");
-      grid.append(place);
-      const traces = [];
-      for (const line of panel.lines) {
-        const colour = pick(line.colour);
-        if (line.low) {
-          traces.push({ x: [...line.x, ...[...line.x].reverse()], y: [...line.high, ...[...line.low].reverse()],
-            fill: "toself", fillcolor: fade(colour, 0.15), line: { width: 0 }, hoverinfo: "skip", mode: "lines" });
-        }
-        const between = line.low ? line.low.map((low, i) => ` [${low.toFixed(1)}, ${line.high[i].toFixed(1)}]`) : line.x.map(() => "");
-        traces.push({ x: line.x, y: line.y, name: line.name, mode: "lines+markers", customdata: between,
-          line: { color: colour, dash: line.dash, width: line.dash === "solid" ? 2.5 : 1.5 },
-          marker: { size: line.dash === "solid" ? 7 : 3, color: colour },
-          hovertemplate: `${line.name}<br>%{x}: %{y:.1f}%{customdata}<extra></extra>` });
+  // Panels side by side, as many in a row as the width holds; heights in pixels.
+  function arrange(panels, heights, width, least, axis = AXIS) {
+    const columns = Math.max(1, Math.min(panels.length, Math.floor(width / least)));
+    const rows = [], title = panels.some((panel) => panel.title) ? 34 : 8;
+    for (let i = 0; i < panels.length; i += columns) rows.push(Math.max(...heights.slice(i, i + columns)));
+    const total = rows.reduce((sum, height) => sum + height + title + axis, 0);
+    const gap = columns > 1 ? Math.min(0.2 / columns, 44 / width) : 0;
+    let top = 0;
+    const boxes = [];
+    rows.forEach((height, row) => {
+      const y = [1 - (top + title + height) / total, 1 - (top + title) / total].map((x) => Math.min(1, Math.max(0, x)));
+      for (let column = 0; column < columns && row * columns + column < panels.length; column++) {
+        boxes.push({ x: [column / columns + (column ? gap : 0), (column + 1) / columns - (column < columns - 1 ? gap / 2 : 0)], y, column });
       }
-      const ticks = panel.lines[0]?.x ?? [];
-      Plotly.newPlot(place, traces, layout({
-        title: { text: panel.title, font: { size: 14, color: pick("ink") } }, height: 270,
-        xaxis: { title: { text: data.xlabel }, type: data.log2 ? "log" : "linear", tickvals: ticks, ticktext: ticks.map(String) },
-        yaxis: { title: { text: data.ylabel }, range: data.range },
-      }), options);
-    }
-  }
-
-  function dots(element, data, view) {
-    element.replaceChildren();
-    const rows = (view ?? data).rows;
-    const groups = [...new Set(rows.map((row) => row.group))];
-    const colourOf = (group) => rows.find((row) => row.group === group && row.colour !== "control")?.colour ?? "control";
-    legend(element, groups.map((group) => [group, colourOf(group), "solid"]));
-    const place = document.createElement("div");
-    element.append(place);
-    // Rows of one label share a line, a little apart.
-    const labels = [...new Set(rows.map((row) => row.label))].reverse();
-    const apart = (row) => (groups.length > 1 && rows.filter((other) => other.label === row.label).length > 1)
-      ? 0.16 * (groups.indexOf(row.group) - (groups.length - 1) / 2) : 0;
-    const at = (row) => labels.indexOf(row.label) - apart(row);
-    const nulls = rows.filter((row) => row.null_low !== undefined);
-    const traces = nulls.map((row) => ({ x: [row.null_low, row.null_high], y: [at(row), at(row)], mode: "lines",
-      line: { color: fade(pick("control"), 0.45), width: 9 }, hoverinfo: "skip" }));
-    traces.push({
-      x: rows.map((row) => row.mean), y: rows.map(at), mode: "markers",
-      marker: { color: rows.map((row) => pick(row.colour)), size: 9, symbol: rows.map((row) => row.colour === "control" ? "diamond-open" : groups.indexOf(row.group) % 2 ? "square" : "circle") },
-      customdata: rows.map((row) => [row.label, row.group, `${say(row.mean)} [${say(row.low)}, ${say(row.high)}]`, row.note ?? ""]),
-      hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<br>%{customdata[3]}<extra></extra>",
+      top += height + title + axis;
     });
-    for (const row of rows) {
-      if (row.low === null || row.high === null) continue;
-      traces.push({ x: [row.low, row.high], y: [at(row), at(row)], mode: "lines", hoverinfo: "skip", line: { color: pick(row.colour), width: 2 } });
-    }
-    const narrow = element.clientWidth < 520;
-    Plotly.newPlot(place, traces, layout({
-      height: 90 + 26 * labels.length, hovermode: "closest", margin: { l: narrow ? 8 : 48, r: 12, t: 8, b: narrow ? 56 : 42 },
-      xaxis: { title: { text: narrow ? data.xlabel.replace(/[,(]/, (mark) => mark === "(" ? "<br>(" : ",<br>") : data.xlabel }, range: data.range, zeroline: true },
-      yaxis: { tickvals: labels.map((_, i) => i), ticktext: narrow ? labels.map((label) => label.length > 22 ? label.slice(0, 21) + "…" : label) : labels,
-        range: [-0.7, labels.length - 0.3], zeroline: false },
-    }), options);
+    return { boxes, columns, total };
   }
 
-  function heatmap(element, data, view, key) {
-    if (!view) {
-      element.replaceChildren(Object.assign(document.createElement("p"), { className: "status", textContent: "Nothing was traced here: the answer is already complete, or was not recalled." }));
-      return;
+  // A layout with a pair of axes for each panel; `fill(i)` says what is particular to them.
+  function lay(panels, { boxes, columns, total }, width, fill) {
+    const line = ground("line"), soft = ground("soft");
+    const usual = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, fixedrange: true };
+    const layout = {
+      height: total, width, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, showlegend: false,
+      font: { family: "system-ui, sans-serif", size: 12, color: soft }, margin: { l: 10, r: 14, t: 2, b: 2 },
+      hoverlabel: { font: { size: 13 }, align: "left" }, hovermode: "closest", annotations: [],
+    };
+    panels.forEach((panel, i) => {
+      const number = i ? i + 1 : "", { xaxis, yaxis } = fill(panel, boxes[i]);
+      layout[`xaxis${number}`] = { ...usual, ...xaxis, domain: boxes[i].x, anchor: `y${number}` };
+      layout[`yaxis${number}`] = { ...usual, automargin: boxes[i].column === 0, ...yaxis, domain: boxes[i].y, anchor: `x${number}` };
+      layout.annotations.push({
+        text: wrap(panel.title, Math.floor(width / columns / 7.5)), font: { size: 13, color: ground("ink") }, showarrow: false,
+        xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 3, align: "left",
+      });
+    });
+    return layout;
+  }
+  const axesOf = (i) => ({ xaxis: `x${i ? i + 1 : ""}`, yaxis: `y${i ? i + 1 : ""}` });
+
+  // Every entry of a legend once; the first trace of a name stands for it in a saved picture.
+  function entitle(data, entries) {
+    const seen = new Set();
+    for (const trace of data) {
+      if (!entries.has(trace.name) || trace.hidden) { trace.showlegend = false; continue; }
+      trace.showlegend = !seen.has(trace.name);
+      trace.legendgroup = trace.name;
+      seen.add(trace.name);
+      trace.name = plain(trace.name);
     }
-    if (!element.querySelector(".js-plotly-plot")) element.replaceChildren(document.createElement("div"));
-    const place = element.firstElementChild;
-    // One scale for all views of the first control's choice, so that steps can be compared.
-    let most = 0;
-    for (const [name, one] of Object.entries(data.views)) {
-      if (name.split("|")[0] !== key.split("|")[0]) continue;
-      for (const row of one.z) for (const x of row) most = Math.max(most, Math.abs(x ?? 0));
-    }
-    most = most || 1;
-    const text = view.z.map((row, i) => row.map((value, j) => {
-      const low = view.low?.[i]?.[j], high = view.high?.[i]?.[j];
-      const interval = low === undefined || low === null ? "" : `<br>average of the role: 95 % in [${say(low)}, ${say(high)}]`;
-      const own = view.low && !view.title ? interval.replace("average of the role: ", "") : interval;
-      const note = view.note?.[i]?.[j] ?? view.row_note?.[i];
-      return `${view.y[i]}<br>${data.xlabel} ${view.x[j]}<br>${data.value} ${say(value)}${own}${note ? `<br>${note}` : ""}`;
+  }
+
+  function lines(figure, panels, range, width) {
+    const entries = new Map(), data = [];
+    panels.forEach((panel, i) => {
+      for (const line of panel.lines) {
+        const colour = pick(line.colour), isMain = line.dash === "solid";
+        entries.set(line.name, { name: line.name, colour, dash: line.dash, symbol: "circle", size: isMain ? 7 : 4 });
+        if (line.low) {
+          data.push({ ...axesOf(i), x: [...line.x, ...[...line.x].reverse()], y: [...line.high, ...[...line.low].reverse()],
+            fill: "toself", fillcolor: fade(colour, 0.15), line: { width: 0 }, hoverinfo: "skip", mode: "lines", hidden: true });
+        }
+        data.push({ ...axesOf(i), x: line.x, y: line.y, name: line.name, mode: "lines+markers",
+          line: { color: colour, dash: line.dash, width: isMain ? 2.5 : 1.5 }, marker: { size: isMain ? 7 : 4, color: colour },
+          customdata: line.x.map((x, j) => `${plain(line.name)}<br>${plain(figure.xlabel)} ${x}: ${say(line.y[j])}${between(line.low?.[j], line.high?.[j])}`),
+          hovertemplate: "%{customdata}<extra></extra>" });
+      }
+    });
+    entitle(data, entries);
+    const layout = lay(panels, arrange(panels, panels.map(() => 190), width, 250), width, (panel, box) => {
+      const all = [...new Set(panel.lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+      const ticks = all.length > 8 && !figure.is_log2 ? {} : { tickvals: all, ticktext: all.map(String) };
+      return {
+        xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, type: figure.is_log2 ? "log" : "linear", ...ticks, ...(panel === panels[0] ? {} : { matches: "x" }) },
+        yaxis: { title: box.column ? undefined : { text: plain(figure.ylabel), standoff: 8 }, range },
+      };
+    });
+    return { data, layout, legend: [...entries.values()] };
+  }
+
+  function dots(figure, panels, range, width) {
+    const all = panels.flatMap((panel) => panel.dots), groups = [...new Set(all.map((dot) => dot.group))];
+    const symbol = (dot) => SYMBOLS[groups.indexOf(dot.group) % SYMBOLS.length] + (dot.colour === "control" ? "-open" : "");
+    const entries = new Map(), data = [], narrow = width < NARROW;
+    for (const dot of all) entries.set(dot.group, { name: dot.group, colour: pick(dot.colour), dash: "solid", symbol: symbol(dot), size: 9 });
+    if (all.some((dot) => dot.null)) entries.set("by chance", { name: "by chance", colour: fade(pick("control"), 0.45), band: true });
+    // Dots of one label share a line, each group a little below the one before.
+    const labels = panels.map((panel) => [...new Set(panel.dots.map((dot) => dot.label))]);
+    const present = panels.map((panel) => groups.filter((group) => panel.dots.some((dot) => dot.group === group)));
+    const room = (i) => Math.max(24, 13 * present[i].length + 6);
+    panels.forEach((panel, i) => {
+      const at = (dot) => labels[i].indexOf(dot.label) + 13 / room(i) * (present[i].indexOf(dot.group) - (present[i].length - 1) / 2);
+      for (const dot of panel.dots) {
+        const y = at(dot), { mean, low, high } = dot.value, colour = pick(dot.colour);
+        if (dot.null) {
+          data.push({ ...axesOf(i), x: [dot.null.low, dot.null.high], y: [y, y], mode: "lines", name: "by chance", hoverinfo: "skip",
+            line: { color: fade(pick("control"), 0.45), width: 9 } });
+        }
+        if (low !== null && high !== null) {
+          data.push({ ...axesOf(i), x: [low, high], y: [y, y], mode: "lines", hoverinfo: "skip", line: { color: colour, width: 2 }, hidden: true });
+        }
+        data.push({ ...axesOf(i), x: [mean], y: [y], mode: "markers", name: dot.group, marker: { color: colour, size: 9, symbol: symbol(dot) },
+          customdata: [`${plain(dot.label)}<br>${plain(dot.group)}: ${say(mean)}${between(low, high)}${dot.note ? `<br>${plain(dot.note)}` : ""}`],
+          hovertemplate: "%{customdata}<extra></extra>" });
+      }
+    });
+    entitle(data, entries);
+    const heights = panels.map((_, i) => 14 + room(i) * labels[i].length), isShared = labels.every((each) => each.join("\0") === labels[0].join("\0"));
+    const layout = lay(panels, arrange(panels, heights, width, isShared ? 380 : Infinity), width, (panel, box) => {
+      const shown = labels[panels.indexOf(panel)];
+      return {
+        xaxis: { title: { text: wrap(figure.xlabel, Math.floor(width / 8)), standoff: 6 }, range, zeroline: true, zerolinecolor: ground("soft") },
+        yaxis: { tickvals: shown.map((_, i) => i), ticktext: box.column ? shown.map(() => "") : shown.map((label) => plain(cut(label, narrow ? 20 : 44))),
+          range: [shown.length - 0.4, -0.6], zeroline: false },
+      };
+    });
+    return { data, layout, legend: [...entries.values()] };
+  }
+
+  function heatmap(figure, panels, range, width) {
+    const narrow = width < NARROW, most = narrow ? 14 : 34;
+    const isShared = panels.every((panel) => panel.y.join("\0") === panels[0].y.join("\0"));
+    // Labels below that do not fit beside each other are turned.
+    const longest = Math.max(1, ...panels.flatMap((panel) => panel.x.map((label) => Math.min(14, label.length))));
+    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 300))) : 1, room = 0.75 * width / columns;
+    const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
+    const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
+    const heights = panels.map((panel) => Math.max(40, 19 * panel.y.length));
+    const grid = arrange(panels, heights, width, isShared ? 300 : Infinity, AXIS + (isTurned ? 5 * longest : 0));
+    const data = panels.map((panel, i) => ({
+      ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
+      hoverinfo: "text", showlegend: false,
+      text: panel.z.map((row, r) => row.map((value, c) => [
+        plain(panel.y[r]), `${plain(figure.xlabel)} ${plain(panel.x[c])}`,
+        `${plain(figure.ylabel)} ${say(value)}${between(panel.low?.[r]?.[c], panel.high?.[r]?.[c])}`, plain(panel.notes[r] ?? ""),
+      ].filter(Boolean).join("<br>"))),
     }));
-    const rows = view.y.map((_, i) => i), narrow = element.clientWidth < 520;
-    const short = (label) => label.length > (narrow ? 13 : 30) ? label.slice(0, narrow ? 12 : 29) + "…" : label;
-    Plotly.react(place, [{
-      type: "heatmap", x: view.x.map(String), y: rows, z: view.z, text, hoverinfo: "text", xgap: 1, ygap: 1,
-      zmin: data.signed ? -most : 0, zmax: most, colorscale: (data.signed ? SIGNED : SHARE)[theme()],
-      colorbar: { thickness: 10, title: { text: data.value, side: "right" }, outlinewidth: 0 },
-    }], layout({
-      height: Math.max(260, 110 + 19 * view.y.length), margin: { l: 20, r: 10, t: view.title ? (narrow ? 48 : 34) : 10, b: 44 },
-      title: view.title ? { text: narrow ? view.title.replace(", ", ",<br>") : view.title, font: { size: 13, color: pick("ink") } } : undefined,
-      xaxis: { title: { text: data.xlabel }, type: "category", showgrid: false },
-      yaxis: { tickvals: rows, ticktext: view.y.map(short), autorange: "reversed", showgrid: false, zeroline: false },
-    }), options);
+    const layout = lay(panels, grid, width, (panel, box) => {
+      const rows = panel.y.map((_, j) => j), step = Math.ceil(panel.x.length / Math.max(1, held));
+      const kept = panel.x.map((_, j) => j).filter((j) => j % step === 0);
+      return {
+        xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0 },
+        yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), autorange: "reversed", showgrid: false, zeroline: false },
+      };
+    });
+    const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];
+    const bar = { thickness: 10, outlinewidth: 0 };
+    layout.plot_bgcolor = ground("none"); // Cells where nothing was measured.
+    layout.coloraxis = {
+      cmin: range[0], cmax: range[1], colorscale: colours.map((colour, i) => [i / (colours.length - 1), colour]),
+      colorbar: narrow
+        ? { ...bar, orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", len: 1 }
+        : { ...bar, title: { text: plain(figure.ylabel), side: "right" }, len: Math.min(1, 260 / layout.height), y: 1, yanchor: "top" },
+    };
+    return { data, layout, legend: narrow ? [{ name: `colour: ${figure.ylabel}` }] : [] };
   }
 
-  return { lines, dots, heatmap };
+  // A legend shows the marks that are drawn.
+  function drawMark({ colour, dash, symbol, size, band }) {
+    if (!colour) return "";
+    const open = symbol?.endsWith("-open"), r = (size ?? 0) / 2;
+    const fill = `fill="${open ? "none" : colour}" stroke="${colour}" stroke-width="1.4"`;
+    const shapes = {
+      circle: `<circle cx="14" cy="7" r="${r}" ${fill}/>`,
+      square: `<rect x="${14 - r}" y="${7 - r}" width="${2 * r}" height="${2 * r}" ${fill}/>`,
+      diamond: `<path d="M14 ${6 - r}L${15 + r} 7L14 ${8 + r}L${13 - r} 7Z" ${fill}/>`,
+      "triangle-up": `<path d="M14 ${6 - r}L${15 + r} ${7 + r}L${13 - r} ${7 + r}Z" ${fill}/>`,
+    };
+    const dashes = { solid: "", dot: "2 3", dash: "7 4" };
+    const line = `<line x1="0" y1="7" x2="28" y2="7" stroke="${colour}" stroke-width="${band ? 9 : 2}" stroke-dasharray="${dashes[dash] ?? ""}"/>`;
+    return `<svg width="28" height="14" aria-hidden="true">${line}${shapes[symbol?.replace("-open", "")] ?? ""}</svg>`;
+  }
+
+  return { build: { lines, dots, heatmap }, drawMark, ground, plain };
 })();

@@ -1,0 +1,215 @@
+"""What a page says, before any medium: the sections of its runs, and how each run was made.
+
+Runs of one measure become one section where they can be pooled. Whatever cannot be read is a
+sentence in its place, and the rest is there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.base.errors import UserError, describe_notice
+from unmask.base.files import read_json
+from unmask.base.runs import RUN_FORMAT, RunRecord, read_record
+from unmask.blocks.blocks import Notice, Number, Section
+from unmask.measures.measure import Measure
+from unmask.measures.result import Result, name_folders
+from unmask.measures.runner import pool_results, read_result
+from unmask.measures.table import find_measure, list_measures
+from unmask.report.provenance import describe_runs
+
+STUDY = "study"
+"""What run.json of a study calls its verb; its folder holds a run folder for each stage."""
+MOST_NUMBERS = 4
+_SIZES = {"quick": "This is a quick look: the samples are small.", "laptop": "", "full": ""}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A page: its heading, what it is about, and its sections."""
+
+    title: str
+    lead: str
+    notices: Sequence[Notice]
+    """About runs that could not be read."""
+    sections: Sequence[Section]
+
+    @cached_property
+    def numbers(self) -> list[Number]:
+        """The numbers that stand on top."""
+        return [each for section in self.sections for each in section.numbers][:MOST_NUMBERS]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result that takes part in a page, or the sentence in its place.
+
+    Entries of one name are pooled: the name is the measure's, or that of the study's stage.
+    """
+
+    name: str
+    measure: Measure | None
+    run: str
+    result: Result | None
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder that was given: of one measure, or a study's with all its stages."""
+
+    name: str
+    record: RunRecord
+    entries: Sequence[Entry]
+    stages: Sequence[dict[str, Any]] = ()
+    """What the study noted of each stage."""
+
+
+def read_document(given: Sequence[str | Path | Result]) -> Document:
+    """The page of these runs; one that cannot be read is an error only where it is the only one."""
+    if not given:
+        raise UserError("no run was given: expected folders of runs.")
+    names = name_folders([run.folder if isinstance(run, Result) else Path(run) for run in given])
+    runs, errors = [], []
+    for name, run in zip(names, given, strict=True):
+        try:
+            runs.append(_read_run(name, run))
+        except UserError as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    entries = [entry for run in runs for entry in run.entries]
+    sections = [section for name in _order(entries) for section in _describe(name, entries)]
+    records = [(run.name, run.record, run.stages) for run in runs]
+    stages = [
+        (entry.run, record, ())
+        for run in runs
+        if run.record.verb == STUDY
+        for entry in run.entries
+        if entry.result is not None
+        for record in entry.result.records
+    ]
+    return Document(
+        _write_title(runs),
+        _write_lead(runs),
+        [Notice(str(error)) for error in errors],
+        [*sections, describe_runs([*records, *stages])],
+    )
+
+
+def _read_run(name: str, run: str | Path | Result) -> Run:
+    if isinstance(run, Result):
+        return Run(name, run.records[0], [Entry(run.measure.name, run.measure, name, run)])
+    folder = Path(run)
+    if _is_study(folder):
+        return _read_study(name, folder)
+    result = read_result(folder)
+    return Run(name, result.records[0], [Entry(result.measure.name, result.measure, name, result)])
+
+
+def _is_study(folder: Path) -> bool:
+    if not (folder / "run.json").is_file():
+        return False
+    return read_record(folder, formats=(1, RUN_FORMAT)).verb == STUDY
+
+
+def _read_study(name: str, folder: Path) -> Run:
+    """The stages that are there, and those that could not be measured; of one cut short, some."""
+    record = read_record(folder)
+    path = folder / "stages.json"
+    stages = read_json(path) if path.is_file() else []
+    entries = [
+        Entry(
+            stage["stage"],
+            list_measures().get(stage["measure"]),
+            f"{name}/{stage['stage']}",
+            None,
+            describe_notice(**stage["missing"]),
+        )
+        for stage in stages
+        if stage["missing"] is not None
+    ]
+    missing = {entry.name for entry in entries}
+    for place in sorted(folder.glob("*/run.json")):
+        stage = place.parent.name
+        if stage not in missing:
+            entries.append(_read_stage(stage, f"{name}/{stage}", place.parent))
+    if not entries:
+        raise UserError(
+            f"{folder} is a study without a finished stage: resume it with "
+            f"`unmask study --resume --out {folder}`."
+        )
+    return Run(name, record, entries, stages)
+
+
+def _read_stage(name: str, run: str, folder: Path) -> Entry:
+    measure = None
+    try:
+        measure = find_measure(read_record(folder).verb)
+        return Entry(name, measure, run, read_result(folder))
+    except UserError as error:
+        return Entry(name, measure, run, None, str(error))
+
+
+def _order(entries: Sequence[Entry]) -> list[str]:
+    """The names of the sections, in the order of the table of measures: recall comes first."""
+    known = list(list_measures())
+
+    def place(entry: Entry) -> int:
+        name = entry.name if entry.measure is None else entry.measure.name
+        return known.index(name) if name in known else len(known)
+
+    return list(dict.fromkeys(entry.name for entry in sorted(entries, key=place)))
+
+
+def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
+    """The section of that name: all its runs pooled, or one section for each and why."""
+    entries = [entry for entry in entries if entry.name == name]
+    results = [entry.result for entry in entries if entry.result is not None]
+    broken = [Notice(entry.notice) for entry in entries if entry.result is None]
+    if not results:
+        measures = [entry.measure for entry in entries if entry.measure is not None]
+        yield Section(name, measures[0].title if measures else name, broken)
+        return
+    try:
+        section = pool_results(results).section
+        yield replace(section, name=name, blocks=[*broken, *section.blocks])
+    except UserError as error:
+        runs = [entry.run for entry in entries if entry.result is not None]
+        reason = Notice(f"These runs stand below each other and are not pooled: {error}")
+        for number, (run, result) in enumerate(zip(runs, results, strict=True)):
+            section = result.section
+            above = [*broken, reason] if number == 0 else []
+            yield replace(
+                section,
+                name=f"{name}-{number + 1}",
+                title=f"{section.title}: {run}",
+                blocks=[*above, *section.blocks],
+            )
+
+
+def _write_title(runs: Sequence[Run]) -> str:
+    """A heading that names the models of one run, or the runs."""
+    if len(runs) > 1:
+        return " and ".join(run.name for run in runs) + ", side by side"
+    (run,) = runs
+    models = " and ".join(run.record.inputs.get("models", ()))
+    if run.record.verb == STUDY:
+        return f"Facts forwards and backwards: {models}"
+    title = find_measure(run.record.verb).title
+    return f"{title}: {models}" if models and not title.endswith("?") else title
+
+
+def _write_lead(runs: Sequence[Run]) -> str:
+    """One or two sentences on what the page is about."""
+    if any(run.record.verb == STUDY for run in runs):
+        sizes = dict.fromkeys(_SIZES.get(run.record.settings.get("size", ""), "") for run in runs)
+        return (
+            "A language model that has learned “A is B” often cannot answer “B is A”: the reversal "
+            "curse. Here the same facts are asked in both directions, and followed through the "
+            f"networks that recall them. {' '.join(sizes)}"
+        ).strip()
+    verbs = dict.fromkeys(run.record.verb for run in runs)
+    return " ".join(find_measure(verb).help for verb in verbs)

@@ -1,0 +1,109 @@
+"""How runs were made: the command that repeats each, its settings, its models, its versions."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, fields
+from typing import Any
+
+from unmask.base.runs import RunRecord
+from unmask.blocks.blocks import Block, Column, Fold, Row, Section, Table, Text
+from unmask.measures.table import list_measures
+
+
+def describe_runs(
+    runs: Iterable[tuple[str, RunRecord, Sequence[Mapping[str, Any]]]],
+) -> Section:
+    """A section with a fold for each run: (its name, its record, the stages of a study)."""
+    blocks: list[Block] = [
+        Text(
+            "`unmask report` draws all of this again from the tables of the runs, without a model."
+        )
+    ]
+    for number, (name, record, stages) in enumerate(runs):
+        blocks.append(Fold(f"unmask {record.verb}: {name}", _describe(record, stages, number)))
+    return Section("settings", "Settings and versions", blocks)
+
+
+def _describe(record: RunRecord, stages: Sequence[Mapping[str, Any]], number: int) -> list[Block]:
+    known = {field.name: field for field in _list_fields(record.verb)}
+    settings = [
+        (name, _show(value), known[name].metadata.get("help", "") if name in known else "")
+        for name, value in record.settings.items()
+    ]
+    digests = ("weights", "asked")
+    inputs = [(key, _show(value)) for key, value in record.inputs.items() if key not in digests]
+    inputs += [(key, str(value)) for key, value in record.versions.items() if value]
+    inputs += [
+        (f"digest of {key}", _show(record.inputs[key])) for key in digests if key in record.inputs
+    ]
+    blocks: list[Block] = [
+        Text(f"`{write_command(record)}`"),
+        _tabulate(f"settings-{number}", "Settings", ("setting", "value", "meaning"), settings),
+        _tabulate(f"inputs-{number}", "Made from, and with", ("what", "value"), inputs),
+    ]
+    if stages:
+        times = [(stage["stage"], f"{stage['seconds']:.1f} s") for stage in stages]
+        blocks.append(_tabulate(f"stages-{number}", "Time", ("stage", "took"), times))
+    return blocks
+
+
+def _tabulate(
+    name: str, caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Table:
+    columns = [Column(head) for head in heads]
+    return Table(name, caption, columns, [Row(row) for row in rows], most=len(rows))
+
+
+def _show(value: Any) -> str:
+    """A setting as a reader writes it: no null, no brackets."""
+    if value is None or value == [] or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "; ".join(
+            str(key) if [key] == each else f"{key}: {_show(each)}" for key, each in value.items()
+        )
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def write_command(record: RunRecord) -> str:
+    """The command that makes such a run again, with the settings that differ from the defaults."""
+    words = ["unmask", record.verb]
+    if "model" not in record.settings:  # a study names its models by options
+        models = record.inputs.get("models", {})
+        words += [_join(name, models) for name in models]
+    words += record.inputs.get("runs", {}).values()
+    if _is_path(data := record.inputs.get("data", "")):
+        words += ["--data", data]
+    defaults = {field.name: field.default for field in _list_fields(record.verb)}
+    for name, value in record.settings.items():
+        default = defaults.get(name)
+        if value != (list(default) if isinstance(default, tuple) else default):
+            words += _write_option(name, value)
+    return shlex.join(map(str, words))
+
+
+def _list_fields(verb: str) -> Sequence[Field]:
+    measure = list_measures().get(verb)
+    return () if measure is None else fields(measure.settings)
+
+
+def _join(name: str, models: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
+    """A model as the command line takes it: a place, or a name with one for each training seed."""
+    places = models[name] if isinstance(models, Mapping) else [name]
+    return places[0] if len(places) == 1 else f"{name}={','.join(places)}"
+
+
+def _is_path(source: str) -> bool:
+    """Whether data came from a path; a corpus names itself in words."""
+    return "/" in source or source.endswith((".csv", ".jsonl", ".json", ".txt"))
+
+
+def _write_option(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if value is None:
+        return []
+    return [f"--{flag}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
