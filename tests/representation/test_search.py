@@ -184,9 +184,9 @@ def test_mistakes_are_sentences(model, twin):
     )
     with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
         unmask.value(model, whole, LAYER, prefixes=1)
-    for search in (unmask.key, unmask.value):
+    for find in (unmask.key, unmask.value):
         with pytest.raises(UserError, match="a list was given: expected one unmask.Fact"):
-            search(model, [whole], LAYER)
+            find(model, [whole], LAYER)
     fact = make_fact(0, "p2d")
     with pytest.raises(UserError, match="layer 9 is out of range: .* layers 0 to 3"):
         unmask.key(model, fact, 9)
