@@ -100,7 +100,7 @@ def tell_in_lines(what: str, every: float = LINE_EVERY) -> "Tell":
 
 
 def _show_end(console: "Console", folder: Path, outcome: "Outcome") -> None:
-    from unmask.report.training_figures import draw_training
+    from unmask.report.training import draw_training
     from unmask.training.journal import read_journal
     from unmask.training.loop import MODEL
 
@@ -126,7 +126,7 @@ def _show_plan(
     console: "Console", name: str | None, resume: Path | None, words: list[str], device: str
 ) -> None:
     from unmask.base.devices import resolve_device
-    from unmask.report.training_tables import show_plan
+    from unmask.report.training import show_plan
     from unmask.toy.examples import SOURCES
     from unmask.training.cookbook import format_recipe, read_recipe
     from unmask.training.folder import FILE

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text as RichText
 
 from unmask.blocks.blocks import (
     Block,
@@ -33,26 +33,28 @@ _STYLES: "dict[RowRole, str]" = {
 
 def show_section(console: Console, section: Section, is_full: bool = False) -> None:
     """The section's sentences and tables; what is folded away is shown where `is_full`."""
-    console.print(section.title, style="bold", markup=False, highlight=False)
+    console.print(RichText(section.title, style="bold"))
     show_blocks(console, section.blocks, is_full)
 
 
 def show_blocks(console: Console, blocks: Sequence[Block], is_full: bool) -> None:
-    """Blocks one below the other; figures are drawn by `unmask report`."""
+    """Blocks one below the other; figures are drawn by `unmask report`.
+
+    Texts go to rich as `RichText`, in which nothing is markup.
+    """
     for block in blocks:
         match block:
             case Text(text):
-                console.print(text, style="dim", markup=False, highlight=False)
+                console.print(RichText(text, style="dim"))
             case Notice(text):
-                console.print(text, style="yellow", markup=False, highlight=False)
+                console.print(RichText(text, style="yellow"))
             case Finding(text, verdict):
-                mark = escape(f"[{OUTCOMES[verdict.outcome]}]")
-                style = "green" if verdict.is_clear else "yellow"
-                console.print(f"{escape(text)} [{style}]{mark}[/]", highlight=False)
+                mark = (f"[{OUTCOMES[verdict.outcome]}]", "green" if verdict.is_clear else "yellow")
+                console.print(RichText.assemble(text, " ", mark))
             case Table():
                 console.print(make_table(block, is_full))
             case Fold(title, inner) if is_full:
-                console.print(title, style="underline", markup=False, highlight=False)
+                console.print(RichText(title, style="underline"))
                 show_blocks(console, inner, is_full)
             case Fold() | Figure():
                 pass
@@ -62,13 +64,13 @@ def make_table(table: Table, is_full: bool) -> RichTable:
     """A table of values as rich draws it, cut where it is long."""
     rows = table.rows if is_full else table.rows[: table.most]
     left_out = len(table.rows) - len(rows)
-    caption = f"and {left_out:,} more rows: see the tables, or --full" if left_out else None
-    shown = RichTable(title=escape(table.caption), caption=caption, title_justify="left")
+    caption = f"and {left_out:,} more rows: draw them all by `unmask report`" if left_out else None
+    shown = RichTable(title=RichText(table.caption), caption=caption, title_justify="left")
     for i, column in enumerate(table.columns):
-        numeric = any(not isinstance(row.values[i], str | None) for row in table.rows)
-        shown.add_column(escape(column.label), justify="right" if numeric else "left")
+        is_number = any(not isinstance(row.values[i], str | None) for row in table.rows)
+        shown.add_column(RichText(column.label), justify="right" if is_number else "left")
     for row in rows:
         cells = zip(row.values, table.columns, strict=True)
-        texts = (escape(format_value(value, column)) for value, column in cells)
+        texts = (RichText(format_value(value, column)) for value, column in cells)
         shown.add_row(*texts, style=_STYLES[row.role])
     return shown
