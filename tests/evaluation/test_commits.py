@@ -1,11 +1,15 @@
-"""When tokens are committed: kinds of words, and rows that say what the trajectory says."""
+"""Tokens that were written: their kinds of words, how frequent they are, when they came."""
 
-import pytest
-
-import unmask
 from tests.conftest import TEXTS, make_model
-from unmask import UserError
-from unmask.evaluation.commits import classify_tokens, summarise_commits, watch_commits
+from unmask.evaluation.commits import (
+    FREQUENCIES,
+    PLACES,
+    classify_tokens,
+    list_commits,
+    list_tokens,
+    rank_frequencies,
+)
+from unmask.sampling.texts import sample
 
 
 def test_kinds_of_words():
@@ -30,20 +34,29 @@ def test_kinds_of_words():
 
 def test_rows_are_the_trajectory():
     model = make_model()
-    prompts = ["The caves", "The baker of"]
-    rows = watch_commits(model, prompts, TEXTS, 20, steps=6, order="left", plan="linear")
-    found = unmask.sample(model, prompts, 6, length=20, order="left", plan="linear")
-    for row in rows:
-        assert row["step"] == int(found.committed_at[row["prompt"], row["position"]]) > 0
-        assert row["when"] == (row["step"] - 1) / 5
-    lines = {(line.by, line.kind): line for line in summarise_commits(rows)}
-    early, late = lines["place", "first quarter"], lines["place", "last quarter"]
-    assert early.when.mean < late.when.mean, "from left to right"
-    assert sum(line.tokens for line in lines.values() if line.by == "word") == len(rows)
-    assert sum(early.thirds) == pytest.approx(1)
-    assert early.when.low <= early.when.mean <= early.when.high
+    tokenizer = model.tokenizer
+    band = rank_frequencies(tokenizer, TEXTS)
+    drawn = sample(model, ["The caves", "The baker of"], 6, length=20, order="left", plan="linear")
+    for i in range(2):
+        rows, tokens = list_commits(tokenizer, drawn, i, band), list_tokens(tokenizer, drawn, i)
+        for row in rows:
+            assert row["step"] == int(drawn.committed_at[i, row["position"]]) > 0
+            assert row["when"] == (row["step"] - 1) / 5
+            assert row["confidence"] == float(drawn.confidence[i, row["position"]])
+        # The texts hold the same tokens, and the prompt before them.
+        assert [token["position"] for token in tokens] == list(range(len(tokens)))
+        assert [(t["position"], t["piece"], t["step"]) for t in tokens if t["step"]] == [
+            (row["position"], row["token"], row["step"]) for row in rows
+        ]
+        assert not any(token["is_end"] for token in tokens[:-1])
+        quarters = [PLACES.index(row["place"]) for row in rows]
+        assert quarters == sorted(quarters) and quarters[0] == 0
 
 
-def test_causal_models_have_no_order():
-    with pytest.raises(UserError, match="writes from left to right"):
-        watch_commits(make_model(causal=True), ["The"], TEXTS)
+def test_frequent_tokens_are_those_of_the_texts():
+    tokenizer = make_model().tokenizer
+    letters = "aaaaaaaaaaaaaaaaaaaabbbbcccdde"
+    band = rank_frequencies(tokenizer, list(letters))
+    bands = [band(tokenizer.encode(letter).ids[0]) for letter in "abcde"]
+    assert bands == [FREQUENCIES[i] for i in (0, 1, 1, 2, 2)]
+    assert band(tokenizer.end_id) == FREQUENCIES[2], "unseen tokens are rare"

@@ -1,5 +1,6 @@
-"""The small pair and its corpus, for every measure."""
+"""The small pair and its corpus, and a corpus with models that know parts of it by heart."""
 
+from tests.evaluation.conftest import corpus, tokenizer
 from tests.study.conftest import place
 
-__all__ = ["place"]
+__all__ = ["corpus", "place", "tokenizer"]

@@ -63,7 +63,7 @@ def map_batches(
         if results is None:  # outside of the handler, which keeps the failed call's tensors alive
             if rows == 0:
                 raise UserError(
-                    "not even one row fits into the device's memory: use a smaller number format "
+                    "not even one row fits into the device's memory: use a smaller dtype "
                     "(--dtype bfloat16), a shorter --length, or another --device."
                 )
             if torch.cuda.is_available():

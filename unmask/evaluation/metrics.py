@@ -22,7 +22,7 @@ def is_strict(generation: str, completion: str) -> bool:
 
 
 def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:
-    """The share of the answer's tokens that stand in their places right behind the prompt."""
+    """The share of the answer's tokens that stand in their positions right after the prompt."""
     assert answer
     return sum(a == b for a, b in zip(generated, answer, strict=False)) / len(answer)
 

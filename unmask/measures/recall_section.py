@@ -48,7 +48,8 @@ def describe_recall(result: "Result") -> Section:
     hits = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
     splits = order_splits(distinct(hits, "split"))
     cells, verdict = _choose_headline(result, select(hits, split=splits[0]))
-    blocks: list[Block] = [_state_headline(cells, verdict)]
+    controlled = select(summary["controls"], model=cells[0]["model"], split=splits[0])
+    blocks: list[Block] = [_state_headline(cells, verdict, bool(controlled))]
     blocks += _state_gain(result, cells[0]["model"], splits[0])
     if splits[0].endswith("_reverse"):
         blocks.append(
@@ -86,7 +87,7 @@ def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, Verdict]:
     return [first], result.verdicts[f"{first['model']}: {split}"]
 
 
-def _state_headline(cells: Rows, verdict: Verdict) -> Finding:
+def _state_headline(cells: Rows, verdict: Verdict, is_controlled: bool) -> Finding:
     split = cells[0]["split"]
     lead = "Own facts" if split == "own" else f"Asked {name_split(split)}"
     if split.endswith("_reverse"):
@@ -103,8 +104,9 @@ def _state_headline(cells: Rows, verdict: Verdict) -> Finding:
         clear = f"The difference is {gap}."
         few = f"{count(verdict.facts, 'fact')} are too few to compare them."
     else:
-        clear = "That is more than the same texts hit of other facts' answers."
-        unclear = "That is not clearly more than the same texts would hit of other facts' answers."
+        other = "the same texts hit of other facts' answers (control)"
+        clear = f"That is more than {other}." if is_controlled else "No control was measured."
+        unclear = f"That is not clearly more than {other}." if is_controlled else clear
         few = f"From {count(verdict.facts, 'fact')} no more can be said."
     ending = {"above": clear, "below": clear, "too few": few}.get(verdict.outcome, unclear)
     return Finding(f"{lead}: {', '.join(parts)}. {ending}", verdict)

@@ -1,0 +1,326 @@
+"""Recall: what a model knows is found and nothing else; runs resume, and pool what they share."""
+
+from dataclasses import fields, replace
+
+import pyarrow
+import pytest
+
+from tests.evaluation.oracle import make_oracle, make_twin
+from tests.measures.asking import ask, show
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.blocks.blocks import Finding, Notice, Table
+from unmask.data.corpus import Corpus
+from unmask.evaluation import batches, recall
+from unmask.evaluation.families import Family
+from unmask.evaluation.statistics import Interval
+from unmask.measures.recall import MEASURE, RecallSettings
+from unmask.measures.result import Result
+from unmask.measures.runner import pool_results, read_result
+from unmask.measures.summaries import select
+from unmask.sampling.orders import ORDERS
+from unmask.sampling.plans import PLANS
+
+SMALL = {"steps": (1, 3), "limit": 5}
+CONTROL = "_shuffled"
+
+
+@pytest.fixture
+def masked(corpus, tokenizer) -> Family:
+    """A model that knows two of the splits."""
+    oracle = make_oracle(corpus, ("d2p_same", "p2d_reverse"), tokenizer)
+    return Family("mdm", (oracle,), "masked", ("",))
+
+
+@pytest.fixture
+def causal(tokenizer) -> Family:
+    """Two training seeds of a model that knows nothing."""
+    seeds = tuple(make_twin(tokenizer, seed) for seed in (0, 1))
+    return Family("ar", seeds, "causal", ("0", "1"))
+
+
+def find(result: Result, model: str, split: str, steps: int | None, metric: str = "hit"):
+    (cell,) = select(result.summary["cells"], model=model, split=split, steps=steps, metric=metric)
+    return cell
+
+
+def without_seconds(result: Result) -> list[dict]:
+    return result.tables["recall"].drop_columns("seconds").to_pylist()
+
+
+def test_the_table_says_what_is_known(masked, causal, corpus, tmp_path):
+    result = ask(MEASURE, [masked, causal], corpus, tmp_path, **SMALL)
+    # 4 splits and their controls, 5 prompts; 2 step counts of one model, 2 seeds of the other.
+    assert len(result.rows()) == 8 * 5 * (2 + 2)
+    for row in result.rows():
+        knows = row["model"] == "mdm" and row["split"] in ("d2p_same", "p2d_reverse")
+        assert row["hit"] == row["strict"] == knows, row
+        assert (row["token_accuracy"] == 1) == (row["bleu"] > 99) == knows
+        if knows:
+            assert row["rank"] == 1 and row["logp"] == pytest.approx(0, abs=1e-6)
+            assert row["first_token_entropy"] == pytest.approx(0, abs=1e-6)
+            assert row["generation"] == row["completion"]
+        if row["model"] == "ar":
+            assert row["steps"] is row["guidance"] is row["logp_mean_field"] is None
+    for steps in (1, 3):
+        assert find(result, "mdm", "d2p_same", steps)["mean"] == 1
+        assert find(result, "mdm", "d2p_same" + CONTROL, steps)["mean"] == 0
+        assert find(result, "mdm", "d2p_reverse", steps)["mean"] == 0
+        assert find(result, "mdm", "p2d_reverse", steps, "beats_control")["mean"] == 1
+    assert find(result, "ar", "d2p_same", None)["seeds"] == 2
+    pairs = {(row["split"], row["steps"]): row["mean"] for row in result.summary["pairs"]}
+    assert pairs["p2d_reverse", 3] == 1 and pairs["p2d_same", 1] == 0 and len(pairs) == 4 * 2
+    assert {row["mean"] for row in result.summary["gains"]} == {0}
+
+
+def test_models_in_any_order_have_the_same_means(masked, causal, corpus, tmp_path):
+    one = ask(MEASURE, [masked, causal], corpus, tmp_path / "one", **SMALL)
+    other = ask(MEASURE, [causal, masked], corpus, tmp_path / "other", **SMALL)
+    for name in ("cells", "pairs", "controls", "gains"):
+        assert sorted(one.summary[name], key=str) == sorted(other.summary[name], key=str), name
+    assert one.section.blocks[0] == other.section.blocks[0], "the same sentence"
+
+
+def test_a_stopped_run_is_resumed_and_answers_are_scored_once(
+    masked, causal, corpus, tmp_path, monkeypatch
+):
+    families, whole = [masked, causal], tmp_path / "whole"
+    scored = []
+    score = recall.score_answers
+    monkeypatch.setattr(recall, "score_answers", lambda *words: scored.append(1) or score(*words))
+    expected = ask(MEASURE, families, corpus, whole, **SMALL)
+    assert len(scored) == 4 * 3, "once for each checkpoint and split, whatever the step counts"
+    calls, draw = [], recall.sample
+
+    def stop_at_the_fourth(*words, **settings):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return draw(*words, **settings)
+
+    monkeypatch.setattr(recall, "sample", stop_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL)
+    cut = read_result(tmp_path / "cut")
+    assert not cut.is_complete and len(cut.rows()) == 3 * 2 * 5
+    assert "cut short" in show(cut) and "recalls 0 %" in show(cut)
+    resumed = ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL)
+    assert without_seconds(resumed) == without_seconds(expected)
+    before = len(calls)
+    again = ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL)
+    assert len(calls) == before, "a finished run samples nothing"
+    assert again.section == read_result(tmp_path / "cut").section == expected.section
+    with pytest.raises(UserError, match="holds another run .guidance was 0.8 and is now 0.0"):
+        ask(MEASURE, families, corpus, tmp_path / "cut", **SMALL, guidance=0.0)
+
+
+def test_rows_do_not_depend_on_their_batch(causal, corpus, tmp_path, monkeypatch):
+    together = ask(MEASURE, [causal], corpus, tmp_path / "one", **SMALL).rows()
+    monkeypatch.setattr(batches, "_MOST_ON_CPU", 1)
+    alone = ask(MEASURE, [causal], corpus, tmp_path / "two", **SMALL).rows()
+    for one, other in zip(together, alone, strict=True):
+        assert one["generation"] == other["generation"] and one["rank"] == other["rank"]
+        assert one["logp"] == pytest.approx(other["logp"], abs=1e-4)
+
+
+def test_prompts_without_a_control_are_left_out_of_its_numbers(masked, corpus, tmp_path):
+    """Those whose shuffled answer is their own fact's."""
+    asked, shuffled = corpus["p2d_reverse"], list(corpus["p2d_reverse" + CONTROL])
+    same = replace(shuffled[0], completion=asked[0].completion)
+    splits = {"p2d_reverse": asked, "p2d_reverse" + CONTROL: [same, *shuffled[1:]]}
+    data = Corpus("made", splits)
+    how = SMALL | {"limit": None, "splits": ("p2d_reverse",)}
+    result = ask(MEASURE, [masked], data, tmp_path, **how)
+    prompts = len(asked)
+    assert find(result, "mdm", "p2d_reverse", 3)["prompts"] == prompts
+    assert find(result, "mdm", "p2d_reverse" + CONTROL, 3)["prompts"] == prompts - 1
+    assert find(result, "mdm", "p2d_reverse", 3, "beats_control")["prompts"] == prompts - 1
+    assert "no control (1 of description → name, reversed)" in show(result)
+
+
+def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
+    masked, causal, corpus, tmp_path
+):
+    few = ask(MEASURE, [masked, causal], corpus, tmp_path / "few", steps=(1, 2), limit=3)
+    many = ask(MEASURE, [masked, causal], corpus, tmp_path / "many", steps=(2, 3), limit=6)
+    pooled = pool_results([few, many])
+    assert set(pooled.kinds) == {"few: mdm", "few: ar", "many: mdm", "many: ar"}
+    cells = select(pooled.summary["cells"], metric="hit", kind="masked")
+    assert {cell["steps"] for cell in cells} == {2} and {cell["prompts"] for cell in cells} == {3}
+    for cell in cells:
+        model = cell["model"].partition(": ")[2]
+        assert cell["mean"] == find(few, model, cell["split"], 2)["mean"]
+    assert len(pooled.summary["pairs"]) == 6 * 4
+    (notice,) = (block for block in pooled.section.blocks if isinstance(block, Notice))
+    assert "the 12 prompts that all of them asked; left out: the step counts 1, 3" in notice.text
+    assert "12 prompts that only some have" in notice.text and show(pooled)
+    # Equal runs leave nothing out, and a run of causal models alone has no steps to share.
+    same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=3)])
+    assert "left_out" not in same.summary
+    assert {row["steps"] for row in same.summary["pairs"]} == {None, 1, 2}
+
+
+def test_runs_that_share_nothing_are_not_pooled(masked, corpus, tmp_path):
+    runs = [
+        ask(MEASURE, [masked], corpus, tmp_path / name, steps=steps, limit=1, splits=(split,))
+        for name, steps, split in (
+            ("a", (1,), "d2p_same"),
+            ("b", (2, 3), "d2p_same"),
+            ("c", (1,), "p2d_same"),
+        )
+    ]
+    with pytest.raises(UserError, match=r"a and b share no step count \(1 against 2, 3\): measure"):
+        pool_results(runs[:2])
+    with pytest.raises(UserError, match="a and c share no prompt: expected runs over the same"):
+        pool_results([runs[0], runs[2]])
+
+
+def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
+    facts = corpus["d2p_same"][:3]
+    result = ask(MEASURE, [masked], facts, tmp_path / "own", steps=(1, 3))
+    assert {row["split"] for row in result.rows()} == {"own"} and not result.summary["pairs"]
+    text = show(result)
+    assert "Own facts: mdm (diffusion) recalls 100 %" in text
+    assert "published" not in text.lower() and "reversal curse" not in text
+    twin = ask(MEASURE, [causal], corpus, tmp_path / "ar", **SMALL)
+    assert {row["steps"] for row in twin.summary["cells"]} == {None}
+    assert "ar (autoregressive) recalls 0 %" in show(twin) and not twin.section.numbers
+    plain = ask(MEASURE, [masked], corpus, tmp_path / "plain", **SMALL, controls=False)
+    assert not any(row["split"].endswith(CONTROL) for row in plain.rows())
+    assert plain.summary["controls"] == [] and "control" not in plain.section.blocks[0].text
+    assert plain.section == read_result(tmp_path / "plain").section
+
+
+def make_rows(hits: dict[str, list[bool]], kinds: dict[str, str], steps=(1, 4)) -> list[dict]:
+    """A table of recall by hand: which facts each model hits at the most steps, none before."""
+    return [
+        {
+            "model": model,
+            "kind": kinds[model],
+            "seed": 0,
+            "split": split,
+            "steps": at,
+            "fact": f"f{i}",
+            "prompt": f"prompt {i}",
+            "completion": f" answer {i}",
+            "generation": f" answer {i if hit else 'x'} and more",
+            "hit": hit and at in (None, steps[-1]) and split == "p2d_reverse",
+            "strict": False,
+            "token_accuracy": float(hit),
+            "bleu": 0.0,
+            "rank": 1,
+            "logp": -1.0 if split == "p2d_reverse" else -2.0,
+            "logp_mean_field": None if kinds[model] == "causal" else -1.0,
+            "first_token_entropy": 0.1,
+        }
+        for model, found in hits.items()
+        for split in ("p2d_reverse", "p2d_reverse" + CONTROL)
+        for at in ((None,) if kinds[model] == "causal" else steps)
+        for i, hit in enumerate(found)
+    ]
+
+
+def judge_rows(rows: list[dict]) -> Result:
+    tables = {"recall": pyarrow.Table.from_pylist(rows)}
+    settings = RecallSettings()
+    return Result(MEASURE, settings, (), tables, MEASURE.summarise(tables, settings), None)
+
+
+def test_clear_results_become_verdicts_sentences_and_numbers():
+    kinds = {"ar": "causal", "mdm": "masked"}
+    result = judge_rows(make_rows({"ar": [False] * 10, "mdm": [True] * 9 + [False]}, kinds))
+    assert result.verdicts["mdm − ar: p2d_reverse"].outcome == "above"
+    assert result.verdicts["mdm: p2d_reverse"].outcome == "above"
+    assert result.verdicts["ar: p2d_reverse"].outcome == "unsettled"
+    assert result.verdicts["mdm: p2d_reverse, more steps"].outcome == "above"
+    first = result.section.blocks[0]
+    assert isinstance(first, Finding)
+    assert first.text.startswith(
+        "Trained on “A is B”, asked “B is A” (description → name, reversed): mdm (diffusion) "
+        "recalls 90 % ["
+    )
+    assert "ar (autoregressive) recalls 0 % [" in first.text
+    assert "The difference is +90 points [" in first.text
+    assert [number.value for number in result.section.numbers] == ["90 %", "0 %"]
+    assert "reversal curse" in show(result)
+    # The example is one that diffusion recalls; the causal model stands in the table once.
+    tables = {block.name: block for block in result.section.walk() if isinstance(block, Table)}
+    assert [row.values[2] for row in tables["example"].rows] == [None, None, "no", "yes"]
+    lines = [(row.values[:2], row.role) for row in tables["hits"].rows]
+    assert lines == [
+        ([None, "ar"], "plain"),
+        ([None, "ar, shuffled"], "control"),
+        ([4, "mdm"], "plain"),
+        ([4, "mdm, shuffled"], "control"),
+        ([4, "published"], "published"),
+        ([1, "mdm"], "plain"),
+        ([1, "published"], "published"),
+    ]
+
+
+def test_one_model_is_held_against_its_control():
+    """Or against nothing, where there is none, and then the sentence says so."""
+    rows = make_rows({"mdm": [True] * 9 + [False]}, {"mdm": "masked"})
+    text = judge_rows(rows).section.blocks[0].text
+    assert text.endswith("That is more than the same texts hit of other facts' answers (control).")
+    plain = [row for row in rows if not row["split"].endswith(CONTROL)]
+    alone = judge_rows(plain)
+    assert alone.section.blocks[0].text.endswith("No control was measured.")
+    assert alone.verdicts["mdm: p2d_reverse"].outcome == "above"
+
+
+def test_few_facts_and_no_difference_are_said_as_such():
+    kinds = {"mdm": "masked", "ar": "causal"}
+    few = judge_rows(make_rows({"mdm": [True] * 3, "ar": [False] * 3}, kinds))
+    assert few.verdicts["mdm − ar: p2d_reverse"].outcome == "too few" and not few.section.numbers
+    assert "3 facts are too few to compare them." in few.section.blocks[0].text
+    alike = judge_rows(make_rows({"mdm": [True, False] * 5, "ar": [False, True] * 5}, kinds))
+    assert "could be chance." in alike.section.blocks[0].text and not alike.section.numbers
+    worse = judge_rows(make_rows({"mdm": [False] * 10, "ar": [True] * 10}, kinds))
+    value = worse.verdicts["mdm − ar: p2d_reverse"].value
+    assert isinstance(value, Interval) and value.mean == -1 and value.high < 0
+
+
+def test_best_cells_stand_beside_the_published_ones_for_berglunds_data_alone(
+    masked, corpus, tmp_path
+):
+    named = Corpus("reversal-curse files in here", corpus.splits)
+    beside = show(ask(MEASURE, [masked], named, tmp_path / "one", **SMALL))
+    assert "point estimate against point estimate: no test" in beside
+    assert "on other data" not in beside
+    other = show(ask(MEASURE, [masked], corpus, tmp_path / "two", **SMALL))
+    assert "no test" not in other and "Another model on other data" in other
+
+
+def test_strategies_of_ones_own(masked, corpus, tmp_path):
+    """A function is recorded by its name; the run is read back without it."""
+
+    def from_the_right(guess, streams):
+        return -ORDERS["left"](guess, streams)
+
+    result = ask(MEASURE, [masked], corpus, tmp_path, **SMALL, order=from_the_right, plan="linear")
+    assert find(result, "mdm", "p2d_reverse", 3)["mean"] == 1
+    read = read_result(tmp_path)
+    assert "from_the_right" in read.settings.order and read.section == result.section
+    with pytest.raises(UserError, match="order 'confidense' is unknown: did you mean 'confidence'"):
+        ask(MEASURE, [masked], corpus, tmp_path / "other", order="confidense")
+    helps = {field.name: field.metadata["help"] for field in fields(RecallSettings)}
+    assert all(name in helps["plan"] for name in PLANS)
+    assert all(name in helps["order"] for name in ORDERS)
+
+
+def test_bad_input(masked, causal, corpus, tmp_path):
+    with pytest.raises(UserError, match="has no split 'd2p_sam': did you mean 'd2p_same'"):
+        ask(MEASURE, [masked], corpus, tmp_path, splits=("d2p_sam",))
+    with pytest.raises(SettingsError, match="'limit' is 0, expected at least 1.*'steps' is 0"):
+        RecallSettings(limit=0, steps=(0,))
+    with pytest.raises(SettingsError, match="'steps' is empty"):
+        RecallSettings(steps=())
+    uniform = replace(masked, name="u", kind="uniform")
+    with pytest.raises(UserError, match="u is a uniform model: recall is measured for masked and"):
+        ask(MEASURE, [uniform], corpus, tmp_path, **SMALL)
+    with pytest.raises(UserError, match=r"a length of 20 does not hold it: give a --length of \d+"):
+        ask(MEASURE, [masked], corpus, tmp_path, steps=(1,), length=20)
+    mute = replace(causal.members[0], tokenizer=None)
+    with pytest.raises(UserError, match="the model twin has no tokenizer: put a tokenizer.json"):
+        ask(MEASURE, [replace(causal, members=(mute,))], corpus, tmp_path / "mute")
