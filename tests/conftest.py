@@ -2,8 +2,10 @@
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 
@@ -33,6 +35,14 @@ KINDS = [
     ("tiny-gpt2", "causal"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
+
+
+@pytest.fixture
+def unchecked_shapes() -> Generator[None]:
+    """For code under a compiler, and for wrong shapes that the package refuses in its own words."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

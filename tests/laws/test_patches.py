@@ -295,6 +295,7 @@ def test_a_patch_is_a_function():
     assert not model.net.taps.attached
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_is_not_rows_of_tokens():
     model = make_model()
     for given, said in (

@@ -19,6 +19,7 @@ from unmask.training.speed import (
 # Tracing asks non-leaf tensors for gradients, which torch warns about before it hides the warning.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_blocks_compile_once(recompute, monkeypatch):
     """Stochastic lengths, other numbers of masks and sampling all run without a new graph."""
     compile_ = nn.Module.compile

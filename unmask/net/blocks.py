@@ -95,7 +95,7 @@ class SwiGLU(nn.Module):
         self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
         self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L F"]:
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
         """The inner activation, input of the down projection."""
         gate, up = self.gate(x), self.up(x)
         if fuses(up, gate) and up.is_contiguous():
@@ -113,7 +113,7 @@ class GELU(nn.Module):
         self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
         self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L F"]:
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
         """The inner activation, input of the down projection."""
         return F.gelu(self.up(x), approximate="tanh")
 

@@ -87,7 +87,7 @@ class Model:
     def logits(
         self,
         tokens: Int[Tensor, "B L"],
-        real: Bool[Tensor, "B L"] | None = None,
+        real: Bool[Tensor, "B N"] | None = None,
         at: Tensor | None = None,
         t: Float[Tensor, "B"] | None = None,
         snapshot: Snapshot | None = None,

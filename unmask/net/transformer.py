@@ -19,6 +19,8 @@ from unmask.net.view import View, check_length, mask_attention, place
 
 Tokens = Int[Tensor, "B L"]
 Real = Bool[Tensor, "B L"]
+Seen = Bool[Tensor, "B N"]
+"""The same for all that the tokens see: with a cache or a snapshot more than they are."""
 
 
 class Transformer(nn.Module):
@@ -70,7 +72,7 @@ class Transformer(nn.Module):
     def embed(
         self,
         tokens: Tokens,
-        real: Real | None = None,
+        real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
@@ -82,14 +84,14 @@ class Transformer(nn.Module):
         self,
         z: Float[Tensor, "B L d"],
         hint: Float[Tensor, "B L d"] | None = None,
-        real: Real | None = None,
+        real: Seen | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The same for noised token vectors, with the last guess at the clean ones as a hint."""
         return self._enter(self.latents(z, hint), real, None, t)
 
     def _enter(
-        self, x: Tensor, real: Real | None, cache: Cache | Snapshot | None, t: Tensor | None
+        self, x: Tensor, real: Seen | None, cache: Cache | Snapshot | None, t: Tensor | None
     ) -> Tensor:
         past = cache.length - cache.padding if isinstance(cache, Cache) else 0
         check_length(self.config, past + x.shape[1])
@@ -106,7 +108,7 @@ class Transformer(nn.Module):
         x: Float[Tensor, "B L D"],
         start: int = 0,
         stop: int | None = None,
-        real: Real | None = None,
+        real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
@@ -218,7 +220,7 @@ class Transformer(nn.Module):
     def view(
         self,
         x: Tensor,
-        real: Real | None = None,
+        real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
     ) -> View:
@@ -245,8 +247,8 @@ class Transformer(nn.Module):
 
 
 def _find_places(
-    x: Tensor, real: Real | None, cache: Cache | Snapshot | None
-) -> tuple[Int[Tensor, "*B L"], Real | None]:
+    x: Tensor, real: Bool[Tensor, "B _"] | None, cache: Cache | Snapshot | None
+) -> tuple[Int[Tensor, "*B L"], Seen | None]:
     """The positions of the tokens in `x`, and which of all that they see are real."""
     length = x.shape[1]
     if isinstance(cache, Cache):

@@ -17,7 +17,7 @@ class View:
 
     cos: Float[Tensor, "*B L 1 d"] | None = None
     sin: Float[Tensor, "*B L 1 d"] | None = None
-    mask: Bool[Tensor, "*B 1 L N"] | None = None
+    mask: Bool[Tensor, "*rows #L N"] | None = None
     """True where a query may attend to a key; None: to all, or to all earlier ones."""
     is_causal: bool = False
     cache: Cache | Snapshot | None = None
@@ -46,7 +46,7 @@ def place(
 
 def mask_attention(
     real: Bool[Tensor, "B N"] | None, num_new: int, past: int, causal: bool, device: torch.device
-) -> tuple[Bool[Tensor, "*B 1 L N"] | None, bool]:
+) -> tuple[Bool[Tensor, "*rows #L N"] | None, bool]:
     """The attention mask and the `is_causal` flag; the flag saves the mask where it can."""
     if not causal:
         return (None if real is None else real[:, None, None, :]), False

@@ -89,7 +89,7 @@ class Gaussian:
         t: Times,
         s: Times,
         clamp: bool = False,
-    ) -> tuple[Float[Tensor, "*S d"], Float[Tensor, "*S 1"]]:
+    ) -> tuple[Float[Tensor, "*S d"], Float[Tensor, "*#S 1"]]:
         """Mean and standard deviation of z_s given z_t, s < t, under the network's prediction."""
         check_times(t, s)
         clean = self.denoise(logits, clamp)

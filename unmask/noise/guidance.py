@@ -14,7 +14,7 @@ from unmask.noise.process import Process, Times
 
 
 def mix(
-    conditional: Float[Tensor, "*S V"], unconditional: Float[Tensor, "*S V"], guidance: float
+    conditional: Float[Tensor, "*S V"], unconditional: Float[Tensor, "*#S V"], guidance: float
 ) -> Float[Tensor, "*S V"]:
     """The conditional prediction moved `guidance` times further away from the unconditional one."""
     return torch.lerp(unconditional, conditional, guidance + 1)

@@ -79,7 +79,7 @@ class Hybrid:
     def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
         return torch.ones_like(xt, dtype=torch.bool)
 
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
         """log x_theta over the tokens; the mask is impossible."""
         return logits[..., : self.num_tokens].log_softmax(-1)
 

@@ -45,7 +45,7 @@ class Masked:
     def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
         return xt == self.mask_id
 
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
         """log p(x0 | x_t) at masked positions: the mask itself is impossible."""
         if logits.shape[-1] <= self.mask_id:
             return logits.log_softmax(-1)

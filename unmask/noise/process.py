@@ -42,7 +42,7 @@ class Process(Protocol):
         """True where `nll` can differ from 0, so that logits are needed."""
         ...
 
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
         """log p over clean tokens, what is no token left out."""
         ...
 

@@ -50,7 +50,7 @@ class Uniform:
     def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
         return torch.ones_like(xt, dtype=torch.bool)
 
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
         """log x_theta over the tokens; rows past them, such as a mask's, are impossible."""
         return logits[..., : self.num_tokens].log_softmax(-1)
 

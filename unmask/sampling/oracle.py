@@ -154,7 +154,7 @@ class PrefixOracle(Oracle):
         return mix_halves(logits, guidance) if guidance else logits
 
 
-def mix_halves(both: Float[Tensor, "2N V"], guidance: float) -> Float[Tensor, "N V"]:
+def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:
     """Guided logits from those with and without the prompt; at least in float32."""
     wide = torch.promote_types(both.dtype, torch.float32)
     return mix(*both.to(wide).chunk(2), guidance)

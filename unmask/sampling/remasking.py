@@ -163,7 +163,7 @@ class OwnRemasking(_Chance):
 
     def choose(
         self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Written:
+    ) -> Tensor:
         return self.function(times, written, confidence, streams)
 
 

@@ -36,7 +36,7 @@ class Trajectory:
     """Forward passes; a guided step is one of twice the rows."""
     texts: list[str] | None
     """The rows as text, each up to its end token; None without a tokenizer."""
-    states: Int[Tensor, "S+1 B L"] | None = None
+    states: Int[Tensor, "states B L"] | None = None
     """The canvas before step 1 and after every step; None unless asked for."""
 
     def save(self, path: str | Path) -> None:
@@ -78,7 +78,7 @@ Watch = Callable[[Trajectory], None]
 """Called after every step with the trajectory so far."""
 
 
-Part = tuple[Int[Tensor, "n"], Trajectory]
+Part = tuple[Int[Tensor, "_"], Trajectory]
 """Some rows of a batch by their numbers, and how they were sampled."""
 
 
@@ -107,8 +107,8 @@ class Record:
     def write(
         self,
         chosen: Bool[Tensor, "B L"],
-        tokens: Int[Tensor, "B L"],
-        confidence: Float[Tensor, "B L"],
+        tokens: Int[Tensor, "B #L"],
+        confidence: Float[Tensor, "B #L"],
         entropy: Float[Tensor, "n"],
     ) -> None:
         """One step: the chosen places get their tokens; `entropy` is that of the n chosen ones."""

@@ -35,7 +35,7 @@ class Course:
     """A clean generation, and where in it the answer stands."""
 
     model: Model
-    states: Int[Tensor, "S+1 L"]
+    states: Int[Tensor, "states L"]
     committed_at: Int[Tensor, "L"]
     prompt_length: int
     subject: Span
@@ -160,7 +160,7 @@ def follow_corrupted(
     corrupted: Corrupted,
     steps: int,
     guidance: float,
-) -> Int[Tensor, "S+1 n L"]:
+) -> Int[Tensor, "states n L"]:
     """States of the corrupted prompts' own generations, in as many rows as there are samples."""
     prompts = corrupted.tokens[:, : course.prompt_length].tolist()
     length = course.states.shape[1]
@@ -191,11 +191,11 @@ def _find_run(said: list[int], wanted: list[int], start: int) -> int | None:
 
 def _force(
     model: Model,
-    states: Int[Tensor, "S+1 L"],
+    states: Int[Tensor, "states L"],
     committed_at: Int[Tensor, "L"],
     tokens: FactTokens,
     answer: dict[int, int],
-) -> tuple[Int[Tensor, "S+1 L"], Int[Tensor, "L"]]:
+) -> tuple[Int[Tensor, "states L"], Int[Tensor, "L"]]:
     """The same course with the true completion in its place, committed when that place was."""
     states, committed_at = states.clone(), committed_at.clone()
     written = {**dict(enumerate(tokens.ids[: tokens.object[1]])), **answer}

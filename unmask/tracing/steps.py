@@ -126,7 +126,7 @@ def _trace_step(
     joint: Joint,
     run: Run,
     source: Source,
-    free: Int[Tensor, "S+1 n L"] | None,
+    free: Int[Tensor, "states n M"] | None,
     settings: dict[str, Any],
 ) -> TraceGrid:
     model, committed = course.model, course.committed_at_step(step)
@@ -181,7 +181,7 @@ def _corrupt_freely(
     state: Int[Tensor, "L"],
     asked: dict[int, int],
     corruption: Corruption,
-    free: Int[Tensor, "S+1 n L"],
+    free: Int[Tensor, "states n M"],
 ) -> Corrupted:
     """The corrupted generations' states at a step, with what is asked for as in the clean one."""
     model = course.model

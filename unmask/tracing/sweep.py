@@ -65,7 +65,7 @@ def sweep(
     base: Float[Tensor, "S K A"],
     memory: int | None = None,
     same_before: int = 0,
-) -> list[Float[Tensor, "place layer S K A"]]:
+) -> list[Float[Tensor, "place layer *head S K A"]]:
     """log p of the targets for every place, layer and noise sample of each job.
 
     Cells that cannot change anything are not run: they are the base run to the last bit. That is

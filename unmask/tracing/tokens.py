@@ -153,7 +153,7 @@ def _run(
     return dict(zip(parts, grids, strict=True)), read_clean, read_corrupted
 
 
-def _check_numbers(*logp: Float[Tensor, "*n"]) -> None:
+def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
     """Raise where a log-probability is not a number; it would count as certainty."""
     if not bool(torch.stack([each.isfinite().all() for each in logp]).all()):
         raise UserError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -33,9 +34,7 @@ class RecomputedBlock(Block):
     """A block that keeps its input alone, and runs again in the backward pass."""
 
     def forward(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Float[Tensor, "B L D"]:
-        def run(x: Tensor) -> Tensor:
-            return Block.forward(self, x, view, tap)
-
+        run = partial(Block.forward, self, view=view, tap=tap)
         return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
 
 

@@ -1,0 +1,43 @@
+"""The check of shapes that every other test runs under: it is on, and it sees what it should."""
+
+import jaxtyping
+import pytest
+import torch
+from beartype.roar import BeartypeCallHintParamViolation
+
+from tests.shapes import check
+from unmask.net.transformer import select_rows
+from unmask.noise.guidance import mix
+
+
+@pytest.mark.parametrize(
+    ("x", "at"),
+    [
+        (torch.zeros(2, 3, 4), torch.ones(2, 4, dtype=torch.bool)),
+        (torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)),
+        (torch.zeros(2, 3, 4), torch.ones(2, 3)),
+    ],
+    ids=["size", "dimensions", "dtype"],
+)
+def test_what_differs_from_its_annotation_is_refused(x, at):
+    with pytest.raises(jaxtyping.TypeCheckError, match="select_rows"):
+        select_rows(x, at)
+
+
+def test_what_is_returned_is_checked_as_well(monkeypatch):
+    monkeypatch.setattr(torch, "lerp", lambda start, end, weight: start[:1])
+    with pytest.raises(jaxtyping.TypeCheckError, match="return value of unmask.noise.guidance.mix"):
+        mix(torch.zeros(2, 3), torch.zeros(2, 3), 0.5)
+
+
+def test_the_check_can_be_turned_off(unchecked_shapes):
+    assert select_rows(torch.zeros(2, 3, 4), torch.ones(2, 3)).shape == (6, 4)
+
+
+def test_only_arrays_are_checked():
+    def repeat(rows: list[jaxtyping.Float[torch.Tensor, "n"]], count: int) -> str:
+        return str(count)
+
+    assert check(repeat)([torch.zeros(2)], "three") == "three"
+    with pytest.raises(BeartypeCallHintParamViolation, match="rows"):
+        check(repeat)([torch.zeros(2, 2)], 3)
