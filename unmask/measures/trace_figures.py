@@ -175,15 +175,15 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
             and (row["corruption"], row["step"]) == (choice["hidden by"], choice["step"])
             and numbers[tuple(row[key] for key in keys)] == choice["text"]
         }
-        return [_draw_text(row) for row in rows.values()]
+        return [_draw_text(row, is_first=i == 0) for i, row in enumerate(rows.values())]
 
     return _make_figure(
         "texts",
         "One text, token by token",
         "Heatmaps of single texts: rows are tokens, columns layers, a panel for what is restored. "
         "Purple states bring the answer back, orange ones take it away.",
-        "Starred: the subject. → marks the answer, ░ what is still masked at that step. Above, the "
-        "answer's score in the clean run and with the subject hidden.",
+        "Starred: the subject. → marks the answer, ░ what is still masked at that step. In "
+        "brackets, the answer's score in the clean run and with the subject hidden.",
         "heatmap",
         options,
         fill,
@@ -193,13 +193,14 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
     )
 
 
-def _draw_text(row: Mapping[str, Any]) -> MapPanel:
+def _draw_text(row: Mapping[str, Any], is_first: bool) -> MapPanel:
     # What comes after the first end token is padding.
     size = row["piece"].index("⏎") + 1 if "⏎" in row["piece"] else len(row["piece"])
     effects = row["effects"][:size]
+    scores = f"{row['clean']:.3g}, hidden {row['corrupted']:.3g}".replace("-", "−")
+    about = f" ({row['object'].strip()}: {scores})" if is_first else ""
     return MapPanel(
-        f"{PARTS[row['part']]} ({row['object'].strip()}: {row['clean']:.3g}, hidden "
-        f"{row['corrupted']:.3g})",
+        PARTS[row["part"]] + about,
         [str(layer) for layer in range(len(effects[0]))],
         [_spell(row, i) for i in range(size)],
         effects,

@@ -19,6 +19,7 @@ from unmask.blocks.blocks import (
     format_value,
 )
 from unmask.blocks.labels import OUTCOMES
+from unmask.report.terminal_heatmap import show_heatmap
 
 if TYPE_CHECKING:
     from unmask.blocks.blocks import RowRole
@@ -32,9 +33,19 @@ _STYLES: "dict[RowRole, str]" = {
 
 
 def show_section(console: Console, section: Section, is_full: bool = False) -> None:
-    """The section's sentences and tables; what is folded away is shown where `is_full`."""
+    """The section's sentences and tables; what is folded away is shown where `is_full`.
+
+    The first figure is shown as well where it is a small heatmap.
+    """
     console.print(RichText(section.title, style="bold"))
-    show_blocks(console, section.blocks, is_full)
+    blocks = section.blocks
+    at = next((i for i, block in enumerate(blocks) if isinstance(block, Figure)), None)
+    show_blocks(console, blocks[:at], is_full)
+    if at is not None:
+        figure = blocks[at]
+        if isinstance(figure, Figure) and figure.chart == "heatmap":
+            show_heatmap(console, figure)
+        show_blocks(console, blocks[at:], is_full)
 
 
 def show_blocks(console: Console, blocks: Sequence[Block], is_full: bool) -> None:
