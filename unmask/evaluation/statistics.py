@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from unmask.base.seeds import derive_seed
@@ -131,7 +131,7 @@ def mean_intervals(
     return mean, mean - reach, mean + reach
 
 
-def binomial_interval(hits: float, trials: float) -> Interval:
+def binomial_interval(hits: int, trials: int) -> Interval:
     """Clopper and Pearson's exact interval of a share."""
     from scipy.special import betaincinv
 
@@ -293,11 +293,11 @@ def _make_interval(mean: float, squared_reach: float) -> Interval:
 
 
 def _square_quantile(freedom: int) -> float:
-    return float(_t_quantile(freedom)) ** 2
+    return float(_t_quantile(np.array(freedom))) ** 2
 
 
-def _t_quantile(freedom: int | Float[np.ndarray, "N"]) -> Float[np.ndarray, "..."]:
+def _t_quantile(freedom: Int[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:
     """How many standard errors an interval reaches to either side; for none, not a number."""
     from scipy.special import stdtrit
 
-    return stdtrit(freedom, 1 - ALPHA / 2)
+    return np.asarray(stdtrit(freedom, 1 - ALPHA / 2))
