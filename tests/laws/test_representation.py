@@ -1,4 +1,4 @@
-"""What must hold for keys, values and the measures of symmetry."""
+"""What must hold for keys, values and the likenesses of symmetry."""
 
 from dataclasses import replace
 
@@ -11,12 +11,7 @@ from tests.representation.facts import PREFIXES, make_fact, make_facts, make_mod
 from tests.representation.planted import OBJECT, SUBJECT, plant
 from unmask.net.model import Model
 from unmask.representation.keys import find_keys, key
-from unmask.representation.measures import (
-    MEASURES,
-    find_cosine,
-    find_procrustes,
-    find_retrieval,
-)
+from unmask.representation.likeness import LIKENESSES
 from unmask.representation.nulls import assess
 from unmask.representation.problem import Problem
 from unmask.representation.settings import Extraction, choose_extraction
@@ -24,7 +19,6 @@ from unmask.representation.states import Case, Row, lay_out_case
 from unmask.representation.values import Value, find_values, search, value
 
 LAYER = 1
-find_cka, find_angles = MEASURES["cka"], MEASURES["angles"]
 SHORT = {"length": 32}
 GUIDED = {"guidance": 0.8, "revealed": (0.0, 0.5)}
 
@@ -198,17 +192,20 @@ def test_procrustes_recovers_a_planted_rotation():
     hidden, turned = draw(30, 6), np.linalg.qr(draw(6, 6, seed=1))[0]
     left = hidden @ np.linalg.qr(draw(40, 6, seed=2))[0].T
     right = hidden @ turned @ np.linalg.qr(draw(25, 6, seed=3))[0].T + 3.0
-    found = find_procrustes(left, right)
+    found = LIKENESSES["procrustes"](left, right)
     assert found.value > 0.999 and found.train > 0.999
-    mixed = find_procrustes(left, np.random.default_rng(4).permutation(right))
+    mixed = LIKENESSES["procrustes"](left, np.random.default_rng(4).permutation(right))
     assert abs(mixed.value) < 0.3 and mixed.train > mixed.value
 
 
 def test_cka_is_one_for_rotations_and_zero_for_strangers():
     left = draw(30, 20)
     turned = 3 * left @ np.linalg.qr(draw(20, 20, seed=1))[0] + 1
-    assert find_cka(left, turned).value == pytest.approx(1.0)
-    apart = [find_cka(draw(12, 40, seed=i), draw(12, 30, seed=100 + i)).value for i in range(100)]
+    assert LIKENESSES["cka"](left, turned).value == pytest.approx(1.0)
+    apart = [
+        LIKENESSES["cka"](draw(12, 40, seed=i), draw(12, 30, seed=100 + i)).value
+        for i in range(100)
+    ]
     assert abs(np.mean(apart)) < 3 * np.std(apart) / 10
 
 
@@ -226,17 +223,17 @@ def test_cka_is_the_unbiased_estimate_term_by_term():
 
     k, g = (x @ x.T for x in (left, right))
     expected = hsic(k, g) / np.sqrt(hsic(k, k) * hsic(g, g))
-    assert find_cka(left, right).value == pytest.approx(expected)
+    assert LIKENESSES["cka"](left, right).value == pytest.approx(expected)
 
 
 def test_retrieval_and_cosine_know_pairs_from_strangers():
     left = draw(20, 50)
     near = left + 0.5 * draw(20, 50, seed=1)
-    assert find_retrieval(left, near).value == 1.0
-    matched = find_cosine(left, near)
+    assert LIKENESSES["retrieval"](left, near).value == 1.0
+    matched = LIKENESSES["cosine"](left, near)
     assert matched.matched > 0.8 and abs(matched.unmatched) < 0.1
     assert matched.value == pytest.approx(matched.matched - matched.unmatched)
-    strangers = [find_retrieval(draw(20, 50, seed=i), near).hits for i in range(2, 42)]
+    strangers = [LIKENESSES["retrieval"](draw(20, 50, seed=i), near).hits for i in range(2, 42)]
     assert np.mean(strangers) == pytest.approx(1 / 20, abs=3 * np.sqrt(0.05 * 0.95 / 800))
 
 
@@ -245,23 +242,23 @@ def test_angles_are_those_of_shared_directions():
     shared, one, other = draw(30, 2), draw(30, 1, seed=1), draw(30, 1, seed=2)
     left = np.hstack([shared, one]) @ np.linalg.qr(draw(40, 3, seed=3))[0].T
     right = np.hstack([shared, other]) @ np.linalg.qr(draw(20, 3, seed=4))[0].T
-    cosines = find_angles(left, right, rank=3).cosines
+    cosines = LIKENESSES["angles"](left, right, rank=3).cosines
     assert cosines[1] > 0.999 and cosines[2] < 0.6
 
 
-@pytest.mark.parametrize("name", MEASURES)
-def test_every_measure_tells_pairs_from_shuffled_ones(name):
+@pytest.mark.parametrize("name", LIKENESSES)
+def test_every_likeness_tells_pairs_from_shuffled_ones(name):
     left, noise = draw(16, 24), draw(16, 24, seed=1)
-    measure = MEASURES[name]
-    found = assess(measure, left, left + 0.5 * noise, permutations=99, seed=0)
+    likeness = LIKENESSES[name]
+    found = assess(likeness, left, left + 0.5 * noise, permutations=99, seed=0)
     assert found.p == 0.01 and found.value.low <= found.value.mean <= found.value.high
     assert found.value.low > found.null_high
-    mixed = assess(measure, left, np.roll(left + 0.5 * noise, 1, axis=0), permutations=99, seed=0)
+    mixed = assess(likeness, left, np.roll(left + 0.5 * noise, 1, axis=0), permutations=99, seed=0)
     assert mixed.p > 0.01 and mixed.value.mean < found.value.mean
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("name", LIKENESSES)
 def test_nulls_cover_shuffled_pairs(name):
     """Over 200 shuffled pairings p is uniform, and chance lies where it should."""
     values, p = [], []
@@ -270,7 +267,7 @@ def test_nulls_cover_shuffled_pairs(name):
         left = concepts @ draw(10, 30, seed=1000 + i) + 0.3 * draw(20, 30, seed=2000 + i)
         right = left + 0.3 * draw(20, 30, seed=3000 + i)
         right = np.random.default_rng(4000 + i).permutation(right)
-        found = assess(MEASURES[name], left, right, permutations=99, seed=i)
+        found = assess(LIKENESSES[name], left, right, permutations=99, seed=i)
         values.append(found.value.mean)
         p.append(found.p)
     rejected, p = np.mean(np.array(p) <= 0.05), np.array(p)

@@ -13,6 +13,7 @@ from unmask.blocks.blocks import Outcome
 DIRECTIONS = {"d2p": "description → name", "p2d": "name → description"}
 """What is given → what is asked."""
 ASKED = {"d2p": "name", "p2d": "description"}
+GIVEN = {"d2p": "description", "p2d": "name"}
 TRAINED = {"same": "as trained", "reverse": "reversed"}
 SPLITS = {
     ("d2p", "same"): "d2p_same",
@@ -94,6 +95,46 @@ OUTCOMES: dict[Outcome, str] = {
     "not measured": "not measured",
 }
 """Verdicts in words."""
+LIKENESSES = {
+    "cosine": "cosine, matched minus unmatched",
+    "retrieval": "retrieval, mean reciprocal rank",
+    "top-1": "retrieval, first hit",
+    "map": "PCA map, pairs nearer by",
+    "spectrum": "SVD, shared spectrum",
+    "angles": "principal angles, mean cosine",
+    "procrustes": "Procrustes, held-out cosine",
+    "cka": "debiased linear CKA",
+    "overlap": "shared directions, mean cosine",
+}
+"""How alike two sets of vectors are, one vector for each fact on either side."""
+LIKENESS_NOTES = {
+    "cosine": "the mean cosine of a fact's own pair minus that of other pairs",
+    "retrieval": "1 / rank of a fact's own key among all keys, by cosine with its value",
+    "top-1": "the share of values whose own key is the nearest of all",
+    "map": "how much nearer own pairs lie than others on the plane of the first two principal "
+    "components, as a share of the distance",
+    "spectrum": "the sum of the singular values of the product of both sides, each scaled to "
+    "length 1; 1 where one is the other rotated",
+    "angles": "the mean cosine of the angles between the spaces in which the facts vary",
+    "procrustes": "the mean cosine of facts held out, after a rotation fitted to the others",
+    "cka": "how alike the facts lie to each other on both sides: 0 for unrelated sides, 1 if one "
+    "is the other rotated",
+    "overlap": "the mean cosine of the angles between the directions of the network's space that "
+    "each side uses; it does not know which vector belongs to which fact, and its null is random "
+    "directions",
+}
+COMPARED = {
+    "name: key and value": "a name's key and its value (v*)",
+    "name: key and v0": "a name's key and its value before any search (v0)",
+    "name: key and delta": "a name's key and what the search added (delta)",
+    "description: key and value": "a description's key and its value (v*)",
+    "description: key and v0": "a description's key and its value before any search (v0)",
+    "description: key and delta": "a description's key and what the search added (delta)",
+    "key and key": "the keys of both directions",
+    "value and value": "the values of both directions",
+}
+"""Two sides that are compared: a key is read where the concept is given, a value where it is asked
+for."""
 PREFERRED = ("p2d_reverse", "d2p_reverse", "own")
 """The way of asking that comes first: the reversal curse itself, where the data have it."""
 

@@ -110,6 +110,8 @@ class Measure(Generic[S]):
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
     read_old: "Callable[[Path, RunRecord], Result] | None" = None
     """Reads a run folder of version 0.1, where that is still possible."""
+    finish: "Callable[[Result], None] | None" = None
+    """Writes what a run leaves beside its tables, for other programs."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
 

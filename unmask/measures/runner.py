@@ -114,7 +114,10 @@ def run_measure(
     tables = FolderTables(folder, measure.tables)
     summary = measure.summarise(tables, settings)
     _write_summary(measure, summary, folder)
-    return Result(measure, settings, (read_record(folder),), tables, summary, folder)
+    result = Result(measure, settings, (read_record(folder),), tables, summary, folder)
+    if measure.finish is not None:
+        measure.finish(result)
+    return result
 
 
 def describe_machine(device: str) -> str:

@@ -1,4 +1,4 @@
-"""The logit lens: what the stream behind each layer would say at the places of the object.
+"""The logit lens: what the stream after each layer would say at the positions of the object.
 
 For a masked model at several moments of denoising: the object is asked while a share of its tokens
 is already shown. A causal model is given the tokens before each, and has one moment.
@@ -15,8 +15,7 @@ from unmask.evaluation.chain import log_softmax
 from unmask.net.model import Model
 from unmask.representation.settings import Extraction
 from unmask.representation.states import Case, lay_out_case, stack_rows
-
-SCHEMA = "lens/1"
+from unmask.representation.values import group_alike
 
 
 def look_through(
@@ -25,8 +24,8 @@ def look_through(
     steps: int = 4,
     length: int | None = None,
     seed: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """A row for each fact, moment and layer: log p, rank and hits of the object's hidden tokens.
+) -> Iterator[list[dict[str, Any]]]:
+    """For each fact, a row for each layer and moment: log p, rank and hits of its hidden tokens.
 
     At step s of `steps` the share (s - 1) / steps of the object is shown, seeded. The last layer's
     row is what the model itself says.
@@ -37,49 +36,42 @@ def look_through(
     cases = [lay_out_case(model, fact, ("",), settings) for fact in facts]
     most = max(case.num_targets for case in cases)
     each = count * count_row_bytes(model, max(case.length for case in cases), most)
-    groups: dict[int, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(0 if model.kind == "causal" else case.length, []).append(case)
-    for group in groups.values():
-        rows = max(1, fit_rows(model, each))
-        for batch, found in map_batches(group, rows, lambda batch: _look(model, batch)):
-            for case, lines in zip(batch, found, strict=True):
-                fact = case.fact
-                whose = {
-                    "fact": fact.fact_id,
-                    "direction": fact.direction,
-                    "trained": fact.trained,
-                    "kind": model.kind,
-                }
-                yield from (whose | line for line in lines)
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for group in group_alike(model, cases):
+        batches = map_batches(
+            group, fit_rows(model, each), lambda batch: _look(model, [cases[i] for i in batch])
+        )
+        for numbers, looked in batches:
+            rows |= zip(numbers, looked, strict=True)
+    return (rows[i] for i in range(len(cases)))
 
 
 @torch.inference_mode()
 def _look(model: Model, cases: Sequence[Case]) -> list[list[dict[str, Any]]]:
     net, moments = model.net, len(cases[0].rows)
     rows = stack_rows([row for case in cases for row in case.rows], model.device)
-    places = torch.arange(rows.reads.shape[1], device=model.device)
-    asked = places < rows.count[:, None]
-    found: list[list[dict[str, Any]]] = [[] for _ in cases]
+    positions = torch.arange(rows.reads.shape[1], device=model.device)
+    is_asked = positions < rows.count[:, None]
+    looked: list[list[dict[str, Any]]] = [[] for _ in cases]
     x = net.embed(rows.tokens)
     for layer in range(net.config.layers):
         x = net.run_layers(x, layer, layer + 1)
         logp = log_softmax(model, net.unembed(x, rows.reads))
-        said = logp.gather(-1, rows.targets[..., None])
-        rank = 1 + (logp > said).sum(-1)
-        numbers = zip(
-            _average(said[..., 0], asked),
-            _average(rank.double(), asked),
-            _average((rank == 1).double(), asked),
+        target_logp = logp.gather(-1, rows.targets[..., None])
+        rank = 1 + (logp > target_logp).sum(-1)
+        means = zip(
+            _average(target_logp[..., 0], is_asked),
+            _average(rank.double(), is_asked),
+            _average((rank == 1).double(), is_asked),
             strict=True,
         )
-        for i, (mean, mean_rank, hits) in enumerate(numbers):
-            found[i // moments].append(
+        for i, (mean_logp, mean_rank, hits) in enumerate(means):
+            looked[i // moments].append(
                 {"layer": layer, "step": i % moments + 1, "steps": moments}
-                | {"logp": mean, "rank": mean_rank, "hit": hits}
+                | {"logp": mean_logp, "rank": mean_rank, "hit": hits}
             )
-    return found
+    return looked
 
 
-def _average(values: torch.Tensor, asked: torch.Tensor) -> list[float]:
-    return (torch.where(asked, values, 0.0).sum(-1) / asked.sum(-1)).tolist()
+def _average(values: torch.Tensor, is_asked: torch.Tensor) -> list[float]:
+    return (torch.where(is_asked, values, 0.0).sum(-1) / is_asked.sum(-1)).tolist()

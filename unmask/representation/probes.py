@@ -1,89 +1,83 @@
 """Linear probes: can a line read off which fact a subject belongs to, in phrasings it never saw?
 
-Probes read the stream at the last subject token behind each layer. They are fitted on some
-phrasings and judged on others, within a direction and from one direction to the other: whether the
-name's state says what the description's says.
+Probes read the residual stream at the last subject token after each layer. They are fitted on some
+phrasings and tested on others, within a direction and from one direction to the other: whether the
+state of a name says what that of its description says.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from unmask.base.errors import UserError
-from unmask.base.seeds import derive_seed
 from unmask.data.facts import Fact
 from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
-from unmask.evaluation.statistics import ALPHA, cluster, estimate_mean, permutation_p
 from unmask.net.model import Model
 from unmask.representation.settings import Extraction
 from unmask.representation.states import Case, lay_out_case, stack_rows
+from unmask.representation.values import group_alike
 
-SCHEMA = "probes/1"
 HELD_OUT = 3
 """Every third phrasing is held out."""
 PENALTY = 1.0
-PERMUTATIONS = 199
 
 
 def probe(
-    model: Model, group: str, facts: Sequence[Fact], length: int | None = None, seed: int = 0
+    model: Model, facts: Sequence[Fact], length: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Accuracy of a probe for each layer, direction it was fitted in and direction it is tested in.
+    """A row for each layer, direction fitted, direction tested and tested prompt: the fact it says.
 
-    With an interval by fact, and a null in which the tested facts change places.
+    Tested prompts are in phrasings that no probe was fitted on.
     """
-    check_probes({group: facts})
+    if not can_probe(facts):
+        raise UserError(
+            f"probes need at least 2 facts in {HELD_OUT} phrasings in each direction, every third "
+            "of them held out: ask more phrasings, or leave probes out."
+        )
     streams = collect_streams(model, facts, length)
-    held = _hold_out(facts)
-    is_out = np.array([fact.phrasing in held for fact in facts])
-    ways = np.array([fact.direction for fact in facts])
+    held_out = _hold_out(facts)
+    is_out = np.array([fact.phrasing in held_out for fact in facts])
+    directions = np.array([fact.direction for fact in facts])
     labels = np.array([fact.fact_id for fact in facts])
     for layer in range(streams.shape[1]):
-        for fitted in sorted(set(ways)):
-            for tested in sorted(set(ways)):
-                train, test = ~is_out & (ways == fitted), is_out & (ways == tested)
-                said = fit_and_say(streams[train, layer], labels[train], streams[test, layer])
-                yield {
-                    "group": group,
-                    "kind": model.kind,
-                    "layer": layer,
-                    "fitted": fitted,
-                    "tested": tested,
-                } | _judge(said, labels[test], seed)
-
-
-def check_probes(groups: Mapping[str, Sequence[Fact]]) -> None:
-    """Refuse facts that leave a probe nothing to be fitted to or judged on, in any direction."""
-    for group, facts in groups.items():
-        phrasings, names = ({fact.phrasing for fact in facts}, {fact.fact_id for fact in facts})
-        if len(phrasings) < HELD_OUT or len(names) < 2:
-            raise UserError(
-                f"probes need at least 2 facts in {HELD_OUT} phrasings, group {group} has "
-                f"{len(names)} in {len(phrasings)}: give more, or leave them out by --no-probes."
-            )
-        held = _hold_out(facts)
-        for way in sorted({fact.direction for fact in facts}):
-            mine = [fact for fact in facts if fact.direction == way]
-            fitted = {fact.fact_id for fact in mine if fact.phrasing not in held}
-            if len(fitted) < 2 or all(fact.phrasing not in held for fact in mine):
-                raise UserError(
-                    f"probes hold out the phrasings {', '.join(map(str, sorted(held)))} and are "
-                    f"fitted to the others, group {group} asked {way} has only "
-                    f"{', '.join(map(str, sorted({fact.phrasing for fact in mine})))}: ask at "
-                    "least 2 facts in both kinds of phrasings in each direction, or leave probes "
-                    "out by --no-probes."
+        for fitted in sorted(set(directions)):
+            for tested in sorted(set(directions)):
+                train, test = ~is_out & (directions == fitted), is_out & (directions == tested)
+                predicted = fit_and_predict(
+                    streams[train, layer], labels[train], streams[test, layer]
                 )
+                for i, label in zip(np.flatnonzero(test), predicted, strict=True):
+                    yield {
+                        "layer": layer,
+                        "fitted": str(fitted),
+                        "tested": str(tested),
+                        "fact": facts[i].fact_id,
+                        "phrasing": facts[i].phrasing,
+                        "predicted": str(label),
+                    }
+
+
+def can_probe(facts: Sequence[Fact]) -> bool:
+    """Whether every direction has two facts to fit to, and a phrasing that is held out."""
+    held_out = _hold_out(facts)
+    for direction in {fact.direction for fact in facts}:
+        asked = [fact for fact in facts if fact.direction == direction]
+        fitted = {fact.fact_id for fact in asked if fact.phrasing not in held_out}
+        if len(fitted) < 2 or all(fact.phrasing not in held_out for fact in asked):
+            return False
+    return True
 
 
 def _hold_out(facts: Sequence[Fact]) -> set[int]:
-    """The phrasings that probes are judged on."""
+    """The phrasings that probes are tested on."""
     return set(sorted({fact.phrasing for fact in facts})[HELD_OUT - 1 :: HELD_OUT])
 
 
-def fit_and_say(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """What a ridge classifier, fitted to standardised vectors, says of others.
+def fit_and_predict(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """The labels that a ridge classifier, fitted to standardised vectors, gives others.
 
     The others are centred by their own mean: what a direction or a phrasing adds to all is no clue.
     """
@@ -94,41 +88,18 @@ def fit_and_say(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.n
     return RidgeClassifier(alpha=PENALTY * train.shape[1] ** 0.5).fit(one, labels).predict(other)
 
 
-def _judge(said: np.ndarray, true: np.ndarray, seed: int) -> dict[str, Any]:
-    hits = (said == true).astype(float)
-    value = estimate_mean(cluster(hits, list(true)), is_share=True)
-    names = np.unique(true)
-    generator = np.random.default_rng(derive_seed(seed, "probes", len(names)))
-    null = []
-    for _ in range(PERMUTATIONS):
-        renamed = dict(zip(names, generator.permutation(names), strict=True))
-        null.append(np.mean(said == np.array([renamed[name] for name in true])))
-    return {
-        "accuracy": value.mean,
-        "low": value.low,
-        "high": value.high,
-        "null_mean": float(np.mean(null)),
-        "null_high": float(np.quantile(null, 1 - ALPHA / 2)),
-        "p": permutation_p(np.array(null), value.mean),
-        "prompts": len(true),
-        "facts": len(names),
-    }
-
-
-def collect_streams(model: Model, facts: Sequence[Fact], length: int | None = None) -> np.ndarray:
-    """The stream behind every layer at the last subject token [facts, layers, D]."""
+def collect_streams(
+    model: Model, facts: Sequence[Fact], length: int | None = None
+) -> Float[np.ndarray, "facts layers D"]:
+    """The residual stream after every layer at the last subject token."""
     cases = [lay_out_case(model, fact, ("",), Extraction(length=length)) for fact in facts]
-    each = count_row_bytes(model, max(case.length for case in cases), 0)
-    found: dict[int, np.ndarray] = {}
-    groups: dict[int, list[int]] = {}
-    for i, case in enumerate(cases):
-        groups.setdefault(0 if model.kind == "causal" else case.length, []).append(i)
-    for group in groups.values():
-        for batch, streams in map_batches(
-            group, fit_rows(model, each), lambda batch: _record(model, [cases[i] for i in batch])
-        ):
-            found |= zip(batch, streams, strict=True)
-    return np.stack([found[i] for i in range(len(cases))])
+    rows = fit_rows(model, count_row_bytes(model, max(case.length for case in cases), 0))
+    streams: dict[int, np.ndarray] = {}
+    for group in group_alike(model, cases):
+        batches = map_batches(group, rows, lambda batch: _record(model, [cases[i] for i in batch]))
+        for numbers, recorded in batches:
+            streams |= zip(numbers, recorded, strict=True)
+    return np.stack([streams[i] for i in range(len(cases))])
 
 
 @torch.inference_mode()

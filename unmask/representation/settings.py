@@ -22,7 +22,7 @@ class Extraction:
     kl: float = 1.0
     norm: float = 0.0
     kl_read: Literal["subject", "last"] = "last"
-    """Which next token the KL is about: behind the subject, or behind "is a"."""
+    """Which next token the KL is about: after the subject, or after "is a"."""
     steps: int = 20
     """Evaluations of the loss; there is one update less. 0 leaves v0 as it is."""
     lr: float = 0.5

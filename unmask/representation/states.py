@@ -41,9 +41,9 @@ class Case:
     fact: Fact
     rows: list[Row]
     keys: list[Row]
-    """Where the key is read, one row a prefix."""
+    """Where the key is read, one row for each prefix."""
     essence: Row
-    """Where the subject's own meaning is read: the next token behind it, or behind "is a"."""
+    """Where the subject's own meaning is read: the next token after it, or after "is a"."""
 
     @property
     def length(self) -> int:
@@ -120,7 +120,7 @@ def _choose_length(model: Model, fact: Fact, longest: int, settings: Extraction)
 
 
 def _choose_shown(tokens: FactTokens, fact: Fact, number: int, settings: Extraction) -> list[int]:
-    """Positions of the object that a mask pattern shows, the same behind every prefix."""
+    """Positions of the object that a mask pattern shows, the same after every prefix."""
     begin, end = tokens.object
     count = int(settings.revealed[number] * (end - begin))
     stream = python_stream(settings.seed, "revealed", fact.fact_id, fact.direction, number)
@@ -146,7 +146,7 @@ def _lay_out(model: Model, found: FactTokens, length: int | None, shown: Sequenc
 def _lay_out_open(
     model: Model, ids: list[int], length: int | None, place: int | None = None
 ) -> Row:
-    """A text, and the row that predicts the token behind it."""
+    """A text, and the row that predicts the token after it."""
     reads, prompt_length = [model.row_of(len(ids))], len(ids)
     place = prompt_length - 1 if place is None else place
     if length is not None:
@@ -156,7 +156,7 @@ def _lay_out_open(
 
 
 def _lay_out_essence(model: Model, fact: Fact, length: int | None, settings: Extraction) -> Row:
-    """A causal network does not see "is a" at the subject: asking behind it leaves that out."""
+    """A causal network does not see "is a" at the subject: asking after it leaves that out."""
     encoded = require_tokenizer(model).encode(fact.subject + ESSENCE)
     place = max(i for i, (b, _) in enumerate(encoded.offsets) if b < len(fact.subject))
     ids = encoded.ids[: place + 1] if settings.kl_read == "subject" else encoded.ids

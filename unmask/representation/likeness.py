@@ -1,6 +1,6 @@
-"""Measures of how alike two sets of vectors are, one vector a concept on each side, in one order.
+"""How alike two sets of vectors are, one vector for each concept on either side, in one order.
 
-All of them ignore the sides' means, which hold what every concept has in common. `cosine`,
+All likenesses ignore the sides' means, which hold what every concept has in common. `cosine`,
 `retrieval`, `top-1` and `map` need both sides in one space; the others compare how the concepts lie
 to each other, and take sides of any width. Right sides may come as a stack of pairings, which are
 compared at once: a null is a thousand of them.
@@ -11,11 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.decomposition import PCA
 
 Side = Float[np.ndarray, "N D"]
+Other = Float[np.ndarray, "N E"]
+"""A right side that may have another width."""
 Sides = Float[np.ndarray, "*R N D"]
-Values = Float[np.ndarray, "*R"]
+Others = Float[np.ndarray, "*R N E"]
+Plane = Float[np.ndarray, "N 2"]
+Columns = Float[np.ndarray, "n r"]
+Values = Float[np.ndarray, "*R"] | float
+"""One for each pairing of a stack; a number for a single pairing."""
 
 FOLDS = 5
 NEEDED_FACTS = 2 * FOLDS
@@ -26,8 +31,8 @@ _TIE = 1e-9
 
 
 @dataclass(frozen=True)
-class Found:
-    """A measure's value; larger is more alike."""
+class Score:
+    """How alike two sides are; larger is more alike."""
 
     value: Values
     per_fact: Float[np.ndarray, "*R N"] | None
@@ -35,29 +40,24 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Cosine(Found):
+class Cosine(Score):
     matched: Values
     unmatched: Values
 
 
 @dataclass(frozen=True)
-class Retrieval(Found):
+class Retrieval(Score):
     hits: Values
     """The share of concepts whose own vector comes first; of n that tie, one in n does."""
 
 
 @dataclass(frozen=True)
-class Spectrum(Found):
-    singular: Float[np.ndarray, "*R r"]
-
-
-@dataclass(frozen=True)
-class Angles(Found):
+class Angles(Score):
     cosines: Float[np.ndarray, "*R r"]
 
 
 @dataclass(frozen=True)
-class Procrustes(Found):
+class Procrustes(Score):
     train: Values
     """The same on the facts that the rotation was fitted to."""
 
@@ -68,27 +68,28 @@ def choose_rank(num_facts: int) -> int:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A measure in two steps, so that shuffling the pairs repeats the second alone.
+class Likeness:
+    """A likeness in two steps, so that shuffling the pairs repeats the second alone.
 
     `prepare` treats every pairing of the same vectors alike: shuffling its right side is the same
-    as preparing shuffled vectors. It is told the number of dimensions that PCA keeps.
+    as preparing shuffled vectors. Its last argument is the number of dimensions that PCA keeps.
     """
 
-    prepare: Callable[[Side, Side, int], tuple[np.ndarray, np.ndarray]]
-    compare: Callable[[np.ndarray, np.ndarray], Found]
+    prepare: Callable[[Side, Other, int], tuple[np.ndarray, np.ndarray]]
+    compare: Callable[[np.ndarray, np.ndarray], Score]
     """The right side may be a stack of them."""
     one_space: bool = False
     """Whether both sides must lie in one space."""
     is_share: bool = False
     """Whether each fact gives a number from 0 to 1, and the value is their mean."""
 
-    def __call__(self, left: Side, right: Side, rank: int | None = None) -> Found:
+    def __call__(self, left: Side, right: Other, rank: int | None = None) -> Score:
         rank = choose_rank(len(left)) if rank is None else rank
         return self.compare(*self.prepare(left, right, rank))
 
 
-def _prepare_directions(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+def prepare_directions(left: Side, right: Side, _rank: int = 0) -> tuple[Side, Side]:
+    """Centred vectors of length 1: their products are cosines."""
     return _normalise(_centre(left)), _normalise(_centre(right))
 
 
@@ -111,11 +112,11 @@ def compare_ranks(left: Side, right: Sides) -> Retrieval:
     return Retrieval(each.mean(-1), each, ((above == 0) / tied).mean(-1))
 
 
-def compare_hits(left: Side, right: Sides) -> Found:
+def compare_hits(left: Side, right: Sides) -> Score:
     """The share of right vectors that find their left one first; of n that tie, one in n does."""
     above, tied = _count_above(left, right)
     each = (above == 0) / tied
-    return Found(each.mean(-1), each)
+    return Score(each.mean(-1), each)
 
 
 def _count_above(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
@@ -128,47 +129,54 @@ def _count_above(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
     return (apart > _TIE).sum(-1), (np.abs(apart) <= _TIE).sum(-1)
 
 
-def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
-    return project_map(left, right)[0]
+def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Plane, Plane]:
+    """Both sides on the plane of their first two principal components."""
+    from sklearn.decomposition import PCA
+
+    one, other = (_scale(_centre(side)) for side in (left, right))
+    plane = PCA(2).fit(np.vstack((one, other)))
+    return plane.transform(one), plane.transform(other)
 
 
-def compare_map(left: Side, right: Sides) -> Found:
+def compare_map(left: Side, right: Sides) -> Score:
     """How much nearer pairs lie than strangers on the map of both, as a share of the distance."""
     apart = np.linalg.norm(left[:, None] - right[..., None, :, :], axis=-1)
     own, count = _diagonal(apart).sum(-1), len(left)
     others = (apart.sum((-1, -2)) - own) / (count * (count - 1))
-    return Found(1 - own / count / np.maximum(others, _TINY), None)
+    return Score(1 - own / count / np.maximum(others, _TINY), None)
 
 
-def _prepare_unit(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+def _prepare_unit(left: Side, right: Other, _rank: int) -> tuple[Side, Other]:
     return _scale(_centre(left)), _scale(_centre(right))
 
 
-def compare_spectrum(left: Side, right: Sides) -> Spectrum:
+def compare_spectrum(left: Side, right: Others) -> Score:
     """The sum of the singular values of the sides' product, 1 where one is the other turned."""
     singular = np.linalg.svd(left.T @ right, compute_uv=False)[..., : len(left)]
-    return Spectrum(singular.sum(-1), None, singular)
+    return Score(singular.sum(-1), None)
 
 
-def _prepare_scores(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
+def _prepare_scores(
+    left: Side, right: Other, rank: int
+) -> tuple[Columns, Float[np.ndarray, "n q"]]:
     """What varies over the concepts: the first principal components' scores, orthonormal."""
     one, other = (np.linalg.svd(_centre(side), full_matrices=False)[0] for side in (left, right))
     return one[:, :rank], other[:, :rank]
 
 
-def _prepare_ways(left: Side, right: Side, rank: int) -> tuple[Side, Side]:
+def _prepare_axes(left: Side, right: Side, rank: int) -> tuple[Columns, Columns]:
     """The directions of the network's space that each side uses most, as columns."""
     one, other = (np.linalg.svd(_centre(side), full_matrices=False)[2] for side in (left, right))
     return one[:rank].T, other[:rank].T
 
 
-def compare_angles(left: Side, right: Sides) -> Angles:
+def compare_angles(left: Columns, right: Float[np.ndarray, "*R n q"]) -> Angles:
     """The mean cosine of the principal angles between the spaces of orthonormal columns."""
     cosines = np.linalg.svd(left.T @ right, compute_uv=False)
     return Angles(cosines.mean(-1), None, cosines)
 
 
-def _prepare_folds(left: Side, right: Side, _rank: int) -> tuple[np.ndarray, Side]:
+def _prepare_folds(left: Side, right: Other, _rank: int) -> tuple[np.ndarray, Other]:
     """The left side as each fold's PCA sees it; the right side's depends on the pairing."""
     size = len(left) - -(-len(left) // FOLDS)
     rank = min(choose_rank(size), left.shape[1], right.shape[1])
@@ -176,7 +184,7 @@ def _prepare_folds(left: Side, right: Side, _rank: int) -> tuple[np.ndarray, Sid
     return np.stack(folds, 1), right
 
 
-def compare_folds(left: np.ndarray, right: Sides) -> Procrustes:
+def compare_folds(left: np.ndarray, right: Others) -> Procrustes:
     """The mean cosine of held-out left vectors, turned, with their right ones.
 
     For every part of the facts, PCA and the rotation are fitted to the others. The rotation is
@@ -197,64 +205,38 @@ def _split(count: int) -> list[np.ndarray]:
     return [np.arange(count) % FOLDS == fold for fold in range(FOLDS)]
 
 
-def _prepare_grams(left: Side, right: Side, _rank: int) -> tuple[Side, Side]:
+def _prepare_grams(left: Side, right: Other, _rank: int) -> tuple[Side, Other]:
     return _centre(left), _centre(right)
 
 
-def compare_grams(left: Side, right: Sides) -> Found:
-    """Debiased linear CKA: 0 on average for strangers, 1 for sides that are each other turned.
+def compare_grams(left: Side, right: Others) -> Score:
+    """Debiased linear CKA: 0 on average for unrelated sides, 1 if one is the other rotated.
 
     Song et al. 2012's unbiased HSIC in Kornblith et al. 2019's ratio; not a number where a side
     has no variance left.
     """
     one, other = (_empty_diagonal(side @ side.mT) for side in (left, right))
-    size = _find_hsic(one, one) * _find_hsic(other, other)
+    size = _estimate_hsic(one, one) * _estimate_hsic(other, other)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = _find_hsic(one, other) / np.sqrt(size)
-    return Found(np.where(size > 0, ratio, np.nan), None)
+        ratio = _estimate_hsic(one, other) / np.sqrt(size)
+    return Score(np.where(size > 0, ratio, np.nan), None)
 
 
-find_cosine = Measure(_prepare_directions, compare_cosine, one_space=True)
-find_retrieval = Measure(_prepare_directions, compare_ranks, one_space=True, is_share=True)
-find_procrustes = Measure(_prepare_folds, compare_folds)
-find_overlap = Measure(_prepare_ways, compare_angles, one_space=True)
-"""Between the directions each side uses. It does not know which vector belongs to which: its null
-is a random space, not a shuffling."""
-
-MEASURES: dict[str, Measure] = {
-    "cosine": find_cosine,
-    "retrieval": find_retrieval,
-    "top-1": Measure(_prepare_directions, compare_hits, one_space=True, is_share=True),
-    "map": Measure(_prepare_map, compare_map, one_space=True),
-    "spectrum": Measure(_prepare_unit, compare_spectrum),
-    "angles": Measure(_prepare_scores, compare_angles),
-    "procrustes": find_procrustes,
-    "cka": Measure(_prepare_grams, compare_grams),
+LIKENESSES: dict[str, Likeness] = {
+    "cosine": Likeness(prepare_directions, compare_cosine, one_space=True),
+    "retrieval": Likeness(prepare_directions, compare_ranks, one_space=True, is_share=True),
+    "top-1": Likeness(prepare_directions, compare_hits, one_space=True, is_share=True),
+    "map": Likeness(_prepare_map, compare_map, one_space=True),
+    "spectrum": Likeness(_prepare_unit, compare_spectrum),
+    "angles": Likeness(_prepare_scores, compare_angles),
+    "procrustes": Likeness(_prepare_folds, compare_folds),
+    "cka": Likeness(_prepare_grams, compare_grams),
 }
-MEANINGS = {
-    "cosine": "cosine, matched minus unmatched",
-    "retrieval": "retrieval, mean reciprocal rank",
-    "top-1": "retrieval, first hit",
-    "map": "PCA map, pairs nearer by",
-    "spectrum": "SVD, shared spectrum",
-    "angles": "principal angles, mean cosine",
-    "procrustes": "Procrustes, held-out cosine",
-    "cka": "debiased linear CKA",
-}
-
-
-def project_map(left: Side, right: Side) -> tuple[tuple[Side, Side], Float[np.ndarray, "2"]]:
-    """Both sides on the plane of their first principal components, and the variance it shows."""
-    sides = [_scale(_centre(side)) for side in (left, right)]
-    fitted = PCA(2).fit(np.vstack(sides))
-    one, other = (fitted.transform(side) for side in sides)
-    return (one, other), fitted.explained_variance_ratio_
-
-
-def find_singular_values(side: Side) -> Float[np.ndarray, "r"]:
-    """Shares of a side's variance along its own directions, largest first."""
-    squares = np.linalg.svd(_centre(side), compute_uv=False) ** 2
-    return squares / max(squares.sum(), _TINY)
+"""By the names that tables have for them; their words are in `unmask.blocks.labels`."""
+OVERLAP = "overlap"
+SHARED_DIRECTIONS = Likeness(_prepare_axes, compare_angles, one_space=True)
+"""`OVERLAP`: between the directions each side uses. It does not know which vector belongs to which:
+its null is a random space, not a shuffling."""
 
 
 def varies(side: Side) -> bool:
@@ -274,12 +256,12 @@ def _normalise(sides: Sides) -> Sides:
     return sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), _TINY)
 
 
-def _reduce(sides: Sides, fitted: np.ndarray, rank: int) -> Sides:
+def _reduce(sides: Sides, fitted: np.ndarray, rank: int) -> Float[np.ndarray, "*R N r"]:
     """All vectors as the PCA of some of them sees them."""
     some = sides[..., fitted, :]
     mean = some.mean(-2, keepdims=True)
-    ways = np.linalg.svd(some - mean, full_matrices=False)[2][..., :rank, :]
-    return (sides - mean) @ ways.mT
+    axes = np.linalg.svd(some - mean, full_matrices=False)[2][..., :rank, :]
+    return (sides - mean) @ axes.mT
 
 
 def _diagonal(square: np.ndarray) -> np.ndarray:
@@ -290,7 +272,7 @@ def _empty_diagonal(grams: np.ndarray) -> np.ndarray:
     return grams * (1 - np.eye(grams.shape[-1]))
 
 
-def _find_hsic(one: np.ndarray, other: np.ndarray) -> Values:
+def _estimate_hsic(one: np.ndarray, other: np.ndarray) -> Values:
     """Unbiased HSIC of Gram matrices with empty diagonals."""
     n = one.shape[-1]
     trace = (one * other).sum((-1, -2))

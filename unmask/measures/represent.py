@@ -1,0 +1,306 @@
+"""represent: what an MLP looks up at a subject (its key k*), and what it would have to give there
+for the model to say the object (its value v*), in both directions of a fact.
+
+Beside them: linear probes for which fact a state belongs to, within and across directions, and the
+logit lens on the object's positions.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from unmask.base.config import SettingsError, option
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
+from unmask.measures.measure import Job, Measure, Rows, Stage
+from unmask.measures.represent_section import describe_represent
+from unmask.measures.represent_summary import judge, summarise
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import distinct
+from unmask.representation.layers import Reason, choose_layers, find_traced_layer
+from unmask.representation.settings import OBJECTIVES, Extraction, choose_extraction
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from unmask.data.facts import Fact
+    from unmask.measures.result import Result
+    from unmask.representation.extraction import Asked
+
+CHUNK = 64
+"""Prompts whose keys and values are one part of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepresentSettings(MachineSettings):
+    """Which facts are looked into at which layers, and how values are searched for."""
+
+    layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
+    trace: tuple[str, ...] = option(
+        (), "Runs of `unmask trace`: the first that has a model's MLPs chooses its layer."
+    )
+    groups: tuple[str, ...] = option(
+        ("p2d", "d2p"),
+        "Facts by the direction they were trained in; one's own facts are one group.",
+        choices=lambda: ("p2d", "d2p", "both"),
+    )
+    directions: tuple[str, ...] = option(
+        ("p2d", "d2p"),
+        "Directions asked: p2d gives a name, d2p a description.",
+        choices=lambda: ("p2d", "d2p"),
+    )
+    facts: int = option(30, "Facts of each group.", least=1)
+    phrasing: int = option(0, "Which phrasing of each fact is asked.", least=0)
+    prefixes: int = option(4, "Texts put before a prompt, the empty one among them.", least=1)
+    prefix_text: str | None = option(
+        None, "A text file to cut prefixes from; by default the model writes them."
+    )
+    objective: str = option(
+        "seed", "The study's loss, or ROME's (Meng et al. 2022).", choices=lambda: OBJECTIVES
+    )
+    kl: float | None = option(None, "Weight of the KL term; by default the objective's.", least=0)
+    norm: float | None = option(
+        None, "Weight of the norm term; by default the objective's.", least=0
+    )
+    steps: int = option(20, "Evaluations of the loss; there is one update less.", least=0)
+    lr: float = option(0.5, "Adam's learning rate.", above=0)
+    clamp: float = option(4.0, "The longest delta, in lengths of v0; 0: no limit.", least=0)
+    stop: str = option("steps", "steps, p=0.9 (any probability), or rome.")
+    revealed: tuple[float, ...] = option(
+        (0.0,), "Shares of the object shown to a masked model, one for each mask pattern.", least=0
+    )
+    guidance: float = option(0.0, "Guidance of a masked model; 0 is off.", least=0)
+    length: int | None = option(None, "Positions of the canvas; 52 by default.", least=2)
+    key_text: Literal["prompt", "subject"] = option(
+        "prompt", "What follows a prefix where keys are read."
+    )
+    lens: bool = option(True, "Also the logit lens on the object's positions.")
+    probes: bool = option(True, "Also linear probes over phrasings.")
+    seed: int = option(0, "Seed of prefixes, mask patterns and permutations.", least=0)
+    dtype: str = option("float32", "float32, bfloat16, …")
+
+    @property
+    def extraction(self) -> Extraction:
+        """How keys and values are extracted."""
+        weights = {"kl": self.kl, "norm": self.norm}
+        names = ("steps", "lr", "stop", "revealed", "guidance", "length", "key_text", "seed")
+        return choose_extraction(
+            self.objective,
+            **{name: weight for name, weight in weights.items() if weight is not None},
+            **{name: getattr(self, name) for name in names},
+            clamp=self.clamp or None,
+        )
+
+    def _problems(self) -> Iterator[str]:
+        if self.trace and self.layer != "auto":
+            yield f"'layer' is {self.layer!r}, and 'trace' chooses one as well: leave one out"
+        for name in ("groups", "directions"):
+            if not getattr(self, name):
+                yield f"{name!r} is empty, expected at least one"
+        try:
+            _ = self.extraction
+        except SettingsError as error:
+            yield from error.problems
+
+
+@dataclass(frozen=True)
+class FactsAsked:
+    """The facts that are looked into, and every phrasing of them by group."""
+
+    asked: "list[Asked]"
+    phrasings: "dict[str, list[Fact]]"
+
+
+def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[FactsAsked, str, str]:
+    from unmask.evaluation.questions import digest
+    from unmask.representation.extraction import choose_facts, gather_phrasings
+
+    corpus = find_corpus(data, families)
+    asked = choose_facts(
+        corpus, settings.groups, settings.directions, settings.facts, settings.phrasing
+    )
+    phrasings = gather_phrasings(corpus, asked)
+    said = digest([*asked, *phrasings.values()])
+    return FactsAsked(asked, phrasings), corpus.source, said
+
+
+def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:
+    """For each checkpoint: its layers in chunks of prompts, its lens, its probes by group."""
+    from unmask.representation.probes import can_probe
+
+    averages = _read_averages(settings.trace)
+    facts = inputs.data
+    chunks = [facts.asked[i : i + CHUNK] for i in range(0, len(facts.asked), CHUNK)]
+    prefixes: dict[str, tuple[str, ...]] = {}
+
+    def search(member: Member, layer: int, reason: Reason, asked: "list[Asked]") -> dict[str, Any]:
+        from unmask.representation.extraction import extract
+
+        model = inputs.load(member)
+        if member.key not in prefixes:
+            prefixes[member.key] = _make_prefixes(model, settings)
+        texts = prefixes[member.key]
+        rows, vectors = extract(model, asked, layer, texts, settings.extraction)
+        more = {"chosen_by": reason, "prefixes": list(texts)}
+        table = [member.columns | row | more for row in rows]
+        return {"represent": table, "vectors": tabulate_vectors(vectors)}
+
+    def look(member: Member) -> dict[str, Any]:
+        from unmask.representation.extraction import describe_question
+        from unmask.representation.lens import look_through
+
+        questions = [each.fact for each in facts.asked]
+        looked = look_through(
+            inputs.load(member), questions, length=settings.length, seed=settings.seed
+        )
+        names = ("group", "split", "fact", "direction", "trained")
+        rows = []
+        for each, lines in zip(facts.asked, looked, strict=True):
+            question = describe_question(each)
+            which = member.columns | {name: question[name] for name in names}
+            rows += [which | line for line in lines]
+        return {"lens": rows}
+
+    def fit(member: Member, group: str) -> dict[str, Any]:
+        from unmask.representation.probes import probe
+
+        rows = probe(inputs.load(member), facts.phrasings[group], settings.length)
+        return {"probes": [member.columns | {"group": group} | row for row in rows]}
+
+    for member in inputs.members():
+        layers, reason = _choose_layers(member, settings, averages)
+        # Deepest first: a last layer whose output nothing reads is refused before any search.
+        for layer in reversed(layers):
+            for number, asked in enumerate(chunks):
+                key = f"{member.key}-layer{layer:03d}-{number:03d}"
+                yield Job(key, partial(search, member, layer, reason, asked))
+        if settings.lens:
+            yield Job(f"{member.key}-lens", partial(look, member))
+        for group, phrasings in facts.phrasings.items():
+            if settings.probes and can_probe(phrasings):
+                yield Job(f"{member.key}-probes-{group}", partial(fit, member, group))
+
+
+def _read_averages(folders: Sequence[str]) -> list[Rows]:
+    """The averages of each run of `unmask trace`."""
+    from unmask.base.errors import UserError
+    from unmask.measures.runner import read_result
+
+    averages = []
+    for folder in folders:
+        result = read_result(folder)
+        if result.measure.name != "trace":
+            raise UserError(
+                f"{folder} is a run of `unmask {result.measure.name}`: expected one of `unmask "
+                "trace`."
+            )
+        averages.append(result.summary["averages"])
+    return averages
+
+
+def _choose_layers(
+    member: Member, settings: RepresentSettings, averages: Sequence[Rows]
+) -> tuple[tuple[int, ...], Reason]:
+    from unmask.net.loading import inspect
+    from unmask.net.model import Model
+
+    name, place = member.family.name, member.family.members[member.seed]
+    config = place.net.config if isinstance(place, Model) else inspect(place)[0].config
+    traced = (find_traced_layer(rows, name, config.layers) for rows in averages)
+    first = next((layer for layer in traced if layer is not None), None)
+    return choose_layers(name, config.layers, settings.layer, first)
+
+
+def _make_prefixes(model: Any, settings: RepresentSettings) -> tuple[str, ...]:
+    """The same in every process: they depend on the model and the seed alone."""
+    from unmask.data.lines import read_text
+    from unmask.representation.prefixes import make_prefixes
+
+    lines = None
+    if settings.prefix_text is not None:
+        text = read_text(Path(settings.prefix_text))
+        lines = [line for line in text.splitlines() if line.strip()]
+    return make_prefixes(model, settings.prefixes, settings.seed, lines)
+
+
+def tabulate_vectors(vectors: Mapping[str, np.ndarray]) -> "pyarrow.Table":
+    """Vectors as a table with a column of lists for each name."""
+    import pyarrow
+
+    columns = {}
+    for name, rows in vectors.items():
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+        columns[name] = pyarrow.ListArray.from_arrays(offsets, pyarrow.array(rows.ravel()))
+    return pyarrow.table(columns)
+
+
+def stack_vectors(table: "pyarrow.Table") -> dict[str, np.ndarray]:
+    """The vectors in the rows of a table, which are of one checkpoint: [rows, width] by name."""
+    return {
+        name: table[name].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+        for name in table.column_names
+    }
+
+
+def save_vectors(result: "Result") -> None:
+    """Write `vectors.safetensors`: the vectors of each checkpoint, as `MODEL-SEED/k_star`."""
+    from safetensors.numpy import save_file
+
+    from unmask.base.files import replace_file
+
+    rows = result.tables["represent"].select(["model", "seed"]).to_pylist()
+    tensors = {}
+    for model, seed in distinct(rows, "model", "seed"):
+        numbers = [i for i, row in enumerate(rows) if row == {"model": model, "seed": seed}]
+        vectors = stack_vectors(result.tables["vectors"].take(numbers))
+        tensors |= {f"{model}-{seed}/{name}": vector for name, vector in vectors.items()}
+    with replace_file(result.folder / "vectors.safetensors") as draft:
+        save_file(tensors, draft)
+
+
+def choose_traces(folders: Mapping[str, Path]) -> Mapping[str, Any]:
+    """The study's traces of MLPs: a model's own corruption before the one that twins share."""
+    from unmask.base.runs import read_record
+
+    runs = [folders[name] for name in ("trace-steps", "trace") if name in folders]
+    with_mlps = [run for run in runs if "mlp" in read_record(run).settings["parts"]]
+    return {"trace": tuple(map(str, with_mlps))}
+
+
+MEASURE = Measure(
+    name="represent",
+    title="Keys and values",
+    help="Extract keys k* and values v* of facts in both directions; probes and the logit lens.",
+    settings=RepresentSettings,
+    tables={
+        "represent": "represent/2",
+        "vectors": "vectors/1",
+        "lens": "lens/2",
+        "probes": "probes/2",
+    },
+    inputs=ModelsAndData(
+        _read,
+        "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus "
+        "that a shipped model was trained on.",
+    ),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe_represent,
+    finish=save_vectors,
+    stages=[
+        Stage(
+            sizes={
+                "quick": {"groups": ("p2d",), "facts": 10, "steps": 4, "prefixes": 1}
+                | {"guidance": 0.0, "lens": False, "probes": False},
+                "laptop": {"groups": ("p2d", "d2p"), "facts": 12, "steps": 10, "prefixes": 1}
+                | {"guidance": 0.0, "lens": False, "probes": True},
+                "full": {"groups": ("p2d", "d2p", "both"), "facts": 30, "guidance": 0.0},
+            },
+            adjust=choose_traces,
+        )
+    ],
+)

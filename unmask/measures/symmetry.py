@@ -1,0 +1,243 @@
+"""symmetry: does the key of a concept in one direction resemble its value in the other?
+
+A name is looked up where it is given, and is the answer where it is asked for; so is a description.
+Every comparison stands beside the same with v0, the MLP's own output before any search, and with
+delta, what the search added: what the key shares with v0 is no finding about values.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.base.config import CheckedSettings, option
+from unmask.base.errors import NotMeasuredError, UserError
+from unmask.blocks.blocks import Verdict
+from unmask.evaluation.statistics import Clusters, estimate_difference
+from unmask.measures.inputs import RunFolders, RunInputs
+from unmask.measures.measure import (
+    Job,
+    Measure,
+    Rows,
+    Stage,
+    Summary,
+    Tables,
+    judge_interval,
+    judge_p,
+)
+from unmask.measures.represent import stack_vectors
+from unmask.measures.summaries import distinct, select, to_interval
+from unmask.measures.symmetry_figures import read_value
+from unmask.measures.symmetry_section import (
+    ASKED,
+    describe_symmetry,
+    name_difference,
+    name_line,
+    read_counts,
+)
+from unmask.representation.likeness import LIKENESSES, NEEDED_FACTS, OVERLAP
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from unmask.representation.comparisons import Pairs, Vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymmetrySettings(CheckedSettings):
+    """How finely chance is sampled."""
+
+    permutations: int = option(999, "Shuffled pairings of each null.", least=19)
+    seed: int = option(0, "Seed of the nulls.", least=0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One group of facts at one layer of one checkpoint."""
+
+    key: str
+    columns: dict[str, Any]
+    pairs: "Pairs"
+    names: dict[str, str]
+    """The name in each fact."""
+    vectors: "pyarrow.Table"
+    """Of the whole run; pairs say which rows."""
+
+
+def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
+    """One part for each group of facts at each layer of each checkpoint."""
+    places = list(_find_places(inputs))
+    best = max((place.columns for place in places), key=lambda columns: columns["facts"])
+    if not any(place.columns["facts"] + place.columns["diverged"] for place in places):
+        raise NotMeasuredError("one direction")
+    if best["facts"] < NEEDED_FACTS:
+        raise NotMeasuredError("few pairs", **read_counts(best))
+    for place in places:
+        yield Job(place.key, partial(_work, place, settings))
+
+
+def _find_places(inputs: RunInputs) -> Iterator[Place]:
+    """Every place of every run; models of one name are told apart by their runs."""
+    from unmask.representation.comparisons import pair_facts
+
+    names = [model for _, result in inputs for model in result.kinds]
+    needed = ["model", "kind", "seed", "group", "layer", "fact", "direction", "subject", "diverged"]
+    for number, (run, result) in enumerate(inputs):
+        if not result.is_complete:
+            raise UserError(f"{result.folder} was cut short: run `unmask represent` to its end.")
+        rows = dict(enumerate(result.tables["represent"].select(needed).to_pylist()))
+        for model, kind, seed in distinct(rows.values(), "model", "kind", "seed"):
+            name = f"{run}: {model}" if names.count(model) > 1 else model
+            if len(distinct(select(rows.values(), model=model), "seed")) > 1:
+                name += f"-{seed}"
+            own = select(rows.values(), model=model, seed=seed)
+            for group, layer in sorted(distinct(own, "group", "layer"), key=lambda at: at[1]):
+                at = {"model": model, "seed": seed, "group": group, "layer": layer}
+                members = {i: row for i, row in rows.items() if at.items() <= row.items()}
+                pairs = pair_facts(members)
+                yield Place(
+                    f"{number}-{model}-{seed}-{group}-{layer:03d}",
+                    {"model": name, "kind": kind, "group": group, "layer": layer}
+                    | {"facts": len(pairs.rows), "diverged": pairs.diverged},
+                    pairs,
+                    {fact: rows[numbers["p2d"]]["subject"] for fact, numbers in pairs.rows.items()},
+                    result.tables["vectors"],
+                )
+
+
+def _work(place: Place, settings: SymmetrySettings) -> Mapping[str, Rows]:
+    """The comparisons and the cosines of one place; only its counts where facts are too few."""
+    from unmask.representation.comparisons import CONCEPTS, assess_comparisons, map_similarity
+
+    if place.columns["facts"] < NEEDED_FACTS:
+        return {"places": [place.columns]}
+    vectors = _read_vectors(place)
+    facts = list(place.pairs.rows)
+    lines = [
+        place.columns | row | {"fact_ids": facts}
+        for row in assess_comparisons(vectors, settings.permutations, settings.seed)
+    ]
+    where = {name: place.columns[name] for name in ("model", "kind", "group", "layer")}
+    similarity = [
+        where
+        | {"concept": concept, "key_of": facts[i], "value_of": facts[j]}
+        | {"key_name": place.names[facts[i]], "value_name": place.names[facts[j]]}
+        | {"cosine": float(cosine)}
+        for concept in CONCEPTS
+        for (i, j), cosine in np.ndenumerate(map_similarity(vectors, concept))
+    ]
+    return {"symmetry": lines, "similarity": similarity, "places": [place.columns]}
+
+
+def _read_vectors(place: Place) -> "Vectors":
+    vectors = {}
+    for way in ("p2d", "d2p"):
+        rows = [numbers[way] for numbers in place.pairs.rows.values()]
+        tensors = stack_vectors(place.vectors.take(rows))
+        tensors["v_star"] = tensors["v0"] + tensors["delta"]
+        vectors |= {(name, way): tensor.astype(np.float64) for name, tensor in tensors.items()}
+    return vectors
+
+
+def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
+    """Every measure, differences between models, and the layer that is shown of each group."""
+    table = tables["symmetry"]
+    lines = table.drop_columns(["null", "per_fact", "fact_ids"]).to_pylist()
+    places = [
+        place | {"is_shown": place["layer"] == _find_shown_layer(lines, place)}
+        for place in tables["places"].to_pylist()
+    ]
+    shown = {(row["model"], row["group"], row["layer"]) for row in select(places, is_shown=True)}
+    return {
+        "lines": lines,
+        "differences": list(_compare_models(table.drop_columns(["null"]).to_pylist())),
+        "places": places,
+        "similarity": [
+            row
+            for row in tables["similarity"].to_pylist()
+            if (row["model"], row["group"], row["layer"]) in shown
+        ],
+    }
+
+
+def _find_shown_layer(lines: Rows, place: Mapping[str, Any]) -> int | None:
+    """The layer at which values find their keys best, in the group of a place."""
+    ranks: dict[int, float] = {}
+    for row in select(lines, model=place["model"], group=place["group"], measure="retrieval"):
+        if row["comparison"] in ASKED:
+            ranks[row["layer"]] = ranks.get(row["layer"], 0.0) + np.nan_to_num(row["value"])
+    return max(ranks, key=lambda layer: ranks[layer]) if ranks else None
+
+
+def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Pairs of models on the facts both have, where they were looked into at the same layers.
+
+    Models looked into at one layer each are compared there, whichever layers those are.
+    """
+    layers = [distinct(select(rows, model=model), "layer") for model in distinct(rows, "model")]
+    is_single = all(len(each) == 1 for each in layers)
+    cells: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        layer = None if is_single else row["layer"]
+        cell = (row["group"], layer, row["comparison"], row["measure"])
+        cells.setdefault(cell, {})[row["model"]] = row
+    for (group, _, comparison, measure), by_model in cells.items():
+        is_share = measure != OVERLAP and LIKENESSES[measure].is_share
+        for one, other in combinations(by_model.values(), 2):
+            values = [
+                dict(zip(row["fact_ids"], row["per_fact"], strict=True)) for row in (one, other)
+            ]
+            shared = [fact for fact in values[0] if fact in values[1]]
+            if len(shared) < NEEDED_FACTS or np.isnan([one["value"], other["value"]]).any():
+                continue
+            sides = [np.array([[value[fact] for fact in shared]]) for value in values]
+            ours, theirs = (Clusters(side, np.ones_like(side)) for side in sides)
+            yield {
+                "one": one["model"],
+                "other": other["model"],
+                "group": group,
+                "layer_one": one["layer"],
+                "layer_other": other["layer"],
+                "comparison": comparison,
+                "measure": measure,
+                "facts": len(shared),
+            } | vars(estimate_difference(ours, theirs, is_share))
+
+
+def judge(summary: Summary, settings: SymmetrySettings) -> Sequence[Verdict]:
+    """Which measures tell true pairs from shuffled ones, corrected within a comparison, and which
+    differences between models leave out 0."""
+    verdicts = [
+        judge_p(
+            name_line(row),
+            read_value(row),
+            row["p_holm"],
+            row["facts"],
+        )
+        for row in summary["lines"]
+        if row["measure"] != OVERLAP
+    ]
+    verdicts += [
+        judge_interval(name_difference(row), to_interval(row), row["facts"])
+        for row in summary["differences"]
+        if row["measure"] != OVERLAP
+    ]
+    return verdicts
+
+
+MEASURE = Measure(
+    name="symmetry",
+    title="Do keys and values mirror each other?",
+    help="Compare keys and values of the same concepts in both directions, chance beside them.",
+    settings=SymmetrySettings,
+    tables={"symmetry": "symmetry/2", "similarity": "similarity/2", "places": "places/1"},
+    inputs=RunFolders("represent"),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe_symmetry,
+    stages=[Stage(sizes={"quick": {"permutations": 199}})],
+)
