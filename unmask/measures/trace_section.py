@@ -6,16 +6,12 @@ from typing import Any
 
 from unmask.blocks.blocks import (
     Block,
-    Column,
     Finding,
     Fold,
     Notice,
     Number,
-    Row,
     Section,
-    Table,
     Text,
-    Value,
     Verdict,
 )
 from unmask.blocks.labels import (
@@ -27,16 +23,21 @@ from unmask.blocks.labels import (
     UNITS,
     count,
     name_split,
-    name_stage,
 )
 from unmask.evaluation.statistics import Interval
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
 from unmask.measures.summaries import distinct, to_interval
 from unmask.measures.trace_figures import draw_peaks, draw_roles, draw_texts, name_layer
-from unmask.measures.trace_summary import Group, claim_test, list_groups
-from unmask.tracing.averages import TOTAL
-from unmask.tracing.table import FLOW
+from unmask.measures.trace_summary import Group, list_groups
+from unmask.measures.trace_tables import (
+    find_share,
+    fold_peaks,
+    fold_tests,
+    tabulate_counts,
+    tabulate_groups,
+    tabulate_steps,
+)
 
 TITLE = "Where facts are recalled"
 HIDDEN = {
@@ -67,6 +68,7 @@ def describe(result: Result) -> Section:
         if any(group.model == model for group in groups)
     ]
     blocks: list[Block] = []
+    blocks += [Notice(text) for text in _list_silent(counts)]
     if not result.tables["trace"].num_rows:
         blocks.append(
             Notice(
@@ -74,39 +76,53 @@ def describe(result: Result) -> Section:
                 "version 0.1 stored, with its bootstrap intervals."
             )
         )
-    blocks += [_state(group, result.verdicts, settings) for group in firsts[:2]]
     texts = [draw_texts(summary["texts"], metric)] if summary["texts"] else []
-    is_one = bool(texts) and all(group.total["facts"] == 1 for group in groups)
+    is_one = bool(texts) and sum(row["prompts"] for row in counts) == 1
     if is_one:
-        blocks += texts
-    elif any(cell[1] >= 0 for group in groups for cell in group.cells):
+        blocks += [_state_text(groups[0], summary["texts"], result.verdicts, metric), *texts]
+    else:
+        blocks += [_state(group, result.verdicts, settings) for group in firsts[:2]]
         blocks += [draw_roles(groups, kinds, metric, how), draw_peaks(groups, kinds, metric)]
-    blocks += [_tabulate_groups(groups, result.verdicts, metric), _tabulate_counts(counts)]
-    blocks.append(_explain_scores(groups, counts))
-    blocks += [] if is_one else texts
-    blocks.append(_fold_peaks(groups, result.verdicts, metric))
-    blocks += _fold_tests(summary["tests"], result.verdicts, metric)
+        blocks += [tabulate_groups(groups, result.verdicts, metric)]
+        blocks += [tabulate_steps(groups, metric)] if _has_steps(groups) else []
+        blocks += [tabulate_counts(counts), _explain_scores(groups, counts), *texts]
+        blocks.append(fold_peaks(groups, result.verdicts))
+        blocks += fold_tests(summary["tests"], result.verdicts, metric)
     blocks.append(Fold("Method", [Text(how), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
-    numbers = [] if is_one else list(_make_numbers(firsts, result.verdicts, metric))
+    numbers = list(_make_numbers(firsts, result.verdicts, metric))
     return Section("trace", _make_title(groups), blocks, numbers)
 
 
+def _has_steps(groups: Sequence[Group]) -> bool:
+    return len({group.stage for group in groups}) > 1
+
+
 def _make_title(groups: Sequence[Group]) -> str:
-    stages = {group.stage for group in groups}
-    if any(stage.isdecimal() for stage in stages):
+    if any(group.stage.isdecimal() for group in groups):
         return f"{TITLE}, step by step"
-    return f"{TITLE}, from the first step to the last" if len(stages) > 1 else TITLE
+    return f"{TITLE}, from the first step to the last" if _has_steps(groups) else TITLE
+
+
+def _list_silent(counts: Rows) -> Iterator[str]:
+    """A sentence for each model that recalls none of the facts asked in some ways."""
+    for model in distinct(counts, "model"):
+        rows = [row for row in counts if row["model"] == model]
+        kept = {row["split"] for row in rows if row["kept"]}
+        silent = [name_split(split) for split in distinct(rows, "split") if split not in kept]
+        if silent:
+            yield (
+                f"{model}: no fact was left to trace of those asked {'; '.join(silent)}. The table "
+                "of facts says why."
+            )
 
 
 def _state(group: Group, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]) -> Finding:
     """What a model loses, and which of the subject's states gives back most."""
     metric, lost = settings["metric"], to_interval(group.total)
-    where = f"asked {name_split(group.split)}"
-    score = METRICS.get(metric, metric).partition(" (")[0]
     taken = (
-        f"In {group.model}, {where}, hiding {HIDDEN[settings['source']]} takes "
-        f"{_format(lost, metric)} from the answer's {score}"
+        f"In {group.model}, asked {name_split(group.split)}, hiding {HIDDEN[settings['source']]} "
+        f"takes {_format(lost, metric)} from the answer's {_name_score(metric)}"
     )
     verdict, cell = verdicts[group.claim(group.total)], group.best_subject()
     if verdict.outcome in ("unsettled", "below"):
@@ -125,15 +141,32 @@ def _state(group: Group, verdicts: Mapping[str, Verdict], settings: Mapping[str,
         does = f"Corrupting one {what} costs most"
     text = (
         f"{taken}. {does} at the {ROLES[cell['role']]}, layer {name_layer(cell)}: "
-        f"{_format(to_interval(cell), metric)}, {_find_share(cell, group):.0%} of what was lost, "
+        f"{_format(to_interval(cell), metric)}, {find_share(cell, group):.0%} of what was lost, "
         f"{beside}."
     )
     return Finding(text, verdict)
 
 
-def _find_share(cell: Mapping[str, Any], group: Group) -> float:
-    """A cell's effect as a share of what the corruption takes."""
-    return cell["mean"] / group.total["mean"] if group.total["mean"] else math.nan
+def _state_text(group: Group, texts: Rows, verdicts: Mapping[str, Verdict], metric: str) -> Finding:
+    """Of a single text, the token and the layer whose state gives back most."""
+    row = next((row for row in texts if row["part"] == "resid"), texts[0])
+    effect, i, layer = max(
+        (effect, i, layer)
+        for i, line in enumerate(row["effects"])
+        for layer, effect in enumerate(line)
+    )
+    lost = to_interval(group.total)
+    text = (
+        f"In {group.model}, hiding the subject takes {_format(lost, metric)} from the "
+        f"{_name_score(metric)} of {row['object'].strip()!r}. Most is given back at "
+        f"{row['piece'][i].strip()!r} (position {row['positions'][i]}), layer {layer}: "
+        f"{_format(Interval(effect, math.nan, math.nan), metric)}."
+    )
+    return Finding(text, verdicts[group.claim(group.total)])
+
+
+def _name_score(metric: str) -> str:
+    return METRICS.get(metric, metric).partition(" (")[0]
 
 
 def _format(value: Interval, metric: str) -> str:
@@ -153,25 +186,10 @@ def _make_numbers(
             lost = f"{group.total['mean']:.3g}{UNITS.get(metric, '')}"
             yield Number(
                 "given back by one state of the subject",
-                f"{_find_share(cell, group):.0%}",
+                f"{find_share(cell, group):.0%}",
                 f"of {lost} lost: {group.model}, {name_split(group.split)}, "
                 f"{ROLES[cell['role']]}, layer {cell['layer']}",
             )
-
-
-def _tabulate_counts(counts: Rows) -> Table:
-    """Which facts were traced, and why others were not."""
-    is_ranked = any(row["considered"] is not None for row in counts)
-    columns = [Column("model"), Column("asked"), Column("subject hidden by"), Column("prompts")]
-    columns += [Column("recalled of considered")] if is_ranked else []
-    columns += [Column("traced"), Column("left out"), Column("p of the answer", is_short=True)]
-    rows = []
-    for row in counts:
-        ranked: list[Value] = [f"{row['recalled']} of {row['considered']}"] if is_ranked else []
-        hidden = CORRUPTIONS.get(row["corruption"], row["corruption"])
-        about = [row["model"], name_split(row["split"]), hidden, row["prompts"]]
-        rows.append(Row([*about, *ranked, row["kept"], row["left_out"] or None, row["clean"]]))
-    return Table("facts", "Facts that were traced", columns, rows)
 
 
 def _explain_scores(groups: Sequence[Group], counts: Rows) -> Text:
@@ -180,7 +198,8 @@ def _explain_scores(groups: Sequence[Group], counts: Rows) -> Text:
     for model, joint in distinct(counts, "model", "joint"):
         tokens = [group.asked for group in groups if group.model == model]
         known = [number for number in tokens if not math.isnan(number)]
-        size = f", {min(known):.0f} to {max(known):.0f} tokens" if known else ""
+        ends = dict.fromkeys(f"{each(known):.0f}" for each in (min, max)) if known else ()
+        size = f", {' to '.join(ends)} tokens" if ends else ""
         parts.append(f"in {model} {JOINTS[joint]}{size}")
     text = f"p is the probability of the whole answer at the first step traced: {'; '.join(parts)}."
     joints = distinct(counts, "joint")
@@ -195,113 +214,6 @@ def _explain_scores(groups: Sequence[Group], counts: Rows) -> Text:
             "`--joint chain_rule` scores both alike."
         )
     return Text(text)
-
-
-def _tabulate_groups(
-    groups: Sequence[Group], verdicts: Mapping[str, Verdict], metric: str
-) -> Table:
-    """What is lost, what the subject's best state gives back, and where p comes from."""
-    has_steps = len({group.stage for group in groups}) > 1
-    has_flow = any(group.flow("committed") for group in groups)
-    score = METRICS.get(metric, metric)
-    columns = [*_name_columns(groups), Column("facts")]
-    columns += [Column("tokens asked", digits=1)] if has_steps else []
-    columns += [Column(f"lost, {score}", is_short=True)]
-    columns += [Column("per token", is_short=True)] if has_steps and metric == "logp" else []
-    columns += [Column("best at the subject"), Column("given back", is_short=True)]
-    columns += [Column("of lost, %", digits=0, is_percent=True)]
-    columns += [Column("highest placebo", is_short=True)]
-    columns += [Column("p from the subject"), Column("p from written tokens")] if has_flow else []
-    rows = []
-    for group in groups:
-        total, cell = group.total, group.best_subject()
-        values: list[Value] = [*_name_group(group, groups), total["facts"]]
-        values += [group.asked] if has_steps else []
-        values.append(to_interval(total))
-        values += [total["mean"] / group.asked] if has_steps and metric == "logp" else []
-        values += [None] * 4 if cell is None else _show_cell(group, cell)
-        values += [group.flow("subject"), group.flow("committed")] if has_flow else []
-        is_clear = cell is not None and verdicts[group.claim(cell)].is_clear
-        rows.append(Row(values, "strong" if is_clear else "plain"))
-    caption = "What hiding the subject takes, and what its best state gives back"
-    if has_steps:
-        caption += (
-            "; a step asks for the tokens that are still masked, and early ones are those of facts "
-            "that begin early: compare steps with as many facts"
-        )
-    return Table("groups", caption, columns, rows)
-
-
-def _name_columns(groups: Sequence[Group]) -> list[Column]:
-    """What tells groups apart: corruption and step only where there are several."""
-    columns = [Column("model"), Column("asked")]
-    columns += [Column("hidden by")] if len({group.corruption for group in groups}) > 1 else []
-    return columns + ([Column("step")] if len({group.stage for group in groups}) > 1 else [])
-
-
-def _name_group(group: Group, groups: Sequence[Group]) -> list[Value]:
-    values: list[Value] = [group.model, name_split(group.split)]
-    if len({each.corruption for each in groups}) > 1:
-        values.append(CORRUPTIONS.get(group.corruption, group.corruption))
-    return values + ([name_stage(group.stage)] if len({each.stage for each in groups}) > 1 else [])
-
-
-def _show_cell(group: Group, cell: Mapping[str, Any]) -> list[Value]:
-    """Where a cell is, its effect, its share of what was lost, and its highest placebo."""
-    placebos = [to_interval(row) for row in group.placebos(cell).values()]
-    highest = max(placebos, key=lambda placebo: placebo.mean, default=None)
-    part = "" if cell["part"] == "resid" else f"{PARTS[cell['part']]}, "
-    where = f"{part}{ROLES[cell['role']]}, layer {name_layer(cell)}"
-    return [where, to_interval(cell), _find_share(cell, group), highest]
-
-
-def _fold_peaks(groups: Sequence[Group], verdicts: Mapping[str, Verdict], metric: str) -> Fold:
-    """Every part and role at its best layer, the clear ones first."""
-    columns = [*_name_columns(groups), Column("restored")]
-    columns += [Column(f"given back, {METRICS.get(metric, metric)}", is_short=True)]
-    columns += [Column("of lost, %", digits=0, is_percent=True)]
-    columns += [Column("highest placebo", is_short=True), Column("facts")]
-    lines = []
-    for group in groups:
-        for cell in group.peaks():
-            is_clear = verdicts[group.claim(cell)].is_clear
-            values = [*_name_group(group, groups), *_show_cell(group, cell), cell["facts"]]
-            lines.append((is_clear, cell["mean"], Row(values, "strong" if is_clear else "plain")))
-    lines.sort(key=lambda line: (not line[0], -line[1]))
-    caption = "Restored states, or outputs where named; bold: above 0 and above every placebo"
-    table = Table("peaks", caption, columns, [row for *_, row in lines])
-    return Fold("Every part and role, at its best layer", [table])
-
-
-def _fold_tests(tests: Rows, verdicts: Mapping[str, Verdict], metric: str) -> Iterator[Fold]:
-    """Differences between groups, the total effects and what passes its test first."""
-    compared = [test for test in tests if test["part"] != FLOW]
-    if not compared:
-        return
-    is_clear = {id(test): verdicts[claim_test(test)].is_clear for test in compared}
-    ordered = sorted(compared, key=lambda test: (not is_clear[id(test)], test["p_holm"]))
-    rows = []
-    for test in ordered:
-        pair = [(test["model"], test["split"]), (test["other_model"], test["other_split"])]
-        one, other = (f"{model}, {name_split(split)}" for model, split in pair)
-        at = f"{name_stage(test['stage'])}, {CORRUPTIONS.get(test['corruption'], '')}"
-        what = "total effect" if test["part"] == TOTAL else _name_role(test)
-        how = f"{test['facts']} {'paired' if test['paired'] else 'unpaired'}"
-        values = [one, other, at.rstrip(", "), what, to_interval(test), test["p_holm"], how]
-        rows.append(Row(values, "strong" if is_clear[id(test)] else "plain"))
-    columns = [Column("one"), Column("minus"), Column("at"), Column("what")]
-    columns += [Column(f"difference, {METRICS.get(metric, metric)}", is_short=True)]
-    columns += [Column("p (Holm)", digits=3), Column("facts")]
-    sentence = Text(
-        f"Mean effects over layers, one group minus the other; permutation tests by fact, "
-        f"corrected within each pair of groups. {sum(is_clear.values())} of {len(compared)} pass."
-    )
-    table = Table("tests", "Differences between groups", columns, rows)
-    yield Fold("Differences between models and ways of asking", [sentence, table])
-
-
-def _name_role(test: Mapping[str, Any]) -> str:
-    return f"{PARTS.get(test['part'], test['part'])}, {ROLES.get(test['role'], test['role'])}"
 
 
 def _describe_method(groups: Sequence[Group], counts: Rows, settings: Mapping[str, Any]) -> str:

@@ -38,7 +38,8 @@ def draw_maps(maps: Sequence[MapPanel], darkest: float, xlabel: str, width: int)
     for panel, is_labelled in zip(maps, has_labels, strict=True):
         if is_labelled:
             table.add_column("", justify="right", no_wrap=True)
-        table.add_column(RichText(panel.title), width=max(16, size * len(panel.x)))
+        title = min(len(panel.title), width // 4)
+        table.add_column(RichText(panel.title), width=max(title, size * len(panel.x)))
     for row in range(max(len(panel.y) for panel in maps) + 1):
         cells: list[RichText] = []
         for panel, is_labelled in zip(maps, has_labels, strict=True):
