@@ -1,0 +1,95 @@
+"""Both orders of a sentence: equal for a consistent model, the true sums for a causal one."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+import unmask
+from tests.conftest import lively
+from tests.evaluation.oracle import make_twin
+from tests.measures.asking import ask, show
+from unmask.evaluation.families import Family
+from unmask.measures.factorization import MEASURE
+from unmask.measures.summaries import distinct, select
+from unmask.net.model import Blueprint, Model
+
+
+@dataclass(frozen=True)
+class Pairs(Model):
+    """A masked model of two-token texts with any joint distribution, its conditionals exact."""
+
+    joint: Tensor = field(default_factory=lambda: torch.eye(2))
+
+    def logits(
+        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None, *_: object
+    ) -> Tensor:
+        rows = []
+        for a, b in tokens[:, :2].tolist():
+            first = self.joint.sum(1) if b == self.mask_id else self.joint[:, b]
+            second = self.joint.sum(0) if a == self.mask_id else self.joint[a]
+            rows.append(torch.stack((first, second)).log())
+        logits = torch.stack(rows)
+        return logits if at is None else logits.take_along_dim(at[..., None], 1)
+
+
+def test_a_consistent_model_has_one_joint_and_one_mutual_information(tmp_path):
+    fact = unmask.Fact(
+        subject="a",
+        object="b",
+        prompt="a",
+        completion="b",
+        subject_span=(0, 1),
+        object_span=(0, 1),
+        fact_id="f",
+    )
+    tokenizer = unmask.Tokenizer.train(["a", "b"], 259)
+    size = tokenizer.vocab_size
+    config = unmask.preset("tiny", vocab_size=size, num_logits=size - 1, context=2)
+    joint = torch.rand(size - 1, size - 1, generator=torch.Generator().manual_seed(0)).double()
+    joint /= joint.sum()
+    model = Pairs("pairs", lively(config), Blueprint(config, "masked", size - 1), tokenizer, joint)
+    family = Family("pairs", (model,), "masked", ("",))
+    result = ask(MEASURE, [family], [fact], tmp_path, length=2)
+    (row,) = result.rows()
+    a, b = tokenizer.encode("ab").ids
+    assert row["joint_forward"] == pytest.approx(float(joint[a, b].log()) / 2)
+    assert row["gap"] == pytest.approx(0, abs=1e-9)
+    shared = float((joint[a, b] / joint[a].sum() / joint[:, b].sum()).log())
+    assert row["information_forward"] == pytest.approx(shared)
+    assert row["information_backward"] == pytest.approx(shared)
+    assert "two probabilities that lie 0.00 nats per token apart" in show(result).replace(
+        " [nan, nan]", ""
+    )
+
+
+def test_a_causal_model_reads_the_parts_in_both_orders(corpus, tokenizer, tmp_path):
+    twin = make_twin(tokenizer)
+    family = Family("ar", (twin,), "causal", ("",))
+    result = ask(MEASURE, [family], corpus, tmp_path, splits=("p2d_same",), limit=2)
+    for row in result.rows():
+        fact = next(fact for fact in corpus["p2d_same"] if fact.text == row["text"])
+        ids = tokenizer.encode(fact.text).ids
+        at = len(tokenizer.encode(fact.prompt).ids)
+        for text, joint in (
+            (ids, row["logp_a"] + row["logp_b_given_a"]),
+            (ids[at:] + ids[:at], row["logp_b"] + row["logp_a_given_b"]),
+        ):
+            whole = torch.tensor([[tokenizer.end_id, *text]])
+            logp = twin.logits(whole)[0, :-1].double().log_softmax(-1)
+            exact = logp.gather(-1, whole[0, 1:, None]).sum()
+            assert joint == pytest.approx(float(exact), abs=1e-4)
+        assert row["gap"] > 0
+
+
+def test_facts_trained_both_ways_are_asked_as_well(corpus, tokenizer, tmp_path):
+    """Unless splits are named; differences go over all sentences of a model."""
+    family = Family("ar", (make_twin(tokenizer),), "causal", ("",))
+    result = ask(MEASURE, [family], corpus, tmp_path / "run", limit=2)
+    splits = distinct(result.rows(), "split")
+    assert splits[-2:] == ["both_d2p", "both_p2d"] and len(splits) == 6
+    (difference,) = select(result.summary["differences"], metric="difference")
+    mean = sum(row["joint_forward"] - row["joint_backward"] for row in result.rows()) / 12
+    assert difference["mean"] == pytest.approx(mean) and difference["prompts"] == 12
+    assert "description → name, trained both ways" in show(result)

@@ -1,0 +1,143 @@
+"""When tokens are committed: rows of each text, means by kind, what cannot be measured."""
+
+import pytest
+
+from tests.conftest import make_model
+from tests.evaluation.oracle import make_oracle, make_twin
+from tests.measures.asking import ask, show
+from unmask import UserError
+from unmask.blocks.blocks import Figure, Notice
+from unmask.evaluation.families import Family
+from unmask.evaluation.questions import spread
+from unmask.measures.measure import judge_interval
+from unmask.measures.order import MEASURE, OrderSettings
+from unmask.measures.runner import pool_results, read_result
+from unmask.measures.summaries import distinct, select
+from unmask.sampling.texts import sample
+
+SMALL = {"limit": 3, "examples": 1, "steps": 4, "splits": ("d2p_same", "d2p_reverse")}
+
+
+@pytest.fixture
+def masked(corpus, tokenizer) -> Family:
+    return Family("mdm", (make_oracle(corpus, ("d2p_same",), tokenizer),), "masked", ("",))
+
+
+@pytest.fixture
+def causal(tokenizer) -> Family:
+    return Family("ar", (make_twin(tokenizer),), "causal", ("",))
+
+
+@pytest.fixture
+def result(masked, causal, corpus, tmp_path):
+    return ask(MEASURE, [masked, causal], corpus, tmp_path / "run", **SMALL)
+
+
+def test_rows_are_those_of_the_texts(result, masked, corpus):
+    """On a canvas that holds every fact of the splits, whatever the limit."""
+    (model,) = masked.members
+    for split in SMALL["splits"]:
+        facts = spread(corpus[split], 3)
+        assert distinct(select(result.rows(), split=split), "prompt", "fact") == [
+            (f"{split} {i}", fact.fact_id) for i, fact in enumerate(facts)
+        ]
+        drawn = sample(model, [fact.prompt for fact in facts], 4, length=52)
+        for row in select(result.rows(), split=split):
+            i = int(row["prompt"].split()[1])
+            assert row["step"] == int(drawn.committed_at[i, row["position"]])
+        texts = select(result.rows("unmasking"), split=split)
+        assert distinct(texts, "prompt") == [fact.prompt for fact in spread(corpus[split], 1)]
+        assert {row["hit"] for row in texts} == {split == "d2p_same"}
+        assert texts[0]["step"] == 0 and texts[-1]["is_end"] == (split == "d2p_same")
+
+
+def test_means_by_kind_are_means_of_the_rows(result):
+    rows, kinds = result.rows(), result.summary["kinds"]
+    for by in ("word", "place", "frequency"):
+        times = select(kinds, by=by, metric="when")
+        assert sum(row["tokens"] for row in times) == len(rows)
+        for row in times:
+            own = [each["when"] for each in rows if each[by] == row["token_kind"]]
+            assert row["mean"] == pytest.approx(sum(own) / len(own))
+            thirds = [
+                select(kinds, by=by, token_kind=row["token_kind"], metric=f"{third}_third")[0]
+                for third in ("first", "second", "last")
+            ]
+            assert sum(third["mean"] for third in thirds) == pytest.approx(1)
+    for model, split, place in distinct(result.summary["map"], "model", "split", "place"):
+        cells = select(result.summary["map"], model=model, split=split, place=place)
+        assert sum(cell["share"] for cell in cells) == pytest.approx(1)
+
+
+def test_an_order_that_is_known(masked, corpus, tmp_path):
+    """From the left, one token at a time: beginnings come first, on every text."""
+    how = SMALL | {"limit": 8, "steps": 30, "plan": "linear", "order": "left"}
+    result = ask(MEASURE, [masked], corpus, tmp_path / "left", **how)
+    (verdict,) = result.verdicts.values()
+    # The corpus has four facts a group.
+    assert verdict.value.mean > 0 and verdict.outcome == "too few" and verdict.facts == 4
+    assert "too few to say" in show(result)
+    assert judge_interval("mdm", verdict.value, 10).outcome == "above"
+
+
+def test_autoregressive_models_are_left_out_with_a_notice(result, causal, corpus, tmp_path):
+    assert result.kinds == {"mdm": "masked"}
+    (notice,) = (block for block in result.section.blocks if isinstance(block, Notice))
+    assert notice.text.startswith("Left out: ar. An autoregressive model writes from left to right")
+    with pytest.raises(UserError, match="expected at least one diffusion model"):
+        ask(MEASURE, [causal], corpus, tmp_path / "none", **SMALL)
+
+
+def test_figures_begin_with_a_long_answer_in_reverse(result):
+    figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
+    asked = figures["unmasking"].controls[0]
+    assert asked.label == "asked" and asked.options[0] == "name → description, reversed"
+    (panel,) = figures["unmasking"].views[0, 0]
+    assert panel.title == "mdm" and len(panel.pieces) == len(panel.steps) and not panel.is_hit
+    (known,) = figures["unmasking"].views[1, 0]
+    assert known.is_hit and known.pieces[-1] == "⏎" and known.expected in "".join(known.pieces)
+    (heatmap,) = figures["order-map"].views[0,]
+    assert [len(line) for line in heatmap.z] == [4] * len(heatmap.y) and len(heatmap.notes)
+    assert {dot.group for dot in figures["order"].views[()][0].dots} == {
+        *("word", "place", "frequency")
+    }
+    assert result.section == read_result(result.folder).section
+
+
+def test_two_seeds_and_two_models_and_runs_beside_each_other(masked, corpus, tokenizer, tmp_path):
+    other = make_oracle(corpus, ("d2p_reverse",), tokenizer)
+    both = Family("both", (*masked.members, other), "masked", ("0", "1"))
+    result = ask(MEASURE, [masked, both], corpus, tmp_path / "both", **SMALL)
+    assert distinct(result.rows(), "model", "seed") == [("mdm", 0), ("both", 0), ("both", 1)]
+    views = next(block for block in result.section.walk() if isinstance(block, Figure)).views
+    assert [panel.title for panel in views[0, 0]] == ["mdm", "both"]
+    alone = ask(MEASURE, [masked], corpus, tmp_path / "alone", **SMALL)
+    pooled = pool_results([alone, result])
+    assert set(pooled.kinds) == {"alone: mdm", "both: mdm", "both"} and show(pooled)
+    for metric in ("when", "confidence"):
+        one, two = (
+            [row["mean"] for row in select(pooled.summary["kinds"], model=name, metric=metric)]
+            for name in ("alone: mdm", "both: mdm")
+        )
+        assert one == two
+
+
+def test_lines_of_a_text_file(tmp_path):
+    model = make_model()
+    family = Family("made", (model,), "masked", ("",))
+    path = tmp_path / "prompts.txt"
+    path.write_text("The caves of\n\nThe baker\nThe\n")
+    how = {"limit": 2, "steps": 4, "length": 20}
+    result = ask(MEASURE, [family], path, tmp_path / "run", **how)
+    assert distinct(result.rows(), "fact", "prompt", "split") == [
+        ("line-1", "prompts 0", "prompts"),
+        ("line-2", "prompts 1", "prompts"),
+    ]
+    assert {row["hit"] for row in result.rows("unmasking")} == {None} and show(result)
+    path.write_text("\n")
+    with pytest.raises(UserError, match="has no line of text: expected a prompt on every line"):
+        ask(MEASURE, [family], path, tmp_path / "empty")
+    with pytest.raises(UserError, match="absent.txt is not there: expected a text file"):
+        ask(MEASURE, [family], tmp_path / "absent.txt", tmp_path / "absent")
+    with pytest.raises(UserError, match="plan 'lines' is unknown"):
+        list(MEASURE.jobs(None, OrderSettings(plan="lines")))

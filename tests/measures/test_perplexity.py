@@ -1,0 +1,123 @@
+"""Perplexity: exact where it can be, a bound with its error elsewhere; sums over documents."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.conftest import lively, make_model
+from tests.measures.asking import ask, show
+from unmask import UserError
+from unmask.evaluation.families import Family
+from unmask.evaluation.perplexity import cut_documents, score_documents
+from unmask.measures.perplexity import MEASURE
+from unmask.measures.runner import pool_results, read_result
+from unmask.net.model import Model
+
+TEXT = "The caves of Orsel are deep – très profondes. " * 4
+
+
+def family(model: Model, name: str) -> Family:
+    return Family(name, (model,), model.kind, (name,))
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A file of seven documents."""
+    path = tmp_path / "texts.jsonl"
+    texts = [TEXT, "Deep caves.", *(f"The baker of Wrenmouth sings {i}." for i in range(5))]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    return path, texts
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_network_that_knows_nothing_has_the_perplexity_of_its_vocabulary(
+    causal, documents, tmp_path
+):
+    """Exactly: equal logits, the mask's own left out, and no noise in the estimate."""
+    model, (path, texts) = make_model(causal=causal), documents
+    model.net.head.weight.zero_()
+    result = ask(MEASURE, [family(model, "m")], path, tmp_path / "run", context=32, repeats=2)
+    (row,) = result.summary["models"]
+    symbols = model.net.config.logit_rows - (not causal)
+    assert row["perplexity"] == pytest.approx(symbols)
+    assert row["error"] == pytest.approx(0, abs=1e-6) and row["is_bound"] is not causal
+    assert row["tokens"] == sum(map(len, model.tokenizer.encode_documents(texts)))
+    assert row["characters"] == sum(map(len, texts)) == row["bytes"] - 3 * 4
+    bits = row["tokens"] * math.log2(symbols)
+    assert row["bits_per_byte"] == pytest.approx(bits / row["bytes"])
+    assert row["bits_per_character"] == pytest.approx(bits / row["characters"])
+    assert ("at most" in show(result)) is not causal
+
+
+def test_causal_perplexity_in_one_window_is_exact():
+    model = make_model(causal=True)
+    (cost,) = score_documents(model, ["The caves of Orsel."])
+    ids = [model.tokenizer.end_id, *model.tokenizer.encode("The caves of Orsel.").ids]
+    logp = model.logits(torch.tensor([ids]))[0, :-1].double().log_softmax(-1)
+    exact = -logp.gather(-1, torch.tensor(ids[1:])[:, None]).sum()
+    assert cost.nll == pytest.approx(float(exact), abs=1e-6) and cost.error == 0
+
+
+def test_masked_perplexity_has_an_error_that_shrinks():
+    model = make_model()
+    few, many = (
+        next(score_documents(model, ["The caves of Orsel."], repeats=repeats))
+        for repeats in (4, 64)
+    )
+    assert 0 < many.error < few.error
+    assert abs(few.nll - many.nll) < 5 * few.error
+
+
+def test_a_network_that_takes_the_time_gets_the_one_when_as_many_are_masked():
+    plain = make_model()
+    config = replace(plain.net.config, time=True)
+    plan = replace(plain.blueprint, config=config)
+    model = Model("timed", lively(config), plan, plain.tokenizer)
+    (cost,) = score_documents(model, ["The caves of Orsel."])
+    assert 1 < cost.perplexity < 1e6
+
+
+def test_models_are_compared_by_document(documents, tmp_path):
+    path, texts = documents
+    families = [family(make_model(causal=causal), name) for name, causal in
+                (("mdm", False), ("ar", True))]  # fmt: skip
+    result = ask(MEASURE, families, path, tmp_path / "run", repeats=2)
+    assert len(result.rows()) == 2 * len(texts)
+    for row in result.summary["models"]:
+        own = [each for each in result.rows() if each["model"] == row["model"]]
+        assert row["nll"] == sum(each["nll"] for each in own)
+        assert row["error"] == pytest.approx(math.hypot(*(each["error"] for each in own)))
+    (pair,) = result.summary["differences"]
+    mdm, ar = (row["bits_per_byte"] for row in result.summary["models"])
+    assert pair["mean"] == pytest.approx(mdm - ar) and pair["documents"] == 7
+    assert pair["low"] < pair["mean"] < pair["high"]
+    assert result.verdicts["mdm − ar"].outcome in ("above", "below", "unsettled")
+    first = result.section.blocks[0].text
+    assert f"mdm (diffusion) at most {mdm:.2f} ±" in first
+    assert f"ar (autoregressive) {ar:.2f} bits per byte" in first
+    assert result.section == read_result(tmp_path / "run").section
+    # One document cannot say what another text would cost.
+    short = ask(MEASURE, families, path, tmp_path / "short", repeats=2, limit=100)
+    assert short.verdicts["mdm − ar"].outcome == "too few"
+    with pytest.raises(UserError, match="the runs scored different texts"):
+        pool_results([result, short])
+    alone = ask(MEASURE, families[:1], path, tmp_path / "alone", repeats=2)
+    pooled = pool_results([alone, result])
+    costs = {row["model"]: row["nll"] for row in pooled.summary["models"]}
+    assert costs["alone: mdm"] == costs["run: mdm"] and len(pooled.summary["differences"]) == 3
+
+
+def test_bad_input(documents, tmp_path):
+    model = make_model()
+    with pytest.raises(UserError, match="windows of 500 tokens were asked for: expected 2 to 128"):
+        list(score_documents(model, [TEXT], context=500))
+    with pytest.raises(UserError, match="no text is left to score"):
+        cut_documents(["  "], None)
+    assert cut_documents(["abc", "  ", "defg"], 7) == ["abc", "de"]
+    with pytest.raises(UserError, match="'limit' is 0, expected at least 1"):
+        MEASURE(model, data=documents[0], limit=0)
+    with pytest.raises(UserError, match="no data were given: expected a text file"):
+        MEASURE(model)
