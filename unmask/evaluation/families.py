@@ -64,7 +64,7 @@ def parse_families(given: Sequence[str | Model]) -> list[Family]:
 
 
 def _hold(model: Model) -> Family:
-    return Family(model.name, (model,), model.kind, (digest_parameters(model),))
+    return Family(_name_path(model.name), (model,), model.kind, (digest_parameters(model),))
 
 
 def _parse(word: str) -> Family:

@@ -1,13 +1,14 @@
 """What measures are asked about: models with data, or run folders of another measure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.measures.measure import Argument
+from unmask.measures.measure import Argument, Job
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
@@ -80,6 +81,17 @@ class ModelInputs:
             self._loaded[member.key] = model
         return self._loaded[member.key]
 
+    def ask_each(
+        self, table: str, ask: "Callable[[Model], Iterable[Mapping[str, Any]]]"
+    ) -> Iterator[Job]:
+        """A job for each checkpoint: the rows that `ask` gives for it, with its columns."""
+
+        def work(member: Member) -> Mapping[str, Any]:
+            return {table: [member.columns | dict(row) for row in ask(self.load(member))]}
+
+        for member in self.members():
+            yield Job(member.key, partial(work, member))
+
     def record(self) -> dict[str, Any]:
         return {
             "models": {family.name: list(map(str, family.places)) for family in self.families},
@@ -126,6 +138,21 @@ class Questions:
     def facts(self) -> "list[tuple[str, Fact]]":
         """The facts asked, each with its split."""
         return [(split.name, fact) for split in self.splits for fact in split.facts]
+
+    def encode(
+        self, model: "Model", length: int | None
+    ) -> "Iterator[tuple[dict[str, Any], Fact, list[int], int, int]]":
+        """For each fact its columns, its tokens, where the answer begins, and the canvas."""
+        from unmask.evaluation import questions
+
+        questions.check_scored(model)
+        facts, tokenizer = self.facts(), questions.require_tokenizer(model)
+        encoded = questions.encode_facts([fact for _, fact in facts], tokenizer)
+        canvas = questions.choose_length(model, list(encoded.values()), length)
+        for split, fact in facts:
+            columns = {"split": split, "direction": fact.direction, "trained": fact.trained}
+            columns |= {"fact": fact.fact_id, "phrasing": fact.phrasing}
+            yield columns, fact, encoded[fact].ids, encoded[fact].prompt_length, canvas
 
 
 def read_questions(

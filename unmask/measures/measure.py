@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
-from unmask.blocks.blocks import Section, Verdict
+from unmask.blocks.blocks import Block, Number, Section, Verdict
 from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
 
 if TYPE_CHECKING:
@@ -102,10 +102,12 @@ class Measure(Generic[S]):
     """The parts of a run, in the order of their rows; nothing is computed until one is worked."""
     summarise: Callable[[Tables, S], Summary]
     """The only place that computes statistics; what it gives is written with the run."""
-    judge: Callable[[Summary, S], Sequence[Verdict]]
+    judge: Callable[[Summary, S], Iterable[Verdict]]
     """The only place that says what is clear, by the rules of `evaluation.statistics`."""
-    describe: "Callable[[Result], Section]"
-    """Sentences, tables of values and figures as data; every number comes from the summary."""
+    describe: "Callable[[Result], Sequence[Block | Number] | Section]"
+    """Sentences, figures as data and tables of values; every number comes from the summary."""
+    method: str | None = None
+    """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
     read_old: "Callable[[Path, RunRecord], Result] | None" = None
@@ -150,4 +152,4 @@ def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict
         return Verdict(claim, "not measured")
     if facts < ENOUGH:
         return Verdict(claim, "too few", value, facts, p)
-    return Verdict(claim, "above" if p < ALPHA else "unsettled", value, facts, p)
+    return Verdict(claim, "above" if p <= ALPHA else "unsettled", value, facts, p)

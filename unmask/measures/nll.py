@@ -1,48 +1,38 @@
-"""nll: what each token of a name and of a description costs a model, by the chain rule.
+"""nll: what each token of a name and of a description costs a model, in nats.
 
 The study supposes that descriptions are harder to recall than names because their text is harder to
-predict. Each answer is scored given its prompt, and alone: at the start of an otherwise masked
-canvas, or after an end token where the model is causal.
+predict. An answer's cost is −log p of its tokens by the chain rule, without guidance: given its
+prompt, and alone, at the start of an otherwise masked canvas, or after an end token where the model
+is causal. Intervals are by fact.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
-from unmask.blocks.blocks import (
-    Column,
-    Dash,
-    Figure,
-    Finding,
-    Fold,
-    Line,
-    LinePanel,
-    Section,
-    Text,
-    Verdict,
-)
-from unmask.blocks.labels import ASKED, colour_models, count, name_split
+from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import compare
-from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, Questions
+from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.measures.summaries import distinct, estimate_means, select, tabulate_means, to_interval
+from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
 
 METRICS = {
-    "nll_per_token": Column("per token, prompt given"),
-    "nll_first": Column("first token"),
-    "nll_later": Column("later tokens"),
-    "alone_per_token": Column("per token, alone"),
-    "nll_total": Column("whole answer"),
+    "nll_per_token": blocks.Column("per token, prompt given"),
+    "nll_first": blocks.Column("first token"),
+    "nll_later": blocks.Column("later tokens"),
+    "alone_per_token": blocks.Column("per token, alone"),
+    "nll_total": blocks.Column("whole answer"),
 }
-MOST_PLACES = 24
+MOST_POSITIONS = 24
 """Tokens of an answer that the figure shows."""
-_DASHES: dict[str, Dash] = {"same": "solid", "reverse": "dash", "alone": "dot"}
+GIVEN = {"same": "as trained", "reverse": "reversed", "alone": "without a prompt"}
+DASHES = {"same": "solid", "reverse": "dash", "alone": "dot"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,45 +44,25 @@ class NllSettings(QuestionSettings):
 
 def list_jobs(inputs: ModelInputs, settings: NllSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
-
-    def work(member: Member) -> Mapping[str, Rows]:
-        rows = score_answers_twice(inputs.load(member), inputs.data, settings.length)
-        return {"nll": [member.columns | row for row in rows]}
-
-    for member in inputs.members():
-        yield Job(member.key, lambda member=member: work(member))
+    return inputs.ask_each("nll", lambda model: score(model, inputs.data, settings.length))
 
 
-def score_answers_twice(
-    model: "Model", questions: Questions, length: int | None
-) -> Iterator[dict[str, Any]]:
+def score(model: "Model", questions: Questions, length: int | None) -> Iterator[dict[str, Any]]:
     """A row for each answer: nats of each of its tokens, given the prompt and alone."""
     from unmask.evaluation.answers import Asked, score_alone, score_answers
-    from unmask.evaluation.questions import (
-        check_scored,
-        choose_length,
-        encode_facts,
-        require_tokenizer,
-    )
+    from unmask.evaluation.questions import require_tokenizer
 
-    check_scored(model)
-    tokenizer, facts = require_tokenizer(model), questions.facts()
-    encoded = encode_facts([fact for _, fact in facts], tokenizer)
-    canvas = choose_length(model, list(encoded.values()), length)
-    cut = [(encoded[fact].ids, encoded[fact].prompt_length) for _, fact in facts]
-    asked = [Asked(ids[:at], [ids[at:]], []) for ids, at in cut]
+    tokenizer, facts = require_tokenizer(model), list(questions.encode(model, length))
+    canvas = facts[0][-1]
+    asked = [Asked(ids[:at], [ids[at:]], []) for _, _, ids, at, _ in facts]
     given = [scored[0].terms for scored in score_answers(model, asked, canvas)]
     # Phrasings share answers: each is scored alone once.
-    unique = list(dict.fromkeys(tuple(ids[at:]) for ids, at in cut))
-    alone = dict(zip(unique, score_alone(model, list(map(list, unique)), canvas), strict=True))
-    for (split, fact), (ids, at), terms in zip(facts, cut, given, strict=True):
+    answers = list(dict.fromkeys(tuple(ids[at:]) for _, _, ids, at, _ in facts))
+    alone = dict(zip(answers, score_alone(model, list(map(list, answers)), canvas), strict=True))
+    for (columns, fact, ids, at, _), terms in zip(facts, given, strict=True):
         costs, costs_alone = ([-term for term in each] for each in (terms, alone[tuple(ids[at:])]))
-        yield {
-            "split": split,
-            "asked": ASKED[fact.direction],
-            "trained": fact.trained,
-            "fact": fact.fact_id,
-            "phrasing": fact.phrasing,
+        yield columns | {
+            "asked": labels.ASKED[fact.direction],
             "prompt": fact.prompt,
             "completion": fact.completion,
             "tokens": [tokenizer.decode([token]) for token in ids[at:]],
@@ -119,103 +89,69 @@ def summarise(tables: Tables, settings: NllSettings) -> Summary:
 def _estimate_positions(rows: Rows) -> Rows:
     """Mean cost by position in the answer, from 1, as long as every fact has a token there."""
     spread = [
-        {name: row[name] for name in ("model", "kind", "asked", "fact", "seed")}
+        {name: row[name] for name in ("model", "asked", "fact", "seed")}
         | {"given": given, "position": position, "nll": cost}
         for row in rows
         for given, costs in ((row["trained"], row["nll"]), ("alone", row["nll_alone"]))
-        for position, cost in enumerate(costs[:MOST_PLACES], start=1)
+        for position, cost in enumerate(costs[:MOST_POSITIONS], start=1)
     ]
-    line = ("model", "kind", "asked", "given")
+    line = ("model", "asked", "given")
     means = estimate_means(spread, (*line, "position"), ("nll",))
-    first = {tuple(row[name] for name in line): row["facts"] for row in select(means, position=1)}
-    return [row for row in means if row["facts"] == first[tuple(row[name] for name in line)]]
+    groups = tidy.group_by(means, *line).values()
+    return [row for group in groups for row in group if row["facts"] == group[0]["facts"]]
 
 
 def _compare_asked(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """Per token, what descriptions cost more than names, asked as trained."""
-    for model in distinct(rows, "model"):
-        sides = []
-        for asked in ("description", "name"):
-            costs: dict[str, list[float]] = {}
-            for row in select(rows, model=model, asked=asked, trained="same"):
-                costs.setdefault(row["fact"], []).append(row["nll_per_token"])
-            sides.append({fact: sum(each) / len(each) for fact, each in costs.items()})
+    for model in tidy.distinct(rows, "model"):
+        trained = tidy.select(rows, model=model, trained="same")
+        sides = [_average_facts(tidy.select(trained, asked=a)) for a in ("description", "name")]
         if difference := compare(*sides, seed=seed):
             yield {"model": model} | vars(difference)
 
 
-def judge(summary: Summary, settings: NllSettings) -> Sequence[Verdict]:
+def _average_facts(rows: Rows) -> dict[str, float]:
+    facts = tidy.group_by(rows, "fact").items()
+    return {fact: sum(row["nll_per_token"] for row in own) / len(own) for fact, own in facts}
+
+
+def judge(summary: Summary, settings: NllSettings) -> Iterable[blocks.Verdict]:
     """Whether descriptions cost a model more per token than names."""
-    return [
-        judge_interval(row["model"], to_interval(row), row["facts"])
-        for row in summary["differences"]
-    ]
+    for row in summary["differences"]:
+        yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
 
 
-def describe(result: Result) -> Section:
+def describe(result: Result) -> Sequence[blocks.Block]:
     """What answers cost: a sentence for each model, the figure, the table."""
-    means = result.summary["means"]
-    columns = {"model": Column("model"), "split": Column("asked")}
-    splits = {split: name_split(split) for split in distinct(means, "split")}
-    table = tabulate_means(
-        "means", "−log p of the answers, nats", means, columns, METRICS, {"split": splits}
-    )
-    method = Text(
-        "An answer's cost is −log p of its tokens by the chain rule, without guidance; alone, "
-        "that of the same answer without its prompt. Intervals are by fact."
-    )
-    blocks = [*_state_differences(result), _draw(result.summary["positions"])]
-    return Section("nll", MEASURE.title, [*blocks, table, Fold("Method", [method])])
-
-
-def _state_differences(result: Result) -> Iterator[Finding]:
-    words = {"above": "more", "below": "less"}
-    for row in result.summary["differences"]:
-        verdict = result.verdicts[row["model"]]
-        size = f"{abs(row['mean']):.2f} nats per token"
-        said = words.get(verdict.outcome)
-        text = (
-            f"In {row['model']}, descriptions cost {size} {said} than names, asked as trained."
-            if said
-            else f"In {row['model']}, descriptions and names differ by {size}, asked as trained: "
-            f"{count(row['facts'], 'fact')} do not tell which cost more."
+    findings = [
+        blocks.Finding(
+            f"In {row['model']}, descriptions cost "
+            f"{tidy.say(tidy.to_interval(row), 'nats per token', has_sign=True)} compared with "
+            f"names, asked as trained ({labels.count(row['facts'], 'fact')}).",
+            result.verdicts[row["model"]],
         )
-        yield Finding(text, verdict)
-
-
-def _draw(positions: Rows) -> Figure:
-    kinds = dict(distinct(positions, "model", "kind"))
-    colours = {"name": "p2", "description": "p3"}
-    panels = []
-    for model in colour_models(kinds):
-        lines = []
-        for asked, given in distinct(select(positions, model=model), "asked", "given"):
-            points = select(positions, model=model, asked=asked, given=given)
-            points.sort(key=lambda row: row["position"])
-            how = {"same": "as trained", "reverse": "reversed", "alone": "without a prompt"}[given]
-            lines.append(
-                Line(
-                    f"{asked}, {how}",
-                    colours.get(asked, "p4"),
-                    [row["position"] for row in points],
-                    [row["mean"] for row in points],
-                    [row["low"] for row in points],
-                    [row["high"] for row in points],
-                    _DASHES[given],
-                )
-            )
-        panels.append(LinePanel(model, lines))
-    return Figure(
-        name="nll",
-        title="Cost of an answer, token by token",
-        alt="Line charts of −log p of names and descriptions by the position of the token in the "
-        "answer, one panel for each model: as trained, reversed, and without a prompt.",
-        caption="Bands are 95 % intervals by fact.",
-        chart="lines",
-        views={(): panels},
+        for row in result.summary["differences"]
+    ]
+    figure = tidy.draw_lines(
+        result.summary["positions"],
+        "nll",
+        "Cost of an answer, token by token",
+        "Bands are 95 % intervals by fact.",
+        x="position",
+        line=lambda row: f"{row['asked']}, {GIVEN[row['given']]}",
+        colour=lambda row: "p2" if row["asked"] == "name" else "p3",
+        dash=lambda row: DASHES[row["given"]],
         xlabel="token of the answer",
         ylabel="−log p, nats",
     )
+    table = tidy.tabulate_means(
+        "means",
+        "−log p of the answers, nats",
+        result.summary["means"],
+        {"model": "model", "asked": lambda row: labels.name_split(row["split"])},
+        METRICS,
+    )
+    return [*findings, figure, table]
 
 
 MEASURE = Measure(
@@ -223,10 +159,11 @@ MEASURE = Measure(
     title="What answers cost",
     help="Nats per token of names and descriptions, given their prompts and alone.",
     settings=NllSettings,
-    tables={"nll": "nll/1"},
+    tables={"nll": "nll/2"},
     inputs=QUESTIONS,
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,
     describe=describe,
+    method=__doc__,
 )

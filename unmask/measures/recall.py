@@ -45,8 +45,8 @@ METRICS = (
     "first_token_entropy",
     "beats_control",
 )
-SHARES = ("hit", "strict", "beats_control")
-"""Metrics that are true or false of a prompt."""
+SHARES = ("hit", "strict", "token_accuracy", "beats_control")
+"""Metrics between 0 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

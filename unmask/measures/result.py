@@ -1,7 +1,7 @@
 """The result of a measure: its tables, its summary, its verdicts and its section."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.runs import RunRecord
 from unmask.base.tables import Parts, read_table
-from unmask.blocks.blocks import Notice, Section, Verdict
+from unmask.blocks.blocks import Block, Fold, Notice, Number, Section, Text, Verdict
 from unmask.measures.measure import Measure, Summary, Tables
 
 if TYPE_CHECKING:
@@ -40,15 +40,22 @@ class Result:
 
     @cached_property
     def section(self) -> Section:
-        """The result in sentences, tables and figures; what is broken is a sentence instead."""
+        """The result in sentences, figures and tables; what is broken is a sentence instead."""
+        measure, blocks = self.measure, list[Block]()
+        if not self.is_complete:
+            blocks = [Notice("This run was cut short: what follows is what it had until then.")]
         try:
-            section = self.measure.describe(self)
+            described = measure.describe(self)
         except UserError as error:
-            return Section(self.measure.name, self.measure.title, [Notice(str(error))])
-        if self.is_complete:
-            return section
-        cut = Notice("This run was cut short: what follows is what it had until then.")
-        return Section(section.name, section.title, [cut, *section.blocks], section.numbers)
+            return Section(measure.name, measure.title, [Notice(str(error))])
+        if isinstance(described, Section):
+            return replace(described, blocks=[*blocks, *described.blocks])
+        blocks += [block for block in described if not isinstance(block, Number)]
+        numbers = [number for number in described if isinstance(number, Number)]
+        if measure.method:
+            paragraphs = [" ".join(each.split()) for each in measure.method.strip().split("\n\n")]
+            blocks.append(Fold("Method", [Text(each) for each in paragraphs]))
+        return Section(measure.name, measure.title, blocks, numbers)
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of a table, the main one by default."""

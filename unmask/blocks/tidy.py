@@ -1,0 +1,292 @@
+"""Tidy rows become tables and figures: which column is the x axis, the line, the panel, the choice.
+
+Wherever a column is asked for, a function of a row will do as well.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from unmask.blocks.blocks import (
+    Chart,
+    Choice,
+    Column,
+    Control,
+    Dot,
+    DotPanel,
+    Figure,
+    Line,
+    LinePanel,
+    MapPanel,
+    Panel,
+    Row,
+    RowRole,
+    Table,
+    format_value,
+)
+from unmask.blocks.labels import name_split, order_splits
+from unmask.evaluation.statistics import Interval
+
+Record = Mapping[str, Any]
+Records = Sequence[Record]
+Get = str | Callable[[Record], Any]
+"""A column, or a function of a row."""
+ENDS = ("mean", "low", "high")
+
+
+@dataclass(frozen=True)
+class Choose:
+    """What a reader chooses in a figure: the label, the column, and how its ids are shown."""
+
+    label: str
+    column: str
+    name: Callable[[Any], str] = str
+    arrange: Callable[[Sequence[Any]], Sequence[Any]] = list
+    is_slider: bool = False
+
+
+ASKED = Choose("asked", "split", name_split, order_splits)
+
+
+def select(rows: Iterable[Record], **values: Any) -> list[Record]:
+    """The rows that have these values in these columns."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def distinct(rows: Iterable[Record], *names: str) -> list[Any]:
+    """The different values of a column, or tuples of several, in the order they are met."""
+    if len(names) == 1:
+        return list(dict.fromkeys(row[names[0]] for row in rows))
+    return list(dict.fromkeys(tuple(row[name] for name in names) for row in rows))
+
+
+def group_by(rows: Iterable[Record], *names: Get) -> dict[Any, list[Record]]:
+    """Rows by the value of a column (or a tuple of several), in the order they are met."""
+    groups: dict[Any, list[Record]] = {}
+    for row in rows:
+        key = tuple(_get(row, name) for name in names)
+        groups.setdefault(key[0] if len(key) == 1 else key, []).append(row)
+    return groups
+
+
+def to_interval(row: Record, columns: Sequence[str] = ENDS) -> Interval:
+    """The interval that a row holds in three columns."""
+    return Interval(*(row[name] for name in columns))
+
+
+def say(value: Interval, unit: str = "", digits: int = 2, has_sign: bool = False) -> str:
+    """A value in a sentence: "0.34 nats [0.12, 0.56]"; the units % and points are shares × 100."""
+    is_percent = unit in ("%", "points")
+    column = Column("", 0 if is_percent else digits, is_percent, has_sign or unit == "points")
+    mean, bracket, ends = format_value(value, column).partition(" [")
+    return f"{mean}{f' {unit}' if unit else ''}{bracket}{ends}"
+
+
+def tabulate(
+    name: str,
+    caption: str,
+    rows: Iterable[Record],
+    columns: Mapping[str | Column, Get],
+    role: Callable[[Record], RowRole] = lambda row: "plain",
+    most: int = 12,
+) -> Table:
+    """A table with a row for each row: `columns` say what stands under each heading."""
+    heads = [each if isinstance(each, Column) else Column(each) for each in columns]
+    lines = [Row([_get(row, get) for get in columns.values()], role(row)) for row in rows]
+    return Table(name, caption, heads, lines, most)
+
+
+def tabulate_means(
+    name: str,
+    caption: str,
+    rows: Records,
+    keys: Mapping[str, Get],
+    metrics: Mapping[str, Column],
+    most: int = 12,
+) -> Table:
+    """A table with a row for each group and a column for each of its metrics.
+
+    `keys` say what names a group, under which heading; every row has a `metric` and its interval.
+    """
+    lines = []
+    for key, members in group_by(rows, *keys.values()).items():
+        cells = {row["metric"]: to_interval(row) for row in members}
+        shown = key if isinstance(key, tuple) else (key,)
+        lines.append(Row([*shown, *(cells.get(metric) for metric in metrics)]))
+    return Table(name, caption, [*map(Column, keys), *metrics.values()], lines, most)
+
+
+def draw_lines(
+    rows: Records,
+    name: str,
+    title: str,
+    caption: str,
+    *,
+    x: Get,
+    line: Get,
+    colour: Get,
+    dash: Get = lambda row: "solid",
+    ends: Sequence[str] = ENDS,
+    scale: float = 1.0,
+    panel: Get = "model",
+    choose: Sequence[Choose] = (),
+    **more: Any,
+) -> Figure:
+    """Lines with bands: a panel for each value of `panel`, a line for each of `line`."""
+
+    def make_line(label: str, points: list[Record]) -> Line:
+        points.sort(key=lambda row: _get(row, x))
+        y, low, high = ([scale * row[end] for row in points] for end in ends)
+        place = [_get(row, x) for row in points]
+        first = points[0]
+        has_band = any(end != y[i] for i, end in enumerate(low))
+        band = (low, high) if has_band else (None, None)
+        return Line(label, _get(first, colour), place, y, *band, dash=_get(first, dash))
+
+    def fill(title: str, points: Records) -> Panel:
+        return LinePanel(title, [make_line(*each) for each in group_by(points, line).items()])
+
+    return _make_figure(rows, name, title, caption, "lines", panel, choose, fill, more)
+
+
+def draw_dots(
+    rows: Records,
+    name: str,
+    title: str,
+    caption: str,
+    *,
+    label: Get,
+    group: Get,
+    colour: Get,
+    ends: Sequence[str] = ENDS,
+    note: Get = lambda row: "",
+    null: Sequence[str] | None = None,
+    panel: Get = "model",
+    choose: Sequence[Choose] = (),
+    **more: Any,
+) -> Figure:
+    """Values with intervals one below the other; `null` are the columns of where chance lies."""
+
+    def make_dot(row: Record) -> Dot:
+        chance = to_interval(row, null) if null is not None else None
+        names = (_get(row, label), _get(row, group), _get(row, colour))
+        return Dot(*names, to_interval(row, ends), _get(row, note), chance)
+
+    def fill(title: str, points: Records) -> Panel:
+        return DotPanel(title, [make_dot(row) for row in points])
+
+    return _make_figure(rows, name, title, caption, "dots", panel, choose, fill, more)
+
+
+def draw_map(
+    rows: Records,
+    name: str,
+    title: str,
+    caption: str,
+    *,
+    x: Get,
+    y: Get,
+    ends: Sequence[str] = ENDS,
+    note: Get = lambda row: "",
+    panel: Get = "model",
+    choose: Sequence[Choose] = (),
+    **more: Any,
+) -> Figure:
+    """Heatmaps: `ends` name the value, and its interval where there is one.
+
+    Columns and rows stand in the order in which the rows of a view have them, the same in all its
+    panels; a note belongs to a row of the heatmap.
+    """
+
+    def fill(title: str, points: Records) -> Panel:
+        columns, lines = list(group_by(points, x)), group_by(points, y)
+        cells = {(_get(row, y), _get(row, x)): row for row in points}
+
+        def spread(end: str) -> list[list[float | None]]:
+            return [
+                [cells[line, at][end] if (line, at) in cells else None for at in columns]
+                for line in lines
+            ]
+
+        notes = [_get(members[0], note) for members in lines.values()]
+        return MapPanel(
+            title, list(map(str, columns)), list(map(str, lines)), *map(spread, ends), notes=notes
+        )
+
+    return _make_figure(rows, name, title, caption, "heatmap", panel, choose, fill, more)
+
+
+def _make_figure(
+    rows: Records,
+    name: str,
+    title: str,
+    caption: str,
+    chart: Chart,
+    panel: Get,
+    choose: Sequence[Choose],
+    fill: Callable[[str, Records], Panel],
+    more: Mapping[str, Any],
+) -> Figure:
+    """The figure, with a view for each combination of choices that has rows."""
+    # A choice of one is none; the way of asking is always shown.
+    choose = [each for each in choose if each is ASKED or len(distinct(rows, each.column)) > 1]
+    options = [list(each.arrange(distinct(rows, each.column))) for each in choose]
+    views: dict[Choice, Sequence[Panel]] = {}
+    for numbers in product(*(range(len(each)) for each in options)):
+        values = (option[i] for option, i in zip(options, numbers, strict=True))
+        chosen = dict(zip((each.column for each in choose), values, strict=True))
+        panels = group_by(select(rows, **chosen), panel)
+        if panels:
+            views[numbers] = [fill(str(title), points) for title, points in panels.items()]
+    controls = [
+        Control(each.label, [each.name(option) for option in own], each.is_slider)
+        for each, own in zip(choose, options, strict=True)
+    ]
+    figure = Figure(name, title, "", caption, chart, views, controls, **more)
+    return Figure(name, title, describe_figure(figure), caption, chart, views, controls, **more)
+
+
+_CHARTS: dict[Chart, str] = {
+    "lines": "Line charts",
+    "dots": "Dots with intervals",
+    "heatmap": "Heatmaps",
+    "unmasking": "Texts that appear token by token",
+}
+
+
+def describe_figure(figure: Figure) -> str:
+    """A figure in words, for those who do not see it: what it shows, and its highest value."""
+    measured = f" of {figure.ylabel or figure.xlabel}" if figure.xlabel else ""
+    by = f" by {figure.xlabel}" if figure.xlabel and figure.ylabel else ""
+    panels = [panel for view in figure.views.values() for panel in view]
+    titles = list(dict.fromkeys(panel.title for panel in panels if panel.title))
+    apart = f", side by side: {', '.join(titles)}" if len(titles) > 1 else ""
+    choices = [f"{each.label} ({len(each.options)})" for each in figure.controls]
+    chosen = f", to be chosen by {' and '.join(choices)}" if choices else ""
+    values = [each for panel in panels for each in _list_values(panel)]
+    top = max(values, default=None)
+    highest = f" Highest: {top[1]}, {top[0]:.3g}." if top is not None else ""
+    return f"{_CHARTS[figure.chart]}{measured}{by}{apart}{chosen}.{highest}"
+
+
+def _list_values(panel: Panel) -> Iterable[tuple[float, str]]:
+    """Every value of a panel, with where it stands."""
+    match panel:
+        case LinePanel(title, lines):
+            for line in lines:
+                pairs = zip(line.x, line.y, strict=True)
+                yield from ((y, f"{title}, {line.name}, at {x}") for x, y in pairs if y == y)
+        case DotPanel(title, dots):
+            for dot in dots:
+                if dot.value.mean == dot.value.mean:
+                    yield dot.value.mean, ", ".join(filter(None, (title, dot.group, dot.label)))
+        case MapPanel(title, x, y, z):
+            for line, row in zip(y, z, strict=True):
+                for at, value in zip(x, row, strict=True):
+                    if value is not None and value == value:
+                        yield value, f"{title}, {line}, {at}"
+
+
+def _get(row: Record, get: Get) -> Any:
+    return row[get] if isinstance(get, str) else get(row)
