@@ -1,6 +1,6 @@
 """Keys and values in numbers: what the searches did, how probes and the lens do by layer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from unmask.base.seeds import derive_seed
 from unmask.blocks.blocks import Verdict
+from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import (
     ALPHA,
     Interval,
@@ -17,13 +18,15 @@ from unmask.evaluation.statistics import (
     permutation_p,
 )
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
-from unmask.measures.summaries import distinct, estimate_means, select, to_interval
+from unmask.measures.represent_section import choose_best, name_probe
+from unmask.measures.summaries import estimate_means
 
 ELICITED = 0.5
 """The probability from which on a value is said to elicit its object."""
 PERMUTATIONS = 199
 """Of the probes' nulls."""
 PLACE = ("model", "kind", "group", "split", "layer")
+PROBE = ("model", "kind", "group", "fitted", "tested")
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
@@ -32,18 +35,17 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         row | {"elicited": float(row["p_after"] >= ELICITED)}
         for row in tables["represent"].drop_columns(["losses", "prefixes"]).to_pylist()
     ]
-    rows.sort(key=lambda row: row["layer"])
+    models = distinct(rows, "model")
+    rows.sort(key=lambda row: (models.index(row["model"]), row["layer"]))
     searches, sound = [], []
-    for place in distinct(rows, *PLACE):
-        members = select(rows, **dict(zip(PLACE, place, strict=True)))
+    for place, members in group_by(rows, *PLACE).items():
         # A fact counts where its search was sound for every training seed.
         diverged = {row["fact"] for row in members if row["diverged"]}
-        sound += [row for row in members if row["fact"] not in diverged]
-        searches.append(
-            dict(zip(PLACE, place, strict=True))
-            | {"facts": len({row["fact"] for row in members}) - len(diverged)}
-            | {"diverged": len(diverged), "chosen_by": members[0]["chosen_by"]}
-        )
+        kept = [row for row in members if row["fact"] not in diverged]
+        sound += kept
+        counts = {"facts": len(distinct(kept, "fact")), "diverged": len(diverged)}
+        reason = {"chosen_by": members[0]["chosen_by"]}
+        searches.append(dict(zip(PLACE, place, strict=True)) | counts | reason)
     metrics = ("p_before", "p_after", "elicited")
     lens = ("model", "kind", "split", "step", "steps", "layer")
     return {
@@ -59,53 +61,39 @@ def summarise(tables: Tables, settings: Any) -> Summary:
 
 def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """Accuracy by layer with its interval by fact, its null, and p corrected for all layers."""
-    family = ("model", "kind", "group", "fitted", "tested")
-    for key in distinct(rows, *family):
-        members = select(rows, **dict(zip(family, key, strict=True)))
-        names = sorted({row["fact"] for row in members})
+    for key, tests in group_by(rows, *PROBE).items():
+        names = sorted(distinct(tests, "fact"))
         at = {name: i for i, name in enumerate(names)}
         generator = np.random.default_rng(derive_seed(seed, "probes", len(names)))
         renamed = np.stack([generator.permutation(len(names)) for _ in range(PERMUTATIONS)])
+        layers = group_by(tests, "layer")
         values, nulls = [], []
-        for layer in distinct(members, "layer"):
-            tested = select(members, layer=layer)
-            true = np.array([at[row["fact"]] for row in tested])
-            predicted = np.array([at.get(row["predicted"], -1) for row in tested])
-            clusters = cluster(predicted == true, true, [row["seed"] for row in tested])
-            values.append((layer, len(tested), estimate_mean(clusters, is_share=True)))
+        for prompts in layers.values():
+            true = np.array([at[row["fact"]] for row in prompts])
+            predicted = np.array([at.get(row["predicted"], -1) for row in prompts])
+            clusters = cluster(predicted == true, true, [row["seed"] for row in prompts])
+            values.append(estimate_mean(clusters, is_share=True))
             # Facts change their names, alike at every layer.
             nulls.append((predicted == renamed[:, true]).mean(1))
-        corrected = max_statistic_p(np.array([v.mean for *_, v in values]), np.stack(nulls, 1))
-        for (layer, prompts, value), null, p_layers in zip(values, nulls, corrected, strict=True):
-            yield (
-                dict(zip(family, key, strict=True))
-                | {"layer": layer}
-                | vars(value)
-                | {
-                    "null_mean": float(null.mean()),
-                    "null_high": float(np.quantile(null, 1 - ALPHA / 2)),
-                    "p": permutation_p(null, value.mean),
-                    "p_layers": float(p_layers),
-                    "prompts": prompts,
-                    "facts": len(names),
-                }
-            )
+        corrected = max_statistic_p(np.array([each.mean for each in values]), np.stack(nulls, 1))
+        for layer, value, null, p in zip(layers, values, nulls, corrected, strict=True):
+            yield dict(zip(PROBE, key, strict=True)) | {"layer": layer} | vars(value) | {
+                "null_mean": float(null.mean()),
+                "null_high": float(np.quantile(null, 1 - ALPHA / 2)),
+                "p": permutation_p(null, value.mean),
+                "p_layers": float(p),
+                "prompts": len(layers[layer]),
+                "facts": len(names),
+            }  # fmt: skip
 
 
-def judge(summary: Summary, settings: Any) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
     """Whether probes tell facts across directions at any layer, and most values elicit objects."""
-    verdicts = []
-    family = ("model", "group", "fitted", "tested")
-    for key in distinct(summary["probes"], *family):
-        model, group, fitted, tested = key
-        if fitted != tested:
-            members = select(summary["probes"], **dict(zip(family, key, strict=True)))
-            best = max(members, key=lambda row: row["mean"])
-            claim = f"{model}: {group}: {fitted} to {tested}"
-            verdicts.append(judge_p(claim, to_interval(best), best["p_layers"], best["facts"]))
+    for best in choose_best(summary["probes"]):
+        if best["fitted"] != best["tested"]:
+            yield judge_p(name_probe(best), to_interval(best), best["p_layers"], best["facts"])
     for row in select(summary["elicited"], metric="elicited"):
         value = to_interval(row)
         above_half = Interval(*(end - ELICITED for end in vars(value).values()))
         verdict = judge_interval(f"{row['model']}: elicited", above_half, row["facts"])
-        verdicts.append(replace(verdict, value=value))
-    return verdicts
+        yield replace(verdict, value=value)

@@ -1,11 +1,20 @@
 """symmetry: does the key of a concept in one direction resemble its value in the other?
 
-A name is looked up where it is given, and is the answer where it is asked for; so is a description.
+The key of a name is read where it is given, its value where it is asked for; so for a description.
 Every comparison stands beside the same with v0, the MLP's own output before any search, and with
-delta, what the search added: what the key shares with v0 is no finding about values.
+delta, what the search added: what the key shares with v0 is no finding about values. Cosine,
+retrieval and the map take the key through the layer's down projection; the others take it as it
+is. All vectors are centred over the facts. Facts whose search diverged are left out.
+
+p is the share of shuffled pairings at least as alike, corrected (Holm) for the measures of one
+comparison at one layer in one group of facts, not for the number of comparisons. Of several layers
+the one where values find their keys best is shown: it was chosen on the same facts.
+
+A likeness says that pairs can be told apart, not that the network uses it. In a diffusion model the
+subject also sees the answer's masks, which can carry what is predicted there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -16,6 +25,7 @@ import numpy as np
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks.blocks import Verdict
+from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import Clusters, estimate_difference
 from unmask.measures.inputs import RunFolders, RunInputs
 from unmask.measures.measure import (
@@ -29,11 +39,10 @@ from unmask.measures.measure import (
     judge_p,
 )
 from unmask.measures.represent import stack_vectors
-from unmask.measures.summaries import distinct, select, to_interval
-from unmask.measures.symmetry_figures import read_value
 from unmask.measures.symmetry_section import (
     ASKED,
-    describe_symmetry,
+    VALUE,
+    describe,
     name_difference,
     name_line,
     read_counts,
@@ -143,33 +152,31 @@ def _read_vectors(place: Place) -> "Vectors":
 
 
 def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
-    """Every measure, differences between models, and the layer that is shown of each group."""
-    table = tables["symmetry"]
+    """Every measure, differences between models, and cosines at the layer that is shown."""
+    table, places = tables["symmetry"], tables["places"].to_pylist()
     lines = table.drop_columns(["null", "per_fact", "fact_ids"]).to_pylist()
-    places = [
-        place | {"is_shown": place["layer"] == _find_shown_layer(lines, place)}
-        for place in tables["places"].to_pylist()
-    ]
-    shown = {(row["model"], row["group"], row["layer"]) for row in select(places, is_shown=True)}
+    shown = set(_choose_shown(lines))
+
+    def is_shown(row: Mapping[str, Any]) -> bool:
+        return (row["model"], row["group"], row["layer"]) in shown
+
     return {
-        "lines": lines,
+        "lines": [row | {"is_shown": is_shown(row)} for row in lines],
         "differences": list(_compare_models(table.drop_columns(["null"]).to_pylist())),
         "places": places,
-        "similarity": [
-            row
-            for row in tables["similarity"].to_pylist()
-            if (row["model"], row["group"], row["layer"]) in shown
-        ],
+        "similarity": [row for row in tables["similarity"].to_pylist() if is_shown(row)],
     }
 
 
-def _find_shown_layer(lines: Rows, place: Mapping[str, Any]) -> int | None:
-    """The layer at which values find their keys best, in the group of a place."""
-    ranks: dict[int, float] = {}
-    for row in select(lines, model=place["model"], group=place["group"], measure="retrieval"):
-        if row["comparison"] in ASKED:
-            ranks[row["layer"]] = ranks.get(row["layer"], 0.0) + np.nan_to_num(row["value"])
-    return max(ranks, key=lambda layer: ranks[layer]) if ranks else None
+def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
+    """For each model and group, the layer at which values find their keys best."""
+    ranks = [row for row in lines if row["comparison"] in ASKED and row["measure"] == "retrieval"]
+    for (model, group), rows in group_by(ranks, "model", "group").items():
+        sums = {
+            layer: sum(np.nan_to_num(row["value"]) for row in own)
+            for layer, own in group_by(rows, "layer").items()
+        }
+        yield model, group, max(sums, key=lambda layer: sums[layer])
 
 
 def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -207,25 +214,15 @@ def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
             } | vars(estimate_difference(ours, theirs, is_share))
 
 
-def judge(summary: Summary, settings: SymmetrySettings) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
     """Which measures tell true pairs from shuffled ones, corrected within a comparison, and which
     differences between models leave out 0."""
-    verdicts = [
-        judge_p(
-            name_line(row),
-            read_value(row),
-            row["p_holm"],
-            row["facts"],
-        )
-        for row in summary["lines"]
-        if row["measure"] != OVERLAP
-    ]
-    verdicts += [
-        judge_interval(name_difference(row), to_interval(row), row["facts"])
-        for row in summary["differences"]
-        if row["measure"] != OVERLAP
-    ]
-    return verdicts
+    for row in summary["lines"]:
+        if row["measure"] != OVERLAP:
+            yield judge_p(name_line(row), to_interval(row, VALUE), row["p_holm"], row["facts"])
+    for row in summary["differences"]:
+        if row["measure"] != OVERLAP:
+            yield judge_interval(name_difference(row), to_interval(row), row["facts"])
 
 
 MEASURE = Measure(
@@ -238,6 +235,7 @@ MEASURE = Measure(
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,
-    describe=describe_symmetry,
+    describe=describe,
+    method=__doc__,
     stages=[Stage(sizes={"quick": {"permutations": 199}})],
 )
