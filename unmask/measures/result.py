@@ -28,8 +28,6 @@ class Result:
     tables: Tables = field(repr=False)
     summary: Summary = field(repr=False)
     folder: Path
-    owner: Any = field(default=None, repr=False)
-    """What keeps a temporary folder alive."""
     is_complete: bool = True
 
     @cached_property

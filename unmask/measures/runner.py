@@ -6,8 +6,10 @@ pool_results    several results of one measure → one
 """
 
 import os
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -52,9 +54,10 @@ def call_measure(
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
         return _require(run_measure(measure, inputs, chosen, Path(out)))
-    owner = tempfile.TemporaryDirectory(prefix=f"unmask-{measure.name}-")
-    result = run_measure(measure, inputs, chosen, Path(owner.name))
-    return replace(_require(result), owner=owner)
+    folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
+    result = _require(run_measure(measure, inputs, chosen, folder))
+    weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
+    return result
 
 
 def _flatten(subjects: Sequence[Any]) -> list[Any]:
