@@ -12,7 +12,6 @@ that is measured on a few prompts in the same run and extrapolated to all of the
 """
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,15 +19,11 @@ import torch
 from timing import describe_run, format_table, write_record
 
 from unmask.base.devices import resolve_device, resolve_dtype
-from unmask.base.tables import Parts, write_table
-from unmask.data.corpus import TESTS
+from unmask.data.corpus import TESTS, Corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import read_corpus_folder
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.families import Family
-from unmask.evaluation.questions import Split, choose_splits
-from unmask.evaluation.recall import SCHEMA, Member, RecallSettings
-from unmask.evaluation.summary import summarise
+from unmask.measures.recall import MEASURE, RecallSettings
 from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Kind, Model
 from unmask.net.presets import preset
@@ -52,21 +47,13 @@ def make_model(
 
 
 def run_table(
-    model: Model, splits: list[Split], settings: RecallSettings
+    model: Model, corpus: Corpus, settings: RecallSettings
 ) -> tuple[float, dict[int | None, float], list[dict]]:
     """Seconds in all, seconds of sampling by step count, and the table's rows."""
-    family = Family(model.name, (model.name,), model.kind, ("",))
-    with tempfile.TemporaryDirectory() as folder:
-        parts = Parts(folder, SCHEMA)
-        member = Member(family, 0, splits, settings, parts)
-        start = time.perf_counter()
-        for _ in member.measure(model):
-            pass
-        table = parts.gather(member.keys())
-        write_table(Path(folder) / "recall.parquet", table, SCHEMA)
-        summarise(table)
-        total = time.perf_counter() - start
-    rows = [row for row in table.to_pylist() if row["split"] in TESTS]
+    start = time.perf_counter()
+    result = MEASURE(model, data=corpus, settings=settings)
+    total = time.perf_counter() - start
+    rows = [row for row in result.rows() if row["split"] in TESTS]
     sampling: dict[int | None, float] = {}
     for row in rows:
         sampling[row["steps"]] = sampling.get(row["steps"], 0.0) + row["seconds"]
@@ -80,7 +67,7 @@ def run_alone(
     assert model.tokenizer is not None
     seconds: dict[int | None, float] = {}
     agree = total = 0
-    for steps in settings.steps_for(model.kind):
+    for steps in dict.fromkeys(row["steps"] for row in rows):
         some = [row for row in rows if row["steps"] == steps]
         some = some[:: max(1, len(some) // prompts)][:prompts]
         times = []
@@ -124,16 +111,20 @@ def main() -> None:
     corpus = (
         make_reversal_corpus(30, 0) if options.data is None else read_corpus_folder(options.data)
     )
-    splits = choose_splits(corpus, TESTS, options.prompts, options.controls)
-    settings = RecallSettings(guidance=options.guidance, length=options.length)
-    num_prompts = sum(len(split.facts) for split in splits)
+    settings = RecallSettings(
+        guidance=options.guidance,
+        length=options.length,
+        limit=options.prompts,
+        controls=options.controls,
+    )
     lines, notes, whole = [], [], 0.0
     for kind in options.kinds.split(","):
         place = {"device": device, "dtype": dtype}
         texts = [fact.text for facts in corpus.splits.values() for fact in facts]
         model = make_model(kind, options.size, options.vocab, options.context, texts, place)
         sample(model, [[1, 2, 3]] * 2, steps=1, length=16)  # the libraries wake up
-        total, sampling, rows = run_table(model, splits, settings)
+        total, sampling, rows = run_table(model, corpus, settings)
+        num_prompts = len({(row["split"], row["prompt"]) for row in rows})
         alone, agree, tried = run_alone(model, rows, settings, options.alone)
         whole += total
         length, config = rows[0]["length"], model.net.config
@@ -163,7 +154,7 @@ def main() -> None:
     header = ["kind", "steps", "seconds", "TFLOP/s", "one at a time, extrapolated", "faster"]
     write_record(
         f"# Recall, the whole table, {device.type}, {options.dtype}\n\n"
-        f"{describe_run(device)}.\n{len(splits)} splits × {num_prompts // len(splits)} prompts, "
+        f"{describe_run(device)}.\n{len(TESTS)} splits × {num_prompts // len(TESTS)} prompts, "
         f"{options.size} shapes with random weights, guidance {options.guidance}, canvas of "
         f"{length} tokens. All together: {whole:.1f} s.\n\n"
         f"{format_table(header, lines)}\n\n"

@@ -10,11 +10,14 @@ import argparse
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from unmask.base.files import create_folder, read_json_object
 from unmask.base.units import format_bytes
 from unmask.data.corpus import TESTS
+from unmask.measures.runner import read_result
 from unmask.net.counts import count_parameters
 from unmask.net.loading import load, save
 from unmask.net.model import Model
@@ -89,19 +92,19 @@ def write_card(model: Model, run: Path, recall: Path, name: str) -> str:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     losses = [line for line in lines if "loss" in line]
     record = read_json_object(run / "run.json")
+    result = read_result(recall)
     cells = [
         cell
-        for cell in read_json_object(recall / "summary.json")["cells"]
+        for cell in result.summary["cells"]
         if cell["model"] == name and cell["metric"] == "hit" and cell["split"] in TESTS
     ]
     assert cells, f"{recall} did not measure {name}"
-    asked = read_json_object(recall / "run.json")["settings"]
-    steps = sorted({cell["steps"] for cell in cells})
-    if model.kind == "causal":  # the same in every row
-        steps = steps[-1:]
-    values = {(cell["steps"], cell["split"]): cell["value"] for cell in cells}
+    asked = result.settings.to_record()
+    steps = sorted({cell["steps"] or 0 for cell in cells})  # a causal model has none
+    values = {(cell["steps"] or 0, cell["split"]): cell for cell in cells}
     rows = [
-        " | ".join([f"| {count}", *(_format(values[count, split]) for split in TESTS)]) + " |"
+        " | ".join([f"| {count or '–'}", *(_format(values[count, split]) for split in TESTS)])
+        + " |"
         for count in steps
     ]
     parameters = count_parameters(model.net.config).total
@@ -127,8 +130,8 @@ def write_card(model: Model, run: Path, recall: Path, name: str) -> str:
     )
 
 
-def _format(value: dict[str, float]) -> str:
-    mean, low, high = (100 * value[key] for key in ("mean", "low", "high"))
+def _format(cell: Mapping[str, Any]) -> str:
+    mean, low, high = (100 * cell[key] for key in ("mean", "low", "high"))
     return f"{mean:.1f} [{low:.0f}, {high:.0f}]"
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -50,86 +49,71 @@ def call(folder, *words):
     return done.stdout
 
 
-RECALL = ("recall", "@mdm", "ar=@ar0,@ar1", "--data", "@corpus", "--limit", 3, "--steps", "2,1")
+MODELS = ("@mdm", "ar=@ar0,@ar1")
+RECALL = ("recall", *MODELS, "--data", "@corpus", "--limit", 3, "--steps", "2,1")
 
 
-def test_recall_writes_table_figure_and_page(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["unmask", "recall", "mdm"])
-    words = (*RECALL, "--out", tmp_path / "run", "--page", tmp_path / "docs" / "recall.md")
+def test_recall_writes_tables_and_a_page(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    words = (*RECALL, "--out", tmp_path / "run")
     shown = call(place, *words)
-    assert "contained match" in shown and "BLEU: nrefs:1" in shown
+    assert (
+        "Trained on “A is B”, asked “B is A”" in shown and "description → name, reversed" in shown
+    )
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {
-        *("run.json", "parts", "recall.parquet", "recall.png", "recall.pdf", "summary.json")
-    }
-    page = (tmp_path / "docs" / "recall.md").read_text()
-    assert page.startswith("# Recall against sampling steps\n\n`unmask recall mdm`\n")
-    assert "ar (causal, 2 training seeds)" in page and "mdm − ar" in page
-    assert (tmp_path / "docs" / "recall.png").is_file()
-    # Columns line up, and a causal model stands in every row of steps.
-    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
-    assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
-    assert len(re.findall(r"^\| .* \| ar \|", tables[0], re.MULTILINE)) == 2
+    assert names == {"run.json", "parts", "recall.parquet", "summary"}
     again = json.loads(call(place, *words, "--json"))
-    assert {cell["metric"] for cell in again["cells"]} > {"hit", "bleu", "rank", "beats_control"}
+    cells = again["summary"]["cells"]
+    assert {cell["metric"] for cell in cells} > {"hit", "bleu", "rank", "beats_control"}
+    assert {cell["seeds"] for cell in cells if cell["model"] == "ar"} == {2}
+    assert again["verdicts"]["mdm − ar: p2d_reverse"] == "too few"
+    page = tmp_path / "docs" / "recall.md"
+    call(place, *words, "--page", page)
+    assert "description → name, reversed" in page.read_text()
     with pytest.raises(UserError, match="holds another run .guidance was 0.8 and is now 0.0"):
         call(place, *words, "--guidance", 0)
-
-
-def test_the_study_stands_beside_berglunds_splits(place, tmp_path, shared):
-    words = ["recall", "@mdm", "--data", shared / "data" / "reversal_curse", "--limit", 2]
-    page = tmp_path / "recall.md"
-    words += ["--steps", "1", "--length", 110, "--out", tmp_path / "run", "--page", page]
-    assert "the study's" in call(place, *words)
-    assert "*91.3*" in page.read_text() and "short by 98.0" in page.read_text()
-
-
-def test_perplexity(place):
-    for name, note in (("mdm", "upper bound"), ("ar0", "exact")):
-        assert note in call(place, "perplexity", f"@{name}", "@text.txt", "--repeats", 2)
-    found = json.loads(call(place, "perplexity", "@ar0", "@text.txt", "--json"))
-    assert found["error"] == 0 and found["perplexity"] > 1
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("nll", "--data", "@corpus", "--limit", "2"), "later tokens"),
-        (("factorization", "--data", "@corpus", "--limit", "1"), "both_p2d"),
+        (("factorization", "--data", "@corpus", "--limit", "1"), "trained both ways"),
         (("knowns", "--data", "@knowns.json"), "reverse in place"),
+        (("perplexity", "--data", "@text.txt", "--repeats", "2"), "upper bound"),
+        (("order", "--data", "@corpus", "--limit", "2", "--steps", "2"), "Left out: ar."),
     ],
 )
 def test_other_measures(place, tmp_path, words, said, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     verb, *rest = words
-    words = (verb, "@mdm", "ar=@ar0,@ar1", *rest, "--out", tmp_path / "run")
+    words = (verb, *MODELS, *rest, "--out", tmp_path / "run")
     assert said in call(place, *words)
     assert (tmp_path / "run" / f"{verb}.parquet").is_file()
-    assert (tmp_path / "run" / "nll.png").is_file() == (verb == "nll")
-    groups = json.loads(call(place, *words, "--json"))
-    assert {group["key"]["model"] for group in groups} == {"mdm", "ar"}
+    summary = json.loads(call(place, *words, "--json"))["summary"]
+    models = {row["model"] for rows in summary.values() for row in rows if "model" in row}
+    assert models == ({"mdm"} if verb == "order" else {"mdm", "ar"})
 
 
-def test_mistakes_are_sentences(place, tmp_path, shared):
+def test_mistakes_are_sentences(place, tmp_path, berglund):
     run = ("--out", tmp_path / "run")
     with pytest.raises(UserError, match="the model .*mute has no tokenizer: put a tokenizer.json"):
         call(place, "recall", "@mute", "--data", "@corpus", *run)
-    with pytest.raises(UserError, match="--steps is '4,x': expected whole numbers from 1"):
+    with pytest.raises(UserError, match="--steps is '4,x': expected whole numbers"):
         call(place, "recall", "@mdm", "--data", "@corpus", "--steps", "4,x")
     with pytest.raises(UserError, match="holds no data set"):
         call(place, "recall", "@mdm", "--data", "@mdm")
-    missing = tmp_path / "missing"
-    missing.mkdir()
-    for file in (shared / "data" / "reversal_curse").iterdir():
-        (missing / file.name).write_bytes(file.read_bytes())
-    (missing / "p2d_reverse_prompts_test.jsonl").rename(missing / "aside")
+    with pytest.raises(UserError, match="no data were given, and mdm did not come with this"):
+        call(place, "recall", "@mdm")
+    tests = berglund / "p2d_reverse_prompts_test.jsonl"
+    tests.rename(berglund / "aside")
     with pytest.raises(UserError, match="lacks p2d_reverse_prompts_test.jsonl: expected Berglund"):
-        call(place, "recall", "@mdm", "--data", missing)
-    lines = (missing / "aside").read_text().splitlines()
+        call(place, "recall", "@mdm", "--data", berglund)
+    lines = (berglund / "aside").read_text().splitlines()
     lines[6] = json.dumps({"prompt": json.loads(lines[6])["prompt"]})
-    (missing / "p2d_reverse_prompts_test.jsonl").write_text("\n".join(lines))
+    tests.write_text("\n".join(lines))
     with pytest.raises(UserError, match="prompts_test.jsonl, line 7: 'completion' is missing"):
-        call(place, "recall", "@mdm", "--data", missing)
+        call(place, "recall", "@mdm", "--data", berglund)
     for splits, said in (
         ("d2p_same_shuffled", "is a control: give its split, d2p_same"),
         ("d2p_same,d2p_same", "splits were given twice"),
@@ -137,17 +121,6 @@ def test_mistakes_are_sentences(place, tmp_path, shared):
         with pytest.raises(UserError, match=said):
             call(place, "recall", "@mdm", "--data", "@corpus", "--splits", splits, *run)
     assert not list((tmp_path).glob("run/parts/*"))
-
-
-def test_knowns_are_known_by_their_content(place, tmp_path):
-    facts = [{"subject": "Orsel", "attribute": "caves", "prompt": "In Orsel there are"}]
-    path = tmp_path / "own.json"
-    words = ("knowns", "@mdm", "--data", path, "--out", tmp_path / "run")
-    path.write_text(json.dumps(facts))
-    call(place, *words)
-    path.write_text(json.dumps([facts[0] | {"attribute": "mines"}]))
-    with pytest.raises(UserError, match="holds another run .facts was"):
-        call(place, *words)
 
 
 def test_no_traceback_from_the_command_line(place, tmp_path):

@@ -108,12 +108,11 @@ def test_interrupt_leaves_what_was_written(model, tmp_path):
     assert part.states is not None and 1 < len(part.states) < 900_000
 
 
-def test_order_makes_a_table_and_a_figure(model, tmp_path):
+def test_order_makes_its_tables(model, tmp_path):
     (tmp_path / "prompts.txt").write_text("The caves of\nThe baker\n")
     out = tmp_path / "out"
-    done = run(
-        *("order", model, str(tmp_path / "prompts.txt"), "--length", "20", "--out", str(out))
-    )
+    words = ("order", model, "--data", tmp_path / "prompts.txt", "--length", 20, "--out", out)
+    done = run(*map(str, words))
     assert done.returncode == 0, done.stderr
-    assert "punctuation" in done.stdout and "first quarter" in done.stdout
-    assert (out / "order.parquet").is_file() and (out / "order.png").stat().st_size > 5000
+    assert "When kinds of tokens are committed" in done.stdout
+    assert (out / "order.parquet").is_file() and (out / "unmasking.parquet").is_file()

@@ -11,6 +11,7 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Finding, Notice, Table
 from unmask.data.corpus import Corpus
+from unmask.data.sources import read_corpus_folder
 from unmask.evaluation import batches, recall
 from unmask.evaluation.families import Family
 from unmask.evaluation.statistics import Interval
@@ -282,9 +283,9 @@ def test_few_facts_and_no_difference_are_said_as_such():
 
 
 def test_best_cells_stand_beside_the_published_ones_for_berglunds_data_alone(
-    masked, corpus, tmp_path
+    masked, corpus, berglund, tmp_path
 ):
-    named = Corpus("reversal-curse files in here", corpus.splits)
+    named = Corpus(read_corpus_folder(berglund).source, corpus.splits)
     beside = show(ask(MEASURE, [masked], named, tmp_path / "one", **SMALL))
     assert "point estimate against point estimate: no test" in beside
     assert "on other data" not in beside
