@@ -260,6 +260,7 @@ def test_training_under_a_patch(name, site):
     torch.testing.assert_close(found[1], expected[1], atol=1e-7, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_compiled_blocks_honour_patches():
     """Also those that were compiled before there was a patch, and after it has gone."""
     model = make_model(layers=2)
