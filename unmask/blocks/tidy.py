@@ -103,6 +103,7 @@ def tabulate_means(
     rows: Records,
     keys: Mapping[str, Get],
     metrics: Mapping[str, Column],
+    role: Callable[[Record], RowRole] = lambda row: "plain",
     most: int = 12,
 ) -> Table:
     """A table with a row for each group and a column for each of its metrics.
@@ -113,7 +114,8 @@ def tabulate_means(
     for key, members in group_by(rows, *keys.values()).items():
         cells = {row["metric"]: to_interval(row) for row in members}
         shown = key if isinstance(key, tuple) else (key,)
-        lines.append(Row([*shown, *(cells.get(metric) for metric in metrics)]))
+        values = [*shown, *(cells.get(metric) for metric in metrics)]
+        lines.append(Row(values, role(members[0])))
     return Table(name, caption, [*map(Column, keys), *metrics.values()], lines, most)
 
 

@@ -1,10 +1,20 @@
 """recall: what models recall of facts, asked as trained and reversed, by the number of steps.
 
-Every prompt is continued by every model at every step count; a hit is a text that contains the true
-answer. A control holds the same text against another fact's answer.
+Every prompt is continued by every model at every step count. A hit is a text that contains the true
+answer, case and outer blanks aside; a control holds the same text against another fact's answer.
+Intervals are 95 % intervals by fact, and by training seed where there are several; differences are
+paired by fact.
+
+Strict match: the text is the true answer and nothing else; near 0 where training texts go on after
+the answer. Log p: of the true answer by the chain rule from left to right, without guidance. Rank:
+of the true answer among the answers of all facts of the split in the same phrasing, by log p for
+causal models and by the mean field (the whole answer masked) for masked ones, so that ranks of the
+two kinds are not the same quantity. Likelier than shuffled: by log p, for the same prompt; a
+shuffled answer may have another grammatical form than its prompt wants, as many of Berglund's have,
+which makes the true one likelier without any recall: read it beside the rank.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -14,22 +24,14 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import order_splits
+from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import Clusters, cluster, estimate_difference
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
-from unmask.measures.measure import (
-    Job,
-    Measure,
-    Rows,
-    Stage,
-    Summary,
-    Tables,
-    judge_interval,
-)
-from unmask.measures.recall_section import describe_recall
-from unmask.measures.recall_tables import CONTROL, is_asked
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
+from unmask.measures.recall_section import CONTROL, describe_recall, is_asked, keep_last
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import distinct, estimate_means, keep_last, select, to_interval
+from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.evaluation.questions import Split
@@ -103,9 +105,7 @@ def summarise(tables: Tables, settings: RecallSettings) -> Summary:
     from unmask.evaluation.metrics import bleu_signature
 
     rows = _compare_to_controls(tables["recall"].to_pylist())
-    groups: dict[tuple[str, str, int | None], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["model"], row["split"], row["steps"]), []).append(row)
+    groups = group_by(rows, "model", "split", "steps")
     summary: dict[str, Rows] = {
         "cells": estimate_means(rows, ("model", "kind", "split", "steps"), METRICS, SHARES),
         "pairs": list(_compare_models(groups, dict(distinct(rows, "model", "kind")))),
@@ -124,7 +124,7 @@ def _compare_to_controls(rows: Rows) -> Rows:
     controls = {
         (row["split"].removesuffix(CONTROL), *(row[name] for name in same)): row["logp"]
         for row in rows
-        if row["split"].endswith(CONTROL)
+        if not is_asked(row["split"])
     }
 
     def compare(row: Mapping[str, Any]) -> bool | None:
@@ -143,22 +143,20 @@ def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[
 
     A causal model is the same at every step count. Diffusion models come first.
     """
-    asked = [split for split in dict.fromkeys(key[1] for key in groups) if is_asked(split)]
+    splits = dict.fromkeys(split for _, split, _ in groups if is_asked(split))
     models = sorted(kinds, key=lambda model: kinds[model] == "causal")
+    counts = sorted({steps for _, _, steps in groups if steps is not None})
     for one, other in combinations(models, 2):
-        for split in asked:
-            ours, theirs = (
-                {steps: rows for (model, on, steps), rows in groups.items()
-                 if (model, on) == (each, split)}
-                for each in (one, other)
-            )  # fmt: skip
-            numbered = [steps for steps in ours | theirs if steps is not None]
-            for steps in sorted(set(numbered)) or [None]:
-                sides = [side.get(steps) or side.get(None) for side in (ours, theirs)]
-                if sides[0] and sides[1]:
-                    yield {"one": one, "other": other, "split": split, "steps": steps} | _subtract(
-                        sides[0], sides[1]
-                    )
+        is_causal = kinds[one] == kinds[other] == "causal"
+        for split in splits:
+            for steps in [None] if is_causal else counts:
+                ours, theirs = (
+                    groups.get((model, split, None if kinds[model] == "causal" else steps))
+                    for model in (one, other)
+                )
+                if ours and theirs:
+                    named = {"one": one, "other": other, "split": split, "steps": steps}
+                    yield named | _subtract(ours, theirs)
 
 
 def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
@@ -171,17 +169,15 @@ def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
 
 def _compare_steps(groups: _Groups) -> Iterator[dict[str, Any]]:
     """How much more often a model hits with the most steps than with the fewest."""
-    for model, split in dict.fromkeys(key[:2] for key in groups):
-        steps = sorted(
-            steps
-            for one, on, steps in groups
-            if (one, on) == (model, split) and steps is not None and is_asked(split)
-        )
-        if len(steps) > 1:
-            few, many = groups[model, split, steps[0]], groups[model, split, steps[-1]]
-            yield {"model": model, "split": split, "few": steps[0], "many": steps[-1]} | _subtract(
-                many, few
-            )
+    counts: dict[tuple[str, str], list[int]] = {}
+    for model, split, steps in groups:
+        if steps is not None and is_asked(split):
+            counts.setdefault((model, split), []).append(steps)
+    for (model, split), steps in counts.items():
+        few, many = min(steps), max(steps)
+        if few < many:
+            gain = _subtract(groups[model, split, many], groups[model, split, few])
+            yield {"model": model, "split": split, "few": few, "many": many} | gain
 
 
 def _subtract(ours: Rows, theirs: Rows) -> dict[str, Any]:
@@ -208,25 +204,23 @@ def _choose_example(rows: Rows) -> Rows:
     return [{name: row[name] for name in columns} for row in select(texts, prompt=prompt)]
 
 
-def judge(summary: Summary, settings: RecallSettings) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
     """Whether models recall anything, one more than another, more with more steps.
 
     At the most steps: chosen beforehand, not by what is found there.
     """
     cells = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
-    verdicts = []
     for cell in keep_last(cells, "model", "split"):
         where = {name: cell[name] for name in ("model", "split", "steps")}
         row = next(iter(select(summary["controls"], **where)), cell)
         claim = f"{cell['model']}: {cell['split']}"
-        verdicts.append(judge_interval(claim, to_interval(row), row["facts"]))
-    for pair in keep_last(summary["pairs"], "one", "other", "split"):
-        claim = f"{pair['one']} − {pair['other']}: {pair['split']}"
-        verdicts.append(judge_interval(claim, to_interval(pair), pair["facts"]))
-    for gain in summary["gains"]:
-        claim = f"{gain['model']}: {gain['split']}, more steps"
-        verdicts.append(judge_interval(claim, to_interval(gain), gain["facts"]))
-    return verdicts
+        yield judge_interval(claim, to_interval(row), row["facts"])
+    for row in keep_last(summary["pairs"], "one", "other", "split"):
+        claim = f"{row['one']} − {row['other']}: {row['split']}"
+        yield judge_interval(claim, to_interval(row), row["facts"])
+    for row in summary["gains"]:
+        claim = f"{row['model']}: {row['split']}, more steps"
+        yield judge_interval(claim, to_interval(row), row["facts"])
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -287,6 +281,7 @@ MEASURE = Measure(
     summarise=summarise,
     judge=judge,
     describe=describe_recall,
+    method=__doc__,
     pool=pool,
     stages=[
         Stage(

@@ -1,183 +1,222 @@
-"""Recall in sentences, an example and curves; its tables are made in `recall_tables`."""
+"""Recall in sentences, an example, curves and tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unmask.blocks.blocks import (
-    Block,
-    Column,
-    Figure,
-    Finding,
-    Line,
-    LinePanel,
-    Notice,
-    Number,
-    Row,
-    Section,
-    Table,
-    Text,
-    Verdict,
-)
-from unmask.blocks.labels import KINDS, colour_models, count, name_split, order_splits
+from unmask.blocks import blocks, labels, tidy
+from unmask.blocks.blocks import Column
 from unmask.measures.measure import Rows, Summary
-from unmask.measures.recall_tables import (
-    CONTROL,
-    PUBLISHED,
-    PUBLISHED_SOURCE,
-    asks_berglund,
-    fold_details,
-    is_asked,
-    tabulate_hits,
-)
-from unmask.measures.summaries import (
-    distinct,
-    keep_last,
-    say_points,
-    say_share,
-    select,
-    to_interval,
-)
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
 
+CONTROL = "_shuffled"
+"""What the id of a split's control ends in."""
+OTHER_METRICS = {
+    "strict": Column("strict match, %", 1, is_percent=True),
+    "token_accuracy": Column("tokens in place, %", 1, is_percent=True),
+    "bleu": Column("BLEU", 1),
+    "rank": Column("rank", 1),
+    "logp": Column("log p, nats", 1),
+    "logp_mean_field": Column("log p, mean field", 1),
+    "first_token_entropy": Column("entropy of token 1", 1),
+    "beats_control": Column("likelier than shuffled, %", 1, is_percent=True),
+}
+PUBLISHED_SOURCE = (
+    "Rai 2025, How is bidirectional information retrieved and generated in masked diffusion "
+    "language models?, Table 3: SMDM-1028M fine-tuned on Berglund's set, guidance 0.8, context 52"
+)
+PUBLISHED: dict[str, dict[int, float]] = {
+    "d2p_same": {1: 91.3, 2: 97.0, 4: 96.3, 8: 97.3, 16: 98.0, 32: 97.7},
+    "d2p_reverse": {1: 0.0, 2: 0.7, 4: 17.0, 8: 27.3, 16: 31.0, 32: 29.7},
+    "p2d_same": {1: 0.0, 2: 2.3, 4: 25.0, 8: 37.7, 16: 42.0, 32: 43.0},
+    "p2d_reverse": {1: 40.3, 2: 79.0, 4: 87.7, 8: 87.3, 16: 88.3, 32: 90.0},
+}
+"""Contained match in per cent, by split and steps."""
 
-def describe_recall(result: "Result") -> Section:
+
+def is_asked(split: str) -> bool:
+    """Whether the split is asked; a control only judges its split's texts."""
+    return not split.endswith(CONTROL)
+
+
+def keep_last(rows: Rows, *by: str) -> Rows:
+    """The rows with the most steps of their group; a causal model has no steps."""
+    groups = tidy.group_by(rows, *by).values()
+    most = [max(row["steps"] or 0 for row in group) for group in groups]
+    pairs = zip(groups, most, strict=True)
+    return [row for group, last in pairs for row in group if (row["steps"] or 0) == last]
+
+
+def describe_recall(result: "Result") -> Sequence[blocks.Block | blocks.Number]:
     """What a stranger should hear, an example, the curves, the table; the rest is folded away."""
     summary = result.summary
-    hits = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
-    splits = order_splits(distinct(hits, "split"))
-    cells, verdict = _choose_headline(result, select(hits, split=splits[0]))
-    controlled = select(summary["controls"], model=cells[0]["model"], split=splits[0])
-    blocks: list[Block] = [_state_headline(cells, verdict, bool(controlled))]
-    blocks += _state_gain(result, cells[0]["model"], splits[0])
-    if splits[0].endswith("_reverse"):
-        blocks.append(
-            Text(
-                "A model that has learned “A is B” and cannot answer “B is A” shows the reversal "
-                "curse (Berglund et al. 2023, arXiv 2309.12288)."
-            )
-        )
-    blocks += _say_left_out(summary)
-    blocks += [_show_example(summary["example"]), _draw(summary, splits)]
-    blocks.append(tabulate_hits(summary, splits))
-    if set(splits) & set(PUBLISHED):
-        data = "" if asks_berglund(result) else " on other data"
-        blocks.append(
-            Text(
-                f"Published: {PUBLISHED_SOURCE}. Another model{data}, with another tokenizer and "
-                "training budget; point estimates without intervals."
-            )
-        )
-    blocks += fold_details(result, splits)
-    numbers = [_make_number(cell) for cell in cells] if verdict.is_clear else []
-    return Section("recall", result.measure.title, blocks, numbers)
+    hits = [row for row in tidy.select(summary["cells"], metric="hit") if is_asked(row["split"])]
+    splits = labels.order_splits(tidy.distinct(hits, "split"))
+    shown, verdict = _choose_headline(result, tidy.select(hits, split=splits[0]))
+    cells = _list_cells(summary, splits)
+    sizes = [
+        f"{labels.count(prompts, 'prompt')} about {labels.count(facts, 'fact')}"
+        for prompts, facts in tidy.distinct(hits, "prompts", "facts")
+    ]
+    return [
+        _state_headline(shown, verdict, bool(summary["controls"])),
+        *_state_gain(result, shown[0]["model"], splits[0]),
+        *_say_more(result, splits),
+        _show_example(summary["example"]),
+        _draw(cells, splits),
+        tidy.tabulate_means(
+            "hits",
+            f"Answers recalled, % [95 % interval by fact]; each way asked: {' or '.join(sizes)}",
+            [
+                cell | {"metric": cell["split"]}
+                for cell in cells
+                if cell["role"] != "control" or cell["is_last"]
+            ],
+            {"steps": "steps", "model": "name"},
+            {split: Column(labels.name_split(split), 1, is_percent=True) for split in splits},
+            role=lambda cell: cell["role"],
+            most=16,
+        ),
+        *_fold_details(result, hits, splits),
+        *(_make_numbers(shown) if verdict.is_clear else ()),
+    ]
 
 
-def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, Verdict]:
+def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict]:
     """A diffusion and an autoregressive model (or two others, or one) at the most steps, and what
     may be said of the difference (or of the one)."""
-    cells = sorted(keep_last(hits, "model"), key=lambda cell: cell["kind"] == "causal")
-    split, first = cells[0]["split"], cells[0]
-    causal = [cell for cell in cells[1:] if cell["kind"] == "causal"]
-    for other in [*causal, *cells[1:]][:1]:
-        claim = f"{first['model']} − {other['model']}: {split}"
+    first, *others = sorted(keep_last(hits, "model"), key=lambda cell: cell["kind"] == "causal")
+    others.sort(key=lambda cell: cell["kind"] != "causal")
+    for other in others[:1]:
+        claim = f"{first['model']} − {other['model']}: {first['split']}"
         if claim in result.verdicts:
             return [first, other], result.verdicts[claim]
-    return [first], result.verdicts[f"{first['model']}: {split}"]
+    return [first], result.verdicts[f"{first['model']}: {first['split']}"]
 
 
-def _state_headline(cells: Rows, verdict: Verdict, is_controlled: bool) -> Finding:
+def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> blocks.Finding:
     split = cells[0]["split"]
-    lead = "Own facts" if split == "own" else f"Asked {name_split(split)}"
-    if split.endswith("_reverse"):
-        lead = f"Trained on “A is B”, asked “B is A” ({name_split(split)})"
+    asked = labels.name_split(split)
+    lead = f"Trained on “A is B”, asked “B is A” ({asked})"
+    if not split.endswith("_reverse"):
+        lead = f"Asked {asked}" if split != "own" else "Own facts"
     parts = []
     for cell in cells:
-        steps = f" in {count(cell['steps'], 'step')}" if cell["steps"] else ""
-        share = say_share(to_interval(cell))
-        parts.append(f"{cell['model']} ({KINDS[cell['kind']]}) recalls {share}{steps}")
+        steps = f" in {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
+        share = tidy.say(tidy.to_interval(cell), "%")
+        parts.append(f"{cell['model']} ({labels.KINDS[cell['kind']]}) recalls {share}{steps}")
+    facts = labels.count(verdict.facts, "fact")
     if len(cells) == 2:
         assert verdict.value is not None
-        gap = say_points(verdict.value)
-        unclear = f"The difference of {gap} could be chance."
-        clear = f"The difference is {gap}."
-        few = f"{count(verdict.facts, 'fact')} are too few to compare them."
+        gap = tidy.say(verdict.value, "points")
+        clear, unclear = f"The difference is {gap}.", f"The difference of {gap} could be chance."
+        few = f"{facts} are too few to compare them."
     else:
         other = "the same texts hit of other facts' answers (control)"
-        clear = f"That is more than {other}." if is_controlled else "No control was measured."
-        unclear = f"That is not clearly more than {other}." if is_controlled else clear
-        few = f"From {count(verdict.facts, 'fact')} no more can be said."
+        clear = f"That is more than {other}." if has_control else "No control was measured."
+        unclear = f"That is not clearly more than {other}." if has_control else clear
+        few = f"From {facts} no more can be said."
     ending = {"above": clear, "below": clear, "too few": few}.get(verdict.outcome, unclear)
-    return Finding(f"{lead}: {', '.join(parts)}. {ending}", verdict)
+    return blocks.Finding(f"{lead}: {', '.join(parts)}. {ending}", verdict)
 
 
-def _state_gain(result: "Result", model: str, split: str) -> Iterator[Finding]:
+def _state_gain(result: "Result", model: str, split: str) -> Iterator[blocks.Finding]:
     """Whether more denoising steps help."""
-    for row in select(result.summary["gains"], model=model, split=split):
+    outcomes = {"above": "More denoising steps help", "below": "More denoising steps hurt"}
+    for row in tidy.select(result.summary["gains"], model=model, split=split):
         verdict = result.verdicts[f"{model}: {split}, more steps"]
-        change = f"{say_points(to_interval(row))} with {row['many']} instead of {row['few']}"
-        outcomes = {"above": "More denoising steps help", "below": "More denoising steps hurt"}
         lead = outcomes.get(verdict.outcome, "It is not settled whether more denoising steps help")
-        yield Finding(f"{lead} {model}: {change}.", verdict)
+        change = tidy.say(tidy.to_interval(row), "points")
+        text = f"{lead} {model}: {change} with {row['many']} instead of {row['few']}."
+        yield blocks.Finding(text, verdict)
 
 
-def _say_left_out(summary: Summary) -> Iterator[Notice]:
-    for row in summary.get("left_out", ()):
+def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Block]:
+    """What the curse is, and what pooled runs do not share."""
+    if splits[0].endswith("_reverse"):
+        yield blocks.Text(
+            "A model that has learned “A is B” and cannot answer “B is A” shows the reversal curse "
+            "(Berglund et al. 2023, arXiv 2309.12288)."
+        )
+    for row in result.summary.get("left_out", ()):
         parts = [f"the step counts {row['steps']}"] if row["steps"] else []
-        parts += [count(row["prompts"], "prompt")] if row["prompts"] else []
-        shared = count(row["shared"], "prompt")
-        yield Notice(
+        parts += [labels.count(row["prompts"], "prompt")] if row["prompts"] else []
+        shared = labels.count(row["shared"], "prompt")
+        yield blocks.Notice(
             f"The runs are compared on the {shared} that all of them asked; left out: "
             f"{' and '.join(parts)} that only some have."
         )
 
 
-def _show_example(rows: Rows) -> Table:
+def _show_example(rows: Rows) -> blocks.Table:
     """One prompt, the true answer, and what each model wrote."""
     first = rows[0]
     lines = [
-        Row(["prompt", f"{first['prompt'].strip()} …", None]),
-        Row(["true answer", first["completion"].strip(), None], "strong"),
+        {"who": "prompt", "text": f"{first['prompt'].strip()} …", "hit": None, "role": "plain"},
+        {"who": "true answer", "text": first["completion"].strip(), "hit": None, "role": "strong"},
     ]
     for row in rows:
-        said = " ".join(row["generation"].split())
+        said = " ".join(row["generation"].split()) or "(nothing)"
         cut = said if len(said) <= 160 else f"{said[:160]}…"
-        lines.append(Row([row["model"], cut or "(nothing)", "yes" if row["hit"] else "no"]))
-    caption = f"An example, chosen for what it shows ({name_split(first['split'])})"
-    return Table("example", caption, [Column(""), Column("text"), Column("hit")], lines)
+        hit = "yes" if row["hit"] else "no"
+        lines.append({"who": row["model"], "text": cut, "hit": hit, "role": "plain"})
+    asked = labels.name_split(first["split"])
+    return tidy.tabulate(
+        "example",
+        f"An example, chosen for what it shows ({asked})",
+        lines,
+        {"": "who", "text": "text", "hit": "hit"},
+        role=lambda line: line["role"],
+    )
 
 
-def _draw(summary: Summary, splits: Sequence[str]) -> Figure:
-    """Recall against steps, a panel for each way of asking."""
-    hits = select(summary["cells"], metric="hit")
-    colours = colour_models(dict(distinct(hits, "model", "kind")))
-    steps = sorted({row["steps"] for row in hits if row["steps"] is not None}) or [1]
-    panels = []
+def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]:
+    """Recall of models, of their controls, and published numbers; the most steps come first."""
+    hits = tidy.select(summary["cells"], metric="hit")
+    colours = labels.colour_models(dict(tidy.distinct(hits, "model", "kind")))
+    cells: list[dict[str, Any]] = []
+    for row in hits:
+        shown = {"name": row["model"], "role": "plain", "colour": colours[row["model"]]}
+        if not is_asked(row["split"]):
+            shown |= {"name": f"{row['model']}, shuffled", "role": "control"}
+        cells.append({**row, "split": row["split"].removesuffix(CONTROL)} | shown)
+    counts = {row["steps"] for row in hits} - {None}
     for split in splits:
-        lines = [
-            _draw_line(points, steps, colour)
-            for model, colour in colours.items()
-            for suffix in ("", CONTROL)
-            if (points := select(hits, model=model, split=split + suffix))
-        ]
-        known = {at: value for at, value in PUBLISHED.get(split, {}).items() if at in steps}
-        if known:
-            x, y = list(known), list(known.values())
-            lines.append(Line("published, another model", "control", x, y, dash="dash"))
-        panels.append(LinePanel(name_split(split), lines))
-    last = [row for row in keep_last(hits, "model", "split") if is_asked(row["split"])]
-    ends = [f"{row['model']} {row['mean']:.0%} ({name_split(row['split'])})" for row in last]
-    return Figure(
-        name="recall",
-        title="Recall against denoising steps",
-        alt="Line charts of recall in per cent against denoising steps, one for each way of "
-        f"asking. At the most steps: {'; '.join(ends)}.",
-        caption="Bands are 95 % intervals by fact. Dotted: the same texts held against other "
-        "facts' answers (control). An autoregressive model has no steps: its line is level. "
-        "Dashed grey, where shown: another model, published.",
-        chart="lines",
-        views={(): panels},
+        for steps, percent in PUBLISHED.get(split, {}).items():
+            if steps in counts:
+                value = {"mean": percent / 100, "low": math.nan, "high": math.nan}
+                shown = {"name": "published", "role": "published", "colour": "control"}
+                cells.append({"split": split, "steps": steps} | value | shown)
+    names, most = tidy.distinct(cells, "name"), max(counts, default=0)
+    cells.sort(key=lambda cell: (-(cell["steps"] or most), names.index(cell["name"])))
+    return [cell | {"is_last": cell["steps"] in (None, most)} for cell in cells]
+
+
+def _draw(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
+    """Recall against steps, a panel for each way of asking."""
+    counts = sorted({cell["steps"] for cell in cells} - {None}) or [1]
+    points = []
+    for cell in sorted(cells, key=lambda cell: splits.index(cell["split"])):
+        if cell["role"] != "plain":  # no band
+            cell = {**cell, "low": cell["mean"], "high": cell["mean"]}
+        # A causal model is the same at every step count.
+        steps = counts if cell["steps"] is None else [cell["steps"]]
+        points += [{**cell, "steps": at} for at in steps]
+    return tidy.draw_lines(
+        points,
+        "recall",
+        "Recall against denoising steps",
+        "Bands are 95 % intervals by fact. Dotted: the same texts held against other facts' "
+        "answers (control). An autoregressive model has no steps: its line is level. Dashed grey, "
+        "where shown: another model, published.",
+        x="steps",
+        line="name",
+        colour="colour",
+        dash=lambda cell: {"control": "dot", "published": "dash"}.get(cell["role"], "solid"),
+        scale=100,
+        panel=lambda cell: labels.name_split(cell["split"]),
         xlabel="denoising steps",
         ylabel="recalled, %",
         is_log2=True,
@@ -185,22 +224,100 @@ def _draw(summary: Summary, splits: Sequence[str]) -> Figure:
     )
 
 
-def _draw_line(points: Rows, steps: Sequence[int], colour: str) -> Line:
-    first = points[0]
-    if first["steps"] is None:  # a causal model is the same at every step count
-        points = [{**first, "steps": at} for at in steps]
-    points = sorted(points, key=lambda row: row["steps"])
-    mean, low, high = ([100 * row[part] for row in points] for part in ("mean", "low", "high"))
-    x = [row["steps"] for row in points]
-    if is_asked(first["split"]):
-        return Line(first["model"], colour, x, mean, low, high)
-    return Line(f"{first['model']}, shuffled", colour, x, mean, dash="dot")
+def _fold_details(result: "Result", hits: Rows, splits: Sequence[str]) -> Iterator[blocks.Block]:
+    """Where the published numbers come from, other metrics, differences, missing controls."""
+    summary = result.summary
+    sources = [record.inputs.get("data", "") for record in result.records]
+    is_berglund = all(source.startswith("reversal-curse files") for source in sources)
+    if set(splits) & set(PUBLISHED):
+        data = "" if is_berglund else " on other data"
+        yield blocks.Text(
+            f"Published: {PUBLISHED_SOURCE}. Another model{data}, with another tokenizer and "
+            "training budget; point estimates without intervals."
+        )
+
+    def asked(row: tidy.Record) -> str:
+        return labels.name_split(row["split"])
+
+    def arrange(rows: Rows, *by: str) -> Rows:
+        last = [row for row in keep_last(rows, *by) if is_asked(row["split"])]
+        return sorted(last, key=lambda row: splits.index(row["split"]))
+
+    bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")
+    others = tidy.tabulate_means(
+        "metrics",
+        "Other metrics, at the most steps",
+        arrange(summary["cells"], "model", "split"),
+        {"asked": asked, "model": "model"},
+        OTHER_METRICS,
+    )
+    yield blocks.Fold("Other metrics", [others, *_count_uncontrolled(summary), bleu])
+    if summary["pairs"]:
+        points = Column("points", 1, is_percent=True, has_sign=True)
+        pairs = tidy.tabulate(
+            "pairs",
+            "Differences at the most steps, paired by fact",
+            arrange(summary["pairs"], "one", "other", "split"),
+            {
+                "models": lambda row: f"{row['one']} − {row['other']}",
+                "asked": asked,
+                points: tidy.to_interval,
+            },
+        )
+        yield blocks.Fold("Differences between models", [pairs])
+    if is_berglund and set(splits) & set(PUBLISHED):
+        yield blocks.Fold("Beside the published numbers", list(_compare_published(hits)))
 
 
-def _make_number(cell: Mapping[str, Any]) -> Number:
-    split = cell["split"]
-    lead = "recalled in reverse" if split.endswith("_reverse") else "recalled"
-    steps = f", {count(cell['steps'], 'step')}" if cell["steps"] else ""
-    value, _, ends = say_share(to_interval(cell)).partition(" [")
-    note = f"[{ends} {cell['model']}, {name_split(split)}{steps}"
-    return Number(f"{lead}, {KINDS[cell['kind']]}", value, note)
+def _count_uncontrolled(summary: Summary) -> Iterator[blocks.Text]:
+    """Prompts whose shuffled answer is their own fact's."""
+    prompts = dict(tidy.distinct(tidy.select(summary["cells"], metric="hit"), "split", "prompts"))
+    missing = {split: n - prompts.get(split + CONTROL, n) for split, n in prompts.items()}
+    if any(missing.values()):
+        counts = [f"{n} of {labels.name_split(split)}" for split, n in missing.items() if n]
+        yield blocks.Text(
+            "The shuffling left some prompts an answer of their own fact, which is no control "
+            f"({', '.join(counts)}): they are left out of all that is said about shuffled answers."
+        )
+
+
+def _compare_published(hits: Rows) -> Iterator[blocks.Block]:
+    """The best step count of each side."""
+    rows = []
+    for (_, split), cells in tidy.group_by(hits, "model", "split").items():
+        if cells[0]["kind"] != "causal" and split in PUBLISHED:
+            best = max(cells, key=lambda cell: cell["mean"])
+            at, percent = max(PUBLISHED[split].items(), key=lambda item: item[1])
+            rows.append({**best, "published": percent / 100, "at": at})
+    yield blocks.Text(
+        "Each side's best step count, chosen on these very prompts, point estimate against point "
+        "estimate: no test. The published model differs in size, pretraining, tokenizer and "
+        "training budget, so the gap says nothing about the method."
+    )
+    yield tidy.tabulate(
+        "published",
+        "Best cells beside the published ones",
+        rows,
+        {
+            "model": "model",
+            "asked": lambda row: labels.name_split(row["split"]),
+            Column("best here, %", 1, is_percent=True): tidy.to_interval,
+            "steps": "steps",
+            Column("published, %", 1, is_percent=True): "published",
+            "its steps": "at",
+            Column("gap, points", 1, is_percent=True, has_sign=True): (
+                lambda row: row["mean"] - row["published"]
+            ),
+        },
+    )
+
+
+def _make_numbers(cells: Rows) -> Iterator[blocks.Number]:
+    """Recall of the headline's models, for the top of a page."""
+    for cell in cells:
+        split = cell["split"]
+        lead = "recalled in reverse" if split.endswith("_reverse") else "recalled"
+        steps = f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
+        value, _, ends = tidy.say(tidy.to_interval(cell), "%").partition(" [")
+        note = f"[{ends} {cell['model']}, {labels.name_split(split)}{steps}"
+        yield blocks.Number(f"{lead}, {labels.KINDS[cell['kind']]}", value, note)
