@@ -9,9 +9,10 @@ import unmask
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
+from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
-from unmask.representation.extraction import Asked, choose_facts, digest_facts
-from unmask.representation.layers import choose_layers
+from unmask.representation.extraction import choose_facts, find_groups
+from unmask.representation.layers import choose_layers, find_traced_layer
 from unmask.representation.prefixes import make_prefixes, put_before
 from unmask.representation.problem import Problem, Terms
 from unmask.representation.settings import OBJECTIVES, ROME_LOSS, choose_extraction
@@ -212,7 +213,7 @@ def test_mistakes_are_sentences(model, twin):
     with pytest.raises(UserError, match="prefixes are 'text', a single text: expected a list"):
         unmask.value(model, fact, LAYER, prefixes="text")
     with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
-        choose_layers(make_model(layers=1), "all")
+        choose_layers("one", 1, "all")
     with pytest.raises(UserError, match="does not hold"):
         unmask.value(model, fact, LAYER, prefixes=["", "boats " * 60])
 
@@ -247,17 +248,62 @@ def test_facts_of_many_sizes_keep_their_order(model):
         assert one.p_before == pytest.approx(alone.p_before, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "change", [{"subject": "Ada"}, {"subject_span": (0, 4)}, {"object_span": (1, 3)}]
-)
-def test_the_digest_knows_the_whole_fact(change):
-    fact = make_fact(0, "p2d")
-    one, other = (digest_facts([Asked("own", each)]) for each in (fact, replace(fact, **change)))
-    assert one != other
-    assert digest_facts([Asked("p2d", fact)]) != one == digest_facts([Asked("own", fact)])
-
-
 @pytest.mark.parametrize("phrasing", [-99, -1, 1])
 def test_phrasings_are_counted_from_0(phrasing):
+    corpus = Corpus("own", {"own": [make_fact(0, "p2d")]})
     with pytest.raises(UserError, match=f"phrasing {phrasing} was asked for.* expected 0 to 0"):
-        choose_facts([make_fact(0, "p2d")], (), ("p2d",), 1, phrasing)
+        choose_facts(corpus, (), ("p2d",), 1, phrasing)
+
+
+def test_groups_that_the_data_lack_are_left_out():
+    splits = {f"p2d_{how}": [make_fact(i, way) for i in range(2)] for how, way in _WAYS.items()}
+    corpus = Corpus("made", splits | {"d2p_same": [make_fact(0, "d2p")]})
+    assert find_groups(corpus, ("p2d", "d2p", "both")) == {"p2d": ("p2d_same", "p2d_reverse")}
+    asked = choose_facts(corpus, ("d2p", "p2d"), ("p2d", "d2p"), 1)
+    assert [(each.group, each.split, each.fact.direction) for each in asked] == [
+        ("p2d", "p2d_same", "p2d"),
+        ("p2d", "p2d_reverse", "d2p"),
+    ]
+    with pytest.raises(UserError, match="made has no facts of the groups both: expected some of"):
+        find_groups(corpus, ("both",))
+    with pytest.raises(UserError, match="no fact is asked in the direction up: expected p2d or"):
+        choose_facts(corpus, ("p2d",), ("up",), 1)
+
+
+_WAYS = {"same": "p2d", "reverse": "d2p"}
+
+
+@pytest.mark.parametrize(
+    ("text", "traced", "layers", "reason"),
+    [
+        ("auto", None, (3,), "middle"),
+        ("auto", 5, (5,), "trace"),
+        ("all", None, (0, 1, 2, 3, 4), "given"),
+        ("4, 0,4", None, (0, 4), "given"),
+    ],
+)
+def test_layers_are_chosen(text, traced, layers, reason):
+    assert choose_layers("made", 6, text, traced) == (layers, reason)
+
+
+def test_a_trace_chooses_the_layer_whose_mlp_does_most():
+    """At the last subject token, on average over ways of asking and steps, the last layer aside."""
+    base = {"model": "made", "part": "mlp", "role": "last subject", "control": "none"}
+    rows = [
+        base | {"layer": layer, "mean": mean} | more
+        for layer, mean, more in (
+            (0, 0.4, {}),
+            (0, 0.2, {}),
+            (1, 0.5, {}),
+            (1, 0.0, {}),
+            (1, 9.0, {"role": "further"}),
+            (1, 9.0, {"control": "other fact"}),
+            (1, 9.0, {"part": "attn"}),
+            (1, 9.0, {"model": "other"}),
+            (2, 9.0, {}),
+        )
+    ]
+    assert find_traced_layer(rows, "made", 3) == 0
+    assert find_traced_layer(rows, "made", 4) == 2
+    assert find_traced_layer(rows, "other", 3) == 1
+    assert find_traced_layer(rows, "third", 3) is None

@@ -1,0 +1,327 @@
+"""represent: what a run keeps, what its summary counts, what its section may say."""
+
+import numpy as np
+import pyarrow
+import pytest
+from safetensors.numpy import load_file
+
+import unmask
+from tests.conftest import lively
+from tests.measures.asking import ask, show
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.base.tables import Parts
+from unmask.blocks.blocks import Finding, Notice
+from unmask.blocks.tidy import group_by, select
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.sources import OWN
+from unmask.evaluation.families import Family
+from unmask.measures import represent
+from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors, tabulate_vectors
+from unmask.measures.represent_summary import judge, summarise
+from unmask.measures.runner import read_result
+from unmask.measures.trace import MEASURE as TRACE
+from unmask.net.model import Blueprint, Model
+from unmask.representation.extraction import VECTORS
+
+FACTS = 4
+SMALL = {"facts": FACTS, "groups": ("p2d",), "steps": 3, "prefixes": 2, "lr": 0.05}
+QUICK = SMALL | {"lens": False, "probes": False}
+SHAPE = {"width": 32, "heads": 2, "mlp_width": 64, "context": 96}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_reversal_corpus(6, seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus):
+    return unmask.Tokenizer.train(corpus.training_texts(), 1200)
+
+
+@pytest.fixture(scope="module")
+def masked(tokenizer) -> Family:
+    return Family("mdm", (make_model("mdm", tokenizer),), "masked", ("",))
+
+
+@pytest.fixture(scope="module")
+def causal(tokenizer) -> Family:
+    """Two training seeds."""
+    seeds = tuple(make_model("ar", tokenizer, causal=True, seed=seed) for seed in (0, 1))
+    return Family("ar", seeds, "causal", ("0", "1"))
+
+
+def make_model(name, tokenizer, causal=False, seed=0, **changes) -> Model:
+    shape = SHAPE | changes
+    config = unmask.preset("tiny", vocab_size=tokenizer.vocab_size, causal=causal, **shape)
+    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+    return Model(name, lively(config, seed), Blueprint(config, *kind), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def result(masked, causal, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("represent")
+    return ask(MEASURE, [masked, causal], corpus, folder, layer="0,1", **SMALL)
+
+
+def test_tables_hold_every_question_layer_and_checkpoint(result):
+    rows = result.rows()
+    assert len(rows) == 3 * 2 * 2 * FACTS  # checkpoints, layers, directions
+    for row in rows:
+        assert len(row["losses"]) == 3 and row["updates"] == 2 and row["prefixes"][0] == ""
+        assert row["split"] == ("p2d_same" if row["direction"] == "p2d" else "p2d_reverse")
+        assert row["trained"] == ("same" if row["direction"] == "p2d" else "reverse")
+        assert row["chosen_by"] == "given"
+    vectors = stack_vectors(result.tables["vectors"])
+    assert {name: each.shape[1] for name, each in vectors.items()} == {
+        "k_star": 64, "k_mapped": 32, "v0": 32, "delta": 32,
+    }  # fmt: skip
+    distance = np.linalg.norm(vectors["delta"], axis=1)
+    np.testing.assert_allclose(distance, [row["distance"] for row in rows], rtol=1e-5)
+    # The lens has 4 moments of a masked model, 1 of a causal one; networks have 3 layers.
+    lens = group_by(result.rows("lens"), "model", "seed")
+    assert {key: len(each) for key, each in lens.items()} == {
+        ("mdm", 0): 2 * FACTS * 3 * 4, ("ar", 0): 2 * FACTS * 3, ("ar", 1): 2 * FACTS * 3,
+    }  # fmt: skip
+    probes = result.rows("probes")
+    assert {(row["fitted"], row["tested"]) for row in probes} == {
+        (one, other) for one in ("p2d", "d2p") for other in ("p2d", "d2p")
+    }
+    assert {row["layer"] for row in probes} == {0, 1, 2}
+
+
+def test_vectors_are_kept_for_other_programs(result):
+    """A tensor for each checkpoint, rows in the table's order."""
+    tensors = load_file(result.folder / "vectors.safetensors")
+    assert set(tensors) == {
+        f"{key}/{name}" for key in ("mdm-0", "ar-0", "ar-1") for name in VECTORS
+    }
+    ours = [row["model"] == "ar" and row["seed"] == 1 for row in result.rows()]
+    table = result.tables["vectors"].filter(pyarrow.array(ours))
+    for name, vectors in stack_vectors(table).items():
+        assert np.array_equal(tensors[f"ar-1/{name}"], vectors)
+
+
+def test_a_run_finds_what_single_calls_find(result, masked, corpus):
+    row = next(row for row in result.rows() if row["layer"] == 1 and row["direction"] == "d2p")
+    at = result.rows().index(row)
+    (fact,) = (fact for fact in corpus["p2d_reverse"] if fact.prompt == row["prompt"])
+    how = {"prefixes": row["prefixes"]}
+    key = unmask.key(masked.members[0], fact, 1, **how)
+    value = unmask.value(masked.members[0], fact, 1, steps=3, lr=0.05, **how)
+    vectors = stack_vectors(result.tables["vectors"].slice(at, 1))
+    np.testing.assert_allclose(vectors["k_star"][0], key.k_star, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vectors["v0"][0], value.v0, rtol=1e-4, atol=1e-5)
+    assert row["p_after"] == pytest.approx(value.p_after, rel=1e-4)
+
+
+def test_parts_do_not_decide_what_is_found(result, masked, causal, corpus, tmp_path, monkeypatch):
+    """Chunks of another size, and a run that was stopped, give the same rows."""
+    monkeypatch.setattr(represent, "CHUNK", 3)
+    ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL)
+    files = sorted((tmp_path / "parts").rglob("*.parquet"))
+    for file in files[::3]:
+        file.unlink()
+    kept = {file: file.stat().st_mtime_ns for file in files if file.exists()}
+    again = ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL)
+    done = Parts(tmp_path / "parts" / "probes", "").keys()
+    untouched = [file for file in kept if file.parent.name == "probes"]
+    assert len(done) == len(files) // 4  # tables
+    assert all(file.stat().st_mtime_ns == kept[file] for file in untouched)
+    for one, other in zip(result.rows(), again.rows(), strict=True):
+        assert one["prompt"] == other["prompt"]
+        assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
+    with pytest.raises(UserError, match="steps was 3 and is now 4"):
+        ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL | {"steps": 4})
+
+
+def test_a_trace_chooses_the_layer_of_its_model(masked, causal, corpus, tmp_path):
+    """A model that the trace does not know is looked into at its middle layer."""
+    how = {"splits": ("d2p_same",), "facts": 1, "parts": ("mlp",), "at": ("first",)}
+    how |= {"corruption": "mean", "any_answer": True, "window": 1}
+    trace = ask(TRACE, [masked], corpus, tmp_path / "trace", **how)
+    effects = {
+        row["layer"]: row["mean"]
+        for row in select(
+            trace.summary["averages"], part="mlp", role="last subject", control="none"
+        )
+    }
+    best = max((0, 1), key=lambda layer: effects[layer])  # layer 2 is the last
+    changes = QUICK | {"trace": (str(tmp_path / "trace"),), "facts": 1, "steps": 1}
+    run = ask(MEASURE, [masked, causal], corpus, tmp_path / "run", **changes)
+    chosen = {(row["model"], row["layer"], row["chosen_by"]) for row in run.rows()}
+    assert chosen == {("mdm", best, "trace"), ("ar", 1, "middle")}
+    assert "where restoring the MLP at the last subject token does most" in show(run)
+    with pytest.raises(UserError, match=r"is a run of `unmask represent`: expected one of `unmask"):
+        ask(MEASURE, [masked], corpus, tmp_path / "b", **changes | {"trace": (str(run.folder),)})
+
+
+def test_prefixes_are_cut_from_a_text(masked, corpus, tmp_path):
+    text = "Rain fell on the harbour all day. The boats stayed in until the evening bell rang."
+    (tmp_path / "text.txt").write_text(text)
+    changes = QUICK | {"facts": 1, "prefixes": 3, "prefix_text": str(tmp_path / "text.txt")}
+    run = ask(MEASURE, [masked], corpus, tmp_path / "run", **changes)
+    (prefixes,) = {tuple(row["prefixes"]) for row in run.rows()}
+    assert prefixes[0] == "" and len(set(prefixes)) == 3
+    assert all(prefix in text for prefix in prefixes)
+
+
+def test_own_facts_are_one_group(masked, corpus, tmp_path):
+    """In one phrasing they have no probes, which is said."""
+    first = {fact.fact_id: fact for fact in reversed(corpus["p2d_same"])}
+    facts = [first[fact_id] for fact_id in sorted(first)[:3]]
+    own = type(corpus)("own facts", {OWN: facts})
+    run = ask(MEASURE, [masked], own, tmp_path, **SMALL | {"lens": False, "facts": 30})
+    assert {row["group"] for row in run.rows()} == {OWN} and len(run.rows()) == 3
+    (notice,) = (block for block in run.section.blocks if isinstance(block, Notice))
+    assert "No probes were fitted for own facts: they need at least 2 facts" in notice.text
+
+
+def test_groups_that_the_data_lack_are_noticed(masked, corpus, tmp_path):
+    splits = {name: facts for name, facts in corpus.splits.items() if not name.startswith("both")}
+    changes = QUICK | {"groups": ("p2d", "both"), "facts": 1, "steps": 1}
+    run = ask(MEASURE, [masked], type(corpus)("some", splits), tmp_path, **changes)
+    assert {row["group"] for row in run.rows()} == {"p2d"}
+    assert "The data have no facts trained both ways." in show(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"layer": "7"}, "layer 7 is out of range: mdm has layers 0 to 2"),
+        ({"layer": "0,2"}, "layer 2 is the last: .* choose a layer from 0 to 1"),
+        ({"layer": "x"}, "layer 'x' cannot be read"),
+        ({"phrasing": 50}, "phrasing 50 was asked for"),
+        ({"length": 20}, "which a canvas of 20 in a context of 96 does not hold"),
+    ],
+)
+def test_mistakes_are_found_before_any_search(masked, corpus, tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        ask(MEASURE, [masked], corpus, tmp_path / "run", **QUICK | changes)
+    assert not list(tmp_path.glob("run/parts/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"groups": ("up",)}, "'groups' is 'up', expected one of p2d, d2p, both"),
+        ({"groups": ()}, "'groups' is empty"),
+        ({"directions": ("both",)}, "'directions' is 'both', expected one of p2d, d2p"),
+        ({"phrasing": -1}, "'phrasing' is -1, expected at least 0"),
+        ({"lr": 0.0}, "'lr' is 0.0, expected more than 0"),
+        ({"kl": float("nan")}, "'kl' is nan, expected a finite number"),
+        ({"clamp": -1.0}, "'clamp' is -1.0, expected at least 0"),
+        ({"revealed": (1.5,)}, "'revealed' is .*expected shares"),
+        ({"stop": "soon"}, "'stop' is 'soon'"),
+        ({"objective": "room"}, "'objective' is 'room', expected one of seed, rome"),
+        ({"layer": "1", "trace": ("run",)}, "'trace' chooses one as well: leave one out"),
+        ({"facts": 0, "steps": -1}, "'facts' is 0, .*'steps' is -1, expected at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        RepresentSettings(**changes)
+
+
+def test_settings_are_those_of_the_search():
+    """Weights that are not given are the objective's; a clamp of 0 is no limit."""
+    assert RepresentSettings().extraction.kl == 1.0
+    rome = RepresentSettings(objective="rome", clamp=0.0, norm=0.25).extraction
+    assert (rome.kl, rome.norm, rome.kl_read, rome.clamp) == (0.0625, 0.25, "subject", None)
+
+
+def make_tables(rows, probes=()) -> dict:
+    """Tables of a run, as far as a summary reads them."""
+    usual = {"model": "mdm", "kind": "masked", "seed": 0, "group": "p2d", "split": "p2d_same"}
+    usual |= {"layer": 1, "chosen_by": "given", "losses": [0.0], "prefixes": [""]}
+    usual |= {"p_before": 0.1, "p_after": 0.9, "relative_distance": 1.0, "diverged": False}
+    about = {"model": "mdm", "kind": "masked", "seed": 0, "group": "p2d", "phrasing": 2}
+    return {
+        "represent": pyarrow.Table.from_pylist([usual | row for row in rows]),
+        "probes": pyarrow.Table.from_pylist([about | row for row in probes]),
+        "lens": pyarrow.Table.from_pylist([]),
+    }
+
+
+def make_probes(num_facts: int, hits: dict[int, int], tested: str = "p2d") -> list[dict]:
+    """Predictions by layer: the first so many facts are right, the others one off."""
+    return [
+        {"layer": layer, "fitted": "d2p", "tested": tested, "fact": f"{i:02d}"}
+        | {"predicted": f"{i if i < count else (i + 1) % num_facts:02d}"}
+        for layer, count in hits.items()
+        for i in range(num_facts)
+    ]
+
+
+def test_diverged_facts_are_counted_and_left_out():
+    """A fact that diverged under one training seed is left out of all of them."""
+    rows = [
+        {"fact": f"{i}", "seed": seed, "p_after": 0.2 * i, "diverged": (i, seed) == (4, 1)}
+        for i in range(5)
+        for seed in (0, 1)
+    ]
+    summary = summarise(make_tables(rows), RepresentSettings())
+    (search,) = summary["searches"]
+    assert (search["facts"], search["diverged"]) == (4, 1)
+    means = {row["metric"]: row["mean"] for row in summary["values"]}
+    assert means["p_after"] == pytest.approx(0.3) and means["elicited"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("p_after", "outcome"), [(0.9, "above"), (0.1, "below"), (0.5, "above"), (0.4999, "below")]
+)
+def test_values_elicit_from_a_half_on(p_after, outcome):
+    rows = [{"fact": f"{i}", "p_after": p_after} for i in range(20)]
+    settings = RepresentSettings()
+    (verdict,) = judge(summarise(make_tables(rows), settings), settings)
+    assert (verdict.claim, verdict.outcome) == ("mdm: elicited", outcome)
+    assert verdict.value is not None and verdict.value.mean == float(outcome == "above")
+
+
+def test_probes_are_corrected_for_their_layers():
+    """One layer tells half of the facts, the others none: its p stands, theirs does not shrink."""
+    rows = [{"fact": "0"}]
+    settings = RepresentSettings()
+    probes = make_probes(20, {0: 0, 1: 10, 2: 0})
+    summary = summarise(make_tables(rows, probes), settings)
+    by_layer = {row["layer"]: row for row in summary["probes"]}
+    assert [by_layer[layer]["mean"] for layer in (0, 1, 2)] == [0.0, 0.5, 0.0]
+    assert by_layer[1]["p"] == by_layer[1]["p_layers"] == pytest.approx(1 / 200)
+    assert by_layer[0]["p_layers"] == 1.0
+    assert all(row["p_layers"] >= row["p"] for row in summary["probes"])
+    verdicts = {each.claim: each for each in judge(summary, settings)}
+    assert verdicts["mdm: p2d: d2p to p2d"].outcome == "above"
+    # The more layers, the likelier one of them is that good by chance.
+    few, many = (
+        summarise(make_tables(rows, make_probes(20, dict.fromkeys(range(n), 2))), settings)
+        for n in (1, 12)
+    )
+    assert many["probes"][0]["p_layers"] >= few["probes"][0]["p_layers"] == few["probes"][0]["p"]
+
+
+def test_probes_within_a_direction_are_no_finding():
+    settings = RepresentSettings()
+    probes = make_probes(20, {0: 20}, tested="d2p")
+    summary = summarise(make_tables([{"fact": "0"}], probes), settings)
+    assert [each.claim for each in judge(summary, settings)] == ["mdm: elicited"]
+
+
+def test_the_section_leads_with_probes_across_directions(result):
+    blocks = result.section.blocks
+    findings = [block for block in blocks if isinstance(block, Finding)]
+    assert blocks[: len(findings)] == findings and len(findings) == 4
+    assert "linear probes are" in findings[0].text and "elicit their object" in findings[2].text
+    text = show(result)
+    assert "name → description, as trained" in text and "description → name, reversed" in text
+    assert "nan" not in text
+    assert show(read_result(result.folder)) == text
+
+
+def test_vectors_of_any_width_come_back():
+    vectors = {"k_star": np.arange(12.0, dtype=np.float32).reshape(3, 4), "v0": np.ones((3, 2))}
+    table = pyarrow.concat_tables(
+        [tabulate_vectors(vectors).slice(0, 1), tabulate_vectors(vectors)]
+    )
+    back = stack_vectors(table.take([1, 3, 2]))
+    assert np.array_equal(back["k_star"], vectors["k_star"][[0, 2, 1]])
