@@ -10,9 +10,9 @@ import unmask
 from tests.conftest import lively
 from tests.evaluation.oracle import make_twin
 from tests.measures.asking import ask, show
+from unmask.blocks.tidy import distinct, select
 from unmask.evaluation.families import Family
 from unmask.measures.factorization import MEASURE
-from unmask.measures.summaries import distinct, select
 from unmask.net.model import Blueprint, Model
 
 

@@ -10,6 +10,7 @@ from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Finding, Notice, Table
+from unmask.blocks.tidy import select
 from unmask.data.corpus import Corpus
 from unmask.data.sources import read_corpus_folder
 from unmask.evaluation import batches, recall
@@ -18,7 +19,6 @@ from unmask.evaluation.statistics import Interval
 from unmask.measures.recall import MEASURE, RecallSettings
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_results, read_result
-from unmask.measures.summaries import select
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS
 

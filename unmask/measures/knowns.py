@@ -1,28 +1,26 @@
-"""knowns: single-token completions of plain knowledge prompts, asked forwards and in reverse."""
+"""knowns: single-token completions of plain knowledge prompts, asked forwards and in reverse.
 
-from collections.abc import Iterator, Mapping, Sequence
+Only the first token of the answer counts: whether it is the likeliest, and how open the choice is
+(entropy). In reverse the sentence is quoted with a blank for its subject; a masked model is also
+asked in place, where the subject's tokens are masked. Several subjects can be right in reverse, so
+that its hit rate is a lower bound on knowledge.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Column, Finding, Fold, Row, Section, Table, Text, Verdict
-from unmask.blocks.labels import KINDS, count
+from unmask.blocks import blocks, labels, tidy
+from unmask.blocks.blocks import Column
 from unmask.evaluation.statistics import cluster, estimate_difference
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import (
-    distinct,
-    estimate_means,
-    say_points,
-    say_share,
-    select,
-    tabulate_means,
-    to_interval,
-)
+from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.evaluation.knowns import Known
@@ -33,6 +31,8 @@ METRICS = {
     "logp": Column("log p of the right token"),
     "rank": Column("rank", 1),
 }
+WAYS = ("forward", "reverse")
+"""The ways in which every kind of model is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,95 +61,80 @@ def list_jobs(inputs: ModelInputs, settings: KnownsSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
     from unmask.evaluation.knowns import ask_knowns
 
-    def work(member: Member) -> Mapping[str, Rows]:
-        rows = ask_knowns(inputs.load(member), inputs.data)
-        return {"knowns": [member.columns | row for row in rows]}
-
-    for member in inputs.members():
-        yield Job(member.key, lambda member=member: work(member))
+    return inputs.ask_each("knowns", lambda model: ask_knowns(model, inputs.data))
 
 
 def summarise(tables: Tables, settings: KnownsSettings) -> Summary:
     """Means by model and way, hits forwards minus in reverse, and the first completions."""
     rows = tables["knowns"].to_pylist()
-    examples = []
-    for model, way in distinct(rows, "model", "way"):
-        examples += select(rows, model=model, way=way, seed=0)[: settings.examples]
+    ways = tidy.group_by(tidy.select(rows, seed=0), "model", "way").values()
     return {
         "means": estimate_means(rows, ("model", "kind", "way"), list(METRICS), shares=("hit",)),
         "differences": list(_compare_ways(rows)),
-        "examples": examples,
+        "examples": [row for own in ways for row in own[: settings.examples]],
     }
 
 
 def _compare_ways(rows: Rows) -> Iterator[dict[str, Any]]:
-    for model, kind in distinct(rows, "model", "kind"):
+    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
         forward, reverse = (
-            cluster(*([row[name] for row in select(rows, model=model, way=way)]
-                      for name in ("hit", "fact", "seed")))
-            for way in ("forward", "reverse")
-        )  # fmt: skip
+            cluster(*([row[name] for row in asked] for name in ("hit", "fact", "seed")))
+            for asked in (tidy.select(own, way=way) for way in WAYS)
+        )
         difference = estimate_difference(forward, reverse, is_share=True)
         yield {"model": model, "kind": kind} | vars(difference) | {"facts": forward.sums.shape[1]}
 
 
-def judge(summary: Summary, settings: KnownsSettings) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: KnownsSettings) -> Iterable[blocks.Verdict]:
     """Whether a model completes facts more often forwards than in reverse."""
-    return [
-        judge_interval(row["model"], to_interval(row), row["facts"])
-        for row in summary["differences"]
-    ]
+    for row in summary["differences"]:
+        yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
 
 
-def describe(result: Result) -> Section:
+def describe(result: Result) -> Sequence[blocks.Block]:
     """A sentence for each model, the means, and some completions."""
-    means = result.summary["means"]
-    table = tabulate_means(
+    means, examples = result.summary["means"], result.summary["examples"]
+    table = tidy.tabulate_means(
         "means",
         "First tokens of the answers",
         means,
-        {"model": Column("model"), "way": Column("asked")},
+        {"model": "model", "asked": "way"},
         METRICS,
     )
-    method = Text(
-        "Only the first token of the answer counts: whether it is the likeliest, and how open the "
-        "choice is (entropy). In reverse the sentence is quoted with a blank for its subject; a "
-        "masked model is also asked in place, where the subject's tokens are masked. Several "
-        "subjects can be right in reverse, so that its hit rate is a lower bound on knowledge."
+    completions = tidy.tabulate(
+        "examples",
+        "The first completions",
+        examples,
+        {
+            "model": "model",
+            "asked": "way",
+            "prompt": "prompt",
+            "right": "answer",
+            "likeliest tokens": lambda row: " · ".join(row["top"]),
+            "entropy, nats": "entropy",
+        },
     )
-    blocks = [*_state(result, means), table, *_show(result.summary["examples"])]
-    return Section("knowns", result.measure.title, [*blocks, Fold("Method", [method])])
+    return [*_state(result, means), table, *([completions] if examples else [])]
 
 
-def _state(result: Result, means: Rows) -> Iterator[Finding]:
+def _state(result: Result, means: Rows) -> Iterator[blocks.Finding]:
     for row in result.summary["differences"]:
         verdict = result.verdicts[row["model"]]
+        hits = tidy.select(means, model=row["model"], metric="hit")
         forward, reverse = (
-            say_share(to_interval(select(means, model=row["model"], way=way, metric="hit")[0]))
-            for way in ("forward", "reverse")
+            tidy.say(tidy.to_interval(hit), "%") for hit in hits if hit["way"] in WAYS
         )
+        change = tidy.say(tidy.to_interval(row), "points")
         ending = {
             "above": "more forwards",
             "below": "more in reverse",
-            "too few": f"{count(verdict.facts, 'fact')} are too few to compare the two",
-        }.get(verdict.outcome, f"a difference of {say_points(to_interval(row))} could be chance")
-        yield Finding(
-            f"{row['model']} ({KINDS[row['kind']]}) has the right first token for {forward} of the "
-            f"facts forwards and {reverse} in reverse: {ending}.",
+            "too few": f"{labels.count(verdict.facts, 'fact')} are too few to compare the two",
+        }.get(verdict.outcome, f"a difference of {change} could be chance")
+        yield blocks.Finding(
+            f"{row['model']} ({labels.KINDS[row['kind']]}) has the right first token for {forward} "
+            f"of the facts forwards and {reverse} in reverse: {ending}.",
             verdict,
         )
-
-
-def _show(examples: Rows) -> Iterator[Table]:
-    if examples:
-        names = ("model", "asked", "prompt", "right", "likeliest tokens")
-        columns = [*map(Column, names), Column("entropy, nats")]
-        rows = [
-            Row([row["model"], row["way"], row["prompt"], row["answer"], " · ".join(row["top"]),
-                 row["entropy"]])
-            for row in examples
-        ]  # fmt: skip
-        yield Table("examples", "The first completions", columns, rows)
 
 
 MEASURE = Measure(
@@ -167,4 +152,5 @@ MEASURE = Measure(
     summarise=summarise,
     judge=judge,
     describe=describe,
+    method=__doc__,
 )

@@ -1,6 +1,13 @@
-"""order: which tokens a diffusion model commits when, and texts that un-mask step by step."""
+"""order: which tokens a diffusion model commits when, and texts that un-mask step by step.
 
-from collections.abc import Iterator, Mapping, Sequence
+Only tokens up to the first end of a text count. Times go from 0, the first step, to 1, the text's
+last; intervals are 95 % intervals by fact, over all ways of asking and all training seeds. With the
+plan smdm the filling after the answer is often committed first, so that all answers look late:
+compare kinds with each other.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Verdict
+from unmask.blocks.tidy import group_by, select, to_interval
 from unmask.evaluation.statistics import compare
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.order_section import describe_order
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import distinct, estimate_means, select, to_interval
+from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
 LINES = "prompts"
 """The one split of a text file with a prompt on every line."""
-MOST_PLACES = 24
+MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
 
 
@@ -211,59 +219,45 @@ def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
     ]
     metrics = ("when", *thirds, "confidence")
     for by, kinds in KINDS.items():
-        means = estimate_means(timed, ("model", "kind", by), metrics, shares=list(thirds))
-        for model in distinct(rows, "model"):
-            for kind in kinds:
-                for row in select(means, model=model, **{by: kind}):
-                    yield {
-                        "model": model,
-                        "kind": row["kind"],
-                        "by": by,
-                        "token_kind": kind,
-                        "tokens": row["prompts"],
-                    } | {name: row[name] for name in ("metric", "mean", "low", "high", "facts")}
+        means = estimate_means(timed, ("model", by), metrics, shares=list(thirds))
+        for row in sorted(means, key=lambda row: kinds.index(row[by])):
+            named = {"model": row["model"], "by": by, "token_kind": row[by]}
+            values = {name: row[name] for name in ("metric", "mean", "low", "high", "facts")}
+            yield named | {"tokens": row["prompts"]} | values
 
 
 def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
     """The share of texts that commit a position of the answer at a step."""
-    starts: dict[tuple[Any, ...], int] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("model", "seed", "prompt"))
-        starts[key] = min(starts.get(key, row["position"]), row["position"])
-    counts: dict[tuple[str, str, str, int], dict[int, int]] = {}
-    for row in rows:
-        place = row["position"] - starts[row["model"], row["seed"], row["prompt"]]
-        if place < MOST_PLACES:
-            steps = counts.setdefault((row["model"], row["kind"], row["split"], place + 1), {})
-            steps[row["step"]] = steps.get(row["step"], 0) + 1
-    for (model, kind, split, place), steps in sorted(counts.items()):
-        texts = sum(steps.values())
-        for step, number in sorted(steps.items()):
-            yield {"model": model, "kind": kind, "split": split, "place": place, "step": step} | {
-                "share": number / texts,
-                "texts": texts,
-            }
+    last = max(row["step"] for row in rows)
+    placed = []
+    for text in group_by(rows, "model", "seed", "prompt").values():
+        start = min(row["position"] for row in text)
+        placed += [{**row, "place": row["position"] - start + 1} for row in text]
+    for (model, split), own in group_by(placed, "model", "split").items():
+        for place, tokens in sorted(group_by(own, "place").items()):
+            counts = Counter(row["step"] for row in tokens)
+            for step in range(1, last + 1) if place <= MOST_POSITIONS else ():
+                cell = {"model": model, "split": split, "place": place, "step": step}
+                yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 
 
 def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """How much later the last quarter of an answer comes than its first, by fact."""
-    for model, kind in distinct(rows, "model", "kind"):
+    for (model, kind), own in group_by(rows, "model", "kind").items():
         sides = []
         for place in ("last quarter", "first quarter"):
-            times: dict[str, list[float]] = {}
-            for row in select(rows, model=model, place=place):
-                times.setdefault(row["fact"], []).append(row["when"])
-            sides.append({fact: sum(each) / len(each) for fact, each in times.items()})
+            facts = group_by(select(own, place=place), "fact").items()
+            sides.append(
+                {fact: sum(t["when"] for t in texts) / len(texts) for fact, texts in facts}
+            )
         if difference := compare(*sides, seed=seed):
             yield {"model": model, "kind": kind} | vars(difference)
 
 
-def judge(summary: Summary, settings: OrderSettings) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: OrderSettings) -> Iterable[Verdict]:
     """Whether a model writes the ends of answers later (or earlier) than their beginnings."""
-    return [
-        judge_interval(row["model"], to_interval(row), row["facts"])
-        for row in summary["differences"]
-    ]
+    for row in summary["differences"]:
+        yield judge_interval(row["model"], to_interval(row), row["facts"])
 
 
 MEASURE = Measure(
@@ -281,6 +275,7 @@ MEASURE = Measure(
     summarise=summarise,
     judge=judge,
     describe=describe_order,
+    method=__doc__,
     stages=[
         Stage(
             models="diffusion",

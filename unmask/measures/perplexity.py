@@ -1,24 +1,33 @@
-"""perplexity: what a text costs a model, exact for causal models, a bound for masked ones."""
+"""perplexity: what a text costs a model, exact for causal models, a bound for masked ones.
+
+Documents stand after an end token; one longer than the context is read in overlapping windows. A
+masked model's cost is an upper bound, with the standard error of its estimate over independent
+draws of the noise: the true likelihood may be higher, so that the number beside an exact one is
+unfavourable to it. Compare models of different tokenizers by bits per byte. Differences are paired
+by document.
+"""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Block, Column, Finding, Fold, Row, Section, Table, Text, Verdict
-from unmask.blocks.labels import KINDS, count
+from unmask.blocks import blocks, labels, tidy
+from unmask.blocks.blocks import Column
 from unmask.evaluation.statistics import Clusters, estimate_difference
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import distinct, select, to_interval
+
+if TYPE_CHECKING:
+    from unmask.net.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,33 +56,28 @@ def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[
 
 def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job]:
     """One part for each checkpoint."""
+    return inputs.ask_each("perplexity", lambda model: score(model, inputs.data, settings))
+
+
+def score(
+    model: "Model", documents: Sequence[str], settings: PerplexitySettings
+) -> Iterator[dict[str, Any]]:
+    """A row for each document: its sizes, and its cost in nats with its standard error."""
     from unmask.evaluation.perplexity import score_documents
 
-    def work(member: Member) -> Mapping[str, Rows]:
-        costs = score_documents(
-            inputs.load(member),
-            inputs.data,
-            settings.context,
-            settings.stride,
-            settings.repeats,
-            settings.seed,
-        )
-        rows = [
-            {
-                "document": number,
-                "is_bound": member.family.kind != "causal",
-                "tokens": cost.tokens,
-                "characters": len(text),
-                "bytes": len(text.encode()),
-                "nll": cost.nll,
-                "error": cost.error,
-            }
-            for number, (text, cost) in enumerate(zip(inputs.data, costs, strict=True))
-        ]
-        return {"perplexity": [member.columns | row for row in rows]}
-
-    for member in inputs.members():
-        yield Job(member.key, lambda member=member: work(member))
+    costs = score_documents(
+        model, documents, settings.context, settings.stride, settings.repeats, settings.seed
+    )
+    for number, (text, cost) in enumerate(zip(documents, costs, strict=True)):
+        yield {
+            "document": number,
+            "is_bound": model.kind != "causal",
+            "tokens": cost.tokens,
+            "characters": len(text),
+            "bytes": len(text.encode()),
+            "nll": cost.nll,
+            "error": cost.error,
+        }
 
 
 def summarise(tables: Tables, settings: PerplexitySettings) -> Summary:
@@ -85,8 +89,7 @@ def summarise(tables: Tables, settings: PerplexitySettings) -> Summary:
 def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
     from unmask.objectives.likelihood import exponentiate
 
-    for model, kind, seed in distinct(rows, "model", "kind", "seed"):
-        documents = select(rows, model=model, seed=seed)
+    for (model, kind, seed), documents in tidy.group_by(rows, "model", "kind", "seed").items():
         tokens, characters, num_bytes, nll = (
             sum(row[name] for row in documents) for name in ("tokens", "characters", "bytes", "nll")
         )
@@ -115,94 +118,70 @@ def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
     """Bits per byte of one model minus another's, paired by document."""
-    for one, other in combinations(distinct(rows, "model"), 2):
-        difference = estimate_difference(_cluster(rows, one), _cluster(rows, other))
-        documents = len(distinct(select(rows, model=one), "document"))
+    models = {model: _cluster(own) for model, own in tidy.group_by(rows, "model").items()}
+    for (one, ours), (other, theirs) in combinations(models.items(), 2):
+        difference, documents = estimate_difference(ours, theirs), ours.sums.shape[1]
         yield {"one": one, "other": other} | vars(difference) | {"documents": documents}
 
 
-def _cluster(rows: Rows, model: str) -> Clusters:
+def _cluster(rows: Rows) -> Clusters:
     """Bits and bytes by training seed and document: their ratio is the mean."""
-    own = select(rows, model=model)
-    shape = len(distinct(own, "seed")), -1
-    bits = np.array([row["nll"] / math.log(2) for row in own]).reshape(shape)
-    return Clusters(bits, np.array([float(row["bytes"]) for row in own]).reshape(shape))
+    shape = len(tidy.distinct(rows, "seed")), -1
+    bits = np.array([row["nll"] / math.log(2) for row in rows]).reshape(shape)
+    return Clusters(bits, np.array([float(row["bytes"]) for row in rows]).reshape(shape))
 
 
-def judge(summary: Summary, settings: PerplexitySettings) -> Sequence[Verdict]:
+def judge(summary: Summary, settings: PerplexitySettings) -> Iterable[blocks.Verdict]:
     """Whether one model's cost, or its bound, is lower than another's."""
-    return [
-        judge_interval(f"{row['one']} − {row['other']}", to_interval(row), row["documents"])
-        for row in summary["differences"]
-    ]
+    for row in summary["differences"]:
+        claim = f"{row['one']} − {row['other']}"
+        yield judge_interval(claim, tidy.to_interval(row), row["documents"])
 
 
-def describe(result: Result) -> Section:
+def describe(result: Result) -> Sequence[blocks.Block]:
     """What the text costs each model, and the table."""
     models = result.summary["models"]
-    blocks: list[Block] = [*_compare_in_words(result, models)]
-    if not blocks:
-        blocks.append(Text(f"The text costs {_say_cost(models[0])}."))
-    method = Text(
-        "Documents stand after an end token; one longer than the context is read in overlapping "
-        "windows. A masked model's cost is an upper bound, with the standard error of its "
-        "estimate over independent draws of the noise: the true likelihood may be higher, so that "
-        "the number beside an exact one is unfavourable to it. Compare models of different "
-        "tokenizers by bits per byte. Differences are paired by document."
+    table = tidy.tabulate(
+        "models",
+        "What the text costs",
+        models,
+        {
+            "model": lambda row: row["model"] + (f", seed {row['seed']}" if row["seed"] else ""),
+            "likelihood": lambda row: "upper bound" if row["is_bound"] else "exact",
+            "tokens": "tokens",
+            Column("perplexity", is_short=True): "perplexity",
+            Column("nats per token", 4): "per_token",
+            Column("bits per byte", 4): "bits_per_byte",
+            Column("± standard error", 4): "bits_per_byte_error",
+            Column("bits per character", 4): "bits_per_character",
+        },
     )
-    return Section(
-        "perplexity", result.measure.title, [*blocks, _tabulate(models), Fold("Method", [method])]
-    )
+    alone = blocks.Text(f"The text costs {_say_cost(models[0])}.")
+    return [*(list(_compare_in_words(result, models)) or [alone]), table]
 
 
 def _say_cost(row: Mapping[str, Any]) -> str:
-    """A model's bits per byte, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte"."""
+    """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte"."""
     bound = "at most " if row["is_bound"] else ""
     error = f" ± {row['bits_per_byte_error']:.2f}" if row["is_bound"] else ""
-    cost = f"{row['bits_per_byte']:.2f}{error} bits per byte"
-    return f"{row['model']} ({KINDS[row['kind']]}) {bound}{cost}"
+    cost = f"{bound}{row['bits_per_byte']:.2f}{error} bits per byte"
+    return f"{row['model']} ({labels.KINDS[row['kind']]}) {cost}"
 
 
-def _compare_in_words(result: Result, models: Rows) -> Iterator[Finding]:
+def _compare_in_words(result: Result, models: Rows) -> Iterator[blocks.Finding]:
     """The first model against each of the others."""
     first = models[0]
-    for difference in select(result.summary["differences"], one=first["model"]):
-        verdict = result.verdicts[f"{first['model']} − {difference['other']}"]
-        other = select(models, model=difference["other"])[0]
-        size = f"[{difference['low']:.2f}, {difference['high']:.2f}]".replace("-", "−")
+    for row in tidy.select(result.summary["differences"], one=first["model"]):
+        verdict = result.verdicts[f"{first['model']} − {row['other']}"]
+        other = tidy.select(models, model=row["other"])[0]
+        size = tidy.say(tidy.to_interval(row), has_sign=True)
         ending = {
-            "too few": f"{count(verdict.facts, 'document')} cannot say whether another text would "
-            "give the same difference.",
-            "unsettled": f"The difference may be 0 for other documents of the kind {size}.",
-        }.get(verdict.outcome, f"The difference is not one of chance between documents {size}.")
+            "too few": f"{labels.count(verdict.facts, 'document')} cannot say whether another text "
+            "would give the same difference.",
+            "unsettled": f"The difference, {size}, may be 0 for other documents of the kind.",
+        }.get(verdict.outcome, f"The difference, {size}, is not one of chance between documents.")
         text = f"The text costs {_say_cost(first)}, {_say_cost(other)}. {ending}"
-        yield Finding(text, verdict)
-
-
-def _tabulate(models: Rows) -> Table:
-    names = ("tokens", "perplexity", "per_token", "bits_per_byte", "bits_per_byte_error",
-             "bits_per_character")  # fmt: skip
-    rows = [
-        Row(
-            [
-                row["model"] + (f", seed {row['seed']}" if row["seed"] else ""),
-                "upper bound" if row["is_bound"] else "exact",
-                *(row[name] for name in names),
-            ]
-        )
-        for row in models
-    ]
-    columns = [
-        Column("model"),
-        Column("likelihood"),
-        Column("tokens"),
-        Column("perplexity", is_short=True),
-        Column("nats per token", 4),
-        Column("bits per byte", 4),
-        Column("± standard error", 4),
-        Column("bits per character", 4),
-    ]
-    return Table("models", "What the text costs", columns, rows)
+        yield blocks.Finding(text, verdict)
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -232,5 +211,6 @@ MEASURE = Measure(
     summarise=summarise,
     judge=judge,
     describe=describe,
+    method=__doc__,
     pool=pool,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from unmask.blocks.blocks import Column, Row, Table, format_value
+from unmask.blocks.blocks import Column, Row, Table
 from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 from unmask.measures.measure import Rows
 
@@ -49,19 +49,6 @@ def to_interval(row: Mapping[str, Any]) -> Interval:
     return Interval(row["mean"], row["low"], row["high"])
 
 
-def say_share(share: Interval) -> str:
-    """A share in a sentence, "93 % [66, 100]"."""
-    mean, bracket, ends = format_value(share, Column("", 0, is_percent=True)).partition(" [")
-    return f"{mean} %{bracket}{ends}"
-
-
-def say_points(difference: Interval) -> str:
-    """A difference of shares in a sentence, "+93 points [+38, +100]"."""
-    column = Column("", 0, is_percent=True, has_sign=True)
-    mean, bracket, ends = format_value(difference, column).partition(" [")
-    return f"{mean} points{bracket}{ends}"
-
-
 def select(rows: Iterable[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:
     """The rows that have these values in these columns."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
@@ -72,15 +59,6 @@ def distinct(rows: Iterable[Mapping[str, Any]], *names: str) -> list[Any]:
     if len(names) == 1:
         return list(dict.fromkeys(row[names[0]] for row in rows))
     return list(dict.fromkeys(tuple(row[name] for name in names) for row in rows))
-
-
-def keep_last(rows: Rows, *by: str) -> list[Mapping[str, Any]]:
-    """The rows with the most steps of their group; a group without steps (None) is kept whole."""
-    most: dict[tuple[Any, ...], int] = {}
-    for row in rows:
-        key = tuple(row[name] for name in by)
-        most[key] = max(most.get(key, 0), row["steps"] or 0)
-    return [row for row in rows if (row["steps"] or 0) == most[tuple(row[name] for name in by)]]
 
 
 def tabulate_means(
