@@ -140,7 +140,8 @@ def test_a_trace_chooses_the_layer_of_its_model(masked, causal, corpus, tmp_path
     """A model that the trace does not know is looked into at its middle layer."""
     how = {"splits": ("d2p_same",), "facts": 1, "parts": ("mlp",), "at": ("first",)}
     how |= {"corruption": "mean", "any_answer": True, "window": 1}
-    trace = ask(TRACE, [masked], corpus, tmp_path / "trace", **how)
+    one = type(corpus)("one fact", {"d2p_same": corpus["d2p_same"][:1]})
+    trace = ask(TRACE, [masked], one, tmp_path / "trace", **how)
     effects = {
         row["layer"]: row["mean"]
         for row in select(
