@@ -2,14 +2,20 @@
 
 import numpy as np
 import pyarrow
+import pytest
 
-from unmask.tracing.averages import OTHER_TOKEN, TOTAL, average, compare_groups, find_effects
+from unmask.tracing.averages import OTHER_TOKEN, TOTAL, compare_groups, find_effects
+from unmask.tracing.averages import average as average_effects
+
+
+def average(table, mode="restore"):
+    return average_effects(find_effects(table, mode))
 
 
 def make_rows(fact, phrasing, effects, clean=0.9, corrupted=0.1, **more):
     """Rows of one prompt: `effects` maps (token, role) to an effect in both of two samples."""
-    base = {"fact": fact, "phrasing": phrasing, "direction": "p2d", "trained": "same"}
-    base |= {"kind": "masked", "corruption": "mask", "stage": "first", "step": 1}
+    base = {"model": "net", "kind": "masked", "seed": 0, "split": "p2d_same", "fact": fact}
+    base |= {"phrasing": phrasing, "corruption": "mask", "stage": "first", "step": 1}
     base |= {"control": "none"} | more
     nothing = {"layer": -1, "head": -1, "token": -1, "role": "", "sample": -1}
     rows = [base | nothing | {"part": "clean", "value": clean}]
@@ -27,11 +33,14 @@ def find(rows, **wanted):
     return row
 
 
-def test_phrasings_of_a_fact_are_one_cluster():
-    """Fact a has three phrasings and fact b one; each fact counts once."""
+@pytest.mark.parametrize("of", ["phrasing", "seed"])
+def test_phrasings_and_seeds_of_a_fact_are_one_cluster(of):
+    """Fact a has three of them and fact b one; each fact counts once, each on its own baseline."""
     rows = []
-    for phrasing, effect in enumerate((0.1, 0.2, 0.3)):
-        rows += make_rows("a", phrasing, {(2, "last subject"): effect})
+    for number, effect in enumerate((0.1, 0.2, 0.3)):
+        more = {"corrupted": 0.1 * number} | ({"seed": number} if of == "seed" else {})
+        phrasing = number if of == "phrasing" else 0
+        rows += make_rows("a", phrasing, {(2, "last subject"): effect}, **more)
     rows += make_rows("b", 0, {(2, "last subject"): 0.6}, clean=0.5)
     found = average(pyarrow.Table.from_pylist(rows))
     cell = find(found, part="mlp", role="last subject", control="none")
@@ -64,7 +73,7 @@ def test_negative_effects_stay_and_a_missing_role_does_not_count():
 
 def test_groups_are_never_pooled():
     rows = make_rows("a", 0, {(2, "last subject"): 0.1})
-    for other in ({"trained": "reverse"}, {"kind": "causal"}, {"stage": "last"}):
+    for other in ({"split": "d2p_same"}, {"model": "twin", "kind": "causal"}, {"stage": "last"}):
         rows += make_rows("a", 0, {(2, "last subject"): 0.5}, **other)
     found = average(pyarrow.Table.from_pylist(rows))
     means = sorted(row["mean"] for row in found if row["role"] == "last subject")
@@ -84,16 +93,37 @@ def test_differences_are_paired_over_facts():
     for i in range(12):
         size = 0.05 * i
         rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size})
-        rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size + 0.1}, kind="causal")
+        twin = {"model": "a twin", "kind": "causal"}
+        rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): size + 0.1}, **twin)
     tests = compare_groups(find_effects(pyarrow.Table.from_pylist(rows)))
     test = find(tests, part="mlp", role="last subject")
-    assert (test["what"], test["one"], test["other"]) == (
-        "kind",
-        "causal p2d same",
-        "masked p2d same",
-    )
+    # Models stay in the order in which they come.
+    assert (test["model"], test["other_model"]) == ("net", "a twin")
+    assert test["split"] == test["other_split"] == "p2d_same"
     assert test["paired"] and test["facts"] == 12
-    assert abs(test["mean"] - 0.1) < 1e-9 and abs(test["low"] - 0.1) < 1e-9
+    assert abs(test["mean"] + 0.1) < 1e-9 and abs(test["low"] + 0.1) < 1e-9
     assert test["p"] < 0.01 and test["p_holm"] >= test["p"]
     total = find(tests, part=TOTAL)
     assert abs(total["mean"]) < 1e-12 and total["p"] == 1.0
+
+
+def test_pairs_differ_in_the_model_or_in_the_split():
+    """Never in both, and never in corruption or step."""
+    rows = []
+    for i in range(3):
+        for model, kind in (("net", "masked"), ("twin", "causal")):
+            for split in ("d2p_same", "p2d_reverse"):
+                for stage in ("first", "last"):
+                    more = {"model": model, "kind": kind, "split": split, "stage": stage}
+                    rows += make_rows(f"fact-{i}", 0, {(2, "last subject"): 0.1 * i}, **more)
+    tests = compare_groups(find_effects(pyarrow.Table.from_pylist(rows)))
+    pairs = {
+        (test["model"], test["split"], test["other_model"], test["other_split"]) for test in tests
+    }
+    assert pairs == {
+        ("net", "d2p_same", "net", "p2d_reverse"),
+        ("net", "d2p_same", "twin", "d2p_same"),
+        ("net", "p2d_reverse", "twin", "p2d_reverse"),
+        ("twin", "d2p_same", "twin", "p2d_reverse"),
+    }
+    assert len(tests) == len(pairs) * 2 * 2

@@ -67,22 +67,15 @@ def describe(result: Result) -> Section:
         for model in kinds
         if any(group.model == model for group in groups)
     ]
-    blocks: list[Block] = []
-    blocks += [Notice(text) for text in _list_silent(counts)]
-    if not result.tables["trace"].num_rows:
-        blocks.append(
-            Notice(
-                "The single traces of this run are not here. Averages and tests are those that "
-                "version 0.1 stored, with its bootstrap intervals."
-            )
-        )
+    notices = [Notice(text) for text in _list_notices(result)]
     texts = [draw_texts(summary["texts"], metric)] if summary["texts"] else []
-    is_one = bool(texts) and sum(row["prompts"] for row in counts) == 1
-    if is_one:
+    blocks: list[Block] = []
+    if texts and sum(row["prompts"] for row in counts) == 1:
         blocks += [_state_text(groups[0], summary["texts"], result.verdicts, metric), *texts]
     else:
         blocks += [_state(group, result.verdicts, settings) for group in firsts[:2]]
-        blocks += [draw_roles(groups, kinds, metric, how), draw_peaks(groups, kinds, metric)]
+        blocks += [*notices, draw_roles(groups, kinds, metric, how)]
+        blocks += [draw_peaks(groups, kinds, metric)]
         blocks += [tabulate_groups(groups, result.verdicts, metric)]
         blocks += [tabulate_steps(groups, metric)] if _has_steps(groups) else []
         blocks += [tabulate_counts(counts), _explain_scores(groups, counts), *texts]
@@ -104,17 +97,23 @@ def _make_title(groups: Sequence[Group]) -> str:
     return f"{TITLE}, from the first step to the last" if _has_steps(groups) else TITLE
 
 
-def _list_silent(counts: Rows) -> Iterator[str]:
-    """A sentence for each model that recalls none of the facts asked in some ways."""
+def _list_notices(result: Result) -> Iterator[str]:
+    """What is not here: facts that a model does not recall, single traces of older runs."""
+    counts = result.summary["counts"]
     for model in distinct(counts, "model"):
         rows = [row for row in counts if row["model"] == model]
         kept = {row["split"] for row in rows if row["kept"]}
-        silent = [name_split(split) for split in distinct(rows, "split") if split not in kept]
-        if silent:
+        empty = [name_split(split) for split in distinct(rows, "split") if split not in kept]
+        if empty:
             yield (
-                f"{model}: no fact was left to trace of those asked {'; '.join(silent)}. The table "
+                f"{model}: no fact was left to trace of those asked {'; '.join(empty)}. The table "
                 "of facts says why."
             )
+    if not result.tables["trace"].num_rows:
+        yield (
+            "The single traces of this run are not here. Averages and tests are those that version "
+            "0.1 stored, with its bootstrap intervals."
+        )
 
 
 def _state(group: Group, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]) -> Finding:

@@ -208,7 +208,7 @@ class Group:
 
 
 def list_groups(averages: Rows) -> list[Group]:
-    """The groups that have results: models as they come, reversed ways first, then by step."""
+    """The groups that have results, those of named steps and of reversed ways of asking first."""
     cells: dict[tuple[str, ...], dict[tuple[str, int, int, str, str], Row]] = {}
     for row in averages:
         key = tuple(row[name] for name in ("model", "kind", "split", "corruption", "stage"))
@@ -221,7 +221,7 @@ def list_groups(averages: Rows) -> list[Group]:
 
     def rank(group: Group) -> tuple[Any, ...]:
         place = (splits.index(group.split), models.index(group.model), group.corruption)
-        return (*place, rank_stage(group.stage))
+        return (group.stage.isdecimal(), *place, rank_stage(group.stage))
 
     return sorted(groups, key=rank)
 

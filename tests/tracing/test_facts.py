@@ -1,0 +1,161 @@
+"""One fact after the other: which are chosen, how subjects are hidden, what placebos are."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import unmask
+from tests.tracing.conftest import LENGTH
+from tests.tracing.test_steps import recalled
+from unmask import UserError
+from unmask.tracing import question as questions
+from unmask.tracing.controls import choose_other, make_donor, make_foil
+from unmask.tracing.corruption import CORRUPTIONS, Noise, Replace
+from unmask.tracing.facts import choose_facts, make_corruption, make_fact, rank_facts, trace_fact
+from unmask.tracing.question import Donor
+from unmask.tracing.settings import Tracing
+from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+
+SETTINGS = Tracing(steps=6, length=LENGTH, window=2, samples=2)
+KEYS = {"model": "net", "split": "own"}
+
+
+def trace(model, fact, pool, settings=SETTINGS, **changes):
+    chosen = replace(settings, **changes)
+    return trace_fact(model, fact, pool, chosen, make_corruption(chosen, model, pool), KEYS)
+
+
+def test_facts_are_chosen_whole_and_phrasings_in_turn(facts):
+    assert [fact.phrasing for fact in choose_facts(facts, 3, 1)] == [0, 1, 0]
+    assert [fact.phrasing for fact in choose_facts(facts, 2, 2)] == [0, 1, 1, 0]
+    assert [fact.fact_id for fact in choose_facts(facts, 3, 1)] == ["fact-0", "fact-1", "fact-2"]
+
+
+def test_recalled_facts_come_first(causal, facts):
+    """In their order; what does not fit the canvas is not recalled."""
+    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
+    ranked, count = rank_facts(causal, [wrong, *facts[2:4]], SETTINGS)
+    assert ranked == [*facts[2:4], wrong] and count == 2
+    none, count = rank_facts(causal, facts, replace(SETTINGS, length=2))
+    assert none == facts and count == 0
+
+
+def test_placebos_are_other_facts(causal, facts):
+    for fact in facts:
+        other = choose_other(fact, facts, causal.tokenizer)
+        assert other is not None and other.fact_id != fact.fact_id
+        assert other.phrasing == fact.phrasing
+        assert other == choose_other(fact, facts, causal.tokenizer)
+    assert choose_other(facts[0], facts[:2], causal.tokenizer) is None
+    course = recalled(causal, facts)
+    foil = make_foil(course, facts[2], causal.tokenizer)
+    assert set(foil) <= set(course.answer)
+    assert list(foil.values()) == causal.tokenizer.encode(facts[2].completion).ids
+    # Where the other answer agrees with the own one, it is no foil.
+    answer = dict(course.answer)
+    first = min(answer)
+    answer[first] = foil[first]
+    assert first not in make_foil(replace(course, answer=answer), facts[2], causal.tokenizer)
+
+
+def test_another_answer_is_as_long_if_there_is_one(causal, facts):
+    long = replace(facts[2], object="old clocks of wax masks", fact_id="long")
+    long = replace(long, completion=f" {long.object}", object_span=(1, 1 + len(long.object)))
+    alike = [fact for fact in facts if fact.phrasing == long.phrasing]
+    longer = replace(long, object=f"{long.object} red", fact_id="longer")
+    longer = replace(
+        longer, completion=f" {longer.object}", object_span=(1, 1 + len(longer.object))
+    )
+    for seed in range(5):
+        other = choose_other(long, [*alike, longer], causal.tokenizer, seed)
+        assert other is not None and other.fact_id == "longer"
+
+
+def test_a_donor_stands_in_a_state_like_ours(taught, facts):
+    """Its prompt alone is another: what is committed after ours stands after it, too."""
+    course = recalled(taught, facts)
+    step = max(course.t1, course.t2)
+    donor = make_donor(course, facts[2], taught.tokenizer)
+    ask = {"prompt_length": course.prompt_length, "donor": donor}
+    question = questions.ask(
+        taught, course.state_at(step), course.subject, course.open_at(step), Noise(), **ask
+    )
+    row = question.continue_donor()[0].tolist()
+    assert tuple(row[: len(donor.prompt)]) == donor.prompt
+    after = course.state_at(step)[course.prompt_length :].tolist()
+    room = max(len(course.state_at(step)), len(donor.prompt))
+    assert row[len(donor.prompt) :] == after[: room - len(donor.prompt)]
+
+
+def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
+    """States of the same text, moved nowhere, restore as the clean run's do."""
+    course = recalled(taught, facts)
+    state = course.state_at(1)
+    noise = Noise(sigma=0.5, samples=2)
+    settings = (taught, state, course.subject, course.open_at(1), ("resid", "mlp"), 2, noise)
+    places = tuple(range(*course.subject))
+    more = {"places": places, "prompt_length": course.prompt_length}
+    prompt = tuple(state[: course.prompt_length].tolist())
+    own = Donor(prompt, {place: place for place in places})
+    same = unmask.trace_tokens(*settings, donor=own, **more)
+    plain = unmask.trace_tokens(*settings, **more)
+    for part in plain.logp:
+        torch.testing.assert_close(same.values(part), plain.values(part), atol=1e-6, rtol=0)
+    other = make_donor(course, facts[2], taught.tokenizer)
+    placebo = unmask.trace_tokens(*settings, donor=other, **more)
+    apart = placebo.values("resid", "logp") - plain.values("resid", "logp")
+    assert apart.abs().max() > 1e-3
+    assert set(other.moved) == set(places)
+    with pytest.raises(UserError, match="restored, not ablated"):
+        unmask.trace_tokens(*settings, donor=own, mode="ablate", **more)
+
+
+def test_corruptions_by_name(masked, facts):
+    for name in CORRUPTIONS:
+        assert make_corruption(replace(SETTINGS, corruption=name), masked, facts).name == name
+    noise = make_corruption(SETTINGS, masked, facts)
+    # Measured over all subjects, the same for every fact.
+    assert isinstance(noise, Noise) and noise.sigma is not None and noise.samples == 2
+    swap = make_corruption(replace(SETTINGS, corruption="replace", seed=3), masked, facts)
+    assert isinstance(swap, Replace) and (swap.samples, swap.seed) == (2, 3)
+    assert len(swap.subjects) == len(facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pool", "reason", "sentence"),
+    [
+        ({"corruption": "replace"}, 2, "no subject as long", "no other subject has"),
+        ({"at": ("first",), "source": "committed"}, 8, "no such step", "name others"),
+        ({"metric": "logit_difference"}, 2, "no other answer", "name a --foil"),
+        ({"length": 3}, 8, "too long", "more than the length 3"),
+    ],
+)
+def test_a_fact_that_is_left_out_says_why(causal, facts, changes, pool, reason, sentence):
+    found = trace(causal, facts[0], facts[:pool], **changes)
+    assert found.cells is None and found.tokens == []
+    assert found.record["reason"] == found.error.reason == reason and not found.record["kept"]
+    assert sentence in str(found.error)
+
+
+def test_what_a_foil_is_compared_with_is_no_placebo(causal, facts):
+    """An answer that was named for the same prompt is read, but has no states of its own."""
+    foil = replace(make_fact("Now Ada likes", "Ada", "wax masks"), fact_id="foil")
+    own = trace(causal, facts[0], [facts[0], foil], at=("first",))
+    assert set(own.cells["control"].to_pylist()) == {RESULT, SHUFFLED}
+    others = trace(causal, facts[0], facts, at=("first",))
+    assert set(others.cells["control"].to_pylist()) == {RESULT, SHUFFLED, OTHER_FACT}
+    difference = trace(
+        causal, facts[0], [facts[0], foil], at=("first",), metric="logit_difference"
+    )
+    assert set(difference.cells["control"].to_pylist()) == {RESULT}
+
+
+def test_one_s_own_words():
+    fact = make_fact("Now Ada likes", "Ada", "red boats")
+    assert fact.completion == " red boats" and fact.prompt[slice(*fact.subject_span)] == "Ada"
+    assert fact.completion[slice(*fact.object_span)] == "red boats"
+    with pytest.raises(UserError, match="'Eve' is not in the prompt: write it as it stands"):
+        make_fact("Now Ada likes", "Eve", "red boats")
+    with pytest.raises(UserError, match="the answer is empty"):
+        make_fact("Now Ada likes", "Ada", " ")
