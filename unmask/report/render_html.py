@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 DIGITS = 5
 """Significant digits of the numbers in a figure."""
-CODE = re.compile(r"`([^`]+)`")
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+"""What stands between single backticks."""
 
 
 def render_html(document: "Document") -> str:
@@ -59,6 +61,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+@cache
 def _make_environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

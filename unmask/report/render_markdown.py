@@ -32,7 +32,7 @@ Link = Callable[[Section, Table], str]
 """Writes a long table whole and says where."""
 
 # Signs that begin something wherever they stand; underscores inside words do not.
-_SIGNS = re.compile(r"[\\`*|<>$~&#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])[(:\[]")
+_SIGNS = re.compile(r"[\\`*|<>$~&#]|(?<![A-Za-z0-9])_|(?<=\])[(:\[]")
 _LINK_SIGNS = re.compile(rf"{_SIGNS.pattern}|[\[\]]")
 _LIST = re.compile(r"^(\d*)([.)+=-])(?=[\s=-]|$)")
 """How the line of a list or a rule begins."""

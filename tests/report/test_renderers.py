@@ -1,0 +1,249 @@
+"""One section, four media: the same verdicts, the same numbers, whatever the texts hold."""
+
+import json
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.report.reading import read_html, read_markdown, read_terminal, state
+from unmask.blocks.blocks import (
+    Column,
+    Control,
+    Dot,
+    DotPanel,
+    Figure,
+    Finding,
+    Fold,
+    Line,
+    LinePanel,
+    MapPanel,
+    Notice,
+    Number,
+    Row,
+    Section,
+    Table,
+    Text,
+    TextPanel,
+    Verdict,
+    make_views,
+)
+from unmask.evaluation.statistics import Interval
+from unmask.report.document import Document
+from unmask.report.render_figures import draw_figure
+from unmask.report.render_html import render_html
+from unmask.report.render_markdown import render_markdown, write_csv
+from unmask.report.style import find_range
+
+SIGNS = "|<>&\"'`$*_~[]()#!\\{}+-=:.%^/0123456789aAzZé→ "
+# What Markdown, HTML, rich or matplotlib would take for more than text.
+TRAPS = """`a` `` *a* _a_ a_b **a** ~~a~~ [a](b) [a]:b ![a](b) <b>a</b> &amp; & \\ \\| | [bold] [/] :car:
+$a^2$ $ =1 {{a}} </script> _""".split()
+TRAPS += ["- ", "1. ", "# "]
+pieces = st.sampled_from(TRAPS) | st.text(SIGNS, min_size=1, max_size=6)
+texts = st.lists(pieces, min_size=1, max_size=4).map("".join).filter(str.strip)
+lines_of_text = (
+    st.lists(pieces | st.just("\n"), min_size=1, max_size=6).map("".join).filter(str.strip)
+)
+numbers = st.floats(-1e6, 1e6) | st.just(math.nan)
+intervals = st.builds(Interval, numbers, numbers, numbers)
+columns = st.builds(Column, texts, st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
+roles = st.sampled_from(["plain", "control", "published", "strong"])
+values = texts | numbers | intervals | st.integers(-(10**7), 10**7) | st.none()
+verdicts = st.builds(
+    Verdict,
+    texts,
+    st.sampled_from(["above", "below", "unsettled", "too few", "not measured"]),
+    st.none() | intervals,
+)
+
+
+@st.composite
+def tables(draw) -> Table:
+    heads = draw(st.lists(columns, min_size=1, max_size=4))
+    row = st.builds(Row, st.tuples(*[values] * len(heads)), roles)
+    return Table(
+        "table", draw(texts), heads, draw(st.lists(row, max_size=6)), draw(st.integers(1, 4))
+    )
+
+
+@st.composite
+def panels(draw, chart: str):
+    title = draw(st.just("") | texts)
+    if chart == "lines":
+        count = draw(st.integers(0, 4))
+        series = st.lists(numbers, min_size=count, max_size=count)
+        ends = st.none() | series
+        line = st.builds(
+            Line, texts, st.sampled_from(["diffusion", "causal", "control", "p2", "p11"]),
+            st.just([float(2**i) for i in range(count)]), series, ends, ends,
+            st.sampled_from(["solid", "dash", "dot"]),
+        )  # fmt: skip
+        return LinePanel(title, draw(st.lists(line, max_size=3)))
+    if chart == "dots":
+        dot = st.builds(
+            Dot, texts, texts, st.sampled_from(["diffusion", "control", "p3"]), intervals,
+            st.just(""), st.none() | intervals,
+        )  # fmt: skip
+        return DotPanel(title, draw(st.lists(dot, max_size=4)))
+    if chart == "heatmap":
+        x, y = draw(st.lists(texts, max_size=4)), draw(st.lists(texts, max_size=4))
+        row = st.lists(numbers | st.none(), min_size=len(x), max_size=len(x))
+        z = st.lists(row, min_size=len(y), max_size=len(y))
+        return MapPanel(title, x, y, draw(z), draw(st.none() | z), draw(st.none() | z))
+    pieces = draw(st.lists(lines_of_text, min_size=1, max_size=12))
+    steps = draw(st.lists(st.integers(0, 200), min_size=len(pieces), max_size=len(pieces)))
+    chances = st.lists(st.floats(0, 1), min_size=len(pieces), max_size=len(pieces))
+    return TextPanel(title, pieces, steps, draw(chances), draw(texts), draw(st.booleans()))
+
+
+@st.composite
+def figures(draw, chart: str) -> Figure:
+    options = st.lists(texts, min_size=1, max_size=2)
+    controls = draw(st.lists(st.builds(Control, texts, options, st.booleans()), max_size=2))
+    view = st.lists(panels(chart), max_size=2)
+    limits = draw(st.none() | st.just((0.0, 1.0)))
+    return Figure(
+        "figure", draw(texts), draw(texts), draw(st.just("") | lines_of_text), chart,
+        make_views([control.options for control in controls], lambda *_: draw(view)),
+        controls, draw(texts), draw(texts), draw(st.booleans()), draw(st.booleans()), limits,
+    )  # fmt: skip
+
+
+any_figure = st.sampled_from(["lines", "dots", "heatmap", "unmasking"]).flatmap(figures)
+sentences = st.one_of(
+    st.builds(Text, lines_of_text),
+    st.builds(Notice, lines_of_text),
+    st.builds(Finding, lines_of_text, verdicts),
+)
+sections = st.builds(
+    Section,
+    st.just("section"),
+    texts,
+    st.lists(sentences | tables(), max_size=6),
+    st.lists(st.builds(Number, texts, texts, texts), max_size=2),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_plotly():
+    """Pages without the library that draws them, which is most of their size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plotly.offline.get_plotlyjs", lambda: "")
+        yield
+
+
+def write_document(*parts: Section) -> Document:
+    return Document("Title", "Lead.", [], parts)
+
+
+def write_markdown(document: Document) -> str:
+    return render_markdown(
+        document, lambda section, figure: [("a [choice]", "a.png")], lambda section, table: "t.csv"
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(section=sections)
+def test_media_state_the_same_verdicts_and_numbers(section):
+    document, wanted = write_document(section), state([section])
+    html = read_html(render_html(document))
+    markdown, terminal = read_markdown(write_markdown(document)), read_terminal([section])
+    for medium in (html, markdown, terminal):
+        assert medium.cells == wanted.cells
+        assert medium.verdicts == wanted.verdicts
+    assert html.texts == wanted.texts
+    # Markdown has captions between its paragraphs.
+    remaining = iter(markdown.texts)
+    assert all(text in remaining for text in wanted.texts)
+
+
+def test_a_folded_block_is_stated_too():
+    verdict = Verdict("claim", "below")
+    fold = Fold("More", [Finding("Less.", verdict), Table("t", "c", [Column("x")], [Row([0.5])])])
+    section = Section("section", "Title", [fold])
+    wanted = state([section])
+    assert wanted.verdicts == ["clear"] and wanted.cells == [["0.50"]]
+    for medium in (read_html(render_html(write_document(section))),
+                   read_markdown(write_markdown(write_document(section)))):  # fmt: skip
+        assert (medium.cells, medium.verdicts) == (wanted.cells, wanted.verdicts)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(figure=any_figure)
+def test_figures_become_data_that_a_browser_reads(figure):
+    text = render_html(write_document(Section("section", "Title", [figure])))
+    (data,) = re.findall(r'id="page-data">(.*?)</script>', text, re.DOTALL)
+
+    def refuse(name: str):
+        raise AssertionError(f"{name} is not JSON")
+
+    packed = json.loads(data, parse_constant=refuse)["figures"]["section-figure"]
+    assert set(packed["views"]) == {"|".join(map(str, choice)) for choice in figure.views}
+    for low, high in packed["ranges"].values():
+        assert low < high
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(figure=any_figure)
+def test_figures_are_drawn_a_file_for_each_choice_after_the_first(figure):
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = draw_figure(figure, Path(folder), "name")
+        choices = math.prod(len(control.options) for control in figure.controls[1:])
+        assert len(drawn) == choices == len({file for _, file in drawn})
+        written = {path.name for path in Path(folder).iterdir()}
+        stems = {file.removesuffix(".png") for _, file in drawn}
+        assert written == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
+
+
+@pytest.mark.parametrize("chart", ["lines", "dots", "heatmap", "unmasking"])
+def test_a_formula_that_is_none_is_drawn_as_it_stands(tmp_path, chart):
+    trap, one = r"_$\frac$", Interval(0.5, 0.0, 1.0)
+    panel = {
+        "lines": LinePanel(trap, [Line(trap, "p0", [1.0], [2.0])]),
+        "dots": DotPanel(trap, [Dot(trap, trap, "p0", one)]),
+        "heatmap": MapPanel(trap, [trap], [trap], [[1.0]]),
+        "unmasking": TextPanel(trap, [trap], [1], [0.5], trap, True),
+    }[chart]
+    figure = Figure("f", trap, trap, trap, chart, {(): [panel]}, (), trap, trap)
+    assert draw_figure(figure, tmp_path, "f") == [("", "f.png")]
+
+
+def test_a_tall_figure_goes_on_in_further_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.report.render_figures._draw_picture", lambda *_: None)
+    rows = [str(i) for i in range(60)]
+    options = ["one", "two", "three"]
+    panel = MapPanel("model", ["0"], rows, [[0.0]] * 60)
+    figure = Figure(
+        "maps", "Maps", "", "", "heatmap", {(i,): [panel] for i in range(3)},
+        [Control("asked", options)],
+    )  # fmt: skip
+    files = [file for _, file in draw_figure(figure, tmp_path, "maps")]
+    assert files == ["maps-1.png", "maps-2.png", "maps-3.png"]
+
+
+def test_ranges_have_a_margin_and_colours_are_even():
+    dots = [Dot("a", "g", "p0", Interval(1.0, 0.0, 2.0), null=Interval(0.0, -1.0, 1.0))]
+    figure = Figure("f", "t", "", "", "dots", {(): [DotPanel("", dots)]})
+    low, high = find_range(figure, figure.views.values())
+    assert low < -1.0 and high > 2.0
+    cells = [MapPanel("", ["0"], ["a"], [[-3.0]]), MapPanel("", ["0"], ["a"], [[None]])]
+    signed = Figure("f", "t", "", "", "heatmap", {(): cells}, is_signed=True)
+    assert find_range(signed, signed.views.values()) == (-3.0, 3.0)
+    shares = Figure("f", "t", "", "", "heatmap", {(): [MapPanel("", ["0"], ["a"], [[0.2]])]})
+    assert find_range(shares, shares.views.values()) == (0.0, 0.2)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx"])
+def test_a_table_file_holds_every_row_and_no_formula(tmp_path, text):
+    rows = [Row([text, Interval(0.1, -0.2, 0.3)]), Row(['a "b", c', None]), Row(["d", 2])]
+    table = Table("t", "c", [Column("name"), Column("value", is_percent=True)], rows, most=1)
+    write_csv(table, tmp_path / "t.csv")
+    lines = (tmp_path / "t.csv").read_text("utf-8").split("\n")
+    assert lines[0] == 'name,value,"value, low","value, high"'
+    assert lines[1] == f"'{text},0.1,-0.2,0.3"
+    assert lines[2:] == ['"a ""b"", c",,,', "d,2,,", ""]
