@@ -2,5 +2,6 @@
 
 from tests.evaluation.conftest import corpus, tokenizer
 from tests.study.conftest import place
+from tests.tracing.conftest import causal, masked
 
-__all__ = ["corpus", "place", "tokenizer"]
+__all__ = ["causal", "corpus", "masked", "place", "tokenizer"]

@@ -119,9 +119,11 @@ def _list_notices(result: Result) -> Iterator[str]:
 def _state(group: Group, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]) -> Finding:
     """What a model loses, and which of the subject's states gives back most."""
     metric, lost = settings["metric"], to_interval(group.total)
+    way = name_split(group.split)
     taken = (
-        f"In {group.model}, asked {name_split(group.split)}, hiding {HIDDEN[settings['source']]} "
-        f"takes {_format(lost, metric)} from the answer's {_name_score(metric)}"
+        f"In {group.model}, {'asked' if '→' in way else 'on'} {way}, hiding "
+        f"{HIDDEN[settings['source']]} takes {_format(lost, metric)} from the answer's "
+        f"{_name_score(metric)}"
     )
     verdict, cell = verdicts[group.claim(group.total)], group.best_subject()
     if verdict.outcome in ("unsettled", "below"):

@@ -1,0 +1,330 @@
+"""trace: tables that are complete and resume, what is kept and why, what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+import unmask
+from tests.measures.asking import show
+from tests.tracing.conftest import LENGTH, make_facts
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.base.errors import NotMeasuredError
+from unmask.blocks import labels
+from unmask.blocks.blocks import Figure, Finding
+from unmask.data.corpus import Corpus
+from unmask.measures.runner import read_result
+from unmask.measures.trace import MEASURE, TraceSettings
+from unmask.tracing import facts as tracing
+from unmask.tracing.averages import OTHER_TOKEN, PLACEBO
+from unmask.tracing.corruption import Noise
+from unmask.tracing.metrics import METRICS
+from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+
+USUAL = {"steps": 6, "length": LENGTH, "window": 2, "samples": 2, "phrasings": 2, "device": "cpu"}
+MODELS = ("masked", "causal")
+
+
+def make_wrong():
+    """Facts of which the last answer is wrong."""
+    facts = make_facts()
+    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
+    return facts
+
+
+def trace(*subjects, **changes):
+    return MEASURE(*subjects, **USUAL | changes)
+
+
+@pytest.fixture(scope="module")
+def done(masked, causal, tmp_path_factory):
+    """Both models in one run."""
+    return trace(masked, causal, make_wrong(), out=tmp_path_factory.mktemp("trace") / "run")
+
+
+def test_what_is_kept_and_left_out_is_counted(done):
+    rows = done.rows("facts")
+    assert [(row["model"], row["split"]) for row in rows] == [
+        (name, "own") for name in MODELS for _ in range(8)
+    ]
+    causal = [row for row in rows if row["model"] == "causal"]
+    (wrong,) = [row for row in causal if not row["kept"]]
+    assert (wrong["object"], wrong["reason"]) == ("old boats", "not recalled")
+    assert causal[0]["said"].strip() == "red boats" and 0.5 < causal[0]["clean"] <= 1
+    assert {(row["t1"], row["t2"]) for row in causal if row["kept"]} == {(1, 2)}
+    counts = {row["model"]: row for row in done.summary["counts"]}
+    assert (counts["causal"]["prompts"], counts["causal"]["kept"]) == (8, 7)
+    assert counts["causal"]["facts"] == 4 and counts["causal"]["left_out"] == "1 not recalled"
+    assert (counts["masked"]["joint"], counts["causal"]["joint"]) == ("mean_field", "chain_rule")
+
+
+def test_the_table_is_tidy_and_complete(done, causal):
+    table = done.tables["trace"]
+    which = ["model", "kind", "seed", "split", "fact", "phrasing", "direction", "trained"]
+    how = ["stage", "corruption", "step", "control", "part", "layer", "head", "token", "role"]
+    assert table.schema.names == [*which, *how, "sample", "value"]
+    fact = make_facts()[0]
+    own = (pc.field("fact") == "fact-0") & (pc.field("phrasing") == 0)
+    own = table.filter(own & (pc.field("model") == "causal"))
+    first = own.filter(pc.field("stage") == "first")
+    result = first.filter(pc.field("control") == RESULT)
+    tokens = len(causal.tokenizer.encode(fact.text).ids) - 1
+    for part in ("resid", "mlp", "attn"):
+        rows = result.filter(pc.field("part") == part)
+        assert rows.num_rows == tokens * causal.net.config.layers * USUAL["samples"]
+    assert set(first["control"].to_pylist()) == {RESULT, OTHER_FACT, SHUFFLED}
+    # The numbers are the trace's own.
+    noise = tracing.make_corruption(TraceSettings(samples=2), causal, make_wrong())
+    (grid,) = unmask.trace_steps(
+        causal, fact, 6, "first", corruption=noise, window=2, length=LENGTH
+    )
+    cell = (pc.field("part") == "mlp") & (pc.field("layer") == 1) & (pc.field("token") == 2)
+    values = result.filter(cell & (pc.field("sample") == 1))["value"].to_pylist()
+    assert values == pytest.approx([float(grid.values("mlp")[2, 1, 1])], abs=1e-9)
+    flows = own.filter(pc.field("part") == "flow")
+    assert sorted(flows["role"].to_pylist()) == ["committed", "subject"]
+
+
+def test_tokens_are_those_of_the_clean_run(done):
+    kept = [row for row in done.rows("facts") if row["kept"]]
+    for fact in kept:
+        keys = ("model", "fact", "phrasing")
+        tokens = [
+            row for row in done.rows("tokens") if all(row[name] == fact[name] for name in keys)
+        ]
+        assert [row["position"] for row in tokens] == list(range(len(tokens)))
+        given = "".join(row["piece"] for row in tokens if row["written"] == 0)
+        assert given.rstrip("⏎") == fact["prompt"]
+        answer = "".join(row["piece"] for row in tokens if row["in_answer"])
+        assert answer.strip() == fact["object"]
+        steps = [row["written"] for row in tokens if row["in_answer"]]
+        assert (min(steps), max(steps)) == (fact["t1"], fact["t2"])
+        assert (
+            "".join(row["piece"] for row in tokens if row["in_subject"]).strip()
+            == (fact["subject"])
+        )
+
+
+def test_averages_have_their_controls_beside_them(done):
+    rows = done.summary["averages"]
+    roles = {(row["control"], row["role"]) for row in rows if row["part"] == "mlp"}
+    assert (RESULT, "last subject") in roles and (OTHER_TOKEN, PLACEBO) in roles
+    assert (OTHER_FACT, "last subject") in roles and (SHUFFLED, "last subject") in roles
+    kept = {row["model"]: row["facts"] for row in done.summary["counts"]}
+    for row in rows:
+        if row["role"] == "last subject" and row["stage"] == "first":
+            assert row["facts"] == kept[row["model"]]
+
+
+@pytest.mark.parametrize("mode", ["restore", "ablate"])
+def test_effects_of_single_texts_average_to_the_averages(masked, causal, mode):
+    """Texts kept cell by cell are the same effects: their mean over tokens and facts."""
+    found = trace(masked, causal, make_facts(), facts=2, phrasings=1, mode=mode)
+    texts, checked = found.summary["texts"], 0
+    for row in found.summary["averages"]:
+        if row["control"] != RESULT or row["layer"] < 0:
+            continue
+        means = []
+        for text in texts:
+            if all(text[name] == row[name] for name in ("model", "split", "stage", "part")):
+                cells = [
+                    line[row["layer"]]
+                    for line, role in zip(text["effects"], text["roles"], strict=True)
+                    if role == row["role"]
+                ]
+                means += [np.mean(cells)] if cells else []
+        assert row["mean"] == pytest.approx(np.mean(means), abs=1e-12) and row["facts"] == len(
+            means
+        )
+        checked += 1
+    assert checked > 50
+
+
+def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
+    """Interrupted after three facts, the rest is traced later and nothing twice."""
+    traced, once = [], tracing.trace_fact
+
+    def count(model, fact, *rest):
+        if len(traced) == 3:
+            raise KeyboardInterrupt
+        traced.append((fact.fact_id, fact.phrasing))
+        return once(model, fact, *rest)
+
+    monkeypatch.setattr(tracing, "trace_fact", count)
+    with pytest.raises(KeyboardInterrupt):
+        trace(causal, make_facts(), out=tmp_path / "cut")
+    assert not (tmp_path / "cut" / "trace.parquet").exists()
+    cut = read_result(tmp_path / "cut")
+    assert not cut.is_complete and len(cut.rows("facts")) == 3
+    assert "cut short" in show(cut)
+    again = lambda model, fact, *rest: (  # noqa: E731
+        traced.append((fact.fact_id, fact.phrasing)) or once(model, fact, *rest)
+    )
+    monkeypatch.setattr(tracing, "trace_fact", again)
+    resumed = trace(causal, make_facts(), out=tmp_path / "cut")
+    assert len(traced) == len(set(traced)) == 8
+    whole = trace(causal, make_facts(), out=tmp_path / "whole")
+    for name in ("trace", "tokens", "facts", "summary/averages", "summary/texts"):
+        cut, other = (tmp_path / each / f"{name}.parquet" for each in ("cut", "whole"))
+        assert cut.read_bytes() == other.read_bytes()
+    assert resumed.section == whole.section == read_result(tmp_path / "whole").section
+    with pytest.raises(UserError, match="holds another run .metric was 'p' and is now 'logp'"):
+        trace(causal, make_facts(), out=tmp_path / "whole", metric="logp")
+
+
+def test_processes_share_the_facts(causal, tmp_path, monkeypatch):
+    """Ranks one after the other leave the tables that one alone would write."""
+    inputs = MEASURE.inputs.read({"models": [causal], "data": make_facts()}, TraceSettings(**USUAL))
+    from unmask.measures.runner import run_measure
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert run_measure(MEASURE, inputs, TraceSettings(**USUAL), tmp_path / "two") is None
+    assert len(list((tmp_path / "two" / "parts" / "facts").iterdir())) == 4
+    monkeypatch.setenv("RANK", "0")
+    run_measure(MEASURE, inputs, TraceSettings(**USUAL), tmp_path / "two")
+    monkeypatch.delenv("WORLD_SIZE")
+    trace(causal, make_facts(), out=tmp_path / "one")
+    for name in ("trace", "facts", "summary/averages"):
+        two, one = (tmp_path / each / f"{name}.parquet" for each in ("two", "one"))
+        assert two.read_bytes() == one.read_bytes()
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "own"])
+def test_every_metric_makes_a_run(causal, tmp_path, metric):
+    def first_token(logp, clean, corrupted, which):
+        return logp[..., which, 0]
+
+    chosen = first_token if metric == "own" else metric
+    found = trace(causal, make_facts(), metric=chosen, parts=("resid",), facts=2, out=tmp_path)
+    table = found.tables["trace"]
+    assert pc.all(pc.is_finite(table["value"])).as_py()
+    # A logit difference has both answers in it.
+    controls = {RESULT, OTHER_FACT} | ({SHUFFLED} if metric != "logit_difference" else set())
+    assert set(table["control"].to_pylist()) == controls
+    asked = table.filter(pc.field("part") == "asked")["value"].to_pylist()
+    assert asked and all(1 <= count <= 4 for count in asked)
+    again = read_result(tmp_path)
+    assert show(again) == show(found)
+    assert ("first_token" if metric == "own" else labels.METRICS[metric]) in show(again)
+
+
+def test_a_corruption_of_one_s_own(masked, tmp_path):
+    strong, weak = (Noise(sigma=sigma, samples=2) for sigma in (3.0, 0.01))
+    settings = {"parts": ("resid",), "at": ("first",), "out": tmp_path}
+    found = trace(masked, make_facts(), corruption=strong, **settings)
+    assert {row["sigma"] for row in found.rows("facts")} == {3.0}
+    assert read_result(tmp_path).settings.corruption == repr(strong)
+    # Another strength is another run.
+    with pytest.raises(UserError, match="corruption was .*sigma=3.0.* and is now .*sigma=0.01"):
+        trace(masked, make_facts(), corruption=weak, **settings)
+
+
+def test_facts_may_be_called_anything(causal):
+    odd = [replace(fact, fact_id=f"a/b: {i}") for i, fact in enumerate(make_facts()[:2])]
+    found = trace(causal, odd, at=("first",))
+    assert {row["fact"] for row in found.rows("facts")} == {"a/b: 0", "a/b: 1"}
+
+
+def test_facts_that_the_first_model_recalls_come_first(causal, masked):
+    facts = make_facts()
+    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
+    asked = {"facts": 2, "consider": 4, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
+    for models in ((causal,), (causal, masked)):
+        found = trace(*models, [wrong, *facts[2:]], **asked)
+        for model in models:
+            rows = [row for row in found.rows("facts") if row["model"] == model.name]
+            assert [row["fact"] for row in rows] == ["fact-1", "fact-2"]
+        assert {(row["considered"], row["recalled"]) for row in found.rows("facts")} == {(4, 3)}
+    assert "3 of 4" in show(found)
+
+
+def test_splits_take_turns(causal):
+    """So that a run that is cut short has facts of every split."""
+    facts = make_facts()
+    corpus = Corpus("two splits", {"d2p_same": facts[:4], "p2d_same": facts[4:]})
+    inputs = MEASURE.inputs.read(
+        {"models": [causal], "data": corpus}, chosen := TraceSettings(splits=tuple(corpus.splits))
+    )
+    keys = [job.key for job in MEASURE.jobs(inputs, chosen)]
+    assert [key.split("-")[-3:-1] for key in keys] == [["fact", str(i)] for i in (0, 2, 1, 3)]
+
+
+def test_the_window_is_that_of_the_shallowest_model(masked, causal, done):
+    assert {row["window"] for row in done.rows("facts")} == {2}
+    assert "windows of 2 layers" in show(done)
+    settings = {"window": None, "facts": 1, "phrasings": 1, "at": ("first",)}
+    found = trace(masked, causal, make_facts(), **settings)
+    assert {row["window"] for row in found.rows("facts")} == {1}
+    assert "restored one by one" in show(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"corruption": "fire"}, "'fire'"),
+        ({"metric": "fire"}, "metric 'fire' is unknown"),
+        ({"corruption": "mask"}, "causal is a causal model and has no mask"),
+        ({"at": ("never",)}, "'at' has 'never', expected first, t1"),
+        ({"at": ("0",)}, "'at' has '0', expected first"),
+        ({"at": ()}, "'at' is empty"),
+        ({"parts": ("resid", "resid")}, "none twice"),
+        ({"parts": ("brain",)}, "'parts' is"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(masked, causal, tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        trace(masked, causal, make_facts(), out=tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_single_fact_says_what_it_lacks(causal):
+    facts = make_facts()
+    wrong = replace(facts[0], object="old boats", completion=" old boats", object_span=(1, 10))
+    with pytest.raises(UserError, match="'old boats' is not recalled in what the model said"):
+        trace(causal, wrong)
+    with pytest.raises(UserError, match="no other subject has"):
+        trace(causal, facts[0], corruption="replace")
+    with pytest.raises(UserError, match="name a --foil"):
+        trace(causal, facts[0], metric="logit_difference")
+    forced = trace(causal, wrong, any_answer=True)
+    assert forced.rows("facts")[0]["forced"]
+
+
+def test_a_single_fact_is_shown_as_a_text(masked):
+    found = trace(masked, make_facts()[0], at=("first",))
+    first, figure = found.section.blocks[:2]
+    assert isinstance(first, Finding) and "of 'red boats'" in first.text
+    assert first.verdict.outcome == "too few"
+    assert isinstance(figure, Figure) and figure.name == "texts"
+    (panels,) = figure.views.values()
+    assert [panel.title.partition(" (")[0] for panel in panels] == [
+        labels.PARTS[part] for part in ("resid", "mlp", "attn")
+    ]
+    text = show(found)
+    assert "Ada*" in text and "→ ░" in text and "█" in text
+
+
+def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
+    wrong = [make_wrong()[-1], replace(make_wrong()[-1], fact_id="another")]
+    for _ in range(2):  # also when it is resumed
+        with pytest.raises(NotMeasuredError, match="causal recall none of the facts") as raised:
+            trace(causal, wrong, out=tmp_path)
+        assert raised.value.code == "none recalled"
+    with pytest.raises(UserError, match="recall none of the facts"):
+        read_result(tmp_path)
+    with pytest.raises(UserError, match="no fact could be traced .no subject as long"):
+        trace(causal, make_facts()[:2], corruption="replace")
+
+
+def test_stages_are_settings_of_the_measure():
+    for stage in MEASURE.stages:
+        for size in ("quick", "laptop", "full"):
+            settings = TraceSettings(**stage.sizes[size])
+            assert settings.guidance == 0.0 and settings.facts <= settings.consider
+            if stage.models == "all":
+                assert settings.corruption != "mask"
+    with pytest.raises(SettingsError, match="'facts' is 0"):
+        TraceSettings(facts=0)
