@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unmask import UserError
-from unmask.evaluation.batches import map_batches
+from unmask.net.batches import map_batches
 
 
 def test_a_batch_that_does_not_fit_is_halved():

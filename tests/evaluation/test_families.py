@@ -6,7 +6,7 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask import UserError
-from unmask.evaluation.families import digest_weights, parse_families
+from unmask.net.families import digest_weights, parse_families
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from unmask.evaluation.families import Family
 from unmask.measures.inputs import ModelInputs
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result
 from unmask.measures.runner import run_measure
+from unmask.net.families import Family
 from unmask.report.render_terminal import show_section
 
 

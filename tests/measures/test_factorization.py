@@ -11,8 +11,8 @@ from tests.conftest import lively
 from tests.evaluation.oracle import make_twin
 from tests.measures.asking import ask, show
 from unmask.blocks.tidy import distinct, select
-from unmask.evaluation.families import Family
 from unmask.measures.factorization import MEASURE
+from unmask.net.families import Family
 from unmask.net.model import Blueprint, Model
 
 

@@ -10,9 +10,9 @@ from tests.conftest import lively
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
-from unmask.evaluation.families import Family
 from unmask.evaluation.knowns import ask_knowns, read_knowns
 from unmask.measures.knowns import MEASURE
+from unmask.net.families import Family
 from unmask.net.model import Blueprint, Model
 
 KNOWNS = [

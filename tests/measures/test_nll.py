@@ -7,9 +7,9 @@ import pytest
 from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask.blocks.tidy import distinct, select
-from unmask.evaluation.families import Family
 from unmask.measures.nll import MEASURE, MOST_POSITIONS
 from unmask.measures.runner import read_result
+from unmask.net.families import Family
 
 
 @pytest.fixture

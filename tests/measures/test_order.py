@@ -8,11 +8,11 @@ from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.blocks.blocks import Figure, Notice
 from unmask.blocks.tidy import distinct, select
-from unmask.evaluation.families import Family
 from unmask.evaluation.questions import spread
 from unmask.measures.measure import judge_interval
 from unmask.measures.order import MEASURE, OrderSettings
 from unmask.measures.runner import pool_results, read_result
+from unmask.net.families import Family
 from unmask.sampling.texts import sample
 
 SMALL = {"limit": 3, "examples": 1, "steps": 4, "splits": ("d2p_same", "d2p_reverse")}

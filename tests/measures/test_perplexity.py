@@ -10,10 +10,10 @@ import torch
 from tests.conftest import lively, make_model
 from tests.measures.asking import ask, show
 from unmask import UserError
-from unmask.evaluation.families import Family
 from unmask.evaluation.perplexity import cut_documents, score_documents
 from unmask.measures.perplexity import MEASURE
 from unmask.measures.runner import pool_results, read_result
+from unmask.net.families import Family
 from unmask.net.model import Model
 
 TEXT = "The caves of Orsel are deep – très profondes. " * 4

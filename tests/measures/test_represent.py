@@ -15,12 +15,12 @@ from unmask.blocks.blocks import Finding, Notice
 from unmask.blocks.tidy import group_by, select
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
-from unmask.evaluation.families import Family
 from unmask.measures import represent
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors, tabulate_vectors
 from unmask.measures.represent_summary import judge, summarise
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
+from unmask.net.families import Family
 from unmask.net.model import Blueprint, Model
 from unmask.representation.extraction import VECTORS
 

@@ -41,8 +41,33 @@ from unmask.report.style import find_range
 
 SIGNS = "|<>&\"'`$*_~[]()#!\\{}+-=:.%^/0123456789aAzZé→ "
 # What Markdown, HTML, rich or matplotlib would take for more than text.
-TRAPS = """`a` `` *a* _a_ a_b **a** ~~a~~ [a](b) [a]:b ![a](b) <b>a</b> &amp; & \\ \\| | [bold] [/] :car:
-$a^2$ $ =1 {{a}} </script> _""".split()
+TRAPS = [
+    "`a`",
+    "``",
+    "*a*",
+    "_a_",
+    "a_b",
+    "**a**",
+    "~~a~~",
+    "[a](b)",
+    "[a]:b",
+    "![a](b)",
+    "<b>a</b>",
+    "&amp;",
+    "&",
+    "\\",
+    "\\|",
+    "|",
+    "[bold]",
+    "[/]",
+    ":car:",
+    "$a^2$",
+    "$",
+    "=1",
+    "{{a}}",
+    "</script>",
+    "_",
+]
 TRAPS += ["- ", "1. ", "# "]
 pieces = st.sampled_from(TRAPS) | st.text(SIGNS, min_size=1, max_size=6)
 texts = st.lists(pieces, min_size=1, max_size=4).map("".join).filter(str.strip)

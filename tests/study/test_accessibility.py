@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from unmask.report.artefacts import PAGE
 
 from tests.study.browser import open_browser
-from unmask.report.artefacts import PAGE
 
 pytestmark = pytest.mark.prove
 

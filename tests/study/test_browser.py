@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
+from unmask.report.artefacts import PAGE, UNMASKING
 
 from tests.study.browser import open_browser
-from unmask.report.artefacts import PAGE, UNMASKING
 
 pytestmark = pytest.mark.prove
 

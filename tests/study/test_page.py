@@ -8,16 +8,16 @@ from html import unescape
 
 import pytest
 from typer.testing import CliRunner
+from unmask.report.artefacts import CONSIDERED, PAGE, SUMMARY, UNMASKING, StudyFolder
+from unmask.report.blocks import format_interval, shorten
+from unmask.report.recall_section import name_asked
+from unmask.report.story import tell_story
+from unmask.report.tracing_names import SPLITS
 
 import unmask
 from unmask.base.files import read_json_object, write_json
 from unmask.cli.main import app
-from unmask.report.artefacts import CONSIDERED, PAGE, SUMMARY, UNMASKING, StudyFolder
-from unmask.report.blocks import format_interval, shorten
 from unmask.report.page import RESULTS, write_page
-from unmask.report.recall_section import name_asked
-from unmask.report.story import tell_story
-from unmask.report.tracing_names import SPLITS
 from unmask.study.settings import SIZES
 
 MOST_STEPS = SIZES["quick"].steps[-1]

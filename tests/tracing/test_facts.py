@@ -145,9 +145,7 @@ def test_what_a_foil_is_compared_with_is_no_placebo(causal, facts):
     assert set(own.cells["control"].to_pylist()) == {RESULT, SHUFFLED}
     others = trace(causal, facts[0], facts, at=("first",))
     assert set(others.cells["control"].to_pylist()) == {RESULT, SHUFFLED, OTHER_FACT}
-    difference = trace(
-        causal, facts[0], [facts[0], foil], at=("first",), metric="logit_difference"
-    )
+    difference = trace(causal, facts[0], [facts[0], foil], at=("first",), metric="logit_difference")
     assert set(difference.cells["control"].to_pylist()) == {RESULT}
 
 

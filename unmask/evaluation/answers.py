@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.evaluation.chain import (
     Chain,
     entropy,
@@ -22,6 +21,7 @@ from unmask.evaluation.chain import (
 )
 from unmask.evaluation.metrics import rank_of
 from unmask.evaluation.questions import require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.evaluation.questions import require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 

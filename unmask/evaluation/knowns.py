@@ -22,9 +22,9 @@ import torch
 from unmask.base.errors import UserError
 from unmask.data.lines import read_text, require_text
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.evaluation.chain import entropy, log_softmax
 from unmask.evaluation.questions import check_scored, require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
-from unmask.evaluation.batches import count_row_bytes, fit_rows
 from unmask.evaluation.questions import require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
 from unmask.noise.masked import Masked
 from unmask.noise.schedules import find_time

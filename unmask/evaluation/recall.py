@@ -11,7 +11,6 @@ from typing import Any
 
 from unmask.data.facts import Fact
 from unmask.evaluation.answers import Asked, Scored, score_answers
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
 from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
 from unmask.evaluation.questions import (
     CONTROL,
@@ -21,6 +20,7 @@ from unmask.evaluation.questions import (
     encode_facts,
     require_tokenizer,
 )
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
 

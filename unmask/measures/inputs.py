@@ -13,9 +13,9 @@ from unmask.measures.measure import Argument, Job
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
     from unmask.data.facts import Fact
-    from unmask.evaluation.families import Family
     from unmask.evaluation.questions import Split
     from unmask.measures.result import Result
+    from unmask.net.families import Family
     from unmask.net.model import Model
 
 MODELS = Argument(
@@ -114,7 +114,7 @@ class ModelsAndData:
         return (MODELS, data)
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> ModelInputs:
-        from unmask.evaluation.families import parse_families
+        from unmask.net.families import parse_families
 
         families = parse_families(given["models"])
         if given.get("data") is None and self.is_required:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.representation.prefixes import make_prefixes
 from unmask.representation.record import record_layer

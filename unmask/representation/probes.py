@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
-from unmask.evaluation.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.representation.settings import Extraction
 from unmask.representation.states import Case, lay_out_case, stack_rows

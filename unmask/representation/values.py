@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.data.facts import Fact
-from unmask.evaluation.batches import fit_rows, map_batches
+from unmask.net.batches import fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.representation.keys import check_fact, settle_prefixes
 from unmask.representation.problem import Problem, Terms

@@ -23,8 +23,8 @@ from unmask.study.settings import CORPUS, StudySettings
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
-    from unmask.evaluation.families import Family
     from unmask.measures.result import Result
+    from unmask.net.families import Family
 
 STAGES_FILE, PAGE = "stages.json", "page.html"
 
@@ -136,7 +136,7 @@ def _open(settings: StudySettings, out: Path) -> StudyRun:
 
 
 def _find_families(settings: StudySettings) -> "list[Family]":
-    from unmask.evaluation.families import parse_families
+    from unmask.net.families import parse_families
 
     families = parse_families([name for name in settings.pair if name is not None])
     if families[0].kind != "masked":
