@@ -98,9 +98,8 @@ def test_figures_begin_with_a_long_answer_in_reverse(result):
     assert known.is_hit and known.pieces[-1] == "⏎" and known.expected in "".join(known.pieces)
     (heatmap,) = figures["order-map"].views[0,]
     assert [len(line) for line in heatmap.z] == [4] * len(heatmap.y) and len(heatmap.notes)
-    assert {dot.group for dot in figures["order"].views[()][0].dots} == {
-        *("word", "place", "frequency")
-    }
+    groups = {dot.group for dot in figures["order"].views[()][0].dots}
+    assert groups == {"kind of word", "position in the answer", "frequency"}
     assert result.section == read_result(result.folder).section
 
 

@@ -219,7 +219,7 @@ def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
     ]
     metrics = ("when", *thirds, "confidence")
     for by, kinds in KINDS.items():
-        means = estimate_means(timed, ("model", by), metrics, shares=list(thirds))
+        means = estimate_means(timed, ("model", by), metrics, shares=metrics)
         for row in sorted(means, key=lambda row: kinds.index(row[by])):
             named = {"model": row["model"], "by": by, "token_kind": row[by]}
             values = {name: row[name] for name in ("metric", "mean", "low", "high", "facts")}

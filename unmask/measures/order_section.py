@@ -16,6 +16,7 @@ METRICS = {
     "last_third": blocks.Column("last third, %", 0, is_percent=True),
     "confidence": blocks.Column("confidence"),
 }
+GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
 COLOURS = {"word": "p1", "place": "p2", "frequency": "p3"}
 
 
@@ -37,7 +38,7 @@ def describe_order(result: "Result") -> Sequence[blocks.Block]:
             "When each kind of token is committed",
             "By kind of word, position in the answer, and frequency; 95 % intervals by fact.",
             label="token_kind",
-            group="by",
+            group=lambda row: GROUPS[row["by"]],
             colour=lambda row: COLOURS[row["by"]],
             note=lambda row: labels.count(row["tokens"], "token"),
             xlabel="committed at (0 first step, 1 last)",
@@ -87,7 +88,9 @@ def _animate(rows: Rows) -> blocks.Figure:
         [row for row in rows if row["seed"] == rows[0]["seed"]], "split", "prompt", "model"
     )
     prompts: dict[str, list[str]] = {}
-    for split, prompt in dict.fromkeys(key[:2] for key in texts):
+    # Recalled ones first: they show more.
+    by_hit = sorted(texts, key=lambda key: not texts[key][0]["hit"])
+    for split, prompt in dict.fromkeys(key[:2] for key in by_hit):
         prompts.setdefault(split, []).append(prompt)
     answers = {split: tokens[0]["completion"] or "" for (split, _, _), tokens in texts.items()}
     splits = labels.order_splits(list(prompts))
