@@ -82,13 +82,15 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
     """Effects cell by cell of the first texts of each group, a row for each step and part."""
     shown: Counter[tuple[str, ...]] = Counter()
     cells = 0
+    if not tables["tokens"].num_rows:  # runs of version 0.1 did not keep them
+        return
     for fact in facts:
         group = tuple(fact[name] for name in ("model", "split", "corruption"))
         if not fact["kept"] or shown[group] == MOST_TEXTS:
             continue
         shown[group] += 1
         tokens = _select(tables["tokens"], fact).to_pylist()
-        if not tokens:  # runs of version 0.1 did not keep them
+        if not tokens:
             continue
         rows = list(_lay_out_text(_select(tables["trace"], fact, "corruption"), tokens, mode))
         cells += sum(np.size(row["effects"]) for row in rows)
