@@ -124,14 +124,17 @@ LIKENESS_NOTES = {
     "directions",
 }
 COMPARED = {
-    "name: key and value": "a name's key and its value (v*)",
-    "name: key and v0": "a name's key and its value before any search (v0)",
-    "name: key and delta": "a name's key and what the search added (delta)",
-    "description: key and value": "a description's key and its value (v*)",
-    "description: key and v0": "a description's key and its value before any search (v0)",
-    "description: key and delta": "a description's key and what the search added (delta)",
-    "key and key": "the keys of both directions",
-    "value and value": "the values of both directions",
+    f"{concept}: key and {side}": f"{concept}: key and {name}"
+    for concept in ("name", "description")
+    for side, name in {
+        "value": "value (v*)",
+        "v0": "v0 (before any search)",
+        "delta": "delta (what the search added)",
+    }.items()
+}
+COMPARED |= {
+    "key and key": "keys of both directions",
+    "value and value": "values of both directions",
 }
 """Two sides that are compared: a key is read where the concept is given, a value where it is asked
 for."""
