@@ -1,14 +1,16 @@
-"""`unmask trace` and `unmask trace-report` as a person uses them, in processes of their own."""
+"""`unmask trace` as a person uses it, in processes of their own."""
 
 import os
 import subprocess
 
 import pytest
+from typer.testing import CliRunner
 
 import unmask
 from tests.end_to_end.test_command_line import COMMAND, run
 from tests.tracing.conftest import LENGTH, learn, make_facts
 from unmask.base.tables import read_table
+from unmask.cli.main import app
 from unmask.data.facts import write_facts
 
 
@@ -20,8 +22,7 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_trace_many_and_report(place):
-    """Two processes share the facts; the page is written from the tables."""
+def test_two_processes_trace_and_the_page_is_drawn(place):
     words = ["trace", place / "net", "--data", place / "facts.jsonl", "--length", LENGTH]
     words += ["--window", 2, "--samples", 2, "--phrasings", 2, "--out", place / "run"]
     environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1", "WORLD_SIZE": "2"}
@@ -36,46 +37,37 @@ def test_trace_many_and_report(place):
         )
         for rank in (0, 1)
     ]
-    told = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    assert "8 prompts kept, dropped: none" in told[0][0] and told[1][0] == ""
-    table = read_table(place / "run" / "trace.parquet", "trace/1")
+    printed = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert "In net, on own facts, hiding the subject takes" in printed[0][0]
+    assert f"unmask report {place / 'run'}" in printed[0][0] and printed[1][0] == ""
+    table = read_table(place / "run" / "trace.parquet", "trace/2")
     assert set(table["fact"].to_pylist()) == {f"fact-{i}" for i in range(4)}
-    done = run("trace-report", place / "run", "--out", place / "page.md")
-    assert done.returncode == 0, done.stderr
-    assert "causal p2d same, first step, gaussian" in (place / "page.md").read_text()
+    for verb in ("report", "trace-report"):
+        done = run(verb, place / "run", "--out", place / f"{verb}.md")
+        assert done.returncode == 0, done.stderr
+        text = (place / f"{verb}.md").read_text()
+        assert "Where facts are recalled" in text and "last subject token" in text
     other = run(*words, "--metric", "logp")
     assert other.returncode == 2 and "holds another run (metric was 'p' and is now" in other.stderr
 
 
-def test_heads_and_other_settings_reach_the_page(place):
-    words = ["trace", place / "net", "--data", place / "facts.jsonl", "--length", LENGTH]
-    words += ["--samples", 2, "--at", "first", "--facts", 2]
-    done = run(*words, "--parts", "attn_z", "--mode", "ablate", "--out", place / "heads")
-    assert done.returncode == 0, done.stderr
-    done = run("trace-report", place / "heads", "--out", place / "heads.md")
-    assert done.returncode == 0, done.stderr
-    assert "| head's output | last subject |" in (place / "heads.md").read_text()
-    free = ["--free", "--parts", "resid", "--severed", "mlp", "--metric", "logit_difference"]
-    done = run(*words, *free, "--out", place / "free")
-    assert done.returncode == 0, done.stderr
-    assert "2 prompts kept" in done.stdout
-
-
-def test_trace_one(place):
+def test_one_prompt_is_a_heatmap(place):
     words = ["trace", place / "net", "--prompt", "Now Ada likes", "--subject", "Ada"]
-    words += ["--length", LENGTH, "--at", "first", "--out", place / "one"]
-    done = run(*words, "--answer", "red boats", "--samples", 2)
+    words += ["--length", LENGTH, "--samples", 2]
+    done = run(*words, "--answer", "red boats", "--at", "first", "--out", place / "one")
     assert done.returncode == 0, done.stderr
-    assert "said: red boats" in done.stdout and "state: darkest is" in done.stdout
-    assert "step 1: p clean 0.9" in done.stdout
-    for ending in ("png", "pdf", "parquet"):
-        assert (place / "one" / f"step-1.{ending}").is_file()
+    assert "hiding the subject takes" in done.stdout and "Ada*" in done.stdout
+    # Side by side.
+    titles = ("MLP output", "attention output")
+    assert any(all(title in line for title in titles) for line in done.stdout.splitlines())
     late = ["--at", "first, last", "--source", "committed", "--metric", "logit_difference"]
-    done = run(*words, "--answer", "red boats", *late, "--foil", "wax masks")
+    late += ["--answer", "red boats", "--out", place / "late"]
+    done = run(*words, *late, "--foil", "wax masks")
     assert done.returncode == 0, done.stderr
-    assert "step 1: nothing to corrupt, left out" in done.stdout
-    wrong = run(*words, "--answer", "wax masks")
+    foil = run(*words, *late, "--foil", "old clocks")
+    assert foil.returncode == 2 and "compared with 'wax masks'" in foil.stderr
+    wrong = run(*words, "--answer", "wax masks", "--out", place / "wrong")
     assert wrong.returncode == 2
     assert "error: the answer 'wax masks' is not recalled in what the model said" in wrong.stderr
 
@@ -85,17 +77,20 @@ def test_trace_one(place):
     [
         (["--subject", "Eve", "--answer", "x"], "the subject 'Eve' is not in the prompt"),
         (["--answer", "x"], "a prompt needs its --subject and its --answer"),
-        (["--corruption", "fire"], "'corruption' is 'fire', expected one of 'gaussian'"),
+        (["--corruption", "fire"], "corruption 'fire'"),
         (["--data", "facts.jsonl"], "give either --data with facts, or --prompt"),
         (["--subject", "Ada", "--answer", " "], "the answer is empty"),
+        (["--parts", "resid,brain"], "'parts' is ('resid', 'brain')"),
     ],
 )
 def test_mistakes(place, words, sentence):
     """In process, since only the sentence matters."""
-    from typer.testing import CliRunner
-
-    from unmask.cli.main import app
-
     given = ["trace", str(place / "net"), "--prompt", "Now Ada likes", *words]
-    found = CliRunner().invoke(app, given)
-    assert isinstance(found.exception, unmask.UserError) and sentence in str(found.exception)
+    failed = CliRunner().invoke(app, given)
+    assert isinstance(failed.exception, unmask.UserError) and sentence in str(failed.exception)
+
+
+def test_a_foil_without_a_prompt(place):
+    given = ["trace", str(place / "net"), "--data", str(place / "facts.jsonl"), "--foil", "x"]
+    failed = CliRunner().invoke(app, given)
+    assert "goes with a --prompt" in str(failed.exception)
