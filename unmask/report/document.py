@@ -119,29 +119,22 @@ def _read_study(name: str, folder: Path) -> Run:
     """The stages that are there, and those that could not be measured; of one cut short, some."""
     record = read_record(folder)
     path = folder / "stages.json"
-    stages = read_json(path) if path.is_file() else []
-    entries = [
-        Entry(
-            stage["stage"],
-            list_measures().get(stage["measure"]),
-            f"{name}/{stage['stage']}",
-            None,
-            describe_notice(**stage["missing"]),
-        )
-        for stage in stages
-        if stage["missing"] is not None
-    ]
-    missing = {entry.name for entry in entries}
-    for place in sorted(folder.glob("*/run.json")):
-        stage = place.parent.name
-        if stage not in missing:
-            entries.append(_read_stage(stage, f"{name}/{stage}", place.parent))
+    stages = {stage["stage"]: stage for stage in (read_json(path) if path.is_file() else [])}
+    folders = {place.parent.name: place.parent for place in sorted(folder.glob("*/run.json"))}
+    entries = []
+    for stage in dict.fromkeys([*stages, *folders]):
+        missing, run = stages.get(stage, {}).get("missing"), f"{name}/{stage}"
+        if missing is not None:
+            measure = list_measures().get(stages[stage]["measure"])
+            entries.append(Entry(stage, measure, run, None, describe_notice(**missing)))
+        else:
+            entries.append(_read_stage(stage, run, folder / stage))
     if not entries:
         raise UserError(
             f"{folder} is a study without a finished stage: resume it with "
             f"`unmask study --resume --out {folder}`."
         )
-    return Run(name, record, entries, stages)
+    return Run(name, record, entries, list(stages.values()))
 
 
 def _read_stage(name: str, run: str, folder: Path) -> Entry:

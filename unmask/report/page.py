@@ -44,11 +44,7 @@ def _choose_place(runs: Sequence[str | Path | Result]) -> Path:
     if len(runs) != 1:
         return COMPARISON
     (run,) = runs
-    if not isinstance(run, Result):
-        return Path(run) / "page.html"
-    if run.owner is not None:
-        raise UserError("this result has no folder of its own: say where to draw it by `out`.")
-    return run.folder / "page.html"
+    return (run.folder if isinstance(run, Result) else Path(run)) / "page.html"
 
 
 def _write_html(document: Document, place: Path) -> None:

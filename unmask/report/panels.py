@@ -1,7 +1,7 @@
 """Single panels of figures for papers, one function for each kind of chart."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,14 @@ def measure_panel(panel: Panel | None) -> float:
 
 def _room(panel: DotPanel) -> float:
     """Inches for a label: a little more for every dot that shares its line."""
-    return max(0.2, 0.11 * len({dot.group for dot in panel.dots}) + 0.06)
+    sharing = [len(_list_groups([panel], label)) for label in list_labels(panel)]
+    return max(0.2, 0.11 * max(sharing, default=0) + 0.06)
+
+
+def _list_groups(panels: Iterable[Panel], label: str | None = None) -> list[str]:
+    """The groups of dots, of all labels or of one."""
+    dots = [dot for panel in panels if isinstance(panel, DotPanel) for dot in panel.dots]
+    return list(dict.fromkeys(dot.group for dot in dots if label in (None, dot.label)))
 
 
 def list_labels(panel: Panel | None) -> list[str]:
@@ -101,13 +108,15 @@ class Painter:
         axis.set_ylabel(plain(self.figure.ylabel) if is_first else "")
 
     def _draw_dots(self, axis: "Axes", panel: DotPanel, is_first: bool) -> None:
-        labels, groups = list_labels(panel), list(dict.fromkeys(dot.group for dot in panel.dots))
-        order = self._list_groups()
+        labels, room = list_labels(panel), _room(panel)
+        # A group has one marker in all pictures of the figure.
+        order = _list_groups(each for view in self.figure.views.values() for each in view)
 
         def place(dot: Dot) -> float:
             """The line of its label, each group a little below the one before."""
+            groups = _list_groups([panel], dot.label)
             below = groups.index(dot.group) - (len(groups) - 1) / 2
-            return labels.index(dot.label) + 0.11 / _room(panel) * below
+            return labels.index(dot.label) + 0.11 / room * below
 
         for dot in panel.dots:
             colour, y = choose_colour(dot.colour), place(dot)
@@ -126,12 +135,6 @@ class Painter:
         axis.set_xlim(*self.extent)
         axis.set_ylim(len(labels) - 0.4, -0.6)
         _name_rows(axis, labels, is_first, 8)
-
-    def _list_groups(self) -> list[str]:
-        """The groups of the whole figure, so that a group has one marker in all its pictures."""
-        panels = [panel for view in self.figure.views.values() for panel in view]
-        dots = [dot for panel in panels if isinstance(panel, DotPanel) for dot in panel.dots]
-        return list(dict.fromkeys(dot.group for dot in dots))
 
     def _draw_map(self, axis: "Axes", panel: MapPanel, is_first: bool) -> None:
         rows = [[np.nan if value is None else value for value in row] for row in panel.z]

@@ -117,10 +117,13 @@ const Charts = (() => {
     if (all.some((dot) => dot.null)) entries.set("by chance", { name: "by chance", colour: fade(pick("control"), 0.45), band: true });
     // Dots of one label share a line, each group a little below the one before.
     const labels = panels.map((panel) => [...new Set(panel.dots.map((dot) => dot.label))]);
-    const present = panels.map((panel) => groups.filter((group) => panel.dots.some((dot) => dot.group === group)));
-    const room = (i) => Math.max(24, 13 * present[i].length + 6);
+    const sharing = (panel, label) => groups.filter((group) => panel.dots.some((dot) => dot.label === label && dot.group === group));
+    const room = panels.map((panel, i) => Math.max(22, 6 + 12 * Math.max(...labels[i].map((label) => sharing(panel, label).length))));
     panels.forEach((panel, i) => {
-      const at = (dot) => labels[i].indexOf(dot.label) + 13 / room(i) * (present[i].indexOf(dot.group) - (present[i].length - 1) / 2);
+      const at = (dot) => {
+        const others = sharing(panel, dot.label);
+        return labels[i].indexOf(dot.label) + 12 / room[i] * (others.indexOf(dot.group) - (others.length - 1) / 2);
+      };
       for (const dot of panel.dots) {
         const y = at(dot), { mean, low, high } = dot.value, colour = pick(dot.colour);
         if (dot.null) {
@@ -136,7 +139,7 @@ const Charts = (() => {
       }
     });
     entitle(data, entries);
-    const heights = panels.map((_, i) => 14 + room(i) * labels[i].length), isShared = labels.every((each) => each.join("\0") === labels[0].join("\0"));
+    const heights = panels.map((_, i) => 14 + room[i] * labels[i].length), isShared = labels.every((each) => each.join("\0") === labels[0].join("\0"));
     const layout = lay(panels, arrange(panels, heights, width, isShared ? 380 : Infinity), width, (panel, box) => {
       const shown = labels[panels.indexOf(panel)];
       return {
@@ -156,7 +159,7 @@ const Charts = (() => {
     const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 300))) : 1, room = 0.75 * width / columns;
     const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
     const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
-    const heights = panels.map((panel) => Math.max(40, 19 * panel.y.length));
+    const heights = panels.map((panel) => Math.max(40, 18 * panel.y.length));
     const grid = arrange(panels, heights, width, isShared ? 300 : Infinity, AXIS + (isTurned ? 5 * longest : 0));
     const data = panels.map((panel, i) => ({
       ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
@@ -166,22 +169,26 @@ const Charts = (() => {
         `${plain(figure.ylabel)} ${say(value)}${between(panel.low?.[r]?.[c], panel.high?.[r]?.[c])}`, plain(panel.notes[r] ?? ""),
       ].filter(Boolean).join("<br>"))),
     }));
+    // A pair of axes without any value would be drawn nowhere.
+    panels.forEach((panel, i) => {
+      if (panel.z.flat().every((value) => value === null)) data.push({ ...axesOf(i), x: [0], y: [0], mode: "markers", marker: { opacity: 0 }, hoverinfo: "skip", showlegend: false });
+    });
     const layout = lay(panels, grid, width, (panel, box) => {
       const rows = panel.y.map((_, j) => j), step = Math.ceil(panel.x.length / Math.max(1, held));
       const kept = panel.x.map((_, j) => j).filter((j) => j % step === 0);
       return {
-        xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0 },
-        yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), autorange: "reversed", showgrid: false, zeroline: false },
+        xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0, range: [-0.5, panel.x.length - 0.5] },
+        yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), range: [rows.length - 0.5, -0.5], showgrid: false, zeroline: false },
       };
     });
     const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];
-    const bar = { thickness: 10, outlinewidth: 0 };
+    const bar = { thickness: 10, outlinewidth: 0 }, tall = Math.min(layout.height, 260);
     layout.plot_bgcolor = ground("none"); // Cells where nothing was measured.
     layout.coloraxis = {
       cmin: range[0], cmax: range[1], colorscale: colours.map((colour, i) => [i / (colours.length - 1), colour]),
       colorbar: narrow
         ? { ...bar, orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", len: 1 }
-        : { ...bar, title: { text: plain(figure.ylabel), side: "right" }, len: Math.min(1, 260 / layout.height), y: 1, yanchor: "top" },
+        : { ...bar, title: { text: wrap(figure.ylabel, Math.floor(tall / 8)), side: "right" }, len: tall, lenmode: "pixels", y: 1, yanchor: "top" },
     };
     return { data, layout, legend: narrow ? [{ name: `colour: ${figure.ylabel}` }] : [] };
   }
