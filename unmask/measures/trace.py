@@ -143,7 +143,10 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:
             raise trace.error
-        counts = {name: getattr(chosen[split], name) for name in ("considered", "recalled")}
+        # The first model chose them.
+        is_first = member.family is inputs.families[0]
+        choice = chosen[split] if is_first else Chosen([])
+        counts = {"considered": choice.considered, "recalled": choice.recalled}
         cells = () if trace.cells is None else trace.cells
         return {"trace": cells, "tokens": trace.tokens, "facts": [trace.record | counts]}
 

@@ -1,6 +1,7 @@
 """Figures of traces: role by layer, roles at their best layer, and single texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from unmask.blocks.blocks import (
@@ -183,7 +184,7 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
         "Heatmaps of single texts: rows are tokens, columns layers, a panel for what is restored. "
         "Purple states bring the answer back, orange ones take it away.",
         "Starred: the subject. → marks the answer, ░ what is still masked at that step. In "
-        "brackets, the answer's score in the clean run and with the subject hidden.",
+        "the title, the answer and its score, clean → with the subject hidden.",
         "heatmap",
         options,
         fill,
@@ -197,8 +198,9 @@ def _draw_text(row: Mapping[str, Any], is_first: bool) -> MapPanel:
     # What comes after the first end token is padding.
     size = row["piece"].index("⏎") + 1 if "⏎" in row["piece"] else len(row["piece"])
     effects = row["effects"][:size]
-    scores = f"{row['clean']:.3g}, hidden {row['corrupted']:.3g}".replace("-", "−")
-    about = f" ({row['object'].strip()}: {scores})" if is_first else ""
+    answer = shorten(row["object"], 24, placeholder="…")
+    scores = f"{row['clean']:.3g} → {row['corrupted']:.3g}".replace("-", "−")
+    about = f": {answer}, {scores}" if is_first else ""
     return MapPanel(
         PARTS[row["part"]] + about,
         [str(layer) for layer in range(len(effects[0]))],

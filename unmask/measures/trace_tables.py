@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unmask.blocks.blocks import Column, Fold, Row, Table, Text, Value, Verdict
-from unmask.blocks.labels import CORRUPTIONS, METRICS, PARTS, ROLES, name_split, name_stage
+from unmask.blocks.labels import (
+    CORRUPTIONS,
+    METRICS,
+    PARTS,
+    ROLES,
+    name_split,
+    name_stage,
+    order_splits,
+)
 from unmask.measures.measure import Rows
 from unmask.measures.summaries import to_interval
 from unmask.measures.trace_figures import name_layer
@@ -104,12 +112,15 @@ def tabulate_counts(counts: Rows) -> Table:
     columns = [Column("model"), Column("asked"), Column("subject hidden by"), Column("prompts")]
     columns += [Column("recalled of considered")] if is_ranked else []
     columns += [Column("traced"), Column("left out"), Column("p of the answer", is_short=True)]
+    splits = order_splits([row["split"] for row in counts])
     rows = []
-    for row in counts:
-        ranked: list[Value] = [f"{row['recalled']} of {row['considered']}"] if is_ranked else []
+    for row in sorted(counts, key=lambda row: splits.index(row["split"])):
         hidden = CORRUPTIONS.get(row["corruption"], row["corruption"])
-        about = [row["model"], name_split(row["split"]), hidden, row["prompts"]]
-        rows.append(Row([*about, *ranked, row["kept"], row["left_out"] or None, row["clean"]]))
+        values: list[Value] = [row["model"], name_split(row["split"]), hidden, row["prompts"]]
+        if is_ranked:
+            is_first = row["considered"] is not None
+            values.append(f"{row['recalled']} of {row['considered']}" if is_first else None)
+        rows.append(Row([*values, row["kept"], row["left_out"] or None, row["clean"]]))
     return Table("facts", "Facts that were traced", columns, rows)
 
 
