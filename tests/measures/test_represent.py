@@ -100,7 +100,7 @@ def test_vectors_are_kept_for_other_programs(result):
     ours = [row["model"] == "ar" and row["seed"] == 1 for row in result.rows()]
     table = result.tables["vectors"].filter(pyarrow.array(ours))
     for name, vectors in stack_vectors(table).items():
-        assert np.array_equal(tensors[f"ar-1/{name}"], vectors)
+        assert np.array_equal(tensors[f"ar-1.{name}"], vectors)
 
 
 def test_a_run_finds_what_single_calls_find(result, masked, corpus):

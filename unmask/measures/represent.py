@@ -50,7 +50,9 @@ class RepresentSettings(MachineSettings):
 
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
     trace: tuple[str, ...] = option(
-        (), "Runs of `unmask trace`: the first that has a model's MLPs chooses its layer."
+        (),
+        "Runs of `unmask trace`: the first that has a model's MLPs chooses its layer.",
+        is_identity=False,  # the layers are, and parts are named after them
     )
     groups: tuple[str, ...] = option(
         ("p2d", "d2p"),
@@ -256,7 +258,7 @@ def stack_vectors(table: "pyarrow.Table") -> dict[str, np.ndarray]:
 
 
 def save_vectors(result: "Result") -> None:
-    """Write `vectors.safetensors`: the vectors of each checkpoint, as `MODEL-SEED/k_star`."""
+    """Write `vectors.safetensors`: the vectors of each checkpoint, as `MODEL-SEED.k_star`."""
     from safetensors.numpy import save_file
 
     from unmask.base.files import replace_file
@@ -266,7 +268,7 @@ def save_vectors(result: "Result") -> None:
     for model, seed in distinct(rows, "model", "seed"):
         numbers = [i for i, row in enumerate(rows) if row == {"model": model, "seed": seed}]
         vectors = stack_vectors(result.tables["vectors"].take(numbers))
-        tensors |= {f"{model}-{seed}/{name}": vector for name, vector in vectors.items()}
+        tensors |= {f"{model}-{seed}.{name}": vector for name, vector in vectors.items()}
     with replace_file(result.folder / "vectors.safetensors") as draft:
         save_file(tensors, draft)
 

@@ -83,7 +83,12 @@ def _state_retrieval(result: "Result", rows: tidy.Records) -> Iterator[Finding]:
         first = own[0]
         names = tidy.select(own, group=first["group"], concept="name")
         sides = {row["side"]: row for row in names}
-        shares = {side: tidy.say(tidy.to_interval(row, VALUE), "%") for side, row in sides.items()}
+        shares = {
+            side: tidy.say(tidy.to_interval(row, VALUE), "%")
+            if math.isfinite(row["value"])
+            else "none, as it is the same for all"
+            for side, row in sides.items()
+        }
         verdicts = {side: result.verdicts[name_line(row)] for side, row in sides.items()}
         layers = tidy.distinct(tidy.select(rows, model=model), "layer")
         best = f", the best of {len(layers)}" if len(layers) > 1 else ""
