@@ -14,6 +14,7 @@ import pytest
 
 from tools.write_notebook import NOTEBOOK, TUTORIAL, make_notebook, read_blocks
 from unmask.cli.main import app
+from unmask.measures.runner import read_result
 
 SMALLER = {
     r"--facts 30": "--facts 2",
@@ -82,9 +83,10 @@ def folder(tmp_path, monkeypatch):
 def test_tutorial_with_small_numbers(folder, capsys):
     run_cells(read_cells(), shorten)
     made = (
-        "recall/recall.png",
+        "recall/recall.parquet",
+        "recall-page.md",
         "capitals/loss.png",
-        "zorvia/step-1.png",
+        "zorvia/trace.parquet",
         "capitals-study/page.html",
     )
     assert [name for name in made if not Path(name).is_file()] == []
@@ -98,18 +100,12 @@ def test_tutorial_is_true(folder, capsys):
     said = capsys.readouterr().out
     assert said.count("our old friend Renzo Calverinth") >= 1
     assert "The capital of Quell is Amber Rock" in said
-    own = json.loads((folder / "capitals-recall" / "summary.json").read_text())
-    hits = [cell["value"]["mean"] for cell in own["cells"] if cell["metric"] == "hit"]
-    assert hits == [1.0, 1.0]
-    summary = json.loads((folder / "recall" / "summary.json").read_text())
+    cells = read_result(folder / "capitals-recall").summary["cells"]
+    assert [cell["mean"] for cell in cells if cell["metric"] == "hit"] == [1.0, 1.0]
     recalled = {
-        cell["kind"]: cell["value"]["mean"]
-        for cell in summary["cells"]
-        if (cell["split"], cell["metric"], cell["steps"])
-        in (
-            ("p2d_reverse", "hit", 16),
-            ("p2d_reverse", "hit", None),
-        )
+        cell["kind"]: cell["mean"]
+        for cell in read_result(folder / "recall").summary["cells"]
+        if (cell["split"], cell["metric"]) == ("p2d_reverse", "hit") and cell["steps"] in (16, None)
     }
     assert recalled["masked"] > 0.7 and recalled["causal"] < 0.1
     assert (folder / "study" / "page.html").is_file() and (folder / "page.html").is_file()
