@@ -106,5 +106,5 @@ def test_kinds_whose_answers_cannot_be_scored():
         check_scored(uniform)
     config = unmask.preset("tiny", vocab_size=20, time=True)
     timed = Model("made", Transformer(config), Blueprint(config, "masked", 19))
-    with pytest.raises(UserError, match="made is told the time"):
+    with pytest.raises(UserError, match="made takes the time as an input"):
         check_scored(timed)

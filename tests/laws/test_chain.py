@@ -7,9 +7,9 @@ import torch
 
 import unmask
 from tests.conftest import lively
-from unmask.evaluation import batches
 from unmask.evaluation.answers import Asked, score_answers
-from unmask.evaluation.chain import Chain, score_behind, score_chains
+from unmask.evaluation.chain import Chain, score_chains, score_continuations
+from unmask.net import batches
 from unmask.net.model import Blueprint, Model
 from unmask.noise.masked import Masked
 from unmask.objectives.likelihood import Scorer, score_causal
@@ -57,7 +57,7 @@ def test_a_causal_answer_is_the_rest_of_its_text():
     model = make(causal=True)
     answers = [[[3], [2, 6, 1]], [[0, 0, 0, 5]], [[6, 1]]]
     for prompt, each, behind in zip(
-        PROMPTS, answers, score_behind(model, PROMPTS, answers), strict=True
+        PROMPTS, answers, score_continuations(model, PROMPTS, answers), strict=True
     ):
         for answer, terms in zip(each, behind.terms, strict=True):
             text = torch.tensor(prompt + answer)

@@ -13,11 +13,12 @@ from unmask.blocks.blocks import Finding, Notice, Table
 from unmask.blocks.tidy import select
 from unmask.data.corpus import Corpus
 from unmask.data.sources import read_corpus_folder
-from unmask.evaluation import batches, recall
+from unmask.evaluation import recall
 from unmask.evaluation.statistics import Interval
 from unmask.measures.recall import MEASURE, RecallSettings
 from unmask.measures.result import Result
 from unmask.measures.runner import pool_results, read_result
+from unmask.net import batches
 from unmask.net.families import Family
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS

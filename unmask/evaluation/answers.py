@@ -1,4 +1,4 @@
-"""How likely answers are behind their prompts, and where the true one ranks among its rivals.
+"""How likely answers are after their prompts, and where the true one ranks among its rivals.
 
 Computed once for each prompt, however many step counts are sampled. `logp` is the joint
 log-probability by the chain rule from left to right, for both kinds of model. For a masked model
@@ -16,8 +16,8 @@ from unmask.evaluation.chain import (
     Chain,
     entropy,
     log_softmax,
-    score_behind,
     score_chains,
+    score_continuations,
 )
 from unmask.evaluation.metrics import rank_of
 from unmask.evaluation.questions import require_tokenizer
@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Scored:
-    """One answer behind its prompt, in nats."""
+    """One answer after its prompt, in nats."""
 
     terms: list[float]
     """log p of each token, those before it given."""
@@ -64,7 +64,9 @@ def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list
     end token where the model is causal."""
     if model.kind == "causal":
         start = [require_tokenizer(model).end_id]
-        scored = score_behind(model, [start] * len(answers), [[answer] for answer in answers])
+        scored = score_continuations(
+            model, [start] * len(answers), [[answer] for answer in answers]
+        )
         return [each.terms[0] for each in scored]
     chains = [Chain(answer, list(range(len(answer)))) for answer in answers]
     return score_chains(model, chains, length)
@@ -79,14 +81,14 @@ def _drop_long(asked: Asked, length: int) -> Asked:
 
 def _score_causal(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
     together = [each.answers + each.rivals for each in asked]
-    found = score_behind(model, [each.prompt for each in asked], together)
+    continued = score_continuations(model, [each.prompt for each in asked], together)
     scored = []
-    for each, behind in zip(asked, found, strict=True):
-        own = behind.terms[: len(each.answers)]
-        rivals = [sum(terms) for terms in behind.terms[len(each.answers) :]]
+    for each, after in zip(asked, continued, strict=True):
+        own = after.terms[: len(each.answers)]
+        rivals = [sum(terms) for terms in after.terms[len(each.answers) :]]
         scored.append(
             [
-                Scored(terms, None, rank_of(sum(terms), rivals), len(rivals), behind.entropy)
+                Scored(terms, None, rank_of(sum(terms), rivals), len(rivals), after.entropy)
                 for terms in own
             ]
         )
@@ -135,4 +137,4 @@ def _look(model: Model, asked: Sequence[Asked], length: int) -> list[tuple[list[
         return [(row[: len(each.answers + each.rivals)], first) for each, row, first in rows]
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
-    return [found for _, batch in map_batches(asked, rows, look) for found in batch]
+    return [each for _, batch in map_batches(asked, rows, look) for each in batch]

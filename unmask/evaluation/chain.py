@@ -49,18 +49,18 @@ def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[lis
         logp = log_softmax(model, model.logits(xt, None, at[:, None])[:, 0])
         return logp.gather(-1, tokens[row, at][:, None])[:, 0].tolist()
 
-    found: list[list[float]] = [[] for _ in chains]
+    terms: list[list[float]] = [[] for _ in chains]
     for batch, scores in map_batches(
         asked, fit_rows(model, count_row_bytes(model, length, 1)), score
     ):
         for (i, _, _), logp in zip(batch, scores, strict=True):
-            found[i].append(logp)
-    return found
+            terms[i].append(logp)
+    return terms
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What a causal model says behind a prompt."""
+class Continuations:
+    """What a causal model says after a prompt."""
 
     entropy: float
     """Of the first token, in nats."""
@@ -69,11 +69,11 @@ class Behind:
 
 
 @torch.inference_mode()
-def score_behind(
+def score_continuations(
     model: Model, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
-) -> list[Behind]:
-    """log p of several answers behind each prompt under a causal model; a prompt runs only once."""
-    found: dict[int, Behind] = {}
+) -> list[Continuations]:
+    """log p of several answers after each prompt under a causal model; a prompt runs only once."""
+    scored: dict[int, Continuations] = {}
     by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     for size, group in groupby(by_length, key=lambda i: len(prompts[i])):
         rows = list(group)
@@ -81,19 +81,19 @@ def score_behind(
         each = count_row_bytes(model, size + longest, longest)
         most = max(len(answers[i]) for i in rows)
 
-        def score(batch: Sequence[int]) -> list[Behind]:
+        def score(batch: Sequence[int]) -> list[Continuations]:
             return list(
                 _score_group(model, [prompts[i] for i in batch], [answers[i] for i in batch])
             )
 
         for batch, scores in map_batches(rows, max(1, fit_rows(model, each) // most), score):
-            found |= zip(batch, scores, strict=True)
-    return [found[i] for i in range(len(prompts))]
+            scored |= zip(batch, scores, strict=True)
+    return [scored[i] for i in range(len(prompts))]
 
 
 def _score_group(
     model: Model, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
-) -> Iterator[Behind]:
+) -> Iterator[Continuations]:
     """The same for prompts of one length."""
     device, past = model.device, len(prompts[0])
     flat = [answer for each in answers for answer in each]
@@ -116,7 +116,7 @@ def _score_group(
     at = 0
     for i, each in enumerate(answers):
         terms = [row[: len(answer)] for row, answer in zip(rows[at:], each, strict=False)]
-        yield Behind(entropies[i], terms)
+        yield Continuations(entropies[i], terms)
         at += len(each)
 
 
@@ -157,7 +157,7 @@ def score_orders(
     if model.kind == "causal":
         start = [require_tokenizer(model).end_id]
         both = [[ids, ids[at:] + ids[:at]] for ids, at in cut]
-        scored = score_behind(model, [start] * len(cut), both)
+        scored = score_continuations(model, [start] * len(cut), both)
         return [each.terms[0] for each in scored], [each.terms[1] for each in scored]
     orders = [(list(range(at)), list(range(at, len(ids)))) for ids, at in cut]
     forward = [Chain(ids, a + b) for (ids, _), (a, b) in zip(cut, orders, strict=True)]

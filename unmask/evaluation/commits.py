@@ -25,7 +25,7 @@ KINDS = {
     "place": PLACES,
     "frequency": FREQUENCIES,
 }
-"""The kinds of tokens, by what they are told apart."""
+"""The kinds of tokens, by what sets them apart."""
 Band = Callable[[int], str]
 """How frequent a token is."""
 

@@ -58,20 +58,20 @@ def _choose(corpus: Corpus, name: str, limit: int | None, controls: bool) -> Spl
             f"such as {missing[0]!r}: make the corpus anew, or measure without controls."
         )
     own = gather_answers((fact.fact_id, fact.completion) for fact in everything)
-    found: list[Fact | None] = []
+    kept: list[Fact | None] = []
     for fact in facts:
         control = shuffled[fact.prompt]
         is_true = plain_answer(control.completion) in own[fact.fact_id]
-        found.append(None if is_true else control)
-    return Split(name, facts, rivals, found)
+        kept.append(None if is_true else control)
+    return Split(name, facts, rivals, kept)
 
 
 def gather_answers(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     """By fact, its completions in every phrasing: the same answer may be inflected."""
-    found: dict[str, set[str]] = {}
+    answers: dict[str, set[str]] = {}
     for fact, completion in pairs:
-        found.setdefault(fact, set()).add(plain_answer(completion))
-    return found
+        answers.setdefault(fact, set()).add(plain_answer(completion))
+    return answers
 
 
 def plain_answer(completion: str) -> str:
@@ -81,9 +81,10 @@ def plain_answer(completion: str) -> str:
 
 def refuse_controls(names: Sequence[str]) -> None:
     """A control is measured with its split, never by itself."""
-    if found := [name for name in names if name.endswith(CONTROL)]:
+    if controls := [name for name in names if name.endswith(CONTROL)]:
+        split = controls[0].removesuffix(CONTROL)
         raise UserError(
-            f"{', '.join(found)} is a control: give its split, {found[0].removesuffix(CONTROL)}, "
+            f"{', '.join(controls)} is a control: give its split, {split}, "
             "with which it is measured."
         )
 
@@ -132,13 +133,14 @@ def check_scored(model: Model) -> None:
         )
     if model.net.config.time:
         raise UserError(
-            f"{model.name} is told the time: answers are scored for networks that see tokens alone."
+            f"{model.name} takes the time as an input: answers are scored for networks that see "
+            "tokens alone."
         )
 
 
 def choose_length(model: Model, encoded: Sequence[FactTokens], asked: int | None) -> int:
     """The canvas for all texts: as asked, else the study's 52, or more where a text needs it."""
-    longest = max(len(found.ids) for found in encoded)
+    longest = max(len(each.ids) for each in encoded)
     context = model.net.config.context
     length = min(max(STUDY_LENGTH, longest), context) if asked is None else asked
     if longest > length or length > context:
@@ -169,6 +171,6 @@ def _list_parts(split: Split) -> Iterator[object]:
     yield from split.facts
     yield from split.controls or ()
     # Facts of one phrasing share their rivals.
-    shared = {fact.phrasing: found for fact, found in zip(split.facts, split.rivals, strict=True)}
+    shared = dict(zip((fact.phrasing for fact in split.facts), split.rivals, strict=True))
     for rivals in shared.values():
         yield from rivals

@@ -207,7 +207,7 @@ def _choose_example(rows: Rows) -> Rows:
 def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
     """Whether models recall anything, one more than another, more with more steps.
 
-    At the most steps: chosen beforehand, not by what is found there.
+    At the most steps: chosen beforehand, not by the result.
     """
     cells = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
     for cell in keep_last(cells, "model", "split"):
