@@ -95,7 +95,7 @@ def test_vectors_are_kept_for_other_programs(result):
     """A tensor for each checkpoint, rows in the table's order."""
     tensors = load_file(result.folder / "vectors.safetensors")
     assert set(tensors) == {
-        f"{key}/{name}" for key in ("mdm-0", "ar-0", "ar-1") for name in VECTORS
+        f"{key}.{name}" for key in ("mdm-0", "ar-0", "ar-1") for name in VECTORS
     }
     ours = [row["model"] == "ar" and row["seed"] == 1 for row in result.rows()]
     table = result.tables["vectors"].filter(pyarrow.array(ours))
