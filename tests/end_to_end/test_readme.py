@@ -90,16 +90,135 @@ def test_table_is_what_was_measured():
         assert steps in blocks, row
 
 
-def test_mirror_is_what_was_measured():
-    page = (ROOT / "docs" / "results" / "symmetry-berglund.md").read_text("utf-8")
-    found = re.search(
-        r"At layer (\d+) of 30 .*? (\d+) % of the time.*? it is (\d+) %", README, re.DOTALL
+def read_page(name: str) -> str:
+    return (ROOT / "docs" / "results" / name).read_text("utf-8")
+
+
+def read_numbers(pattern: str) -> list[float]:
+    """The numbers of a sentence of the README, wherever its lines break."""
+    return [
+        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(README.split())).groups()
+    ]
+
+
+def read_rows(page: str, beginning: str) -> list[list[str]]:
+    """The cells of a table's rows that begin so."""
+    found = [line for line in page.splitlines() if line.startswith(beginning)]
+    return [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in found]
+
+
+@pytest.mark.parametrize(
+    ("page", "models", "pattern"),
+    [
+        (
+            "symmetry-berglund.md",
+            ("berglund-mdm", "berglund-ar"),
+            r"(\d+) to (\d+) % after layer 0 and for (\d+) to (\d+) % from layer (\d+) of 30 on; "
+            r"in its twin for at most (\d+) % at any layer",
+        ),
+        (
+            "symmetry.md",
+            ("mdm", "ar"),
+            r"(\d+) to (\d+) % after layer 0 of 6, in its twin for at most (\d+) % at any layer",
+        ),
+    ],
+)
+def test_probes_are_what_was_measured(page, models, pattern):
+    text = read_page(page)
+    probes = text[text.index("## Probes") :]
+    across = {
+        model: [
+            (int(layer), round(100 * float(accuracy.split()[0])))
+            for _, _, layer, fitted, tested, accuracy, *_ in read_rows(probes, f"| {model} |")
+            if fitted != tested
+        ]
+        for model in models
+    }
+    first = [share for layer, share in across[models[0]] if layer == 0]
+    expected = [min(first), max(first)]
+    stated = read_numbers(pattern)
+    if len(stated) > 3:
+        later = [share for layer, share in across[models[0]] if layer >= stated[4]]
+        expected += [min(later), max(later), stated[4]]
+    assert stated == [*expected, max(share for _, share in across[models[1]])]
+
+
+def test_keys_and_values_are_what_was_measured():
+    page = read_page("symmetry-berglund.md")
+    layer, *shares, most = read_numbers(
+        r"at layer (\d+) a name's value, .* for (\d+) % of .* and (\d+) % of the others, the MLP's "
+        r"output without any search for (\d+) and (\d+) %, and what the search added for (\d+) and "
+        r"(\d+) %; in the twin all six are at most (\d+) %"
     )
-    header = next(line for line in page.splitlines() if line.startswith("| model | facts trained"))
-    column = header.split(" | ").index(f"layer {found[1]}")
-    for model, share in (("berglund-mdm", found[2]), ("berglund-ar", found[3])):
-        row = re.search(rf"^\| {model} \| p2d \| name: key and value \|.*$", page, re.MULTILINE)[0]
-        assert row.split(" | ")[column].strip("*").endswith(f", {share} %")
+    (header,) = read_rows(page, "| model | facts trained | comparison |")
+    column = header.index(f"layer {layer:.0f}")
+
+    def read_shares(model: str) -> list[float]:
+        return [
+            float(row[column].strip("*").split(", ")[1].rstrip(" %"))
+            for other in ("value", "v0", "delta")
+            for trained in ("p2d", "d2p")
+            for row in read_rows(page, f"| {model} | {trained} | name: key and {other} |")
+        ]
+
+    assert shares == read_shares("berglund-mdm")
+    assert most == max(read_shares("berglund-ar"))
+
+
+def read_best_states(page: str, ways: list[str]) -> list[float]:
+    """What the subject's best state gives back in each way of asking, in %."""
+    return [
+        float(re.search(r"state, [\w ]+, layer \d+: (\d+)%", row[3])[1])
+        for way in ways
+        for row in read_rows(page, f"| masked {way}, first step, gaussian |")
+    ]
+
+
+WAYS = ["d2p reverse", "d2p same", "p2d reverse", "p2d same"]
+"""As the tables of traces name them: by what is given."""
+
+
+def test_traced_states_are_what_was_measured():
+    best = read_best_states(read_page("tracing-berglund.md"), WAYS)
+    assert len(best) == 4
+    assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
+    page = read_page("tracing.md")
+    shipped = read_numbers(r"shows it less, (\d+) and (\d+) % for description → name, or not")
+    assert shipped == read_best_states(page, WAYS[:2])
+    for way in WAYS[2:]:
+        (row,) = read_rows(page, f"| masked {way}, first step, gaussian |")
+        assert row[3] == "nothing clear"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("p2d", r"reversed: ([\d.]+) and ([\d.]+) nats are lost, a difference of "),
+        ("d2p", r"differ: ([\d.]+) against ([\d.]+) nats, by "),
+    ],
+)
+def test_traced_differences_are_what_was_measured(given, sentence):
+    page = read_page("tracing-berglund.md")
+    lost = [
+        float(row[2])
+        for trained in ("same", "reverse")
+        for row in read_rows(page, f"| masked {given} {trained}, first step, gaussian |")
+    ]
+    pair = f"| masked {given} reverse | masked {given} same | first step, gaussian | total |"
+    (row,) = read_rows(page, pair)
+    difference = [round(float(x), 1) for x in re.findall(r"-?[\d.]+", row[5])]
+    assert read_numbers(sentence + r"(\S+) \[(\S+), (\S+)\]") == [*lost, *difference]
+
+
+def test_last_steps_are_what_was_measured():
+    page = read_page("tracing-berglund.md")
+    rows = [read_rows(page, f"| masked {way}, last step, mask |") for way in WAYS]
+    most, *shares = read_numbers(
+        r"takes at most ([\d.]+) nats, yet Shapley's shares give it ([\d.]+) and ([\d.]+) of the "
+        r"probability of names \(([\d.]+) and ([\d.]+) of descriptions\)"
+    )
+    assert most == round(max(float(lost[2]) for lost, _ in rows), 2)
+    assert shares == [round(float(split[2].split()[0]), 2) for _, split in rows]
 
 
 def find_steps(lines: list[str]) -> str:
