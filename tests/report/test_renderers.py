@@ -4,8 +4,11 @@ import json
 import math
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,6 +36,7 @@ from unmask.blocks.blocks import (
     make_views,
 )
 from unmask.evaluation.statistics import Interval
+from unmask.measures.table import list_measures
 from unmask.report.document import Document
 from unmask.report.render_figures import draw_figure
 from unmask.report.render_html import render_html
@@ -185,6 +189,51 @@ def test_media_state_the_same_verdicts_and_numbers(section):
     # Markdown has captions between its paragraphs.
     remaining = iter(markdown.texts)
     assert all(text in remaining for text in wanted.texts)
+
+
+MEASURED = [
+    "recall", "order", "factorization", "trace", "trace-steps", "trace-denoising", "represent",
+    "nll", "knowns", "perplexity", "symmetry",
+]  # fmt: skip
+
+
+def test_every_measure_is_rendered_below(results):
+    assert set(results) == set(MEASURED)
+    assert {result.measure.name for result in results.values()} == set(list_measures())
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_media_agree_whatever_a_summary_says(results, name, seed):
+    """Other means, intervals, tests and counts in every row of a measure's own summary."""
+    result = results[name]
+    generator = np.random.default_rng(seed)
+    summary = {
+        table: [row | draw_statistics(row, generator) for row in rows]
+        for table, rows in result.summary.items()
+    }
+    section = replace(result, summary=summary).section
+    document, wanted = write_document(section), state([section])
+    assert wanted.cells
+    markdown = read_markdown(write_markdown(document))
+    for medium in (read_html(render_html(document)), markdown):
+        assert medium.cells == wanted.cells
+        assert medium.verdicts == wanted.verdicts
+    unfolded = replace(section, blocks=[b for b in section.blocks if not isinstance(b, Fold)])
+    wanted, terminal = state([unfolded]), read_terminal([section])
+    assert (terminal.cells, terminal.verdicts) == (wanted.cells, wanted.verdicts)
+
+
+def draw_statistics(row, generator: np.random.Generator) -> dict[str, Any]:
+    """Random values for the statistics that a row has; one fact has a mean and no interval."""
+    facts = int(generator.choice([0, 1, 2, 5, 6, 30]))
+    mean = float(generator.normal() * 10.0 ** generator.integers(-4, 3))
+    reach = math.nan if facts < 2 else abs(float(generator.normal()))
+    p = float(generator.choice([0.0, 0.04, 0.05, 0.3, 1.0]))
+    drawn = {"mean": mean, "value": mean, "low": mean - reach, "high": mean + reach}
+    drawn |= {"facts": facts, "p": p, "p_holm": p}
+    return {key: drawn[key] for key in drawn if isinstance(row.get(key), int | float)}
 
 
 def test_a_folded_block_is_stated_too():

@@ -1,0 +1,38 @@
+"""A result of every measure, of small models that learn in seconds; tests must not change them."""
+
+import json
+
+import pytest
+
+from tests.conftest import make_model
+from tests.measures.test_symmetry import compare, make_rows, make_run
+from tests.study.conftest import finished, place
+from unmask.measures.knowns import MEASURE as KNOWN
+from unmask.measures.nll import MEASURE as NLL
+from unmask.measures.perplexity import MEASURE as PERPLEXITY
+from unmask.measures.result import Result
+
+__all__ = ["finished", "place"]
+
+KNOWNS = [
+    {"subject": "Orsel", "attribute": "caves", "prompt": "The deep of Orsel are the"},
+    {"subject": "Wrenmouth", "attribute": "baker", "prompt": "Who sings in Wrenmouth is the"},
+]
+
+
+@pytest.fixture(scope="session")
+def results(finished, place, tmp_path_factory) -> dict[str, Result]:
+    """Results by name: the study's stages, and what takes no part in a study."""
+    folder = tmp_path_factory.mktemp("results")
+    (folder / "knowns.json").write_text(json.dumps(KNOWNS))
+    (folder / "texts.txt").write_text("The caves of Orsel are deep.\n\nThe baker sings.\n")
+    results = finished.results()
+    results["nll"] = NLL(place.model, place.twin, data=place.data, out=folder / "nll")
+    model = make_model()
+    results["knowns"] = KNOWN(model, data=folder / "knowns.json", out=folder / "knowns")
+    results["perplexity"] = PERPLEXITY(
+        model, data=folder / "texts.txt", out=folder / "perplexity", context=16
+    )
+    run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
+    results["symmetry"] = compare(folder, run, permutations=19)
+    return results
