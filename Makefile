@@ -17,7 +17,7 @@ prove: $(READY) $(AXE)  ## the long proofs: fresh clone, wheel, browser, anythin
 	$(BIN)/python -m pytest -q -m prove
 
 browser: $(READY)  ## of the long proofs, the study's page in chromium
-	$(BIN)/python -m pytest -q -m prove tests/study/test_browser.py
+	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden
