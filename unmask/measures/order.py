@@ -61,6 +61,7 @@ class Prompts:
 
     asked: dict[str, list[Prompt]]
     examples: dict[str, list[Prompt]]
+    """Some of those that are asked."""
     facts: "list[Fact]"
     """All facts of the splits: the canvas holds each of them."""
     texts: list[str]
@@ -87,7 +88,9 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     facts = [fact for each in splits.values() for fact in each]
     has_train = "train" in questions.corpus.splits
     texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
-    asked, examples = choose(settings.limit), choose(settings.examples)
+    # Fewer prompts are some of more: see `spread`.
+    most = settings.limit or settings.examples
+    asked, examples = choose(settings.limit), choose(min(settings.examples, most))
     parts = [item for each in (asked, examples) for item in each.items()]
     return Prompts(asked, examples, facts, texts), source, digest([*parts, *texts])
 
@@ -161,11 +164,9 @@ def watch_split(
     from unmask.sampling.texts import sample
 
     asked, tokenizer = prompts.asked[split], require_tokenizer(model)
-    # What a row says does not depend on its batch: examples that are asked anyway are drawn once.
-    extra = [prompt for prompt in prompts.examples[split] if prompt not in asked]
     drawn = sample(
         model,
-        [prompt.text for prompt in [*asked, *extra]],
+        [prompt.text for prompt in asked],
         steps=settings.steps,
         guidance=settings.guidance,
         length=length,
@@ -175,22 +176,16 @@ def watch_split(
         keep_states=False,
     )
     commits, texts = [], []
-    for i, prompt in enumerate([*asked, *extra]):
-        if i < len(asked):
-            named = {"fact": prompt.fact, "prompt": f"{split} {i}"}
-            commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
+    for i, prompt in enumerate(asked):
+        named = {"fact": prompt.fact, "prompt": f"{split} {i}"}
+        commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
         if prompt in prompts.examples[split]:
-            tokens, is_given = drawn.tokens[i], drawn.committed_at[i] == 0
-            said = tokenizer.decode(tokens[int(is_given.sum()) :].tolist())
-            answer = prompt.completion
-            named = {
-                "fact": prompt.fact,
-                "prompt": prompt.text,
-                "completion": answer,
-                "hit": None if answer is None else is_contained(said, answer),
-                "steps": settings.steps,
-            }
-            texts += [named | row for row in list_tokens(tokenizer, drawn, i)]
+            is_given, answer = drawn.committed_at[i] == 0, prompt.completion
+            said = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
+            hit = None if answer is None else is_contained(said, answer)
+            asks = {"fact": prompt.fact, "prompt": prompt.text, "completion": answer}
+            outcome = {"hit": hit, "steps": settings.steps}
+            texts += [asks | outcome | row for row in list_tokens(tokenizer, drawn, i)]
     return {"order": commits, "unmasking": texts}
 
 
