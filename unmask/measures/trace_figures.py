@@ -157,15 +157,13 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
         group = (split, model, corruption)
         before = [key for key in numbers if key[:3] == group]
         numbers[*group, *fact] = len(before)
-    splits = order_splits(distinct(texts, "split"))
-    corruptions, models = distinct(texts, "corruption"), distinct(texts, "model")
-    steps = sorted(distinct(texts, "step"))
+    splits, models = order_splits(distinct(texts, "split")), distinct(texts, "model")
+    steps = {at: f"step {at[1]}" for at in sorted(distinct(texts, "corruption", "step"))}
     options = {
         "asked": {split: name_split(split) for split in splits},
         "model": {model: model for model in models},
-        "hidden by": {each: CORRUPTIONS.get(each, each) for each in corruptions},
         "text": {number: f"text {number + 1}" for number in sorted(set(numbers.values()))},
-        "step": {step: f"step {step}" for step in steps},
+        "step": _name_steps(steps),
     }
 
     def fill(choice: Choice) -> list[Panel]:
@@ -173,7 +171,7 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
             row["part"]: row
             for row in texts
             if (row["split"], row["model"]) == (choice["asked"], choice["model"])
-            and (row["corruption"], row["step"]) == (choice["hidden by"], choice["step"])
+            and (row["corruption"], row["step"]) == choice["step"]
             and numbers[tuple(row[key] for key in keys)] == choice["text"]
         }
         return [_draw_text(row, is_first=i == 0) for i, row in enumerate(rows.values())]
@@ -221,25 +219,30 @@ def _spell(row: Mapping[str, Any], i: int) -> str:
 
 def _select(groups: Sequence[Group], choice: Choice) -> dict[str, Group]:
     """The chosen group of each model."""
-    wanted = tuple(choice[label] for label in ("asked", "hidden by", "step"))
     return {
         group.model: group
         for group in groups
-        if (group.split, group.corruption, group.stage) == wanted
+        if (group.split, (group.corruption, group.stage)) == (choice["asked"], choice["step"])
     }
 
 
 def _list_options(groups: Sequence[Group]) -> dict[str, dict[Any, str]]:
     """What can be chosen, by the label of its control: ids with their names."""
     restored = {cell[0] for group in groups for cell in group.cells if cell[1] >= 0}
-    stages = sorted({group.stage for group in groups}, key=rank_stage)
-    corruptions = dict.fromkeys(group.corruption for group in groups)
+    ordered = sorted(groups, key=lambda group: (group.corruption, rank_stage(group.stage)))
+    steps = {(group.corruption, group.stage): name_stage(group.stage) for group in ordered}
     return {
         "asked": {split: name_split(split) for split in order_splits([g.split for g in groups])},
         "restored": {part: name for part, name in PARTS.items() if part in restored},
-        "hidden by": {each: CORRUPTIONS.get(each, each) for each in corruptions},
-        "step": {stage: name_stage(stage) for stage in stages},
+        "step": _name_steps(steps),
     }
+
+
+def _name_steps(steps: Mapping[tuple[str, Any], str]) -> dict[tuple[str, Any], str]:
+    """Steps under each corruption; it is named where there are several."""
+    if len({corruption for corruption, _ in steps}) == 1:
+        return dict(steps)
+    return {at: f"{name}, {CORRUPTIONS.get(at[0], at[0])}" for at, name in steps.items()}
 
 
 def _make_figure(
@@ -278,8 +281,10 @@ def _make_figure(
     )
 
 
-def _is_numbered(steps: Mapping[Any, str]) -> bool:
-    return all(str(step).isdecimal() for step in steps)
+def _is_numbered(steps: Mapping[tuple[str, Any], str]) -> bool:
+    """Whether steps follow each other, so that a slider goes over them."""
+    is_one = len({corruption for corruption, _ in steps}) == 1
+    return is_one and all(str(step).isdecimal() for _, step in steps)
 
 
 def _name_effect(metric: str) -> str:

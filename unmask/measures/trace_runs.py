@@ -113,8 +113,11 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
     # One's own facts were labelled as another split.
     is_own = Path(str(stored.get("data", ""))).suffix in (".csv", ".jsonl", ".xz")
     splits = dict.fromkeys(SPLITS, "own") if is_own else SPLITS
-    place = str(stored.get("model", folder))
-    inputs = {"models": {name: [place] for name in models.values()}, "data": stored.get("data")}
+    places = [str(stored["model"])] if "model" in stored else []
+    inputs = {
+        "models": dict.fromkeys(models.values(), places) if places else {},
+        "data": stored.get("data", ""),
+    }
     versions: dict[str, Any] = {"unmask": "0.1"} if record is None else record.versions
     record = RunRecord(
         format=1, verb="trace", settings=settings.to_record(), inputs=inputs, versions=versions

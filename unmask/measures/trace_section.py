@@ -75,7 +75,8 @@ def describe(result: Result) -> Section:
     else:
         blocks += [_state(group, result.verdicts, settings) for group in firsts[:2]]
         blocks += [*notices, draw_roles(groups, kinds, metric, how)]
-        blocks += [draw_peaks(groups, kinds, metric)]
+        named = [group for group in groups if not group.stage.isdecimal()]
+        blocks += [draw_peaks(named, kinds, metric)] if named else []
         blocks += [tabulate_groups(groups, result.verdicts, metric)]
         blocks += [tabulate_steps(groups, metric)] if _has_steps(groups) else []
         blocks += [tabulate_counts(counts), _explain_scores(groups, counts), *texts]
