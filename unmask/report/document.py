@@ -123,12 +123,12 @@ def _read_study(name: str, folder: Path) -> Run:
     folders = {place.parent.name: place.parent for place in sorted(folder.glob("*/run.json"))}
     entries = []
     for stage in dict.fromkeys([*stages, *folders]):
-        missing, run = stages.get(stage, {}).get("missing"), f"{name}/{stage}"
-        if missing is not None:
-            measure = list_measures().get(stages[stage]["measure"])
-            entries.append(Entry(stage, measure, run, None, describe_notice(**missing)))
+        noted = stages.get(stage, {"measure": stage, "missing": None})
+        entry = Entry(stage, list_measures().get(noted["measure"]), f"{name}/{stage}", None)
+        if noted["missing"] is not None:
+            entries.append(replace(entry, notice=describe_notice(**noted["missing"])))
         else:
-            entries.append(_read_stage(stage, run, folder / stage))
+            entries.append(_read_stage(entry, folder / stage))
     if not entries:
         raise UserError(
             f"{folder} is a study without a finished stage: resume it with "
@@ -137,13 +137,13 @@ def _read_study(name: str, folder: Path) -> Run:
     return Run(name, record, entries, list(stages.values()))
 
 
-def _read_stage(name: str, run: str, folder: Path) -> Entry:
-    measure = None
+def _read_stage(entry: Entry, folder: Path) -> Entry:
+    """The entry with its result, or with why it cannot be read."""
     try:
-        measure = find_measure(read_record(folder).verb)
-        return Entry(name, measure, run, read_result(folder))
+        result = read_result(folder)
     except UserError as error:
-        return Entry(name, measure, run, None, str(error))
+        return replace(entry, notice=str(error))
+    return replace(entry, measure=result.measure, result=result)
 
 
 def _order(entries: Sequence[Entry]) -> list[str]:

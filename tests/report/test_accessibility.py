@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from unmask.report.artefacts import PAGE
 
-from tests.study.browser import open_browser
+from tests.report.browser import open_browser
+from unmask.study.pipeline import PAGE
 
 pytestmark = pytest.mark.prove
 
@@ -22,12 +22,12 @@ def find_faults(page) -> list[str]:
     """Grave faults as `rule: element`; what axe could not decide about roles and names counts."""
     assert AXE.is_file(), f"axe-core is not there: make {AXE.relative_to(AXE.parents[4])}"
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document)")
+    report = page.evaluate("axe.run(document)")
     # Contrast stays undecided where a character is too short or lies over a drawing.
-    open_questions = [rule for rule in found["incomplete"] if rule["id"] != "color-contrast"]
+    undecided = [rule for rule in report["incomplete"] if rule["id"] != "color-contrast"]
     return [
         f"{rule['id']}: {node['html'][:120]}"
-        for rule in found["violations"] + open_questions
+        for rule in report["violations"] + undecided
         if rule["impact"] in GRAVE
         for node in rule["nodes"]
     ]
@@ -39,14 +39,16 @@ def test_no_grave_fault(browser, finished, width, scheme):
     view = {"width": width, "height": 900}
     context = browser.new_context(viewport=view, color_scheme=scheme)
     page = context.new_page()
-    page.goto((finished.path / PAGE).resolve().as_uri())
-    page.wait_for_selector("#texts .js-plotly-plot")
+    page.goto((finished.folder / PAGE).resolve().as_uri())
+    page.wait_for_selector("#recall .js-plotly-plot")
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    page.wait_for_timeout(800)
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     assert find_faults(page) == []
     context.close()
 
 
-def test_a_fault_would_be_found(browser):
+def test_a_fault_would_be_reported(browser):
     page = browser.new_page()
     page.set_content(
         "<!doctype html><html lang='en'><title>x</title><main><h1>x</h1>"
