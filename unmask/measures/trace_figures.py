@@ -26,8 +26,8 @@ from unmask.blocks.labels import (
     name_stage,
     order_splits,
 )
+from unmask.blocks.tidy import distinct, to_interval
 from unmask.measures.measure import Rows
-from unmask.measures.summaries import distinct, to_interval
 from unmask.measures.trace_summary import Group, rank_stage
 from unmask.tracing.table import RESULT
 
@@ -42,12 +42,14 @@ def draw_roles(groups: Sequence[Group], kinds: Mapping[str, str], metric: str, h
         shown = _select(groups, choice)
         return _draw_maps(shown, kinds, choice["restored"]) if shown else []
 
+    is_one = all(group.total["facts"] == 1 for group in groups)
+    averaged = "Of one fact each." if is_one else "Averages over facts with 95 % intervals."
     return _make_figure(
         "effects",
-        "Average effect by role and layer",
+        f"{'Effect' if is_one else 'Average effect'} by role and layer",
         "Heatmaps, one for each model: rows are roles of tokens, columns layers. Purple states "
         "give the answer back, orange ones take it away.",
-        f"Averages over facts with 95 % intervals. {how}",
+        f"{averaged} {how}",
         "heatmap",
         _list_options(groups),
         fill,
@@ -271,20 +273,21 @@ def _make_figure(
         caption=caption,
         chart=chart,
         views=make_views([list(options[label]) for label in labels], fill_view),
-        controls=[
-            Control(label, list(names.values()), label == "step" and _is_numbered(names))
-            for label, names in ((label, options[label]) for label in labels)
-        ],
+        controls=[_make_control(label, options[label]) for label in labels],
         xlabel=xlabel,
         ylabel=ylabel,
         is_signed=is_signed,
     )
 
 
-def _is_numbered(steps: Mapping[tuple[str, Any], str]) -> bool:
-    """Whether steps follow each other, so that a slider goes over them."""
-    is_one = len({corruption for corruption, _ in steps}) == 1
-    return is_one and all(str(step).isdecimal() for _, step in steps)
+def _make_control(label: str, options: Mapping[Any, str]) -> Control:
+    """A choice; steps that follow each other are a slider over their numbers."""
+    if label == "step":
+        corruptions = {corruption for corruption, _ in options}
+        steps = [str(step) for _, step in options]
+        if len(corruptions) == 1 and all(step.isdecimal() for step in steps):
+            return Control(label, steps, is_slider=True)
+    return Control(label, list(options.values()))
 
 
 def _name_effect(metric: str) -> str:

@@ -14,8 +14,8 @@ from unmask.blocks.labels import (
     name_stage,
     order_splits,
 )
+from unmask.blocks.tidy import to_interval
 from unmask.measures.measure import Rows
-from unmask.measures.summaries import to_interval
 from unmask.measures.trace_figures import name_layer
 from unmask.measures.trace_summary import Group, claim_test
 from unmask.tracing.averages import TOTAL
@@ -51,7 +51,9 @@ def tabulate_steps(groups: Sequence[Group], metric: str) -> Table:
     columns = [*_name_columns(groups), Column("facts"), Column("tokens asked", digits=1)]
     columns += [Column(f"lost, {METRICS.get(metric, metric)}", is_short=True)]
     columns += [Column("per token", is_short=True)] if metric == "logp" else []
-    columns += [Column("p from the subject"), Column("p from written tokens")] if has_flow else []
+    if has_flow:
+        columns += [Column("p from the subject", is_short=True)]
+        columns += [Column("p from written tokens", is_short=True)]
     rows = []
     for group in groups:
         total = group.total

@@ -6,18 +6,6 @@ if TYPE_CHECKING:
     from unmask.tracing.grid import TraceGrid
 
 SUBJECT_ROLES = ("first subject", "middle subject", "last subject")
-ROLES = (
-    "before subject",
-    *SUBJECT_ROLES,
-    "first after",
-    "further",
-    "last prompt",
-    "answer mask",
-    "answer token",
-    "other mask",
-    "other token",
-)
-"""In the order of a text. Answer and other tokens are those a generation has committed."""
 PLACEBO_ROLES = ("before subject", "further")
 """Prompt tokens that neither are the subject nor end the prompt or follow the subject."""
 
