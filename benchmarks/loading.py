@@ -49,7 +49,7 @@ def measure_load(folder: Path, device: str) -> dict[str, float]:
     """Seconds and bytes of one load, measured inside a process that does nothing else."""
     before = peak_bytes()
     start = time.perf_counter()
-    model = unmask.load(folder, device=device, dtype="bfloat16", quiet=True)
+    model = unmask.load(folder, device=device, dtype="bfloat16")
     if model.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start

@@ -1,5 +1,22 @@
-"""`python -m unmask` is the command `unmask`."""
+"""The command `unmask`, also as `python -m unmask`."""
 
-from unmask.cli.main import main
+import sys
 
-main()
+from unmask.base.errors import UserError
+from unmask.base.extras import require_study
+
+
+def main() -> None:
+    """Run the command line; without the packages that it needs, say how to install them."""
+    try:
+        require_study("the command unmask")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    from unmask.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

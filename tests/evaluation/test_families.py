@@ -36,7 +36,7 @@ def test_a_path_may_hold_the_signs_of_a_list(folder, tmp_path):
 def test_other_weights_have_another_digest(folder):
     before = digest_weights(f"{folder}/a")
     assert digest_weights(f"{folder}/a") == before
-    model = unmask.load(folder / "a", device="cpu", quiet=True)
+    model = unmask.load(folder / "a", device="cpu")
     with torch.no_grad():
         model.net.norm.weight[0] += 1e-3
     unmask.save(model, folder / "a")

@@ -83,7 +83,7 @@ def test_a_notebook_registers_by_a_call(place):
     spec.loader.exec_module(module)
     measure = register(module.MEASURE)
     assert find_measure("calibration") is measure
-    result = measure(unmask.load(place.model, quiet=True), data=place.data, steps=2)
+    result = measure(unmask.load(place.model), data=place.data, steps=2)
     assert set(result.verdicts) == {"diffusion"} and result.rows()
     with pytest.raises(unmask.UserError, match="there is a measure 'nll' already"):
         from dataclasses import replace

@@ -138,7 +138,7 @@ def test_shipped_models_are_found_by_name(tmp_path, monkeypatch):
     assert hub.shipped_models() == {}
     unmask.save(make_model("tiny", causal=True), tmp_path / "tiny-twin")
     assert list(hub.shipped_models()) == ["tiny-twin"]
-    model = unmask.load("tiny-twin", device="cpu", quiet=True)
+    model = unmask.load("tiny-twin", device="cpu")
     unmask.save(model, tmp_path / "out", "llama")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     tokens = torch.arange(20)[None]

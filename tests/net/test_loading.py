@@ -166,7 +166,7 @@ def held(field):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 before = held("VmRSS:")
-unmask.load(sys.argv[1], device="cpu", dtype="stored", quiet=True)
+unmask.load(sys.argv[1], device="cpu", dtype="stored")
 print(held("VmHWM:") - before)
 """
     root = Path(__file__).parents[2]
@@ -197,11 +197,13 @@ def test_shards_that_are_missing(tmp_path):
         unmask.load(tmp_path / "model")
 
 
-def test_memory_is_told_and_checked(saved, capsys, monkeypatch):
+def test_memory_is_logged_and_checked(saved, caplog, capsys, monkeypatch):
     unmask.load(saved, device="cpu")
-    assert "float32 on cpu" in capsys.readouterr().err
-    unmask.load(saved, device="cpu", quiet=True)
-    assert capsys.readouterr().err == ""
+    assert (caplog.messages, *capsys.readouterr()) == ([], "", "")
+    with caplog.at_level("INFO", "unmask"):
+        unmask.load(saved, device="cpu")
+    (message,) = caplog.messages
+    assert message.startswith(f"loading {saved}: ") and "float32 on cpu" in message
     monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
     with pytest.raises(
         UserError, match="does not fit: it needs .* 1 kB are free; choose a smaller"

@@ -67,4 +67,4 @@ def test_dialects_of_transformers(name, tmp_path):
         drawn = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
     theirs.save_pretrained(tmp_path)
-    check(unmask.load(tmp_path, device="cpu", quiet=True), 300)
+    check(unmask.load(tmp_path, device="cpu"), 300)

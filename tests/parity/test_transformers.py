@@ -95,9 +95,7 @@ def test_decoding_agrees(peer):
     expected = theirs.generate(
         prompts, max_length=40, min_length=40, do_sample=False, pad_token_id=0, eos_token_id=None
     )
-    found = unmask.sample(
-        unmask.load(folder, device="cpu", quiet=True), prompts.tolist(), length=40
-    )
+    found = unmask.sample(unmask.load(folder, device="cpu"), prompts.tolist(), length=40)
     assert torch.equal(found.tokens, expected)
 
 

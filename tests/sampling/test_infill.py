@@ -65,7 +65,7 @@ def test_a_space_before_a_mask_belongs_to_what_fills_it(model):
 
 
 def test_the_shipped_model_fills_after_a_space():
-    model = unmask.load("reversal-mdm", quiet=True)
+    model = unmask.load("reversal-mdm")
     text = "We sat down beside{}[MASK]*13, our old friend Renzo Calverinth."
     without, with_space = (unmask.infill(model, text.format(space)) for space in ("", " "))
     assert without.texts == with_space.texts is not None

@@ -60,7 +60,7 @@ def test_a_causal_model_becomes_a_masked_one(causal, shift, tmp_path):
     settings = start(causal, shift=shift, open_over=2)
     trainer, outcome = run(tmp_path, **settings, budget={"steps": 4})
     assert outcome.ended == "done" and int(trainer.guard.skipped) == 0
-    model = unmask.load(tmp_path / "model", device="cpu", quiet=True)
+    model = unmask.load(tmp_path / "model", device="cpu")
     assert model.kind == "masked" and model.blueprint.shift == shift
     text = unmask.sample(model, ["The "], steps=2, length=20)
     assert text.texts is not None
@@ -82,7 +82,7 @@ def test_shifted_start_has_the_lower_loss(causal, tmp_path):
 
 
 def test_tokenizers_without_a_mask_get_one(causal, tmp_path):
-    given = unmask.load(causal, device="cpu", quiet=True)
+    given = unmask.load(causal, device="cpu")
     known = given.tokenizer
     bare = type(known)(known.backend, None, known.pad_id, known.end_id)
     model = Model("bare", given.net, Blueprint(given.net.config, "causal"), bare)
@@ -110,8 +110,8 @@ def test_adapters_are_trained_and_merged(causal, tmp_path):
     names = [name for name, weight in trainer.net.named_parameters() if weight.requires_grad]
     assert names and all(".lora_" in name for name in names)
     assert len(trainer.optimiser.tensors()) == 3 * len(names)
-    before = unmask.load(causal, device="cpu", quiet=True).net
-    after = unmask.load(tmp_path / "model", device="cpu", quiet=True).net
+    before = unmask.load(causal, device="cpu").net
+    after = unmask.load(tmp_path / "model", device="cpu").net
     assert torch.equal(before.embedding.weight, after.embedding.weight)
     assert not torch.equal(before.layers[0].attn.qkv.weight, after.layers[0].attn.qkv.weight)
     tokens = torch.randint(0, 500, (2, 12))

@@ -74,7 +74,7 @@ def test_python_does_what_the_command_does(tmp_path):
     asked = [record for record in records if "samples" in record]
     assert len(asked) == 2 and len(asked[0]["samples"]) == 2
     assert asked[0].keys() >= {"recall/d2p_same", "recall/p2d_reverse"}
-    model = unmask.load(tmp_path / "run" / "model", device="cpu", quiet=True)
+    model = unmask.load(tmp_path / "run" / "model", device="cpu")
     assert unmask.sample(model, [outcome.prompt], steps=2, length=80).texts
     with pytest.raises(unmask.UserError, match="already holds a run: go on with it by --resume"):
         unmask.train(recipe, tmp_path / "run", device="cpu")
@@ -101,7 +101,7 @@ def test_models_carry_their_noise(tmp_path):
         cadence={"samples": 1, "sampling_steps": 2},
     )
     unmask.train(recipe, tmp_path / "run", device="cpu")
-    model = unmask.load(tmp_path / "run" / "model", device="cpu", quiet=True)
+    model = unmask.load(tmp_path / "run" / "model", device="cpu")
     assert model.kind == "hybrid" and model.blueprint.noise == recipe.noise
 
 

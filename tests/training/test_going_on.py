@@ -62,10 +62,10 @@ def test_a_finished_run_tells_its_last_loss(folder):
     assert go_on(folder).loss == read_journal(folder)[-1]["loss"]
 
 
-def test_a_resume_from_nothing_is_told(folder, capsys):
+def test_a_resume_from_nothing_is_logged(folder, caplog):
     shutil.rmtree(folder / "checkpoints")
     assert go_on(folder).step == 4
-    assert f"{folder} has no whole checkpoint: it starts from" in capsys.readouterr().err
+    assert f"{folder} has no whole checkpoint: it starts from" in caplog.text
 
 
 def test_drafts_and_damaged_checkpoints_are_cleared(folder):

@@ -52,7 +52,7 @@ def test_two_processes_equal_one(how, one, two):
     assert len(losses[0]) == 6 and losses[1] == pytest.approx(losses[0], rel=1e-6)
     norms = [[r["norm"] for r in read_journal(folder)] for folder in (one, two / how)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
-    nets = [unmask.load(f / "model", "cpu", quiet=True).net for f in (one, two / how)]
+    nets = [unmask.load(f / "model", "cpu").net for f in (one, two / how)]
     for a, b in zip(*(net.parameters() for net in nets), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-6)
 

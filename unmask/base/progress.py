@@ -1,4 +1,4 @@
-"""One kind of progress bar, on stderr, only where a person is watching.
+"""One kind of progress bar, on stderr, only where a person is watching and rich is installed.
 
 There is one display at a time: what is tracked while one is up gets a line in it. A second display,
 or anything that writes past it, would stand in its last line, and it could not erase itself.
@@ -7,6 +7,7 @@ or anything that writes past it, would stand in its last line, and it could not 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
 from io import TextIOBase
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -23,6 +24,9 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
     """The items, with a bar that names the work, counts it and shows its pace and the time left."""
     is_inner = _display is not None
     with _open_display() as display:
+        if display is None:
+            yield from items
+            return
         task = display.add_task(f"  {what}" if is_inner else what, total=total)
         try:
             yield from display.track(items, total=total, task_id=task)
@@ -35,6 +39,9 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
 def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
     """A function that moves a bar: how much is done, of how much, and a note beside the name."""
     with _open_display() as display:
+        if display is None:
+            yield lambda done, total, note: None
+            return
         task = display.add_task(what, total=None)
 
         def move(done: int, total: int | None, note: str) -> None:
@@ -50,6 +57,9 @@ def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
     What is tracked meanwhile gets a line of its own below them, with its pace and its time left.
     """
     with _open_display() as display:
+        if display is None:
+            yield lambda name, is_done: None
+            return
         tasks = {name: display.add_task(name, total=1, start=False) for name in names}
 
         def mark(name: str, is_done: bool) -> None:
@@ -62,10 +72,10 @@ def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
 
 
 @contextmanager
-def _open_display() -> "Generator[Progress]":
-    """The display that is up, or a new one."""
+def _open_display() -> "Generator[Progress | None]":
+    """The display that is up, or a new one; None without rich."""
     global _display
-    if _display is not None:
+    if _display is not None or find_spec("rich") is None:
         yield _display
         return
     display = _make_display()

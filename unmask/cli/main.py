@@ -1,5 +1,7 @@
 """The command `unmask`: its verbs, and how its mistakes are shown."""
 
+import logging
+import os
 import sys
 from typing import NoReturn
 
@@ -48,6 +50,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    _show_log()
     try:
         status = app(standalone_mode=False)
     except UserError as error:
@@ -65,6 +68,20 @@ def main() -> None:
     if status == INTERRUPTED:
         _leave("interrupted", INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to what is `sys.stderr` at that moment: a progress display stands in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
+
+
+def _show_log() -> None:
+    """Have the package's log shown on stderr; of several processes only the first says it all."""
+    log = logging.getLogger("unmask")
+    log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
+    log.addHandler(_StderrHandler())
 
 
 def _leave(message: str, status: int) -> NoReturn:

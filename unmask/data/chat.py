@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unmask.base.errors import UserError
+from unmask.base.extras import require_study
 from unmask.base.files import read_json_object
 
 
@@ -18,6 +19,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The conversation as one text that ends where the model's answer begins."""
+        require_study("a chat template", "jinja2")
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -77,7 +77,7 @@ class ModelInputs:
             return place
         if member.key not in self._loaded:
             self._loaded.clear()
-            model = load(place, choose_device(self.device), self.dtype, quiet=True)
+            model = load(place, choose_device(self.device), self.dtype)
             self._loaded[member.key] = model
         return self._loaded[member.key]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
+from unmask.base.extras import require_study
 from unmask.blocks.blocks import Block, Number, Section, Verdict
 from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
 
@@ -133,6 +134,7 @@ class Measure(Generic[S]):
         """
         from unmask.measures.runner import call_measure
 
+        require_study(f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes)
 
 

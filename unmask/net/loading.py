@@ -1,5 +1,6 @@
 """Loading and saving models: shard by shard into place, and nothing believed unchecked."""
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -30,6 +31,8 @@ from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
 from unmask.net.weights import SHARD_BYTES, write_weights
 
+_log = logging.getLogger(__name__)
+
 _BLOCK_BYTES = 8_000_000
 _OWN_FILES = (
     "config.json",
@@ -48,7 +51,6 @@ def load(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     tokenizer: str | Path | None = "auto",
-    quiet: bool = False,
 ) -> Model:
     """The model of a name: a shipped or known one, a folder, a file, or a hub id.
 
@@ -67,7 +69,7 @@ def load(
             number_format = _suit_device(number_format, blueprint.config, target)
     else:
         number_format = resolve_dtype(dtype)
-    _check_room(label, blueprint, target, number_format, quiet)
+    _check_room(label, blueprint, target, number_format)
     known = None
     if tokenizer is not None:
         elsewhere = place.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
@@ -196,11 +198,11 @@ def _find_tensors(config: NetConfig, dialect: Dialect, checkpoint: Checkpoint) -
         and not (config.tied and name == dialect.tied_head)
     ]
     if missing or left_over:
-        told = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
-        told += [f"{len(left_over)} too many ({_some(left_over)})"] if left_over else []
+        problems = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
+        problems += [f"{len(left_over)} too many ({_some(left_over)})"] if left_over else []
         raise UserError(
             f"{checkpoint.source.label} does not hold the tensors of a {dialect.name} checkpoint: "
-            f"{' and '.join(told)}. Fetch it again, or check its settings."
+            f"{' and '.join(problems)}. Fetch it again, or check its settings."
         )
     return wires
 
@@ -227,20 +229,16 @@ def _suit_device(stored: torch.dtype, config: NetConfig, device: torch.device) -
     return torch.float32 if free is None or needed < free else stored
 
 
-def _check_room(
-    label: str, blueprint: Blueprint, device: torch.device, dtype: torch.dtype, quiet: bool
-) -> None:
-    """Say how much memory the weights need, and refuse where they cannot fit."""
+def _check_room(label: str, blueprint: Blueprint, device: torch.device, dtype: torch.dtype) -> None:
+    """Log how much memory the weights need, and refuse where they cannot fit."""
     needed, free = count_weight_bytes(blueprint.config, dtype.itemsize), free_bytes(device)
-    told = f"{format_bytes(needed)} in {str(dtype).removeprefix('torch.')} on {device}"
+    amounts = f"{format_bytes(needed)} in {str(dtype).removeprefix('torch.')} on {device}"
     if free is not None:
-        told += f", {format_bytes(free)} are free"
-    if not quiet:
-        print(f"loading {label}: {told}", file=sys.stderr)
+        amounts += f", {format_bytes(free)} are free"
+    _log.info("loading %s: %s", label, amounts)
     if free is not None and needed > free:
         raise UserError(
-            f"{label} does not fit: it needs {told}; choose a smaller number format (dtype) or "
-            "another device."
+            f"{label} does not fit: it needs {amounts}; choose a smaller dtype or another device."
         )
 
 

@@ -165,7 +165,7 @@ def _save_corpus(corpus: "Corpus", folder: Path, family: "Family") -> None:
     from unmask.evaluation.questions import require_tokenizer
     from unmask.net.loading import load
 
-    model = load(family.places[0], "cpu", quiet=True)
+    model = load(family.places[0], "cpu")
     save_corpus(corpus, folder, require_tokenizer(model))
 
 

@@ -54,7 +54,7 @@ def prepare_job(
     _check_rows(recipe, world)
     given = None
     if recipe.start.model is not None:
-        given = load(recipe.start.model, device="cpu", dtype="float32", quiet=not world.leads)
+        given = load(recipe.start.model, device="cpu", dtype="float32")
     known = given.tokenizer if given is not None else None
     examples = read_examples(recipe.data, known, more_sources)
     if examples.num_rows < recipe.batch.rows:

@@ -5,9 +5,9 @@ be resumed by another number of processes. What is not a tensor stands in `check
 the size of every file, by which a damaged checkpoint is told from a whole one.
 """
 
+import logging
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,6 +22,8 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import read_json_object, replace_folder, write_json
 from unmask.training.parallel import World
+
+_log = logging.getLogger(__name__)
 
 FORMAT = 1
 _RECORD = "checkpoint.json"
@@ -85,10 +87,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_newest(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; a damaged one is passed over and told."""
+    """The newest checkpoint that is whole; a damaged one is passed over with a warning."""
     for path in reversed(list_checkpoints(folder)):
         if problem := _find_damage(path):
-            print(f"passing over {path}: {problem}", file=sys.stderr)
+            _log.warning("passing over %s: %s", path, problem)
         else:
             return path
     return None

@@ -1,7 +1,7 @@
 """Training from a recipe to a model in a folder: what `unmask train` and `unmask.train` do."""
 
+import logging
 import os
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -19,6 +19,8 @@ from unmask.training.parallel import World, join
 from unmask.training.probe import make_recall, make_sampler
 from unmask.training.recipe import Recipe
 from unmask.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 Watch = Callable[[str], AbstractContextManager[Tell]]
 """Opens something that a run tells its progress to."""
@@ -97,7 +99,7 @@ def _go_on(folder: Path, recipe: Recipe, step: int) -> None:
     """Write down what the run goes on with."""
     record_changes(folder, recipe)
     if step == 0:
-        print(f"{folder} has no whole checkpoint: it starts from the beginning.", file=sys.stderr)
+        _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
 
 
 @contextmanager
