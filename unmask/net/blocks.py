@@ -1,16 +1,19 @@
-"""The parts of a transformer block: norm, attention, MLP."""
+"""The transformer block: its parts (norm, attention, MLP), and how they meet the stream."""
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
 from unmask.net.rotary import rotate
-from unmask.net.sites import Tap
+from unmask.net.sites import Tap, untouched
 from unmask.net.view import View
 
 
@@ -47,14 +50,6 @@ class Attention(nn.Module):
         self.qkv = Linear(config.width, rows, bias=config.qkv_bias)
         self.out = Linear(config.heads * config.head_dim, config.width, bias=config.out_bias)
 
-    def forward(self, x: Float[Tensor, "B L D"], view: View) -> Float[Tensor, "B L H d"]:
-        """Each head's mixture of values, before the out projection."""
-        queries, keys, values = self.project(x, view.cos, view.sin)
-        if view.cache is not None:
-            new = (keys.transpose(1, 2), values.transpose(1, 2))
-            keys, values = (all_.transpose(1, 2) for all_ in view.cache.extend(self.layer, *new))
-        return self.mix(queries, keys, values, view.mask, view.is_causal)
-
     def project(
         self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
@@ -84,6 +79,17 @@ class Attention(nn.Module):
             enable_gqa=self.kv != self.heads,
         )
         return z.transpose(1, 2)
+
+    def extend(
+        self,
+        cache: Cache | Snapshot,
+        keys: Float[Tensor, "B n h d"],
+        values: Float[Tensor, "B n h d"],
+    ) -> tuple[Float[Tensor, "B N h d"], Float[Tensor, "B N h d"]]:
+        """All keys and values that the cache holds of this layer, the new ones among them."""
+        new = (keys.transpose(1, 2), values.transpose(1, 2))
+        keys, values = (kept.transpose(1, 2) for kept in cache.extend(self.layer, *new))
+        return keys, values
 
 
 class SwiGLU(nn.Module):
@@ -119,7 +125,19 @@ class GELU(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each reading the normalised stream and adding to it."""
+    """One layer, in pieces. Whatever runs a layer, whole or in part, is composed of these:
+
+        queries, keys, values = read(x)         what attention sees of each position
+        z = attend(queries, keys, values)       each head's mixture of values
+        attn = attn_out(z)                      what attention adds to the stream
+        reads, stream = after_attention(x, attn)
+        mlp = mlp_out(reads)                    what the MLP adds to the stream
+        x = after_mlp(stream, mlp)              what enters the next layer
+
+    Here the MLP reads the stream that attention has added to. All pieces but `attend` work position
+    by position, so that tracing can run them on a flat list of positions [N, D], and `after_mlp` is
+    linear in what is added, so that a change of the MLP's addition can be added afterwards.
+    """
 
     def __init__(self, config: NetConfig, layer: int):
         super().__init__()
@@ -127,19 +145,74 @@ class Block(nn.Module):
         self.attn = Attention(config, layer)
         self.mlp_norm = make_norm(config)
         self.mlp = SwiGLU(config) if config.mlp == "swiglu" else GELU(config)
+        self.recompute = False
+        """Whether only the input is kept for the backward pass, which runs the block again."""
 
     def forward(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Float[Tensor, "B L D"]:
+        if not self.recompute:
+            return self.run(x, view, tap)
+        run = partial(self.run, view=view, tap=tap)
+        return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+
+    def run(self, x: Float[Tensor, "B L D"], view: View, tap: Tap) -> Float[Tensor, "B L D"]:
+        """The whole layer, every activation passed through its tap."""
         x = tap("resid_in", x)
-        z = tap("attn_z", self.attn(self.attn_norm(x), view))
-        x = x + tap("attn_out", self.attn.out(z.flatten(-2)))
+        queries, keys, values = self.read(x, view.cos, view.sin)
+        if view.cache is not None:
+            keys, values = self.attn.extend(view.cache, keys, values)
+        z = tap("attn_z", self.attend(queries, keys, values, view.mask, view.is_causal))
+        attn = tap("attn_out", self.attn_out(z))
+        reads, stream = self.after_attention(x, attn)
+        mlp = tap("mlp_out", self.mlp_out(reads, tap))
+        return tap("resid_out", self.after_mlp(stream, mlp))
+
+    def read(
+        self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
+        """Queries, keys and values of the stream; the angles are those of its positions."""
+        return self.attn.project(self.attn_norm(x), cos, sin)
+
+    def attend(
+        self,
+        queries: Float[Tensor, "B n H d"],
+        keys: Float[Tensor, "B N h d"],
+        values: Float[Tensor, "B N h d"],
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B n H d"]:
+        """Each head's mixture of values."""
+        return self.attn.mix(queries, keys, values, mask, is_causal)
+
+    def attn_out(self, z: Float[Tensor, "*n H d"]) -> Float[Tensor, "*n D"]:
+        """What attention adds to the stream."""
+        return self.attn.out(z.flatten(-2))
+
+    def after_attention(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
+    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+        """What the MLP reads, and the stream that it adds to."""
+        x = x + attn
+        return x, x
+
+    def mlp_out(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:
+        """What the MLP adds to the stream, having read `x`."""
         h = tap("mlp_in", self.mlp_norm(x))
         key = tap("mlp_key", self.mlp(h))
-        x = x + tap("mlp_out", self.mlp.down(key))
-        return tap("resid_out", x)
+        return self.mlp.down(key)
 
-    def feed(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
-        """What the MLP adds to the stream, for those who run a block in parts."""
-        return self.mlp.down(self.mlp(self.mlp_norm(x)))
+    def after_mlp(
+        self, stream: Float[Tensor, "*n D"], mlp: Float[Tensor, "*n D"]
+    ) -> Float[Tensor, "*n D"]:
+        """The stream that leaves the block."""
+        return stream + mlp
+
+    def finish(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
+    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+        """The stream that leaves the block, and what the MLP added, once attention is done."""
+        reads, stream = self.after_attention(x, attn)
+        mlp = self.mlp_out(reads)
+        return self.after_mlp(stream, mlp), mlp
 
 
 @torch.no_grad()

@@ -36,34 +36,41 @@ class Tail:
             self.mask = (places <= reads[..., None])[:, None]
         if layer < self.last:
             block = net.block(layer + 1)
-            self.projected = block.attn.project(block.attn_norm(x), self.cos, self.sin)
+            self.projected = block.read(x, self.cos, self.sin)
 
     def run(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
         """The stream that leaves the last layer at the rows read, `added` to the changed place."""
-        changed = self.x[self.rows, self.place] + added.to(self.x.dtype)
+        # 1. What the MLP adds at the changed place [R, D] moves the stream that leaves the layer;
+        #    all else of it [R, L, D] stays.
+        block = self.net.block(self.layer)
+        changed = block.after_mlp(self.x[self.rows, self.place], added.to(self.x.dtype))
         x = self._put(self.x, changed)
         if self.layer == self.last:
             return self._read(x)
+        # 2. The next layer's queries, keys and values: new at the changed place [R, H, d], kept
+        #    ones [R, L, H, d] at all others.
         block, first = self.net.block(self.layer + 1), self.layer + 1
         cos, sin = (None if t is None else t[self.place] for t in (self.cos, self.sin))
-        new = block.attn.project(block.attn_norm(changed), cos, sin)
+        new = block.read(changed, cos, sin)
         pairs = zip(self.projected, new, strict=True)
-        projected = tuple(self._put(old, now) for old, now in pairs)
+        queries, keys, values = (self._put(old, now) for old, now in pairs)
         if first == self.last:
-            return self._finish(x, projected)
-        z = block.attn.mix(*projected, None, self.net.config.causal)
-        x = x + block.attn.out(z.flatten(-2))
-        x = self.net.run_layers(x + block.feed(x), first + 1, self.last)
-        block = self.net.block(self.last)
-        return self._finish(x, block.attn.project(block.attn_norm(x), self.cos, self.sin))
+            return self._finish(x, queries, keys, values)
+        # 3. From its attention on every position can differ: whole layers, up to the last.
+        z = block.attend(queries, keys, values, None, self.net.config.causal)
+        x = block.finish(x, block.attn_out(z))[0]
+        x = self.net.run_layers(x, first + 1, self.last)
+        # 4. The last layer mixes all positions, but only the A rows that are read leave it.
+        return self._finish(x, *self.net.block(self.last).read(x, self.cos, self.sin))
 
-    def _finish(self, x: Tensor, projected: tuple[Tensor, ...]) -> Float[Tensor, "R A D"]:
+    def _finish(
+        self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Float[Tensor, "R A D"]:
         """The last layer, at the rows that are read alone."""
-        block, (queries, keys, values) = self.net.block(self.last), projected
+        block = self.net.block(self.last)
         queries = queries.take_along_dim(self.reads[..., None, None], dim=1)
-        z = block.attn.mix(queries, keys, values, self.mask)
-        x = self._read(x) + block.attn.out(z.flatten(-2))
-        return x + block.feed(x)
+        z = block.attend(queries, keys, values, self.mask)
+        return block.finish(self._read(x), block.attn_out(z))[0]
 
     def _put(self, old: Tensor, new: Tensor) -> Tensor:
         return old.index_put((self.rows, self.place), new)

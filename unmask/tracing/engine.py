@@ -101,20 +101,30 @@ class Engine:
 
         `hold` keeps a part's additions at the patched places in layers start + 1 to each end.
         """
-        stream = Stream(self._patch(batch, part, trunk.start, head), batch.patched)
         last = self.layers - 1
+        # 1. The first layer of the window, at the P patched pairs alone [P, D]: nothing before it
+        #    and no other position can differ from the base run.
+        stream = Stream(self._patch(batch, part, trunk.start, head), batch.patched)
+        # 2. The layers inside the window, at the N active pairs [N, D]. The last layer is left out:
+        #    of it only the rows that are read are wanted.
         for layer in range(trunk.start + 1, min(trunk.end, last)):
             x, attn = self._attend(layer, batch, stream)
-            middle = x + attn
-            stream = Stream(middle + self.net.block(layer).feed(middle), batch.active)
+            stream = Stream(self.net.block(layer).finish(x, attn)[0], batch.active)
+            # A shorter window ends here: nothing is held in this layer, nor in those above. It
+            # leaves before step 3 writes into the stream.
             if layer in trunk.stops:
                 yield layer, self._finish(layer + 1, batch, stream)
+            # 3. Windows that go on: at the patched pairs the layer adds what the record added.
             if hold is not None:
-                held = self._hold(layer, batch, hold, x, middle)
+                held = self._hold(layer, batch, hold, x, attn)
                 stream.x.index_copy_(0, batch.index, held)
+        # 4. The longest window. Below the last layer, or where the window is the last layer alone,
+        #    nothing is left to be held.
         if trunk.end <= last or trunk.start == last:
             yield trunk.end, self._finish(trunk.end, batch, stream)
             return
+        # 5. It holds the last layer, too: once without for a window that ends just below it, once
+        #    with it.
         if last in trunk.stops:
             yield last, self._finish(last, batch, stream)
         yield trunk.end, self._finish(last, batch, stream, hold)
@@ -125,19 +135,17 @@ class Engine:
         at = (batch.pair_sample, batch.place)
         if part in ("embed", "resid"):
             return source.pick(source.resid(layer), *at)
-        entering = base.pick(base.entering[layer], *at)
+        block, entering = self.net.block(layer), base.pick(base.entering[layer], *at)
         if part == "mlp":
-            attn = base.pick(base.attn[layer], *at)
-            return entering + attn + source.pick(source.mlp[layer], *at)
-        block = self.net.block(layer)
+            _, stream = block.after_attention(entering, base.pick(base.attn[layer], *at))
+            return block.after_mlp(stream, source.pick(source.mlp[layer], *at))
         if part == "attn":
             attn = source.pick(source.attn[layer], *at)
         else:
             z = base.pick(base.attn_z[layer], *at).clone()
             z[:, head] = source.pick(source.attn_z[layer], *at)[:, head]
-            attn = block.attn.out(z.flatten(-2))
-        middle = entering + attn
-        return middle + block.feed(middle)
+            attn = block.attn_out(z)
+        return block.finish(entering, attn)[0]
 
     def _hold(
         self,
@@ -145,21 +153,23 @@ class Engine:
         batch: Batch,
         hold: Hold,
         x: Float[Tensor, "N D"],
-        middle: Float[Tensor, "N D"],
+        attn: Float[Tensor, "N D"],
     ) -> Float[Tensor, "P D"]:
         """What leaves a layer at the patched places, once the held part is the record's."""
-        at = (batch.pair_sample, batch.place)
+        block, at = self.net.block(layer), (batch.pair_sample, batch.place)
+        x = x[batch.index]
         if hold.part == "mlp":
-            return middle[batch.index] + hold.record.pick(hold.record.mlp[layer], *at)
-        kept = x[batch.index] + hold.record.pick(hold.record.attn[layer], *at)
-        return kept + self.net.block(layer).feed(kept)
+            _, stream = block.after_attention(x, attn[batch.index])
+            return block.after_mlp(stream, hold.record.pick(hold.record.mlp[layer], *at))
+        return block.finish(x, hold.record.pick(hold.record.attn[layer], *at))[0]
 
     def _attend(
         self, layer: int, batch: Batch, stream: Stream
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
         """The stream that enters the layer at the active pairs, and what attention adds there."""
+        block = self.net.block(layer)
         queries, keys, values = self._project(layer, batch, stream)
-        z = self.net.block(layer).attn.mix(queries, keys, values, None, self.causal)
+        z = block.attend(queries, keys, values, None, self.causal)
         z = z.flatten(0, 1) if batch.active is None else z.flatten(0, 1)[batch.active]
         if stream.where is batch.active:
             x = stream.x
@@ -167,7 +177,7 @@ class Engine:
             # The first layer above the patch: all other places are the base run's.
             x = self.base.pick(self.base.entering[layer], *batch.locate())
             x = x.index_copy(0, batch.index, stream.x)
-        return x, self.net.block(layer).attn.out(z.flatten(-2))
+        return x, block.attn_out(z)
 
     def _finish(
         self, layer: int, batch: Batch, stream: Stream, hold: Hold | None = None
@@ -175,8 +185,7 @@ class Engine:
         """log p of the targets when the stream enters `layer`; `hold` is for the last layer."""
         for between in range(layer, self.layers - 1):
             x, attn = self._attend(between, batch, stream)
-            middle = x + attn
-            stream = Stream(middle + self.net.block(between).feed(middle), batch.active)
+            stream = Stream(self.net.block(between).finish(x, attn)[0], batch.active)
         if layer == self.layers:
             return self.reading.read(self._look_up(layer, batch, stream), batch.sample)
         return self.reading.read(self._run_last(batch, stream, hold), batch.sample)
@@ -186,15 +195,15 @@ class Engine:
         layer, rows = self.layers - 1, self.reading.rows
         block = self.net.block(layer)
         queries, keys, values = self._project(layer, batch, stream)
-        z = block.attn.mix(queries[:, rows], keys, values, self.last_mask)
-        x, attn = self._look_up(layer, batch, stream), block.attn.out(z.flatten(-2))
+        z = block.attend(queries[:, rows], keys, values, self.last_mask)
+        x, attn = self._look_up(layer, batch, stream), block.attn_out(z)
         if hold is not None and hold.part == "attn":
             attn = self._hold_last(batch, hold.record, hold.record.attn[layer], attn)
-        middle = x + attn
-        mlp = block.feed(middle)
+        reads, middle = block.after_attention(x, attn)
+        mlp = block.mlp_out(reads)
         if hold is not None and hold.part == "mlp":
             mlp = self._hold_last(batch, hold.record, hold.record.mlp[layer], mlp)
-        return middle + mlp
+        return block.after_mlp(middle, mlp)
 
     def _hold_last(self, batch: Batch, record: Record, kept: Tensor, now: Tensor) -> Tensor:
         """What a part adds at the rows that are read: what was kept, where they are patched."""
@@ -208,14 +217,17 @@ class Engine:
         """Queries, keys and values at all places: new where the stream is, else the base run's."""
         block = self.net.block(layer)
         shape = (batch.rows, batch.length)
-        x = block.attn_norm(stream.x)
+        # A diffusion network above the first layer: the stream is everywhere, N = B L.
         if stream.where is None:
-            return block.attn.project(x.unflatten(0, shape), self.cos, self.sin)
+            return block.read(stream.x.unflatten(0, shape), self.cos, self.sin)
+        # 1. The stream's own [N, H, d], turned by the angles of its places.
         place = stream.where % batch.length
         cos, sin = (t if t is None else t[place] for t in (self.cos, self.sin))
-        new = block.attn.project(x, cos, sin)
+        new = block.read(stream.x, cos, sin)
+        # 2. The base run's, a copy for every row of the batch: [S, L, H, d] to [B L, H, d].
         base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))
         sample = batch.sample if self.base.samples > 1 else torch.zeros_like(batch.sample)
+        # 3. The new ones over the old at the pairs of the stream, then rows again [B, L, H, d].
         queries, keys, values = (
             old[sample].flatten(0, 1).index_copy_(0, stream.where, changed).unflatten(0, shape)
             for old, changed in zip(base, new, strict=True)
@@ -227,11 +239,15 @@ class Engine:
         rows = self.reading.rows
         if stream.where is None:
             return stream.x.unflatten(0, (batch.rows, batch.length))[:, rows]
+        # 1. The base run's everywhere [B, A, D]; a clean base has one row for all samples.
         x = self.base.pick(self.base.entering[layer], batch.sample[:, None], rows)
         x = x.expand(batch.rows, -1, -1)
         if not len(stream.where):
             return x
+        # 2. Where each read pair stands in the stream, if it does [B, A]. Pairs ascend, so the
+        #    first one that is not smaller is it or none is; past the end stands for none, too.
         flat = torch.arange(batch.rows, device=rows.device)[:, None] * batch.length + rows
         near = torch.searchsorted(stream.where, flat).clamp(max=len(stream.where) - 1)
         there = stream.where[near] == flat
+        # 3. The stream's own over the base run's.
         return torch.where(there[..., None], stream.x[near], x)

@@ -67,12 +67,10 @@ def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Record:
     record, view = Record(entering=[x]), net.view(x)
     for layer in range(net.config.layers):
         block = net.block(layer)
-        queries, keys, values = block.attn.project(block.attn_norm(x), view.cos, view.sin)
-        z = block.attn.mix(queries, keys, values, view.mask, view.is_causal)
-        attn = block.attn.out(z.flatten(-2))
-        x = x + attn
-        mlp = block.feed(x)
-        x = x + mlp
+        queries, keys, values = block.read(x, view.cos, view.sin)
+        z = block.attend(queries, keys, values, view.mask, view.is_causal)
+        attn = block.attn_out(z)
+        x, mlp = block.finish(x, attn)
         record.queries.append(queries)
         record.keys.append(keys)
         record.values.append(values)

@@ -73,10 +73,15 @@ def sweep(
     `same_before`, the first one where base and source differ.
     """
     samples = base.shape[0]
+    # 1. Every cell begins as the base run [places, layers, S, K, A]: what is not run is it.
     grids = [_fill(job, len(places), base) for job in jobs]
+    # 2. The cells that can differ. Of each only the places that can: rows end where the last one
+    #    read does (`engine.length`). A cell that was asked for without places is run all the same.
     kept = [tuple(p for p in at if same_before <= p < engine.length) for at in places]
     todo = [i for i, at in enumerate(places) if kept[i] or not at]
     cells = [(i, sample) for i in todo for sample in range(samples)]
+    # 3. As many cells as fit into memory are a batch [B, L], which every job runs: the layers and
+    #    windows of a job are runs of the same batch.
     room = _Room(engine, memory)
     start = 0
     while start < len(cells):
@@ -87,11 +92,15 @@ def sweep(
                 for columns, head, rows, logp in _run(
                     engine, job, [(kept[i], s) for i, s in chunk]
                 ):
+                    # 4. log p [B, K, A] of a window goes to its (place, sample) pairs, in every
+                    #    column of the grid that the window fills.
                     at = torch.tensor([chunk[row] for row in rows], device=grid.device)
                     for column in columns:
                         cell = grid[:, column] if head is None else grid[:, column, head]
                         cell[at[:, 0], at[:, 1]] = logp
         except RuntimeError as error:
+            # 5. Memory ran out: the same cells again in smaller batches. What was written already
+            #    is written again.
             room.halve(error, count)
             continue
         start += count
@@ -109,7 +118,7 @@ def _run(
     for trunk in job.trunks:
         rows = everything
         if trunk.start == engine.layers - 1 and len(near) < len(cells):
-            # Behind the last layer nothing moves between places.
+            # Above the last layer's attention nothing moves between places.
             rows = near
             if not near:
                 continue
