@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.base.config import option
-from unmask.blocks.blocks import Column, Finding, Section, Verdict
+from unmask.blocks.blocks import Block, Column, Finding, Verdict
+from unmask.blocks.tidy import tabulate_means, to_interval
 from unmask.measures.measure import Argument, Job, Measure, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means, tabulate_means, to_interval
+from unmask.measures.summaries import estimate_means
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def judge(summary: Summary, settings: CountingSettings) -> Sequence[Verdict]:
     ]
 
 
-def describe(result: Result) -> Section:
+def describe(result: Result) -> Sequence[Block]:
     findings = [
         Finding(f"{row['model']} counts to {row['mean']:.1f}.", result.verdicts[row["model"]])
         for row in result.summary["means"]
@@ -76,10 +77,10 @@ def describe(result: Result) -> Section:
         "means",
         "Counted",
         result.summary["means"],
-        {"model": Column("model")},
+        {"model": "model"},
         {"value": Column("value")},
     )
-    return Section("counting", MEASURE.title, [*findings, table])
+    return [*findings, table]
 
 
 MEASURE = Measure(

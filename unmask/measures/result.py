@@ -41,7 +41,7 @@ class Result:
         """The result in sentences, figures and tables; what is broken is a sentence instead."""
         measure, blocks = self.measure, list[Block]()
         if not self.is_complete:
-            blocks = [Notice("This run was cut short: what follows is what it had until then.")]
+            blocks.append(Notice("This run was cut short: this is what it had until then."))
         try:
             described = measure.describe(self)
         except UserError as error:

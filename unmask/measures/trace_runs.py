@@ -10,9 +10,9 @@ from unmask.base.errors import UserError
 from unmask.base.runs import RunRecord
 from unmask.base.tables import Parts, read_table
 from unmask.blocks.labels import KINDS, SPLITS
+from unmask.blocks.tidy import distinct
 from unmask.measures.measure import Rows, Tables
 from unmask.measures.result import Result
-from unmask.measures.summaries import distinct
 from unmask.measures.trace_summary import count_facts, summarise
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from unmask.blocks.labels import (
     count,
     name_split,
 )
+from unmask.blocks.tidy import distinct, to_interval
 from unmask.evaluation.statistics import Interval
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
-from unmask.measures.summaries import distinct, to_interval
 from unmask.measures.trace_figures import draw_peaks, draw_roles, draw_texts, name_layer
 from unmask.measures.trace_summary import Group, list_groups
 from unmask.measures.trace_tables import (

@@ -10,9 +10,9 @@ import numpy as np
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import order_splits
+from unmask.blocks.tidy import distinct, to_interval
 from unmask.evaluation.statistics import ENOUGH, Interval, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
-from unmask.measures.summaries import distinct, to_interval
 from unmask.tracing.averages import (
     OTHER_TOKEN,
     PLACEBO,
