@@ -22,7 +22,7 @@ from unmask.net.transformer import select_rows
 from unmask.noise.masked import Masked
 from unmask.objectives.batch import Batch, draw_times
 from unmask.objectives.cross_entropy import weighted_cross_entropy
-from unmask.objectives.masked import get_recipe, noise_batch
+from unmask.objectives.masked import get_weighting, noise_batch
 
 
 def measure_memory(call: Callable[[], object], device: torch.device) -> int | None:
@@ -59,7 +59,7 @@ def main() -> None:
     process = Masked(options.vocab, options.vocab)
     t = draw_times(RowStreams.make(0, 1, device), options.rows)
     streams = RowStreams.make(1, options.rows, device)
-    noised = noise_batch(process, Batch(tokens), t, streams, get_recipe("smdm"))
+    noised = noise_batch(process, Batch(tokens), t, streams, get_weighting("smdm"))
     weights = noised.weights.float()
 
     def plain() -> tuple[torch.Tensor, ...]:

@@ -27,7 +27,6 @@ from timing import describe_run, format_table, write_record
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training_peer import PeerTraining
 
-import unmask.objectives.picks as picks
 from unmask.base.config import build
 from unmask.base.devices import resolve_device
 from unmask.base.units import format_bytes, format_number
@@ -36,11 +35,12 @@ from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
+from unmask.objectives import targets
 from unmask.objectives.batch import Batch
 from unmask.objectives.cross_entropy import weighted_cross_entropy
-from unmask.training.assembly import Job, find_dtype
+from unmask.training.build import TrainingJob, find_dtype
 from unmask.training.examples import Examples
-from unmask.training.losses import make_lesson
+from unmask.training.losses import make_objective
 from unmask.training.parallel import World, join
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
@@ -106,8 +106,10 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
         net = Transformer(config, 0).train()
     blueprint = Blueprint(config, "masked", mask_id)
     model = Model("bench", net, blueprint, None)
-    lesson = make_lesson(recipe, blueprint)
-    trainer = Trainer(Job(recipe, examples, model, lesson, world, find_dtype(recipe, world.device)))
+    objective = make_objective(recipe, blueprint)
+    trainer = Trainer(
+        TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
+    )
     trainer.optimiser.asks_device &= tried.cut_inside
     return trainer
 
@@ -153,7 +155,7 @@ def clear(device: torch.device) -> None:
 def trying(tried: Try) -> Generator[None]:
     """Inside the block the step is computed in that way."""
     chunked = partial(weighted_cross_entropy, chunk=tried.chunk)
-    picks.weighted_cross_entropy, before = chunked, picks.weighted_cross_entropy  # ty: ignore
+    targets.weighted_cross_entropy, before = chunked, targets.weighted_cross_entropy  # ty: ignore
     order = [ATTENTION[tried.attention]] if tried.attention != "default" else []
     order += [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     chosen = (
@@ -163,7 +165,7 @@ def trying(tried: Try) -> Generator[None]:
         with chosen:
             yield
     finally:
-        picks.weighted_cross_entropy = before
+        targets.weighted_cross_entropy = before
 
 
 def describe(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
     from unmask.training.recipe import Recipe
-    from unmask.training.session import train
+    from unmask.training.run import train
 
 __version__ = "0.1.0"
 
@@ -75,7 +75,7 @@ _HOME_OF = {
     "save": "unmask.net.loading",
     "trace_steps": "unmask.tracing.steps",
     "trace_tokens": "unmask.tracing.tokens",
-    "train": "unmask.training.session",
+    "train": "unmask.training.run",
     "value": "unmask.representation.values",
 } | {
     name: f"unmask.measures.{name}:MEASURE"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unmask import Tokenizer, UserError
-from unmask.data.batches import Order, PackedBatches
+from unmask.data.batches import RowOrder, PackedBatches
 from unmask.data.shards import Shards, Windows, write_shards
 from unmask.data.text import read_documents
 
@@ -73,7 +73,7 @@ def test_batches_resume_exactly_and_see_every_row_once(tmp_path, tokenizer):
     for step in (39, 3, 17, 0):
         assert fresh.at(step).equal(run[step])
     assert not PackedBatches(shards, 16, 4, seed=2).at(0).equal(run[0])
-    order = Order(num_rows=10, batch=4, seed=0)
+    order = RowOrder(num_rows=10, batch=4, seed=0)
     rows = [row for step in range(5) for row in order.rows_at(step)]
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10)) and rows[:10] != rows[10:]
 

@@ -351,7 +351,10 @@ def test_scorer_refuses_what_it_cannot_score():
             lambda: scorer.chain(torch.tensor([0, 1]), torch.tensor([True, True])),
             "all tokens are given",
         ),
-        (lambda: scorer.chain(torch.tensor([0, 1]), order=[0, 0]), "is no order of the unknown"),
+        (
+            lambda: scorer.chain(torch.tensor([0, 1]), order=[0, 0]),
+            "is not an order of the unknown",
+        ),
         (lambda: scorer.exact_k(torch.tensor([0, 1]), repeats=1), "give no standard error"),
         (
             lambda: Scorer(scorer.logits, scorer.process, 0.5).chain(torch.tensor([0])),

@@ -17,7 +17,7 @@ from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 from unmask.objectives.discrete import process_loss, round_up, score_entropy_loss
-from unmask.objectives.masked import RECIPES, get_recipe, masked_loss, noise_batch
+from unmask.objectives.masked import WEIGHTINGS, get_weighting, masked_loss, noise_batch
 
 
 def draw_hidden(chance: torch.Tensor) -> torch.Tensor:
@@ -25,9 +25,11 @@ def draw_hidden(chance: torch.Tensor) -> torch.Tensor:
     return RowStreams.make(5, B).uniform(L) < chance[:, None]
 
 
-def compute(net, batch, recipe: str, **options) -> torch.Tensor:
+def compute(net, batch, weighting: str, **options) -> torch.Tensor:
     process = Masked(V - 1, MASK)
-    noised = noise_batch(process, batch, T, RowStreams.make(5, B), get_recipe(recipe), **options)
+    noised = noise_batch(
+        process, batch, T, RowStreams.make(5, B), get_weighting(weighting), **options
+    )
     return masked_loss(net, process, batch, noised)[0]
 
 
@@ -85,10 +87,10 @@ def test_bound_is_the_process(small, batch):
     assert terms.shape == (B, L) and (terms[~hidden] == 0).all()
 
 
-def test_unknown_recipe():
+def test_unknown_weighting():
     with pytest.raises(UserError, match="masked objective 'smdn' is unknown: did you mean 'smdm'"):
-        get_recipe("smdn")
-    assert set(RECIPES) == {"bound", "smdm", "smdm_sft", "llada", "mdlm"}
+        get_weighting("smdn")
+    assert set(WEIGHTINGS) == {"bound", "smdm", "smdm_sft", "llada", "mdlm"}
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 4096])
@@ -153,10 +155,10 @@ def test_masked_gradients_are_those_of_the_plain_way(small, batch):
 
 
 def test_a_row_is_noised_the_same_in_any_batch(batch):
-    process, recipe = Masked(V - 1, MASK), get_recipe("smdm")
-    whole = noise_batch(process, batch, T, RowStreams.make(5, B), recipe, drop_prompt=0.5)
+    process, weighting = Masked(V - 1, MASK), get_weighting("smdm")
+    whole = noise_batch(process, batch, T, RowStreams.make(5, B), weighting, drop_prompt=0.5)
     one = Batch(batch.tokens[2:3], batch.prompt_length[2:3], batch.length[2:3])
-    alone = noise_batch(process, one, T[2:3], RowStreams.make(5, [2]), recipe, drop_prompt=0.5)
+    alone = noise_batch(process, one, T[2:3], RowStreams.make(5, [2]), weighting, drop_prompt=0.5)
     assert torch.equal(whole.xt[2:3], alone.xt)
 
 
@@ -170,10 +172,10 @@ def test_a_row_is_noised_the_same_however_it_is_padded(process, batch):
     t = T[:, None]
     short = process.corrupt(batch.tokens, t, RowStreams.make(5, B))
     assert torch.equal(process.corrupt(longer, t, RowStreams.make(5, B))[:, :L], short)
-    masked, recipe = Masked(V - 1, MASK), get_recipe("smdm")
+    masked, weighting = Masked(V - 1, MASK), get_weighting("smdm")
     rows = (batch, Batch(longer, batch.prompt_length, batch.length))
     one, other = (
-        noise_batch(masked, row, T, RowStreams.make(5, B), recipe, drop_prompt=0.5).xt
+        noise_batch(masked, row, T, RowStreams.make(5, B), weighting, drop_prompt=0.5).xt
         for row in rows
     )
     assert torch.equal(one, other[:, :L])
@@ -205,19 +207,19 @@ def test_dropped_prompts_of_any_process_with_a_mask(small, batch):
         process_loss(small, Uniform(V - 1), batch, T, RowStreams.make(5, B), drop_prompt=0.1)
 
 
-def test_recipes_of_peers_are_linear(small, batch):
+def test_weightings_of_peers_are_linear(small, batch):
     curved = Masked(V - 1, MASK, Cosine())
-    with pytest.raises(UserError, match="recipes have linear noise, but the process has Cosine"):
-        noise_batch(curved, batch, T, RowStreams.make(5, B), get_recipe("smdm"))
-    noise_batch(curved, batch, T, RowStreams.make(5, B), get_recipe("bound"))
+    with pytest.raises(UserError, match="objectives have linear noise, but the process has Cosine"):
+        noise_batch(curved, batch, T, RowStreams.make(5, B), get_weighting("smdm"))
+    noise_batch(curved, batch, T, RowStreams.make(5, B), get_weighting("bound"))
 
 
 def test_prompts_are_dropped_whole(batch):
-    process, recipe = Masked(V - 1, MASK), get_recipe("smdm_sft")
+    process, weighting = Masked(V - 1, MASK), get_weighting("smdm_sft")
     many = Batch(batch.tokens[:1].expand(400, L), torch.full((400,), 3))
     t = torch.full((400,), 0.3, dtype=torch.float64)
     noised = noise_batch(
-        process, many, t, RowStreams.make(0, 400), recipe, response_only=True, drop_prompt=0.25
+        process, many, t, RowStreams.make(0, 400), weighting, response_only=True, drop_prompt=0.25
     )
     masked = (noised.xt[:, :3] == MASK).sum(-1)
     assert set(masked.tolist()) == {0, 3} and 0.17 < (masked == 3).double().mean() < 0.33

@@ -11,7 +11,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.evaluation.metrics import is_contained
 from unmask.net.hub import shipped_models
-from unmask.training.cookbook import list_changes, read_recipe
+from unmask.training.recipes_io import list_changes, read_recipe
 
 PAIR = ("reversal-ar", "reversal-mdm")
 

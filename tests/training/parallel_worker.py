@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.training.runs import SOURCES, make_recipe
-from unmask.training.assembly import prepare_job
+from unmask.training.build import prepare_job
 from unmask.training.loop import run_loop
 from unmask.training.parallel import join
 from unmask.training.trainer import Trainer

@@ -7,9 +7,9 @@ import torch
 
 from unmask.base.config import build
 from unmask.toy.examples import SOURCES as TOY
-from unmask.training.assembly import prepare_job
+from unmask.training.build import prepare_job
 from unmask.training.examples import read_examples
-from unmask.training.loop import Hooks, Outcome, run_loop
+from unmask.training.loop import Hooks, TrainingOutcome, run_loop
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.trainer import Trainer
@@ -43,7 +43,9 @@ def make_trainer(**changes: object) -> Trainer:
     return Trainer(prepare_job(make_recipe(**changes), CPU, SOURCES))
 
 
-def run(folder: Path, hooks: Hooks | None = None, **changes: object) -> tuple[Trainer, Outcome]:
+def run(
+    folder: Path, hooks: Hooks | None = None, **changes: object
+) -> tuple[Trainer, TrainingOutcome]:
     """A run to its end, or on from the folder's newest checkpoint."""
     trainer = make_trainer(**changes)
     return trainer, run_loop(trainer, folder, hooks)
@@ -61,10 +63,10 @@ def take_steps(trainer: Trainer, number: int) -> list[float]:
 
 
 def spoil(trainer: Trainer, *steps: int) -> None:
-    """Make the losses of these steps, and with them their gradients, no numbers."""
-    lesson, loss = trainer.job.lesson, trainer.job.lesson.loss
+    """Make the losses of these steps, and with them their gradients, not numbers."""
+    objective, loss = trainer.job.objective, trainer.job.objective.loss
 
-    def spoiled(net, given):
-        return loss(net, given) * (float("nan") if trainer.progress.step in steps else 1.0)
+    def spoiled(net, inputs):
+        return loss(net, inputs) * (float("nan") if trainer.progress.step in steps else 1.0)
 
-    object.__setattr__(lesson, "loss", spoiled)
+    object.__setattr__(objective, "loss", spoiled)

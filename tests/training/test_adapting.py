@@ -74,9 +74,9 @@ def test_shifted_start_has_the_lower_loss(causal, tmp_path):
         trainer = make_trainer(**start(str(tmp_path / "model"), shift=shift))
         with torch.no_grad():
             losses[shift] = sum(
-                float(trainer.learner(given))
+                float(trainer.learner(inputs))
                 for step in range(8)
-                for given, _ in trainer.feed(step)
+                for inputs, _ in trainer.feed(step)
             )
     assert losses[True] < 0.9 * losses[False]
 

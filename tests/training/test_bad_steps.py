@@ -20,7 +20,7 @@ def test_patience_counts_steps_between_records(tmp_path):
 
 
 def test_no_checkpoint_is_written_behind_lost_patience(tmp_path):
-    """A run that goes on from its last checkpoint must not stop for what is already told."""
+    """A run resumed from its last checkpoint must not stop for what is already in a record."""
     trainer = make_trainer(guards={"patience": 2}, cadence={"log": 10, "checkpoint": 3})
     spoil(trainer, 3, 4)
     with pytest.raises(UserError, match="2 steps in a row"):

@@ -11,13 +11,13 @@ import pytest
 import unmask
 from tests.training.runs import make_recipe
 from unmask.cli.main import app
-from unmask.cli.train import tell_in_lines
+from unmask.cli.train import notify_in_lines
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
 from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
-from unmask.training.cookbook import read_recipe
 from unmask.training.journal import read_journal
+from unmask.training.recipes_io import read_recipe
 
 ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
 
@@ -76,7 +76,7 @@ def test_python_does_what_the_command_does(tmp_path):
     assert asked[0].keys() >= {"recall/d2p_same", "recall/p2d_reverse"}
     model = unmask.load(tmp_path / "run" / "model", device="cpu")
     assert unmask.sample(model, [outcome.prompt], steps=2, length=80).texts
-    with pytest.raises(unmask.UserError, match="already holds a run: go on with it by --resume"):
+    with pytest.raises(unmask.UserError, match="already holds a run: resume it by --resume"):
         unmask.train(recipe, tmp_path / "run", device="cpu")
     with pytest.raises(unmask.UserError, match="either a recipe or a run to resume"):
         unmask.train()
@@ -137,9 +137,9 @@ def test_what_is_printed_works(tmp_path):
 
 
 def test_lines_are_not_too_many(capsys):
-    tell = tell_in_lines("run", every=60)
+    notify = notify_in_lines("run", every=60)
     for step in range(1, 4):
-        tell(step, None, "loss 1")
+        notify(step, None, "loss 1")
     assert capsys.readouterr().err == "run: step 1  loss 1\n"
 
 

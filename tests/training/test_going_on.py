@@ -13,8 +13,8 @@ from unmask.base.errors import UserError
 from unmask.base.files import read_json, write_json
 from unmask.training import checkpoints
 from unmask.training.checkpoints import list_checkpoints, save_checkpoint
-from unmask.training.cookbook import read_recipe
 from unmask.training.journal import Journal, read_journal
+from unmask.training.recipes_io import read_recipe
 
 
 def go_on(folder, *changes: str, **more: object):

@@ -14,7 +14,7 @@ from unmask.data.facts import Fact, tokenize_fact
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.evaluation.answers import Asked, score_answers
 from unmask.net.model import Model
-from unmask.training.assembly import prepare_job
+from unmask.training.build import prepare_job
 from unmask.training.journal import read_journal
 from unmask.training.loop import run_loop
 from unmask.training.parallel import World

@@ -9,8 +9,7 @@ from torch import nn
 
 from unmask.training.guards import Guard
 from unmask.training.optimiser import Average, Optimiser
-from unmask.training.recipe import Guards, Schedule
-from unmask.training.recipe import Optimiser as Settings
+from unmask.training.recipe import GuardSettings, OptimiserSettings, ScheduleSettings
 from unmask.training.schedule import rate_at
 
 NO, YES = torch.tensor(False), torch.tensor(True)
@@ -29,7 +28,7 @@ def put_gradients(module: nn.Module, value: float = 1.0) -> None:
 
 def test_clipping_is_torchs():
     ours, theirs = make_module(), make_module()
-    optimiser = Optimiser(ours.named_parameters(), Settings(clip=0.5, decay=0.0))
+    optimiser = Optimiser(ours.named_parameters(), OptimiserSettings(clip=0.5, decay=0.0))
     peer = torch.optim.AdamW(theirs.parameters(), 1e-3, betas=(0.9, 0.95), weight_decay=0.0)
     for value in (1.0, 100.0, 1e-3):
         put_gradients(ours, value)
@@ -45,7 +44,7 @@ def test_clipping_is_torchs():
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_a_bad_step_changes_nothing(name):
     module = make_module()
-    optimiser = Optimiser(module.named_parameters(), Settings(name=name))
+    optimiser = Optimiser(module.named_parameters(), OptimiserSettings(name=name))
     put_gradients(module)
     optimiser.step(1.0, optimiser.measure(), NO)
     state = {**optimiser.tensors(), **dict(module.named_parameters())}
@@ -61,7 +60,7 @@ def test_a_bad_step_changes_nothing(name):
 def test_matrices_decay_and_vectors_do_not():
     module = make_module()
     before = {name: weight.detach().clone() for name, weight in module.named_parameters()}
-    optimiser = Optimiser(module.named_parameters(), Settings(rate=0.1, decay=0.5))
+    optimiser = Optimiser(module.named_parameters(), OptimiserSettings(rate=0.1, decay=0.5))
     for weight in module.parameters():
         weight.grad = torch.zeros_like(weight)
     optimiser.step(1.0, optimiser.measure(), NO)
@@ -72,7 +71,7 @@ def test_matrices_decay_and_vectors_do_not():
 
 def test_muon_takes_the_layers_matrices_alone():
     module = make_module()
-    optimiser = Optimiser(module.named_parameters(), Settings(name="muon"))
+    optimiser = Optimiser(module.named_parameters(), OptimiserSettings(name="muon"))
     owners = {
         name: type(part).__name__
         for part in optimiser.parts
@@ -101,22 +100,22 @@ def test_average():
 
 
 def test_rates():
-    cosine = Schedule(name="cosine", warmup=10, floor=0.1)
+    cosine = ScheduleSettings(name="cosine", warmup=10, floor=0.1)
     rates = [rate_at(step, 100, cosine) for step in range(100)]
     assert rates[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
     assert rates[10] == 1.0 and rates[-1] == pytest.approx(0.1)
     assert rates[10 + 89 // 2] == pytest.approx(0.55, abs=0.02)
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
-    wsd = Schedule(name="wsd", warmup=10, floor=0.0, decay=0.2)
+    wsd = ScheduleSettings(name="wsd", warmup=10, floor=0.0, decay=0.2)
     rates = [rate_at(step, 100, wsd) for step in range(100)]
     assert rates[10:81] == [1.0] * 71 and rates[-1] == 0.0
     assert rates[90] - rates[91] == pytest.approx(rates[95] - rates[96])
     assert rate_at(500, None, cosine) == 1.0
-    assert rate_at(50, 100, Schedule(name="constant", warmup=0)) == 1.0
+    assert rate_at(50, 100, ScheduleSettings(name="constant", warmup=0)) == 1.0
 
 
 def test_guard_skips_counts_and_recovers():
-    guard = Guard(Guards(spike=5.0, settle=3, patience=2), torch.device("cpu"))
+    guard = Guard(GuardSettings(spike=5.0, settle=3, patience=2), torch.device("cpu"))
     verdicts = [
         bool(guard.judge(torch.tensor(norm), step))
         for step, norm in enumerate([1.0, 9.0, 1.0, math.nan, 100.0, 1.0, math.inf])
@@ -126,14 +125,14 @@ def test_guard_skips_counts_and_recovers():
     assert (int(guard.skipped), int(guard.in_a_row), int(guard.last)) == (3, 1, 6)
     assert (guard.read_longest(), guard.read_longest()) == (2, 1)
     assert int(guard.seen) == 4 and math.isfinite(float(guard.usual))
-    calm = Guard(Guards(spike=None, settle=0), torch.device("cpu"))
+    calm = Guard(GuardSettings(spike=None, settle=0), torch.device("cpu"))
     calm.judge(torch.tensor(1.0), 0)
     assert not bool(calm.judge(torch.tensor(1e9), 1))
 
 
 def test_guard_lets_gradients_through_that_clipping_tames():
     """A model that knows its data has tiny gradients; one of ordinary length is no spike."""
-    guard = Guard(Guards(spike=20.0, settle=3), torch.device("cpu"), clip=1.0)
+    guard = Guard(GuardSettings(spike=20.0, settle=3), torch.device("cpu"), clip=1.0)
     norms = [0.01] * 10 + [12.0, 25.0, math.nan]
     verdicts = [bool(guard.judge(torch.tensor(norm), step)) for step, norm in enumerate(norms)]
     assert verdicts == [False] * 11 + [True, True]

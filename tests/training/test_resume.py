@@ -18,9 +18,9 @@ from tests.training.runs import CPU, make_recipe, make_trainer, run
 from unmask.base.errors import UserError
 from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest, list_checkpoints, load_checkpoint
-from unmask.training.cookbook import read_recipe
 from unmask.training.journal import read_journal
 from unmask.training.loop import Hooks, run_loop
+from unmask.training.recipes_io import read_recipe
 
 KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
@@ -136,9 +136,9 @@ def test_hooks_see_the_model_and_change_nothing(tmp_path):
 
 def test_skipped_steps_stop_the_run_with_their_batch(tmp_path):
     trainer = make_trainer(guards={"patience": 3}, cadence={"checkpoint": 2})
-    loss = trainer.job.lesson.loss
+    loss = trainer.job.objective.loss
     object.__setattr__(
-        trainer.job.lesson, "loss", lambda net, given: loss(net, given) * float("nan")
+        trainer.job.objective, "loss", lambda net, inputs: loss(net, inputs) * float("nan")
     )
     before = {name: weight.clone() for name, weight in trainer.net.named_parameters()}
     with pytest.raises(UserError, match="3 steps in a row had gradients that are not numbers"):

@@ -15,7 +15,7 @@ from unmask.cli.exits import INTERRUPTED, TERMINATED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.training.loop import Outcome, Tell
+    from unmask.training.loop import Notify, TrainingOutcome
 
 EXITS = {"SIGTERM": TERMINATED, "SIGINT": INTERRUPTED}
 LINE_EVERY = 10.0
@@ -40,8 +40,8 @@ def train(
 
     from unmask.base.errors import UserError
     from unmask.toy.examples import SOURCES
-    from unmask.training import session
-    from unmask.training.cookbook import list_recipes
+    from unmask.training import run
+    from unmask.training.recipes_io import list_recipes
 
     words, console = list(words or []), Console()
     name = words.pop(0) if words and "=" not in words[0] else None
@@ -55,8 +55,8 @@ def train(
     if dry_run:
         _show_plan(console, name, resume, words, device)
         return
-    folder = resume or session.choose_folder(name or "", out)
-    outcome = session.train(
+    folder = resume or run.choose_folder(name or "", out)
+    outcome = run.train(
         name,
         folder,
         *words,
@@ -73,22 +73,22 @@ def train(
 
 
 @contextmanager
-def _watch(what: str) -> "Generator[Tell]":
+def _watch(what: str) -> "Generator[Notify]":
     """A progress bar on a terminal, else a plain line now and then for whoever reads the log."""
     from unmask.base.progress import watch
 
     if not sys.stderr.isatty():
-        yield tell_in_lines(what)
+        yield notify_in_lines(what)
         return
-    with watch(what) as tell:
-        yield tell
+    with watch(what) as notify:
+        yield notify
 
 
-def tell_in_lines(what: str, every: float = LINE_EVERY) -> "Tell":
+def notify_in_lines(what: str, every: float = LINE_EVERY) -> "Notify":
     """A function that prints how far a run is, the first time and then once in `every` seconds."""
     last = float("-inf")
 
-    def tell(done: int, total: int | None, note: str) -> None:
+    def notify(done: int, total: int | None, note: str) -> None:
         nonlocal last
         if time.monotonic() - last < every:
             return
@@ -96,10 +96,10 @@ def tell_in_lines(what: str, every: float = LINE_EVERY) -> "Tell":
         of = "" if total is None else f" of {total}"
         print(f"{what}: step {done}{of}  {note}", file=sys.stderr, flush=True)
 
-    return tell
+    return notify
 
 
-def _show_end(console: "Console", folder: Path, outcome: "Outcome") -> None:
+def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> None:
     from unmask.report.training import draw_training
     from unmask.training.journal import read_journal
     from unmask.training.loop import MODEL
@@ -128,10 +128,10 @@ def _show_plan(
     from unmask.base.devices import resolve_device
     from unmask.report.training import show_plan
     from unmask.toy.examples import SOURCES
-    from unmask.training.cookbook import format_recipe, read_recipe
     from unmask.training.folder import FILE
-    from unmask.training.plan import plan_job
+    from unmask.training.plan import plan_training
+    from unmask.training.recipes_io import format_recipe, read_recipe
 
     recipe = read_recipe(name or "" if resume is None else resume / FILE, words)
-    show_plan(console, plan_job(recipe, resolve_device(device), SOURCES))
+    show_plan(console, plan_training(recipe, resolve_device(device), SOURCES))
     console.print(format_recipe(recipe), markup=False, highlight=False)

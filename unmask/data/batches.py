@@ -15,7 +15,7 @@ from unmask.data.shards import Shards, Windows
 from unmask.data.tokenizer import Tokenizer
 
 
-class Order:
+class RowOrder:
     """Which rows make up the batch of each step: every epoch a new shuffle of all rows."""
 
     def __init__(self, num_rows: int, batch: int, seed: int):
@@ -45,7 +45,7 @@ class PackedBatches:
 
     def __init__(self, shards: Shards, context: int, batch: int, seed: int = 0):
         self.windows = Windows(shards, context)
-        self.order = Order(len(self.windows), batch, seed)
+        self.order = RowOrder(len(self.windows), batch, seed)
 
     def at(self, step: int) -> Int[Tensor, "B L"]:
         """The batch of `step`, counted from 0; the same whenever it is asked for."""

@@ -18,7 +18,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
 
 _LEAST = 1e-30
 """Below this a probability stands for 0."""
@@ -88,7 +88,7 @@ class Hybrid:
     ) -> Float[Tensor, "*S"]:
         check_times(t)
         check_tokens(x0, self.num_tokens, self.mask_id)
-        t = keep_inside(t).expand(x0.shape)
+        t = clamp_open(t).expand(x0.shape)
         is_mask = xt == self.mask_id
         return bound_rate(
             self.predict(logits),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Masked:
         logp = self.predict(logits).gather(-1, x0[..., None])[..., 0]
         hidden = xt == self.mask_id
         # Zeros are put in before the product: 0 times an infinite weight would be no number.
-        weight = torch.where(hidden, self.schedule.weight(keep_inside(t)).detach(), 0.0)
+        weight = torch.where(hidden, self.schedule.weight(clamp_open(t)).detach(), 0.0)
         return -torch.where(hidden, logp, 0.0) * weight.to(logp.dtype)
 
     def posterior(

@@ -276,7 +276,7 @@ def find_time(schedule: Schedule, noised: Tensor) -> Tensor:
     return (low + high) / 2
 
 
-def keep_inside(t: Tensor) -> Tensor:
+def clamp_open(t: Tensor) -> Tensor:
     """Times in float64, a hair away from 0 and 1, where slopes and quotients may be infinite."""
     return t.double().clamp(1e-9, 1 - 1e-9)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Times, check_tokens, check_vocabulary, log_linear
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, keep_inside
+from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Uniform:
         check_times(t)
         check_tokens(x0, self.num_tokens)
         logp = self._leave_own_out(self.predict(logits), xt, t)
-        t = keep_inside(t).expand(x0.shape)
+        t = clamp_open(t).expand(x0.shape)
         alpha, floor = self.schedule.alpha(t), self.schedule.noised(t) / self.num_tokens
         rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha)
         return bound_rate(logp, x0, xt, alpha, floor, floor, rate)

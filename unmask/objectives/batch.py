@@ -19,20 +19,20 @@ class Batch:
     length: Int[Tensor, "B"] | None = None
 
     @property
-    def places(self) -> Int[Tensor, "L"]:
+    def positions(self) -> Int[Tensor, "L"]:
         return torch.arange(self.tokens.shape[1], device=self.tokens.device)
 
     def is_prompt(self) -> Bool[Tensor, "B L"]:
         """True on the prompt of each row."""
         if self.prompt_length is None:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
-        return self.places < self.prompt_length[:, None]
+        return self.positions < self.prompt_length[:, None]
 
     def is_filling(self) -> Bool[Tensor, "B L"]:
-        """True on what was added behind a row's own tokens."""
+        """True on the tokens added after a row's own."""
         if self.length is None:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
-        return self.places >= self.length[:, None]
+        return self.positions >= self.length[:, None]
 
     def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
@@ -53,7 +53,7 @@ def draw_times(
     first: int = 0,
     total: int | None = None,
 ) -> Float[Tensor, "B"]:
-    """Times in (0, 1), one a row, in float64.
+    """Times in (0, 1), one per row, in float64.
 
     `first` is the number of this batch's first row among the `total` rows of a step, over all ranks
     and accumulated batches. Antithetic times share one draw u: row i has (u + i / total) mod 1, so
@@ -62,8 +62,8 @@ def draw_times(
     total = batch if total is None else total
     if not antithetic:
         return streams.uniform(total)[0, first : first + batch]
-    places = torch.arange(first, first + batch, device=streams.keys.device).double()
-    return (streams.uniform(1)[0] + places / total) % 1.0
+    positions = torch.arange(first, first + batch, device=streams.keys.device).double()
+    return (streams.uniform(1)[0] + positions / total) % 1.0
 
 
 def allow_noise(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
@@ -82,7 +82,7 @@ def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Boo
     if not may.any():
         raise UserError(
             "the batch has nothing to noise: every position is prompt or filling; give rows with a "
-            "response, or noise prompts too."
+            "response, or noise prompts as well."
         )
     return may
 

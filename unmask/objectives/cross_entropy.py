@@ -64,7 +64,7 @@ class _WeightedCrossEntropy(torch.autograd.Function):
                 continue
             # d/dlogits = softmax - one-hot, over the logits' memory; the weights come in later,
             # on the rows of width D instead of V. At a sure target p - 1 is lost in a short
-            # number format unless it is made from the log-probability.
+            # dtype unless it is made from the log-probability.
             grad = torch.exp(logp, out=logits)
             grad.scatter_(-1, at, torch.expm1(-nll[rows, None]).to(grad.dtype))
             weight = weights[rows, None].to(nll.dtype)

@@ -10,7 +10,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
-from unmask.noise.schedules import check_closed, keep_inside
+from unmask.noise.schedules import check_closed, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 
 
@@ -26,11 +26,11 @@ def process_loss(
     noise_filling: bool = True,
     drop_prompt: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """The bound in nats a noised position, and the integrand at each of them (no gradient).
+    """The bound in nats per noised position, and the integrand at each of them (no gradient).
 
     Without `num_steps` time is continuous; with it t is rounded up to a multiple of 1/T and the
     terms are the T steps' divergences, T times each, so that their mean is the bound. D3PM adds
-    `auxiliary` times the plain cross-entropy (0.001 in the paper), after which it is no bound.
+    `auxiliary` times the plain cross-entropy (0.001 in the paper), after which it is not a bound.
     """
     check_closed(process.schedule)
     may = choose_noised(batch, response_only, noise_filling)
@@ -43,16 +43,16 @@ def process_loss(
     xt = torch.where(dropped, _find_mask(process, drop_prompt), xt)
     x = net.run_layers(net.embed(xt, t=t))
     logits = net.unembed(x, wanted).float()
-    given = (logits, batch.tokens[wanted], xt[wanted])
+    inputs = (logits, batch.tokens[wanted], xt[wanted])
     at = times.expand_as(xt)[wanted]
     if num_steps is None:
-        found = process.nll(*given, at)
+        nll = process.nll(*inputs, at)
     else:
         before = (at - 1 / num_steps).clamp(min=0)
-        found = num_steps * step_nll(process, *given, *(x.to(logits.dtype) for x in (at, before)))
+        nll = num_steps * step_nll(process, *inputs, *(x.to(logits.dtype) for x in (at, before)))
     if auxiliary:
-        found = found + auxiliary * F.nll_loss(process.predict(logits), given[1], reduction="none")
-    terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(wanted, found)
+        nll = nll + auxiliary * F.nll_loss(process.predict(logits), inputs[1], reduction="none")
+    terms = torch.zeros_like(xt, dtype=nll.dtype).masked_scatter(wanted, nll)
     return terms.sum() / may.sum(), terms.detach()
 
 
@@ -75,7 +75,7 @@ def score_entropy_loss(
     response_only: bool = False,
     noise_filling: bool = True,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """SEDD's loss in nats a noised position, and the integrand at each (no gradient).
+    """SEDD's loss in nats per noised position, and the integrand at each (no gradient).
 
     The network's outputs are log scores up to -log(e^sigma - 1), which depends on time alone; they
     need not be normalised. sigma = -log alpha for any schedule.
@@ -88,19 +88,19 @@ def score_entropy_loss(
     if outputs.shape[-1] > process.mask_id:
         is_mask = torch.arange(outputs.shape[-1], device=xt.device) == process.mask_id
         outputs = outputs.masked_fill(is_mask, -torch.inf)
-    at = keep_inside(times.expand_as(xt)[hidden])
+    at = clamp_open(times.expand_as(xt)[hidden])
     alpha, noised = process.schedule.alpha(at), process.schedule.noised(at)
     # e^sigma - 1 = (1 - alpha) / alpha, and sigma' = -alpha' / alpha.
     scale = (noised / alpha).log()
     sigma = torch.log1p(noised / alpha)
-    found = score_entropy(
+    nll = score_entropy(
         outputs - scale[:, None].to(outputs.dtype),
         batch.tokens[hidden],
         torch.ones_like(at, dtype=torch.bool),
         sigma.to(outputs.dtype),
         (-process.schedule.dalpha(at) / alpha).to(outputs.dtype),
     )
-    terms = torch.zeros_like(xt, dtype=found.dtype).masked_scatter(hidden, found)
+    terms = torch.zeros_like(xt, dtype=nll.dtype).masked_scatter(hidden, nll)
     return terms.sum() / may.sum(), terms.detach()
 
 
@@ -118,7 +118,7 @@ def score_entropy(
     sigma: Tensor,
     dsigma: Tensor,
 ) -> Float[Tensor, "*S"]:
-    """SEDD's integrand for absorbing noise (Lou et al. 2023, arXiv 2310.16834), nats a token.
+    """SEDD's integrand for absorbing noise (Lou et al. 2023, arXiv 2310.16834), nats per token.
 
     dsigma [ sum_y s_y - r log s_x0 + r (log r - 1) ] where masked, r = 1 / (e^sigma - 1).
     `log_score` is log s_y over the tokens, without the mask. With s_y = r p(y | x_t) it is the

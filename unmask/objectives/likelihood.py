@@ -113,11 +113,11 @@ class Scorer:
     ) -> Estimate:
         """-log p of writing the unknown tokens one at a time in an order (left to right)."""
         unknown = self._find_unknown(x0, given)
-        places = unknown.nonzero()[:, 0]
-        order = places.tolist() if order is None else list(order)
-        if sorted(order) != places.tolist():
+        positions = unknown.nonzero()[:, 0]
+        order = positions.tolist() if order is None else list(order)
+        if sorted(order) != positions.tolist():
             raise UserError(
-                f"the order {order} is no order of the unknown positions {places.tolist()}."
+                f"the order {order} is not an order of the unknown positions {positions.tolist()}."
             )
         steps = torch.tensor(order, device=x0.device)
         rank = torch.full_like(x0, -1)
@@ -143,7 +143,7 @@ class Scorer:
     @torch.no_grad()
     def _score(self, x0: Tensor, hidden: Tensor, unknown: Tensor) -> Float[Tensor, "R L"]:
         """log p of every true token in rows that hide some of them."""
-        found = []
+        scores = []
         for rows in hidden.split(self.batch):
             xt = torch.where(rows, self.process.mask_id, x0)
             logits = self.logits(xt).double()
@@ -151,8 +151,8 @@ class Scorer:
                 without = self.logits(torch.where(unknown, xt, self.process.mask_id)).double()
                 logits = mix(logits, without, self.guidance)
             logp = self.process.predict(logits)
-            found.append(logp.gather(-1, x0.expand_as(rows)[..., None])[..., 0])
-        return torch.cat(found)
+            scores.append(logp.gather(-1, x0.expand_as(rows)[..., None])[..., 0])
+        return torch.cat(scores)
 
     def _combine(self, values: Float[Tensor, "R"], repeats: int, unknown: Tensor) -> Estimate:
         """Mean over independent stratified batches; rows of one batch share their strata."""
@@ -202,8 +202,8 @@ def score_rolling(
         start = max(0, stop - context)
         window = x0[start:stop]
         given = torch.arange(start, stop, device=x0.device) < done
-        found = score(window, given, derive_seed(seed, "window", start))
-        total, done = total + found, stop
+        estimate = score(window, given, derive_seed(seed, "window", start))
+        total, done = total + estimate, stop
     return total
 
 

@@ -1,8 +1,8 @@
 """The masked cross-entropy bound, with the weights and normalisations of its peers by name.
 
-| recipe     | mask probability   | weight | divided by                                            |
+| weighting  | mask probability   | weight | divided by                                            |
 |------------|--------------------|--------|-------------------------------------------------------|
-| `bound`    | p_t                | w_t    | rows: nats a row, the bound itself                    |
+| `bound`    | p_t                | w_t    | rows: nats per row, the bound itself                  |
 | `smdm`     | (1 - eps) t + eps  | 1 / p  | all positions, B L                                    |
 | `smdm_sft` | (1 - eps) t + eps  | 1 / p  | B L minus all prompt lengths                          |
 | `llada`    | (1 - eps) t + eps  | 1 / p  | each row by its answer and filling, then by rows      |
@@ -23,15 +23,15 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import Linear, check_closed, check_times, keep_inside
+from unmask.noise.schedules import Linear, check_closed, check_times, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
-from unmask.objectives.picks import pick_hidden, picked_loss
+from unmask.objectives.targets import hidden_targets, targets_loss
 
 Share = Literal["rows", "positions", "responses", "answers", "noised"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MaskedWeighting:
     """How likely a mask is, how much its cross-entropy counts, what the sum is divided by."""
 
     share: Share
@@ -52,11 +52,11 @@ class Recipe:
         return 1 / (self.chance(process, t) if self.floor else t)
 
     def check(self, process: Masked) -> None:
-        """Raise where the process's schedule is not the recipe's."""
+        """Raise where the process's schedule is not the weighting's."""
         if self.eps and not isinstance(process.schedule, Linear):
             raise UserError(
-                f"the peers' recipes have linear noise, but the process has "
-                f"{type(process.schedule).__name__}: use the recipe `bound`, or a linear schedule."
+                f"the peers' objectives have linear noise, but the process has "
+                f"{type(process.schedule).__name__}: use the objective `bound`, or linear noise."
             )
         if not self.eps:
             check_closed(process.schedule)
@@ -76,25 +76,25 @@ class Recipe:
         return ones * may.sum()
 
 
-RECIPES = {
-    "bound": Recipe("rows"),
-    "smdm": Recipe("positions", eps=1e-3, floor=True),
-    "smdm_sft": Recipe("responses", eps=1e-3, floor=True),
-    "llada": Recipe("answers", eps=1e-3, floor=True),
-    "mdlm": Recipe("noised", eps=1e-3),
+WEIGHTINGS = {
+    "bound": MaskedWeighting("rows"),
+    "smdm": MaskedWeighting("positions", eps=1e-3, floor=True),
+    "smdm_sft": MaskedWeighting("responses", eps=1e-3, floor=True),
+    "llada": MaskedWeighting("answers", eps=1e-3, floor=True),
+    "mdlm": MaskedWeighting("noised", eps=1e-3),
 }
 
 
-def get_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
-    if name not in RECIPES:
-        raise UserError(f"masked objective {name!r} is unknown: {suggest(name, RECIPES)}")
-    return RECIPES[name]
+def get_weighting(name: str) -> MaskedWeighting:
+    """The weighting of that name."""
+    if name not in WEIGHTINGS:
+        raise UserError(f"masked objective {name!r} is unknown: {suggest(name, WEIGHTINGS)}")
+    return WEIGHTINGS[name]
 
 
 @dataclass(frozen=True)
 class Noised:
-    """A batch masked for one step: what the network sees, and what each position counts."""
+    """A batch masked for one step: what the network sees, and the weight of each position."""
 
     t: Float[Tensor, "B"]
     xt: Tensor
@@ -108,7 +108,7 @@ def noise_batch(
     batch: Batch,
     t: Float[Tensor, "B"],
     streams: RowStreams,
-    recipe: Recipe,
+    weighting: MaskedWeighting,
     response_only: bool = False,
     noise_filling: bool = True,
     drop_prompt: float = 0.0,
@@ -116,14 +116,14 @@ def noise_batch(
     """Mask the batch at times t, row by row, and weigh what was masked."""
     check_times(t)
     check_tokens(batch.tokens, process.num_states, process.mask_id)
-    recipe.check(process)
+    weighting.check(process)
     may = choose_noised(batch, response_only, noise_filling)
-    chance = recipe.chance(process, t.double()).detach()[:, None]
+    chance = weighting.chance(process, t.double()).detach()[:, None]
     # What a row draws once comes first: it must not depend on the row's length.
     dropped = drop_prompts(batch, drop_prompt, streams)
     hidden = (streams.uniform(batch.tokens.shape[1]) < chance) & may
     xt = torch.where(hidden | dropped, process.mask_id, batch.tokens)
-    weight = recipe.weight(process, keep_inside(t)).detach() / recipe.divide(batch, may)
+    weight = weighting.weight(process, clamp_open(t)).detach() / weighting.divide(batch, may)
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
 
 
@@ -135,8 +135,8 @@ def masked_loss(
     Logits are computed at hidden positions only, a chunk of them at a time.
     """
     x = net.run_layers(net.embed(noised.xt, t=noised.t))
-    picks = pick_hidden(batch, noised.hidden, noised.weights)
-    return picked_loss(net, x, picks, find_forbidden(net, process))
+    targets = hidden_targets(batch, noised.hidden, noised.weights)
+    return targets_loss(net, x, targets, find_forbidden(net, process))
 
 
 def find_forbidden(net: Transformer, process: Masked) -> int | None:

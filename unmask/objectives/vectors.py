@@ -34,11 +34,11 @@ def gaussian_loss(
     response_only: bool = False,
     noise_filling: bool = True,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """The loss in nats a noised token, and each token's term (no gradient), 0 where none was.
+    """The loss in nats per noised token, and each token's term (no gradient), 0 where none was.
 
     `bound` adds the reconstruction at t = 0 and the prior's divergence to the integrand; `cdcd` is
-    the plain cross-entropy of the clean token, which is no bound. With the chance `self_condition`
-    a row is first predicted without, then with its own guess as a hint (Chen et al. 2022, arXiv
+    the plain cross-entropy of the clean token, not a bound. With the chance `self_condition` a row
+    is first predicted without, then with its own guess as a hint (Chen et al. 2022, arXiv
     2208.04202).
     """
     with torch.autocast(batch.tokens.device.type, enabled=False):
@@ -53,7 +53,7 @@ def gaussian_loss(
             guess = process.denoise(predict(net, zt, t))
         hint = torch.where(hinted, guess, 0.0)
     logits = predict(net, zt, t, hint).float()
-    # Small differences times a large signal-to-noise ratio: not for a short number format.
+    # Small differences times a large signal-to-noise ratio: not for a short dtype.
     with torch.autocast(batch.tokens.device.type, enabled=False):
         if form == "cdcd":
             terms = F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")

@@ -11,17 +11,17 @@ from unmask.report.style import PALETTE, new_figure, save_figure
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.training.plan import Plan
+    from unmask.training.plan import TrainingPlan
 
 
-def show_plan(console: "Console", plan: "Plan") -> None:
+def show_plan(console: "Console", plan: "TrainingPlan") -> None:
     """What would be trained: data, parameters, operations and memory."""
     from rich.table import Table
     from rich.text import Text
 
     from unmask.net.counts import count_parameters
 
-    config, flops = plan.config, plan.flops_a_token
+    config, flops = plan.config, plan.flops_per_token
     parameters = count_parameters(config)
     steps = "as many as the minutes allow" if plan.steps is None else f"{plan.steps:,}"
     rows = {
@@ -29,12 +29,12 @@ def show_plan(console: "Console", plan: "Plan") -> None:
         "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
         "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
         "parameters": f"{parameters.total:,}, {parameters.layers:,} of them in the layers",
-        "steps": f"{steps} of {plan.tokens_a_step:,} tokens",
+        "steps": f"{steps} of {plan.tokens_per_step:,} tokens",
         "training, per token": f"{format_number(flops)}FLOP",
-        "training, per step": f"{format_number(flops * plan.tokens_a_step)}FLOP",
+        "training, per step": f"{format_number(flops * plan.tokens_per_step)}FLOP",
     }
     if plan.steps is not None:
-        rows["training, all"] = f"{format_number(flops * plan.tokens_a_step * plan.steps)}FLOP"
+        rows["training, all"] = f"{format_number(flops * plan.tokens_per_step * plan.steps)}FLOP"
     for what, size in plan.memory.items():
         rows[f"memory for {what}, about"] = format_bytes(size)
     free = "" if plan.free is None else f" of {format_bytes(plan.free)} free"

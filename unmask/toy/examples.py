@@ -12,7 +12,7 @@ from unmask.data.tokenizer import MASK, Tokenizer
 from unmask.objectives.batch import Batch
 from unmask.toy.language import LENGTH, PAD, UNITS, encode, list_sentences
 from unmask.training.examples import Examples
-from unmask.training.recipe import Data
+from unmask.training.recipe import DataSettings
 
 
 def make_tokenizer() -> Tokenizer:
@@ -24,7 +24,7 @@ def make_tokenizer() -> Tokenizer:
     return Tokenizer(backend, ids[MASK], ids[PAD], ids[PAD])
 
 
-def make_examples(data: Data) -> Examples:
+def make_examples(data: DataSettings) -> Examples:
     """All sentences; rows longer than one begin with [PAD], for the causal twin to start from."""
     if data.context < LENGTH:
         raise UserError(f"data.context={data.context} is too short: the toy needs {LENGTH}.")

@@ -21,39 +21,39 @@ from unmask.noise.settings import NoiseConfig
 from unmask.training.recipe import Recipe
 
 
-def adapt_model(given: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
-    """The model that training starts from: the given one, or made from it if it is causal."""
-    if recipe.data.context > given.net.config.context:
+def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
+    """The model that training starts from: `start`, or if it is causal, made from it."""
+    if recipe.data.context > start.net.config.context:
         raise UserError(
-            f"rows of data.context={recipe.data.context} tokens do not fit {given.name}, whose "
-            f"context is {given.net.config.context}: shorten data.context."
+            f"rows of data.context={recipe.data.context} tokens do not fit {start.name}, whose "
+            f"context is {start.net.config.context}: shorten data.context."
         )
-    if given.kind == recipe.kind:
-        if recipe.start.shift and not given.blueprint.shift:
-            raise UserError(f"start.shift is for causal models; {given.name} has no shift.")
+    if start.kind == recipe.kind:
+        if recipe.start.shift and not start.blueprint.shift:
+            raise UserError(f"start.shift is for causal models; {start.name} has no shift.")
         if recipe.start.open_over:
             raise UserError(
                 f"start.open_over={recipe.start.open_over} opens the attention of a causal model; "
-                f"{given.name} is {given.kind} and open already: leave it out."
+                f"{start.name} is {start.kind} and open already: leave it out."
             )
-        _check_vocabulary(tokenizer, given.net.config)
+        _check_vocabulary(tokenizer, start.net.config)
         # What the recipe leaves unsaid about the noise stays as the model learned it.
-        said = recipe.noise if recipe.noise != NoiseConfig() else given.blueprint.noise
-        blueprint = replace(given.blueprint, noise=said)
-        return replace(given, name="trained", tokenizer=tokenizer, blueprint=blueprint)
-    if given.kind != "causal" or recipe.kind != "masked":
+        noise = recipe.noise if recipe.noise != NoiseConfig() else start.blueprint.noise
+        blueprint = replace(start.blueprint, noise=noise)
+        return replace(start, name="trained", tokenizer=tokenizer, blueprint=blueprint)
+    if start.kind != "causal" or recipe.kind != "masked":
         raise UserError(
-            f"{given.name} is {given.kind} and the recipe trains {recipe.kind}: only causal models "
+            f"{start.name} is {start.kind} and the recipe trains {recipe.kind}: only causal models "
             "are adapted, to masked ones; change kind or start.model."
         )
-    known = add_mask(tokenizer)
-    net = open_network(given.net, max(given.net.config.vocab_size, known.vocab_size))
-    blueprint = Blueprint(net.config, "masked", known.mask_id, recipe.start.shift, recipe.noise)
-    return Model("trained", net, blueprint, known)
+    with_mask = add_mask(tokenizer)
+    net = open_network(start.net, max(start.net.config.vocab_size, with_mask.vocab_size))
+    blueprint = Blueprint(net.config, "masked", with_mask.mask_id, recipe.start.shift, recipe.noise)
+    return Model("trained", net, blueprint, with_mask)
 
 
 def add_mask(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with a mask: its own, or the id right behind its vocabulary, as SMDM has it."""
+    """The tokenizer with a mask: its own, or the id right after its vocabulary, as in SMDM."""
     if tokenizer.mask_id is not None:
         return tokenizer
     mask_id = tokenizer.vocab_size

@@ -2,7 +2,7 @@
 
 Tensors go through `torch.distributed.checkpoint`: every process writes its own parts, and a run may
 be resumed by another number of processes. What is not a tensor stands in `checkpoint.json`, with
-the size of every file, by which a damaged checkpoint is told from a whole one.
+the size of every file, by which a damaged checkpoint is recognised.
 """
 
 import logging
@@ -40,15 +40,15 @@ class Progress:
     total: int | None = None
     """Steps to take; None while a budget of minutes has not been turned into steps."""
     seconds: float = 0.0
-    """Spent training, in all sittings."""
+    """Spent training, before and after every resume."""
     losses: float = 0.0
-    """The sum of the losses that no record has told yet, over all processes."""
+    """The sum of the losses that are in no record yet, over all processes."""
     counted: int = 0
     """How many steps' losses these are."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Record:
+class _CheckpointRecord:
     format: int
     progress: dict
     files: dict
@@ -60,18 +60,18 @@ def save_checkpoint(
     """Write a checkpoint under `folder` and remove all but the last `keep`."""
     target = folder / f"step-{progress.step:08d}"
     with replace_folder(target) if world.leads else nullcontext(Path()) as draft:
-        place = Path(str(world.share(str(draft))))
+        shared = Path(str(world.share(str(draft))))
         try:
             with _unwarned():
-                dcp.save(dict(tensors), checkpoint_id=str(place), no_dist=not world.joined)
+                dcp.save(dict(tensors), checkpoint_id=str(shared), no_dist=not world.joined)
         except CheckpointException as error:
             raise _explain(error, target) from None
         if world.leads:
-            sizes = {file.name: file.stat().st_size for file in sorted(place.iterdir())}
-            record = _Record(format=FORMAT, progress=asdict(progress), files=sizes)
-            write_json(place / _RECORD, asdict(record))
+            sizes = {file.name: file.stat().st_size for file in sorted(shared.iterdir())}
+            record = _CheckpointRecord(format=FORMAT, progress=asdict(progress), files=sizes)
+            write_json(shared / _RECORD, asdict(record))
     if world.leads:
-        # Later ones are damaged, or the run would have gone on from them: they do not count.
+        # Later ones are damaged, else the run would have resumed from them: they do not count.
         written = [path for path in list_checkpoints(folder) if path.name <= target.name]
         for old in written[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
@@ -80,7 +80,7 @@ def save_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints of a run, oldest first; drafts that a kill left behind are none."""
+    """All checkpoints of a run, oldest first; drafts that a kill left over are not listed."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
@@ -97,7 +97,7 @@ def find_newest(folder: Path) -> Path | None:
 
 
 def clear_leftovers(folder: Path, newest: Path | None) -> None:
-    """Remove the drafts that a kill left, and the damaged checkpoints behind the newest whole one.
+    """Remove the drafts that a kill left, and the damaged checkpoints after the newest whole one.
 
     Where none is whole, all stay: somebody may want to save what can be saved.
     """
@@ -109,7 +109,7 @@ def clear_leftovers(folder: Path, newest: Path | None) -> None:
 
 
 def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> Progress:
-    """Fill the tensors from a checkpoint, in place; how far it was."""
+    """Load a checkpoint into the tensors, in place; how far its run was."""
     try:
         with _unwarned():
             dcp.load(dict(tensors), checkpoint_id=str(path), no_dist=not world.joined)
@@ -124,21 +124,21 @@ def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> 
 
 def _find_damage(path: Path) -> str | None:
     try:
-        record = build(_Record, read_json_object(path / _RECORD), str(path / _RECORD))
+        record = build(_CheckpointRecord, read_json_object(path / _RECORD), str(path / _RECORD))
     except UserError as error:
         return str(error)
     if record.format != FORMAT:
         return f"it has checkpoint format {record.format}, expected {FORMAT}"
     for name, size in record.files.items():
-        found = (path / name).stat().st_size if (path / name).is_file() else 0
-        if found != size:
-            return f"{name} has {found} bytes, expected {size}"
+        size_now = (path / name).stat().st_size if (path / name).is_file() else 0
+        if size_now != size:
+            return f"{name} has {size_now} bytes, expected {size}"
     return None
 
 
 @contextmanager
 def _unwarned() -> Generator[None]:
-    """Without the notice that one process saves alone, which is how most runs are meant."""
+    """Without the notice that one process saves alone, as most runs do."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")
         yield
@@ -147,11 +147,11 @@ def _unwarned() -> Generator[None]:
 def _explain(error: CheckpointException, target: Path) -> BaseException:
     """The error to raise for a checkpoint that could not be written."""
     cause = _find_cause(error)
-    # What another process tells comes without the system's error that it goes back to.
+    # Another process's error arrives without the system's error that caused it.
     if not isinstance(cause, OSError) and "unexpected pos" in str(cause):
         return UserError(
             f"cannot write {target}: less was written than given, most likely for want of space; "
-            f"free some room, then go on with `unmask train --resume {target.parent.parent}`."
+            f"free some room, then continue with `unmask train --resume {target.parent.parent}`."
         )
     return cause
 

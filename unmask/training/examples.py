@@ -16,7 +16,7 @@ from unmask.data.shards import Shards, Windows
 from unmask.data.sources import read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.objectives.batch import Batch
-from unmask.training.recipe import Data
+from unmask.training.recipe import DataSettings
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Examples:
     """Where the rows are questions: for recall during training."""
 
 
-Source = Callable[[Data], Examples]
+Source = Callable[[DataSettings], Examples]
 
 
 def read_examples(
-    data: Data, known: Tokenizer | None = None, more: Mapping[str, Source] | None = None
+    data: DataSettings, known: Tokenizer | None = None, more: Mapping[str, Source] | None = None
 ) -> Examples:
     """The rows that a recipe names; `known` is the tokenizer of the model to start from.
 
-    `more` are further sources by name, given by rooms that come after this one.
+    `more` are further sources by name, added by packages that come after this one.
     """
     more = more or {}
     sources = ("reversal", "facts", "text", *more)
@@ -54,16 +54,16 @@ def read_examples(
         return _lay_out(corpus, corpus[data.split], data, known)
     if data.path is None:
         raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
-    found = read_source(data.path)
-    if isinstance(found, Shards) != (data.source == "text"):
-        what = "token shards" if isinstance(found, Shards) else "facts"
-        right = "text" if isinstance(found, Shards) else "facts"
+    read = read_source(data.path)
+    if isinstance(read, Shards) != (data.source == "text"):
+        what = "token shards" if isinstance(read, Shards) else "facts"
+        right = "text" if isinstance(read, Shards) else "facts"
         raise UserError(f"{data.path} holds {what}: use data.source={right}, or another path.")
-    if isinstance(found, Shards):
-        return _cut(found, data, known)
+    if isinstance(read, Shards):
+        return _cut(read, data, known)
     known = known or read_own_tokenizer(data.path)
-    corpus = found if isinstance(found, Corpus) else None
-    facts = found[data.split] if isinstance(found, Corpus) else found
+    corpus = read if isinstance(read, Corpus) else None
+    facts = read[data.split] if isinstance(read, Corpus) else read
     return _lay_out(corpus, facts, data, known)
 
 
@@ -82,9 +82,9 @@ def find_prompt(examples: Examples, split: str, needed: bool) -> str:
 
 
 def _lay_out(
-    corpus: Corpus | None, facts: Sequence[Fact], data: Data, known: Tokenizer | None
+    corpus: Corpus | None, facts: Sequence[Fact], data: DataSettings, known: Tokenizer | None
 ) -> Examples:
-    """Facts as rows; the end token behind a text closes it and belongs to it."""
+    """Facts as rows; the end token after a text closes it and belongs to it."""
     learned_from = corpus.training_texts() if corpus else [fact.text for fact in facts]
     tokenizer = known or Tokenizer.train(learned_from, data.vocab)
     rows = encode_rows(facts, tokenizer, data.context)
@@ -98,12 +98,12 @@ def _lay_out(
     return Examples(label, len(facts), tokenizer, take, corpus)
 
 
-def _cut(shards: Shards, data: Data, known: Tokenizer | None) -> Examples:
+def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Examples:
     """Running text as windows of the context's length."""
     tokenizer = known or read_own_tokenizer(shards.folder)
     if tokenizer is None:
         raise UserError(f"{shards.folder} has no tokenizer: name one by data.tokenizer.")
-    # A mask behind the vocabulary is the model's, not the text's.
+    # A mask after the vocabulary is the model's, not the text's.
     bare = tokenizer.vocab_size - (tokenizer.mask_id == tokenizer.vocab_size - 1)
     if shards.info.vocab_size not in (bare, tokenizer.vocab_size):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Run folders of training: what a new run writes, and what a resumed one goes on from."""
+"""Run folders of training: what a new run writes, and what a resumed one reads."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -8,8 +8,8 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import read_json_object, write_json
 from unmask.base.runs import RunRecord, open_run
-from unmask.training.cookbook import list_changes, read_recipe, write_recipe
 from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import list_changes, read_recipe, write_recipe
 
 FILE, RECORD = "recipe.yaml", "run.json"
 
@@ -18,7 +18,7 @@ def begin_run(folder: Path, recipe: Recipe) -> None:
     """Make the folder of a new run; one that already holds a run is refused."""
     if (folder / RECORD).is_file():
         raise UserError(
-            f"{folder} already holds a run: go on with it by --resume {folder}, or choose another "
+            f"{folder} already holds a run: resume it by --resume {folder}, or choose another "
             "folder with --out."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -28,9 +28,9 @@ def begin_run(folder: Path, recipe: Recipe) -> None:
 
 
 def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> Recipe:
-    """The recipe of a run that is gone on with; changed settings need permission.
+    """The recipe of a run to resume; changed settings need permission.
 
-    Settings are compared with the run's record, so that an edited recipe is noticed, too.
+    Settings are compared with the run's record, so that an edited recipe is noticed as well.
     """
     if not (folder / FILE).is_file():
         raise UserError(f"{folder} holds no training run: expected a {FILE} in it.")
@@ -44,13 +44,13 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
     if changes and not allow_changes:
         raise UserError(
             f"{folder} was started with other settings: {'; '.join(changes)}. The run would not be "
-            "the same any more; give --allow-changes to go on all the same."
+            "the same any more; give --allow-changes to resume it all the same."
         )
     return now
 
 
 def record_changes(folder: Path, recipe: Recipe) -> None:
-    """Bring the folder's recipe and record up to date with what the run goes on with."""
+    """Write the settings that a run is resumed with into the folder's recipe and record."""
     write_recipe(recipe, folder / FILE)
     if (folder / RECORD).is_file():
         record = replace(_read_record(folder), settings=asdict(recipe))

@@ -7,7 +7,7 @@ which is the same on all processes.
 import torch
 from torch import Tensor
 
-from unmask.training.recipe import Guards
+from unmask.training.recipe import GuardSettings
 
 _MEMORY = 0.02
 """Weight of the newest length in what is usual."""
@@ -16,7 +16,7 @@ _MEMORY = 0.02
 class Guard:
     """The usual length of a gradient, and how many were bad."""
 
-    def __init__(self, settings: Guards, device: torch.device, clip: float | None = None):
+    def __init__(self, settings: GuardSettings, device: torch.device, clip: float | None = None):
         """Gradients that are clipped anyway must be far longer than the clip to be bad.
 
         What is usual shrinks as a model learns its data by heart; without that floor one long

@@ -1,4 +1,4 @@
-"""The run's journal: a JSON line a record in `metrics.jsonl`, TensorBoard beside it on request."""
+"""The run's journal: a line of JSON per record in `metrics.jsonl`, and TensorBoard on request."""
 
 import json
 import math
@@ -14,7 +14,7 @@ FILE = "metrics.jsonl"
 
 
 class Journal:
-    """Appends records; what was written after the step that a run goes on from is taken back."""
+    """Appends records; records after the step that a run resumes from are removed."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False):
         self.path = folder / FILE
@@ -34,7 +34,7 @@ class Journal:
                 self._file.close()
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise UserError(
-                f"cannot write {self.path}: {reason}; free some room, then go on with "
+                f"cannot write {self.path}: {reason}; free some room, then continue with "
                 f"`unmask train --resume {self.path.parent}`."
             ) from error
         if self._board is not None:
@@ -73,7 +73,7 @@ def find_last_loss(folder: Path, step: int) -> float | None:
 
 
 def _format_line(record: dict[str, Any]) -> str:
-    """A record as a line of JSON, which has no word for what is not a number."""
+    """A record as a line of JSON, in which values that are not finite become null."""
     plain = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()

@@ -1,4 +1,4 @@
-"""The loop: step, tell, evaluate, save, until the budget is spent or somebody asks to stop."""
+"""The loop: step, log, evaluate, save, until the budget is spent or somebody asks to stop."""
 
 import signal
 import time
@@ -28,12 +28,12 @@ from unmask.training.signals import Request, listen
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
 from unmask.training.trainer import Trainer
 
-Measure = Callable[[Model, int], dict[str, float]]
+Evaluate = Callable[[Model, int], dict[str, float]]
 """(model, step) to named numbers."""
 Sample = Callable[[Model, int], list[str]]
 """(model, step) to texts to look at."""
-Tell = Callable[[int, int | None, str], None]
-"""(steps done, steps in all, a note) to whoever watches."""
+Notify = Callable[[int, int | None, str], None]
+"""(steps done, steps in all, a note), called after each record."""
 
 Ended = Literal["done", "minutes", "SIGINT", "SIGTERM"]
 
@@ -46,16 +46,16 @@ PACE = (5, 25)
 class Hooks:
     """What a run asks others to do; all of it optional."""
 
-    evaluate: Measure | None = None
+    evaluate: Evaluate | None = None
     sample: Sample | None = None
-    tell: Tell = lambda done, total, note: None
+    notify: Notify = lambda done, total, note: None
     ready: Callable[[], None] = lambda: None
-    """Called once the run stands where it starts or goes on from, before anything is written."""
+    """Called once the run has started or loaded its checkpoint, before anything is written."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a sitting ended."""
+class TrainingOutcome:
+    """How a call of `train` ended."""
 
     ended: Ended
     step: int
@@ -68,18 +68,18 @@ class Outcome:
 
 def run_loop(
     trainer: Trainer, folder: Path, hooks: Hooks | None = None, minutes: float | None = None
-) -> Outcome:
-    """Train until the budget is spent, going on from the newest checkpoint in `folder`.
+) -> TrainingOutcome:
+    """Train until the budget is spent, resuming from the newest checkpoint in `folder`.
 
-    `minutes` ends this sitting early. Whatever ends it, a checkpoint is there to go on from; at the
+    `minutes` ends this call early. Whatever ends it, a checkpoint is there to resume from; at the
     end of the budget the model is saved as `model`.
     """
     with listen() as request:
-        return _Sitting(trainer, folder, hooks or Hooks(), minutes, request).run()
+        return _Loop(trainer, folder, hooks or Hooks(), minutes, request).run()
 
 
-class _Sitting:
-    """One stretch of a run, from a start or a checkpoint to the next stop."""
+class _Loop:
+    """The part of a run between a start or a checkpoint and the next stop."""
 
     def __init__(
         self, trainer: Trainer, folder: Path, hooks: Hooks, minutes: float | None, request: Request
@@ -102,12 +102,12 @@ class _Sitting:
         self.start = time.perf_counter()
         self.deadline = None if minutes is None else self.start + 60 * minutes
         self.paced = (trainer.progress.step, self.before)
-        self.told = (self.start, trainer.progress.tokens)
+        self.logged = (self.start, trainer.progress.tokens)
         self.loss = find_last_loss(folder, trainer.progress.step) if trainer.done else None
         config, context = trainer.net.config, self.recipe.data.context
         self.flops = count_training_flops(config, context)
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainingOutcome:
         trainer, journal = self.trainer, None
         if self.world.leads:
             step, board = trainer.progress.step, self.recipe.machine.tensorboard
@@ -122,11 +122,11 @@ class _Sitting:
                     self._record(journal)
                 if self._is_due(self.cadence.evaluate):
                     self._evaluate(journal)
-                asked = self._ask_to_stop()
-                if asked or trainer.done or self._is_due(self.cadence.checkpoint, at_end=False):
+                stop = self._ask_to_stop()
+                if stop or trainer.done or self._is_due(self.cadence.checkpoint, at_end=False):
                     self._save()
-                if asked and not trainer.done:
-                    ended = asked
+                if stop and not trainer.done:
+                    ended = stop
                     break
             if ended == "done":
                 self._finish()
@@ -135,7 +135,7 @@ class _Sitting:
                 journal.close()
         progress, split = trainer.progress, self.recipe.data.split
         prompt = find_prompt(trainer.job.examples, split, self.recipe.kind == "causal")
-        return Outcome(ended, progress.step, progress.total, self.loss, prompt)
+        return TrainingOutcome(ended, progress.step, progress.total, self.loss, prompt)
 
     def _is_due(self, every: int, at_end: bool = True) -> bool:
         step = self.trainer.progress.step
@@ -166,15 +166,15 @@ class _Sitting:
             trainer.progress = replace(trainer.progress, total=total)
 
     def _record(self, journal: Journal | None) -> None:
-        """Read the loss and the guards, and write down how it goes."""
+        """Read the loss and the guards, and write a record of them."""
         trainer, progress = self.trainer, self.trainer.progress
         loss = trainer.read_loss()
         self.loss = self.loss if loss is None else loss
         norm, skipped = float(trainer.norm), int(trainer.guard.skipped)
         self._note_time()
         now = time.perf_counter()
-        then, tokens = self.told
-        self.told = (now, progress.tokens)
+        then, tokens = self.logged
+        self.logged = (now, progress.tokens)
         speed = (progress.tokens - tokens) / max(now - then, 1e-9)
         share = speed * self.flops / self.world.size / self.peak
         record: dict[str, Any] = {
@@ -194,7 +194,7 @@ class _Sitting:
         note = "no loss" if loss is None else f"loss {loss:.4f}"
         note += f"  {format_number(speed)}tok/s  {share:.0%} of peak"
         note += f"  {skipped} skipped" if skipped else ""
-        self.hooks.tell(progress.step, progress.total, note)
+        self.hooks.notify(progress.step, progress.total, note)
         self._check_patience()
 
     def _note_time(self) -> None:
@@ -209,13 +209,13 @@ class _Sitting:
         with self.trainer.show_model() as model:
             if not self.world.leads or journal is None:
                 return
-            found: dict[str, Any] = {}
+            record: dict[str, Any] = {}
             if self.hooks.evaluate is not None:
-                found |= self.hooks.evaluate(model, step)
+                record |= self.hooks.evaluate(model, step)
             if self.hooks.sample is not None:
-                found |= {"samples": self.hooks.sample(model, step)}
-        if found:
-            journal.write({"step": step} | found)
+                record |= {"samples": self.hooks.sample(model, step)}
+        if record:
+            journal.write({"step": step} | record)
 
     def _ask_to_stop(self) -> Ended | None:
         """Why to stop now, if any process has a reason; asked between steps."""
@@ -230,8 +230,10 @@ class _Sitting:
             return
         self._check_patience()
         self._note_time()
-        place = self.folder / CHECKPOINTS
-        save_checkpoint(place, trainer.tensors(), trainer.snapshot(), self.cadence.keep, self.world)
+        folder = self.folder / CHECKPOINTS
+        save_checkpoint(
+            folder, trainer.tensors(), trainer.snapshot(), self.cadence.keep, self.world
+        )
         self.saved = step
 
     def _finish(self) -> None:
@@ -252,26 +254,26 @@ class _Sitting:
         if in_a_row < self.recipe.guards.patience:
             return
         step = int(self.trainer.guard.last)
-        place = self.folder / f"bad-step-{step:08d}.safetensors"
+        path = self.folder / f"bad-step-{step:08d}.safetensors"
         if self.world.leads:
-            with replace_file(place) as draft:
+            with replace_file(path) as draft:
                 save_file(_collect(self.trainer, step), draft)
         self.world.wait()
         raise UserError(
             f"{in_a_row} steps in a row had gradients that are not numbers or far too long; the "
-            f"last bad one was step {step}, whose batch is in {place}: lower optimiser.rate or "
-            "look at the data; --resume goes on from the last checkpoint."
+            f"last bad one was step {step}, whose batch is in {path}: lower optimiser.rate or "
+            "look at the data; --resume continues from the last checkpoint."
         )
 
 
 def _collect(trainer: Trainer, step: int) -> dict[str, torch.Tensor]:
-    """A step's rows and what the network was given, by name; both can be made again at any time."""
+    """A step's rows and loss inputs, by name; both can be computed again at any time."""
     rows = trainer.order.rows_at(step)
-    found = {"rows": torch.tensor(rows), "clean": trainer.job.examples.take(rows).tokens}
-    for i, (given, _) in enumerate(trainer.feed(step)):
-        found |= {f"{i}.tokens": given.batch.tokens, f"{i}.t": given.t}
-        if given.picks is not None:
-            picks = given.picks
-            found |= {f"{i}.at": picks.at, f"{i}.targets": picks.targets}
-            found |= {f"{i}.weights": picks.weights}
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+    tensors = {"rows": torch.tensor(rows), "clean": trainer.job.examples.take(rows).tokens}
+    for i, (inputs, _) in enumerate(trainer.feed(step)):
+        tensors |= {f"{i}.tokens": inputs.batch.tokens, f"{i}.t": inputs.t}
+        if inputs.targets is not None:
+            targets = inputs.targets
+            tensors |= {f"{i}.at": targets.at, f"{i}.targets": targets.tokens}
+            tensors |= {f"{i}.weights": targets.weights}
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}

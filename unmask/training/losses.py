@@ -1,4 +1,4 @@
-"""One lesson a kind: how a batch is noised on the CPU, and what the network's answer costs."""
+"""The training objective of each kind: how a batch is prepared on the CPU, and its loss."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -14,28 +14,32 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import Process
 from unmask.noise.schedules import Schedule
 from unmask.noise.settings import make_process
-from unmask.objectives import masked
 from unmask.objectives.batch import Batch, allow_noise
 from unmask.objectives.discrete import process_loss, score_entropy_loss
-from unmask.objectives.masked import find_forbidden, get_recipe, noise_batch
-from unmask.objectives.picks import Picks, pick_hidden, pick_next, picked_loss
+from unmask.objectives.masked import (
+    MaskedWeighting,
+    find_forbidden,
+    get_weighting,
+    noise_batch,
+)
+from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import gaussian_loss
-from unmask.training.recipe import Objective, Recipe
+from unmask.training.recipe import ObjectiveSettings, Recipe
 
 
 @dataclass(frozen=True)
-class Given:
-    """All that one forward pass is given, made on the CPU and moved as a whole."""
+class LossInputs:
+    """The inputs of one forward pass, made on the CPU and moved to the device together."""
 
     batch: Batch
-    """As the network sees it where there are picks, clean where the loss noises on the device."""
+    """As the network sees it where there are targets, clean where the loss noises on the device."""
     t: Float[Tensor, "B"]
-    picks: Picks | None = None
+    targets: Targets | None = None
     streams: RowStreams | None = None
     sees: Bool[Tensor, "L L"] | None = None
 
-    def to(self, device: torch.device) -> "Given":
-        """The same on a device, without waiting for the copies."""
+    def to(self, device: torch.device) -> "LossInputs":
+        """The same inputs on a device, without waiting for the copies."""
         if device.type == "cpu":
             return self
 
@@ -45,122 +49,128 @@ class Given:
             x = x.float() if device.type == "mps" and x.dtype == torch.float64 else x
             return x.to(device, non_blocking=True)
 
-        batch, picks, streams = self.batch, self.picks, self.streams
+        batch, targets, streams = self.batch, self.targets, self.streams
         ends = (batch.prompt_length, batch.length)
-        if picks is not None:
-            picks = Picks(move(picks.at), move(picks.targets), move(picks.weights))
+        if targets is not None:
+            targets = Targets(move(targets.at), move(targets.tokens), move(targets.weights))
         if streams is not None:
             streams = RowStreams(move(streams.keys), streams.pace)
-        return Given(
+        return LossInputs(
             Batch(move(batch.tokens), *(None if end is None else move(end) for end in ends)),
             move(self.t),
-            picks,
+            targets,
             streams,
             None if self.sees is None else move(self.sees),
         )
 
 
-class Lesson(Protocol):
-    """What a kind of model learns from a batch."""
+class Objective(Protocol):
+    """What is minimised: the inputs that are made of a batch, and the loss on them."""
 
-    def find_targets(self, batch: Batch) -> Bool[Tensor, "B L"]:
+    def find_learnable(self, batch: Batch) -> Bool[Tensor, "B L"]:
         """True on the tokens that may have to be predicted."""
         ...
 
     def count(self, batch: Batch) -> float:
-        """What the loss of this batch is a mean over, so that parts of a step add up right."""
+        """How many terms the loss of this batch is the mean of, so that parts of a step add up."""
         ...
 
-    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> Given:
-        """What the network is given."""
+    def prepare(self, batch: Batch, t: Float[Tensor, "B"], streams: RowStreams) -> LossInputs:
+        """The inputs of the loss: the batch noised at times t, or what noises it on the device."""
         ...
 
-    def loss(self, net: Transformer, given: Given) -> Float[Tensor, ""]:
+    def loss(self, net: Transformer, inputs: LossInputs) -> Float[Tensor, ""]:
         """The loss, with a gradient."""
         ...
 
 
 @dataclass(frozen=True)
-class MaskedLesson:
-    """The masked cross-entropy under one of its recipes."""
+class MaskedObjective:
+    """The masked cross-entropy under one of its weightings."""
 
     process: Masked
-    recipe: masked.Recipe
-    objective: Objective
+    weighting: MaskedWeighting
+    settings: ObjectiveSettings
     shift: bool = False
 
-    def find_targets(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.objective)
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings)
 
     def count(self, batch: Batch) -> float:
-        if self.recipe.share == "responses":
+        if self.weighting.share == "responses":
             return float((~batch.is_prompt()).sum())
-        if self.recipe.share == "noised":
-            return float(self.find_targets(batch).sum())
+        if self.weighting.share == "noised":
+            return float(self.find_learnable(batch).sum())
         return float(len(batch.tokens))
 
-    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         noised = noise_batch(
             self.process,
             batch,
             t,
             streams,
-            self.recipe,
-            self.objective.response_only,
-            self.objective.filling,
-            self.objective.drop_prompt,
+            self.weighting,
+            self.settings.response_only,
+            self.settings.filling,
+            self.settings.drop_prompt,
         )
-        picks = pick_hidden(batch, noised.hidden, noised.weights, self.shift)
-        return Given(replace(batch, tokens=noised.xt), t, picks)
+        targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
+        return LossInputs(replace(batch, tokens=noised.xt), t, targets)
 
-    def loss(self, net: Transformer, given: Given) -> Tensor:
-        assert given.picks is not None
-        x = net.run_layers(net.embed(given.batch.tokens, t=given.t), sees=given.sees)
-        return picked_loss(net, x, given.picks, find_forbidden(net, self.process))[0]
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.targets is not None
+        x = net.run_layers(net.embed(inputs.batch.tokens, t=inputs.t), sees=inputs.sees)
+        return targets_loss(net, x, inputs.targets, find_forbidden(net, self.process))[0]
 
 
 @dataclass(frozen=True)
-class CausalLesson:
+class CausalObjective:
     """The next token."""
 
-    objective: Objective
+    settings: ObjectiveSettings
 
-    def find_targets(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.objective) & (batch.places > 0)
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings) & (batch.positions > 0)
 
     def count(self, batch: Batch) -> float:
-        return float(self.find_targets(batch).sum())
+        return float(self.find_learnable(batch).sum())
 
-    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
-        return Given(batch, t, pick_next(batch, self.find_targets(batch)))
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
+        return LossInputs(batch, t, next_targets(batch, self.find_learnable(batch)))
 
-    def loss(self, net: Transformer, given: Given) -> Tensor:
-        assert given.picks is not None
-        x = net.run_layers(net.embed(given.batch.tokens))
-        return picked_loss(net, x, given.picks)[0]
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.targets is not None
+        x = net.run_layers(net.embed(inputs.batch.tokens))
+        return targets_loss(net, x, inputs.targets)[0]
 
 
 @dataclass(frozen=True)
-class ProcessLesson:
+class _NoisedOnDevice:
+    """What objectives share whose noise is drawn on the device, with the loss."""
+
+    settings: ObjectiveSettings
+
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings)
+
+    def count(self, batch: Batch) -> float:
+        return float(self.find_learnable(batch).sum())
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
+        return LossInputs(batch, t, streams=streams)
+
+
+@dataclass(frozen=True)
+class ProcessObjective(_NoisedOnDevice):
     """The bound of a discrete process, or the score entropy of masked noise."""
 
     process: Process
-    objective: Objective
 
-    def find_targets(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.objective)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_targets(batch).sum())
-
-    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
-        return Given(batch, t, streams=streams)
-
-    def loss(self, net: Transformer, given: Given) -> Tensor:
-        assert given.streams is not None
-        settings = self.objective
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.streams is not None
+        settings = self.settings
         where = {"response_only": settings.response_only, "noise_filling": settings.filling}
-        rest = (given.batch, given.t, given.streams)
+        rest = (inputs.batch, inputs.t, inputs.streams)
         if settings.name == "score_entropy":
             assert isinstance(self.process, Masked)
             return score_entropy_loss(net, self.process, *rest, **where)[0]
@@ -169,52 +179,42 @@ class ProcessLesson:
 
 
 @dataclass(frozen=True)
-class GaussianLesson:
+class GaussianObjective(_NoisedOnDevice):
     """The bound of noise on token vectors, or CDCD's cross-entropy."""
 
     schedule: Schedule
     form: str
-    objective: Objective
 
-    def find_targets(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.objective)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_targets(batch).sum())
-
-    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> Given:
-        return Given(batch, t, streams=streams)
-
-    def loss(self, net: Transformer, given: Given) -> Tensor:
-        assert given.streams is not None
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.streams is not None
         return gaussian_loss(
             net,
-            given.batch,
-            given.t,
-            given.streams,
+            inputs.batch,
+            inputs.t,
+            inputs.streams,
             self.schedule,
             "bound" if self.form == "bound" else "cdcd",
-            self.objective.self_condition,
-            self.objective.response_only,
-            self.objective.filling,
+            self.settings.self_condition,
+            self.settings.response_only,
+            self.settings.filling,
         )[0]
 
 
-def make_lesson(recipe: Recipe, blueprint: Blueprint) -> Lesson:
-    """The lesson of a recipe's kind, under the noise that the model will carry."""
-    objective, name, noise = recipe.objective, recipe.objective_name, blueprint.noise
+def make_objective(recipe: Recipe, blueprint: Blueprint) -> Objective:
+    """The objective of a recipe, under the noise that the model will carry."""
+    settings, name, noise = recipe.objective, recipe.objective_name, blueprint.noise
     if recipe.kind == "causal":
-        return CausalLesson(objective)
+        return CausalObjective(settings)
     if recipe.kind == "gaussian":
-        return GaussianLesson(noise.make_schedule("sigmoid"), name, objective)
+        return GaussianObjective(settings, noise.make_schedule("sigmoid"), name)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
     if isinstance(process, Masked) and name != "score_entropy":
-        return MaskedLesson(process, get_recipe(name), objective, blueprint.shift)
-    return ProcessLesson(process, objective)
+        return MaskedObjective(process, get_weighting(name), settings, blueprint.shift)
+    return ProcessObjective(settings, process)
 
 
-def find_least_length(batch: Batch, recipe: Recipe) -> int:
+def min_length(batch: Batch, recipe: Recipe) -> int:
     """The shortest length that rows may be cut to such that something is left to learn.
 
     Where prompts are not learned, one token more than the longest; a causal model never learns a
@@ -227,5 +227,5 @@ def find_least_length(batch: Batch, recipe: Recipe) -> int:
     return min(least, batch.tokens.shape[1])
 
 
-def _allow_noise(batch: Batch, objective: Objective) -> Tensor:
-    return allow_noise(batch, objective.response_only, objective.filling)
+def _allow_noise(batch: Batch, settings: ObjectiveSettings) -> Tensor:
+    return allow_noise(batch, settings.response_only, settings.filling)

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from unmask.training.parallel import is_cut_up, own_part, put_together
-from unmask.training.recipe import Optimiser as Settings
+from unmask.training.parallel import full_tensor, is_sharded, local_shard
+from unmask.training.recipe import OptimiserSettings
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -15,12 +15,12 @@ Named = list[tuple[str, nn.Parameter]]
 class Optimiser:
     """Moves the parameters along their gradients; a bad step is skipped on the device itself."""
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], settings: Settings):
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], settings: OptimiserSettings):
         self.settings = settings
         self.named: Named = [(name, weight) for name, weight in named if weight.requires_grad]
         self.parameters = [weight for _, weight in self.named]
         self.parts = _split(self.named, settings)
-        sharded = any(is_cut_up(weight) for weight in self.parameters)
+        sharded = any(is_sharded(weight) for weight in self.parameters)
         kinds = {weight.device.type for weight in self.parameters}
         # The fused AdamW can divide and drop gradients itself, so that nobody waits for the device
         # to know whether a step counts. Other optimisers must be asked not to step.
@@ -29,7 +29,7 @@ class Optimiser:
 
     def measure(self) -> Tensor:
         """The length of the whole gradient."""
-        return put_together(nn.utils.get_total_norm(self._gradients()))
+        return full_tensor(nn.utils.get_total_norm(self._gradients()))
 
     def step(self, share: float, norm: Tensor, bad: Tensor) -> None:
         """Move on at `share` of the rate, the gradient cut to the longest allowed, unless bad."""
@@ -82,7 +82,7 @@ class Optimiser:
             value.zero_()
 
 
-def _split(named: Named, settings: Settings) -> list[torch.optim.Optimizer]:
+def _split(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimizer]:
     """Matrices decay, vectors do not; with Muon the layers' matrices get an optimiser of their own.
 
     Muon's update is given the size of AdamW's, so that one rate fits both.
@@ -127,8 +127,8 @@ class Average:
     def update(self, bad: Tensor) -> None:
         """Take the newest weights in, unless the step was bad; nothing waits for the device."""
         share = torch.where(bad, 0.0, 1 - self.decay)
-        now = [own_part(weight) for _, weight in self.named]
-        kept = [own_part(kept) for kept in self.kept]
+        now = [local_shard(weight) for _, weight in self.named]
+        kept = [local_shard(kept) for kept in self.kept]
         torch._foreach_lerp_(kept, now, [share] * len(kept))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -146,7 +146,7 @@ class Average:
     @torch.no_grad()
     def _exchange(self) -> None:
         for (_, weight), kept in zip(self.named, self.kept, strict=True):
-            mine, theirs = own_part(weight), own_part(kept)
-            before = mine.clone()
-            mine.copy_(theirs)
-            theirs.copy_(before)
+            current, average = local_shard(weight), local_shard(kept)
+            before = current.clone()
+            current.copy_(average)
+            average.copy_(before)

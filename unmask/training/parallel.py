@@ -47,9 +47,9 @@ class World:
         """The highest number that any process says."""
         if not self.joined:
             return code
-        said = torch.tensor(code)
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return int(said)
+        highest = torch.tensor(code)
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        return int(highest)
 
     def share(self, value: float | int | str) -> float | int | str:
         """The leader's value."""
@@ -72,17 +72,17 @@ def join(device: str) -> Generator[World]:
         yield World(resolve_device(device))
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    found = resolve_device(device)
-    if found.type == "cuda":
-        found = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
-        torch.cuda.set_device(found)
-    elif found.type == "mps":
+    own = resolve_device(device)
+    if own.type == "cuda":
+        own = resolve_device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}")
+        torch.cuda.set_device(own)
+    elif own.type == "mps":
         raise UserError("several processes cannot share an mps device: use device cpu.")
     # Small agreements are made on the CPU, where nobody waits for the accelerator.
-    backend = "cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
     dist.init_process_group(backend)
     try:
-        yield World(found, rank, size, joined=True)
+        yield World(own, rank, size, joined=True)
     finally:
         dist.destroy_process_group()
 
@@ -90,8 +90,8 @@ def join(device: str) -> Generator[World]:
 def spread(learner: Learner, world: World, how: str) -> nn.Module:
     """The learner as it is to be called, its gradients averaged over all processes.
 
-    `ddp` keeps a whole network on each device. `fsdp` cuts every tensor up: a block's are gathered
-    when it runs and given back after.
+    `ddp` keeps a whole network on each device. `fsdp` shards every tensor: a block's
+    shards are gathered while it runs.
     """
     if not world.joined:
         return learner
@@ -114,16 +114,16 @@ def hold_gradients(learner: nn.Module, hold: bool) -> Generator[None]:
         yield
 
 
-def is_cut_up(tensor: Tensor) -> bool:
-    """Whether a tensor lies on several devices, a part on each."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a tensor is sharded over several devices."""
     return isinstance(tensor, DTensor)
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor, or all of it."""
+def local_shard(tensor: Tensor) -> Tensor:
+    """This process's shard of a tensor, or all of it."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def put_together(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole tensor, on every process."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

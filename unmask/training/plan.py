@@ -8,33 +8,33 @@ import torch
 from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
-from unmask.training.assembly import find_dtype, fit_tokenizer, plan_model
+from unmask.training.build import find_dtype, fit_tokenizer, plan_model
 from unmask.training.examples import Source, read_examples
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What a recipe comes to on a device."""
 
     label: str
     """Of the data."""
     rows: int
     config: NetConfig
-    tokens_a_step: int
+    tokens_per_step: int
     steps: int | None
     """None for a budget of minutes."""
-    flops_a_token: float
+    flops_per_token: float
     memory: dict[str, int]
     """Bytes by what they are for."""
     free: int | None
     device: str
 
 
-def plan_job(
+def plan_training(
     recipe: Recipe, device: torch.device, more_sources: Mapping[str, Source] | None = None
-) -> Plan:
+) -> TrainingPlan:
     """The plan of a recipe; data are read, no weights are made or loaded."""
     examples = read_examples(recipe.data, None, more_sources)
     if recipe.start.model is None:
@@ -48,7 +48,7 @@ def plan_job(
         steps = max(1, recipe.budget.tokens // tokens)
     short = find_dtype(recipe, device) == torch.bfloat16
     rows = recipe.batch.micro or recipe.batch.rows
-    return Plan(
+    return TrainingPlan(
         examples.label,
         examples.num_rows,
         config,

@@ -7,13 +7,13 @@ from unmask.data.facts import Fact
 from unmask.evaluation.metrics import is_contained
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
-from unmask.training.loop import Measure, Sample
+from unmask.training.loop import Evaluate, Sample
 from unmask.training.recipe import Recipe
 
 BATCH = 64
 
 
-def make_recall(corpus: Corpus, recipe: Recipe) -> Measure:
+def make_recall(corpus: Corpus, recipe: Recipe) -> Evaluate:
     """A function that asks some facts of each validation split: the share of hits."""
     cadence, length = recipe.cadence, recipe.data.context
     splits = {name: facts for name, facts in corpus.splits.items() if name.endswith("_valid")}
@@ -35,8 +35,8 @@ def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> floa
     for first in range(0, len(facts), BATCH):
         some = facts[first : first + BATCH]
         prompts = [fact.prompt for fact in some]
-        found = sample(model, prompts, steps, length=length, temperature=0.0, keep_states=False)
-        for fact, text in zip(some, found.texts or [], strict=True):
+        answers = sample(model, prompts, steps, length=length, temperature=0.0, keep_states=False)
+        for fact, text in zip(some, answers.texts or [], strict=True):
             hits += is_contained(text[len(fact.prompt) :], fact.completion)
     return hits / len(facts)
 
@@ -53,10 +53,10 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
 
     def draw(model: Model, step: int) -> list[str]:
         assert model.tokenizer is not None
-        # Without a prompt a causal text starts behind the end of the one before it.
+        # Without a prompt a causal text starts after the end token of the one before it.
         first = [model.tokenizer.end_id] if model.kind == "causal" else []
         starts = prompts or [first] * cadence.samples
-        found = sample(
+        trajectory = sample(
             model,
             starts,
             cadence.sampling_steps,
@@ -66,8 +66,8 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
             keep_states=False,
         )
         if prompts:
-            return found.texts or []
-        return [model.tokenizer.decode(row[len(first) :]) for row in found.tokens.tolist()]
+            return trajectory.texts or []
+        return [model.tokenizer.decode(row[len(first) :]) for row in trajectory.tokens.tolist()]
 
     return draw
 

@@ -20,7 +20,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class DataSettings:
     """Where rows come from."""
 
     source: str
@@ -30,7 +30,7 @@ class Data:
     split: str = "train"
     """Of a corpus: `train`, or `choose` while settings are being chosen."""
     facts: int = 30
-    """Of a corpus made in place: facts a group, from `seed`."""
+    """Of a corpus made in place: facts per group, from `seed`."""
     seed: int = 0
     tokenizer: str | None = None
     """A `tokenizer.json` or a folder with one. None: the one that lies with the data or with the
@@ -42,7 +42,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkSettings:
     """The network's shapes."""
 
     preset: str = "tiny"
@@ -53,7 +53,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StartSettings:
     """What training starts from, if not from fresh weights."""
 
     model: str | None = None
@@ -68,14 +68,14 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class ObjectiveSettings:
     """What is minimised, and over which positions."""
 
     name: str = "auto"
     response_only: bool = False
     """Fine-tuning: prompts are given, never noised or predicted."""
     filling: bool = True
-    """Whether the end tokens behind the one that closes a row are learned too."""
+    """Whether the end tokens after the one that closes a row are learned as well."""
     drop_prompt: float = 0.0
     """Chance that a row's whole prompt is hidden, for standard guidance."""
     short: float = 0.0
@@ -88,7 +88,7 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser:
+class OptimiserSettings:
     """How weights move."""
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -105,7 +105,7 @@ class Optimiser:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class ScheduleSettings:
     """How the rate changes with the step."""
 
     name: Literal["cosine", "wsd", "constant"] = "cosine"
@@ -117,7 +117,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchSettings:
     """Rows of one step, over all processes and accumulated batches."""
 
     rows: int = 256
@@ -126,7 +126,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class BudgetSettings:
     """How long to train: exactly one of these."""
 
     steps: int | None = None
@@ -137,7 +137,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cadence:
+class CadenceSettings:
     """Every how many steps something happens; 0: only at the end, or never where said."""
 
     log: int = 10
@@ -153,7 +153,7 @@ class Cadence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guards:
+class GuardSettings:
     """What is done about gradients that are not numbers, or far too long."""
 
     spike: float | None = 20.0
@@ -165,7 +165,7 @@ class Guards:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MachineSettings:
     """How it is computed; of these only `dtype` changes more than the last digits."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -175,7 +175,7 @@ class Machine:
     recompute: bool = False
     """Compute a block's activations again in the backward pass instead of keeping them."""
     deterministic: bool = False
-    """The same bits from the same run on a GPU, too; slower."""
+    """The same bits from the same run on a GPU as well; slower."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: whole networks side by side, or one network cut up."""
     tensorboard: bool = False
@@ -186,19 +186,19 @@ class Recipe:
     """One training run."""
 
     kind: Kind
-    data: Data
+    data: DataSettings
     seed: int = 0
-    network: Network = field(default_factory=Network)
-    start: Start = field(default_factory=Start)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    start: StartSettings = field(default_factory=StartSettings)
     noise: NoiseConfig = field(default_factory=NoiseConfig)
-    objective: Objective = field(default_factory=Objective)
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    schedule: Schedule = field(default_factory=Schedule)
-    batch: Batch = field(default_factory=Batch)
-    budget: Budget = field(default_factory=lambda: Budget(steps=1000))
-    cadence: Cadence = field(default_factory=Cadence)
-    guards: Guards = field(default_factory=Guards)
-    machine: Machine = field(default_factory=Machine)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(steps=1000))
+    cadence: CadenceSettings = field(default_factory=CadenceSettings)
+    guards: GuardSettings = field(default_factory=GuardSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -265,7 +265,7 @@ class Recipe:
             )
         masked = self.kind == "masked" and self.objective_name != "score_entropy"
         if self.objective.drop_prompt and not masked and self.kind != "hybrid":
-            yield "'objective.drop_prompt' hides prompts behind masks: it needs masked noise"
+            yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
         if self.start.shift and not masked:
             yield "'start.shift' is for masked models that started as causal ones"
         if self.start.open_over and (self.start.model is None or self.kind == "causal"):

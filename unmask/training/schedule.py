@@ -2,10 +2,10 @@
 
 import math
 
-from unmask.training.recipe import Schedule
+from unmask.training.recipe import ScheduleSettings
 
 
-def rate_at(step: int, total: int | None, schedule: Schedule) -> float:
+def rate_at(step: int, total: int | None, schedule: ScheduleSettings) -> float:
     """The rate of a step (from 0) as a share of the highest; `total` None: not known yet.
 
     It rises in a straight line over the warm-up. Then `cosine` falls along half a wave to the floor

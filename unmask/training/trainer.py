@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
-from unmask.data.batches import Order
+from unmask.data.batches import RowOrder
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
-from unmask.training.assembly import Job
+from unmask.training.build import TrainingJob
 from unmask.training.checkpoints import Progress
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
-from unmask.training.losses import Given, find_least_length
+from unmask.training.losses import LossInputs, min_length
 from unmask.training.optimiser import Average, Optimiser
-from unmask.training.parallel import hold_gradients, is_cut_up, put_together, spread
+from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread
 from unmask.training.schedule import rate_at
 from unmask.training.speed import advise_on_memory
 
@@ -34,18 +34,18 @@ class Trainer:
     and rows are drawn from (seed, step, row), so there is no generator to save.
     """
 
-    def __init__(self, job: Job):
+    def __init__(self, job: TrainingJob):
         self.job, recipe = job, job.recipe
         self.net: Transformer = job.model.net
         self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device)
-        learner = Learner(self.net, job.lesson, job.dtype)
+        learner = Learner(self.net, job.objective, job.dtype)
         self.learner: nn.Module = spread(learner, job.world, recipe.machine.parallel)
         self.optimiser = Optimiser(self.net.named_parameters(), recipe.optimiser)
         self.average = None
         if recipe.optimiser.ema is not None:
             self.average = Average(self.net.named_parameters(), recipe.optimiser.ema)
         self.guard = Guard(recipe.guards, job.world.device, recipe.optimiser.clip)
-        self.order = Order(job.examples.num_rows, recipe.batch.rows, recipe.seed)
+        self.order = RowOrder(job.examples.num_rows, recipe.batch.rows, recipe.seed)
         self.progress = Progress(total=plan_steps(job))
         self.norm = torch.zeros((), device=job.world.device)
         self._losses = torch.zeros((), device=job.world.device)
@@ -65,9 +65,9 @@ class Trainer:
         step_loss = torch.zeros_like(self._losses)
         try:
             with run_plainly(rare):
-                for i, (given, share) in enumerate(parts):
+                for i, (inputs, share) in enumerate(parts):
                     with hold_gradients(self.learner, hold=i + 1 < len(parts)):
-                        loss = share * self.learner(given.to(world.device))
+                        loss = share * self.learner(inputs.to(world.device))
                         # Gradients are averaged over the processes, losses are shares of a sum.
                         (loss * world.size).backward()
                     step_loss += loss.detach()
@@ -88,37 +88,37 @@ class Trainer:
         tokens = progress.tokens + recipe.batch.rows * length
         self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
 
-    def feed(self, step: int) -> list[tuple[Given, float]]:
-        """What this process learns from at a step, in parts, each with its share of the loss."""
-        recipe, world, lesson = self.job.recipe, self.job.world, self.job.lesson
-        objective, seed, rows = recipe.objective, recipe.seed, recipe.batch.rows
+    def feed(self, step: int) -> list[tuple[LossInputs, float]]:
+        """This process's inputs of a step, in micro-batches, each with its share of the loss."""
+        recipe, world, objective = self.job.recipe, self.job.world, self.job.objective
+        settings, seed, rows = recipe.objective, recipe.seed, recipe.batch.rows
         whole = self.job.examples.take(self.order.rows_at(step))
         length = RowStreams.make(derive_seed(seed, "length", step), 1)
-        whole = draw_length(whole, objective.short, length, find_least_length(whole, recipe))
+        whole = draw_length(whole, settings.short, length, min_length(whole, recipe))
         if not self._can_learn(whole):
             raise UserError(
                 f"the rows of step {step} have nothing to learn: every position is prompt or "
                 "filling; give rows with a response, or set objective.response_only=false."
             )
-        total, micro = lesson.count(whole), self.job.micro
+        total, micro = objective.count(whole), self.job.micro
         sees = open_attention(step, whole.tokens.shape[1], recipe)
         parts = []
-        mine = rows // world.size
-        for first in range(world.rank * mine, (world.rank + 1) * mine, micro):
+        per_rank = rows // world.size
+        for first in range(world.rank * per_rank, (world.rank + 1) * per_rank, micro):
             part = whole.select(slice(first, first + micro))
-            share = lesson.count(part) / total
+            share = objective.count(part) / total
             if not self._can_learn(part):
                 part, share = self._choose_stand_in(whole), 0.0
             times = RowStreams.make(derive_seed(seed, "times", step), 1)
-            t = draw_times(times, micro, objective.antithetic, first, rows)
+            t = draw_times(times, micro, settings.antithetic, first, rows)
             noise = RowStreams.make(derive_seed(seed, "noise", step), range(first, first + micro))
-            given = replace(lesson.prepare(part, t, noise), sees=sees)
-            parts.append((given, share))
+            inputs = replace(objective.prepare(part, t, noise), sees=sees)
+            parts.append((inputs, share))
         return parts
 
     def _can_learn(self, batch: Batch) -> bool:
-        lesson = self.job.lesson
-        return lesson.count(batch) > 0 and bool(lesson.find_targets(batch).any())
+        objective = self.job.objective
+        return objective.count(batch) > 0 and bool(objective.find_learnable(batch).any())
 
     def _choose_stand_in(self, whole: Batch) -> Batch:
         """What is run, at no share of the loss, in place of rows that have nothing to learn.
@@ -140,12 +140,12 @@ class Trainer:
         return progress.losses / progress.counted if progress.counted else None
 
     def snapshot(self) -> Progress:
-        """How far the run is, with the losses that were not read yet; waits for the device."""
+        """How far the run is, with the losses not read yet; waits for the device."""
         losses, counted = float(self.job.world.sum(self._losses)), int(self._counted)
         return replace(self.progress, losses=losses, counted=counted)
 
     def restore(self, progress: Progress) -> None:
-        """Go on from a snapshot, the tensors being those of its time."""
+        """Resume from a snapshot, whose tensors have been loaded."""
         self.progress = progress
         # A sum over all processes: one of them takes it up.
         self._losses.fill_(progress.losses if self.job.world.leads else 0.0)
@@ -153,19 +153,19 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by name."""
-        found = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
-        found |= {f"optimiser.{name}": x for name, x in self.optimiser.tensors().items()}
-        found |= {f"guard.{name}": x for name, x in self.guard.tensors().items()}
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {f"optimiser.{name}": x for name, x in self.optimiser.tensors().items()}
+        tensors |= {f"guard.{name}": x for name, x in self.guard.tensors().items()}
         if self.average is not None:
-            found |= {f"average.{name}": x for name, x in self.average.tensors().items()}
-        return found
+            tensors |= {f"average.{name}": x for name, x in self.average.tensors().items()}
+        return tensors
 
     @contextmanager
     def show_model(self) -> Generator[Model]:
-        """The model as it would be saved now, to ask and to sample; training goes on after."""
+        """The model as it would be saved now, to evaluate and to sample from."""
         averaged = nullcontext() if self.average is None else self.average.in_place()
         with averaged, run_plainly(self.compiled), torch.no_grad():
-            sharded = any(is_cut_up(weight) for weight in self.net.parameters())
+            sharded = any(is_sharded(weight) for weight in self.net.parameters())
             model = self.export().to(self.job.world.device) if sharded else self.net
             model.eval()
             try:
@@ -175,7 +175,7 @@ class Trainer:
 
     def export(self) -> Transformer:
         """A plain network on the CPU with the weights as they are: whole, adapters merged."""
-        weights = {name: put_together(x) for name, x in self.net.state_dict().items()}
+        weights = {name: full_tensor(x) for name, x in self.net.state_dict().items()}
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)
         with torch.device("meta"):
@@ -189,7 +189,7 @@ class Trainer:
         return plain.eval()
 
 
-def plan_steps(job: Job) -> int | None:
+def plan_steps(job: TrainingJob) -> int | None:
     """How many steps the budget allows; None for minutes, until the speed is known."""
     budget, batch = job.recipe.budget, job.recipe.batch
     if budget.tokens is not None:

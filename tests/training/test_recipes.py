@@ -17,15 +17,15 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.toy.examples import SOURCES
-from unmask.training.assembly import plan_model, prepare_job
-from unmask.training.cookbook import (
+from unmask.training.build import plan_model, prepare_job
+from unmask.training.examples import read_examples
+from unmask.training.recipes_io import (
     format_recipe,
     list_changes,
     list_recipes,
     read_recipe,
     write_recipe,
 )
-from unmask.training.examples import read_examples
 from unmask.training.trainer import Trainer
 
 NARROW = ["network.preset=tiny", "network.changes.layers=1", "batch.micro=null", "batch.rows=2"]
@@ -112,7 +112,7 @@ def test_all_problems_at_once(tmp_path):
         "unknown key 'optimizer' (did you mean 'optimiser'?)",
         "unknown key 'batch.row' (did you mean 'rows'?)",
         "'batch.micro' is 'x', expected an integer or nothing",
-        "'seed' is no setting, expected key=value such as batch.rows=64",
+        "'seed' is not a setting, expected key=value such as batch.rows=64",
     ):
         assert problem in said
     with pytest.raises(SettingsError) as caught:
@@ -180,7 +180,7 @@ def test_jobs_that_cannot_be(changes, said):
     [(6e6, "try batch.micro=4, or machine"), (1e6, "use a smaller network or a shorter context")],
 )
 def test_too_little_memory_says_what_would_fit(free, advice, monkeypatch):
-    monkeypatch.setattr("unmask.training.assembly.free_bytes", lambda device: int(free))
+    monkeypatch.setattr("unmask.training.build.free_bytes", lambda device: int(free))
     with pytest.raises(UserError, match=f"6 MB are free: {advice}" if free > 2e6 else advice):
         prepare_job(make_recipe(batch={"rows": 64}), CPU)
 

@@ -70,24 +70,24 @@ def _find_text(name: str) -> tuple[str, str]:
 
 
 def _apply(values: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
-    """Put `section.key=value` into nested settings; what cannot be is told."""
-    for given in overrides:
-        key, equals, text = given.partition("=")
+    """Put `section.key=value` into nested settings; problems come back as sentences."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
         if not equals or not key:
-            yield f"{given!r} is no setting, expected key=value such as batch.rows=64"
+            yield f"{override!r} is not a setting, expected key=value such as batch.rows=64"
             continue
         *sections, last = key.split(".")
         inner = values
         for section in sections:
             inner = inner.setdefault(section, {})
             if not isinstance(inner, dict):
-                yield f"{given!r} goes into {section!r}, which holds a single value"
+                yield f"{override!r} goes into {section!r}, which holds a single value"
                 break
         else:
             try:
                 inner[last] = yaml.load(text, _Loader)
             except yaml.YAMLError:
-                yield f"{given!r} has a value that YAML cannot read: put it in quotes"
+                yield f"{override!r} has a value that YAML cannot read: put it in quotes"
 
 
 def write_recipe(recipe: Recipe, path: str | Path) -> None:
@@ -102,7 +102,7 @@ def format_recipe(recipe: Recipe) -> str:
 
 
 def list_changes(before: Recipe, now: Recipe) -> list[str]:
-    """What differs between two recipes, one sentence a setting."""
+    """What differs between two recipes, one sentence per setting."""
     old, new = (dict(_flatten(asdict(recipe))) for recipe in (before, now))
     keys = [*old, *(key for key in new if key not in old)]
     return [

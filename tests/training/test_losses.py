@@ -1,4 +1,4 @@
-"""Lessons: parts of a step add up to the whole, and agree with the objectives they stand on."""
+"""Training objectives: parts of a step add up to the whole and agree with the plain losses."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.objectives.batch import Batch, draw_times
 from unmask.objectives.causal import next_token_loss
-from unmask.objectives.masked import get_recipe, masked_loss, noise_batch
-from unmask.training.losses import find_least_length, make_lesson
+from unmask.objectives.masked import get_weighting, masked_loss, noise_batch
+from unmask.training.losses import make_objective, min_length
 
 TOY = {"data": {"source": "toy", "context": 6}}
 KINDS = {
@@ -42,55 +42,55 @@ def test_gradients_of_parts_add_up():
     gradients = []
     for micro in (8, 1):
         trainer = make_trainer(batch={"micro": micro}, objective={"name": "mdlm"})
-        for given, share in trainer.feed(0):
-            (share * trainer.learner(given)).backward()
+        for inputs, share in trainer.feed(0):
+            (share * trainer.learner(inputs)).backward()
         gradients.append(torch.cat([w.grad.flatten() for w in trainer.net.parameters()]))
     assert torch.allclose(*gradients, atol=1e-6)
 
 
-def test_masked_lesson_is_the_masked_loss():
+def test_masked_objective_is_the_masked_loss():
     trainer = make_trainer()
-    (given, share) = trainer.feed(5)[0]
+    (inputs, share) = trainer.feed(5)[0]
     batch = trainer.job.examples.take(trainer.order.rows_at(5))
-    lesson = trainer.job.lesson
+    objective = trainer.job.objective
     t = draw_times(RowStreams.make(0, 1), 8)
-    noised = noise_batch(lesson.process, batch, t, RowStreams.make(1, 8), get_recipe("smdm"))
-    given = lesson.prepare(batch, t, RowStreams.make(1, 8))
-    expected = masked_loss(trainer.net, lesson.process, batch, noised)[0]
-    assert share == 1 and torch.equal(lesson.loss(trainer.net, given), expected)
+    noised = noise_batch(objective.process, batch, t, RowStreams.make(1, 8), get_weighting("smdm"))
+    inputs = objective.prepare(batch, t, RowStreams.make(1, 8))
+    expected = masked_loss(trainer.net, objective.process, batch, noised)[0]
+    assert share == 1 and torch.equal(objective.loss(trainer.net, inputs), expected)
 
 
-def test_causal_lesson_is_the_next_token_loss():
+def test_causal_objective_is_the_next_token_loss():
     trainer = make_trainer(kind="causal", objective={"filling": False})
     batch = trainer.job.examples.take(trainer.order.rows_at(0))
     expected = next_token_loss(trainer.net, batch, learn_filling=False)[0]
-    ((given, _),) = trainer.feed(0)
-    assert torch.equal(trainer.learner(given), expected)
+    ((inputs, _),) = trainer.feed(0)
+    assert torch.equal(trainer.learner(inputs), expected)
 
 
 def test_times_spread_over_the_whole_step():
     """Antithetic over micro-batches: sorted, the times of a step are evenly spaced."""
     trainer = make_trainer(batch={"micro": 2})
-    t = torch.cat([given.t for given, _ in trainer.feed(3)]).sort().values
+    t = torch.cat([inputs.t for inputs, _ in trainer.feed(3)]).sort().values
     assert torch.allclose(t.diff(), torch.full((7,), 1 / 8, dtype=torch.float64))
 
 
 def test_the_end_token_that_closes_a_row_is_learned():
-    """Without filling, one end token behind each text is predicted, and none after it."""
+    """Without filling, one end token after each text is predicted, and none after it."""
     trainer = make_trainer(kind="causal", objective={"filling": False})
-    ((given, _),) = trainer.feed(0)
+    ((inputs, _),) = trainer.feed(0)
     end = trainer.job.examples.tokenizer.end_id
-    rows = given.picks.at // given.batch.tokens.shape[1]
+    rows = inputs.targets.at // inputs.batch.tokens.shape[1]
     for row in range(8):
-        targets = given.picks.targets[rows == row]
+        targets = inputs.targets.tokens[rows == row]
         assert (targets == end).sum() == 1 and targets[-1] == end
 
 
 def test_response_only_leaves_prompts_alone():
     trainer = make_trainer(objective={"name": "llada", "response_only": True})
     clean = trainer.job.examples.take(trainer.order.rows_at(0))
-    ((given, _),) = trainer.feed(0)
-    changed = given.batch.tokens != clean.tokens
+    ((inputs, _),) = trainer.feed(0)
+    changed = inputs.batch.tokens != clean.tokens
     assert changed.any() and not (changed & clean.is_prompt()).any()
 
 
@@ -99,8 +99,8 @@ def test_dropped_prompts_are_hidden_whole():
         objective={"response_only": True, "drop_prompt": 0.5}, batch={"rows": 64}
     )
     clean = trainer.job.examples.take(trainer.order.rows_at(0))
-    ((given, _),) = trainer.feed(0)
-    hidden = (given.batch.tokens == trainer.job.model.mask_id) & clean.is_prompt()
+    ((inputs, _),) = trainer.feed(0)
+    hidden = (inputs.batch.tokens == trainer.job.model.mask_id) & clean.is_prompt()
     shares = hidden.sum(-1) / clean.is_prompt().sum(-1)
     assert set(shares.tolist()) == {0.0, 1.0} and 0.3 < float(shares.mean()) < 0.7
 
@@ -109,7 +109,7 @@ def test_stochastic_length_cuts_all_rows_alike():
     trainer = make_trainer(objective={"short": 0.5}, batch={"micro": 4})
     lengths = set()
     for step in range(12):
-        parts = {given.batch.tokens.shape[1] for given, _ in trainer.feed(step)}
+        parts = {inputs.batch.tokens.shape[1] for inputs, _ in trainer.feed(step)}
         assert len(parts) == 1
         lengths |= parts
     assert 80 in lengths and len(lengths) > 3
@@ -135,13 +135,13 @@ def test_stochastic_length_leaves_something_to_learn(name):
     assert len(lengths) > 20 and (name != "causal" or min(lengths) < 6)
 
 
-def test_least_length_is_behind_the_longest_prompt():
+def test_min_length_is_after_the_longest_prompt():
     batch = Batch(torch.zeros(2, 9, dtype=torch.long), torch.tensor([3, 6]), torch.tensor([9, 9]))
     answers = {"response_only": True}
-    assert find_least_length(batch, make_recipe()) == 1
-    assert find_least_length(batch, make_recipe(kind="causal")) == 2
-    assert find_least_length(batch, make_recipe(objective=answers)) == 7
-    assert find_least_length(batch.truncate(5), make_recipe(objective=answers)) == 5
+    assert min_length(batch, make_recipe()) == 1
+    assert min_length(batch, make_recipe(kind="causal")) == 2
+    assert min_length(batch, make_recipe(objective=answers)) == 7
+    assert min_length(batch.truncate(5), make_recipe(objective=answers)) == 5
 
 
 def empty_rows(trainer, rows: slice) -> None:
@@ -175,16 +175,16 @@ def test_a_step_without_targets_is_an_error():
         trainer.take_step()
 
 
-def test_shifted_picks_read_the_place_before():
+def test_shifted_targets_read_the_position_before():
     recipe = make_recipe()
     trainer = make_trainer()
-    plain = make_lesson(recipe, trainer.job.model.blueprint)
-    shifted = make_lesson(recipe, replace(trainer.job.model.blueprint, shift=True))
+    plain = make_objective(recipe, trainer.job.model.blueprint)
+    shifted = make_objective(recipe, replace(trainer.job.model.blueprint, shift=True))
     batch = Batch(torch.randint(0, 500, (4, 10)))
-    given = [
-        lesson.prepare(batch, torch.full((4,), 0.9).double(), RowStreams.make(0, 4)).picks
-        for lesson in (plain, shifted)
+    targets = [
+        objective.prepare(batch, torch.full((4,), 0.9).double(), RowStreams.make(0, 4)).targets
+        for objective in (plain, shifted)
     ]
-    assert torch.equal(given[0].targets, given[1].targets)
-    before = torch.where(given[0].at % 10 == 0, given[0].at, given[0].at - 1)
-    assert (given[0].at % 10 == 0).any() and torch.equal(given[1].at, before)
+    assert torch.equal(targets[0].tokens, targets[1].tokens)
+    before = torch.where(targets[0].at % 10 == 0, targets[0].at, targets[0].at - 1)
+    assert (targets[0].at % 10 == 0).any() and torch.equal(targets[1].at, before)

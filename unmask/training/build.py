@@ -1,4 +1,4 @@
-"""From a recipe to everything that a run works with: examples, model, lesson."""
+"""From a recipe to everything that a run works with: examples, model, objective."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,7 @@ from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, Source, read_examples
 from unmask.training.learner import freeze_unreached
-from unmask.training.losses import Lesson, make_lesson
+from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
@@ -30,13 +30,13 @@ LATENT_WIDTH = 32
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What a run works with, on its device."""
 
     recipe: Recipe
     examples: Examples
     model: Model
-    lesson: Lesson
+    objective: Objective
     world: World
     dtype: torch.dtype
     """Of the products."""
@@ -49,21 +49,21 @@ class Job:
 
 def prepare_job(
     recipe: Recipe, world: World, more_sources: Mapping[str, Source] | None = None
-) -> Job:
-    """Examples, model and lesson of a recipe, checked against each other and the machine."""
+) -> TrainingJob:
+    """Examples, model and objective of a recipe, checked against each other and the machine."""
     _check_rows(recipe, world)
-    given = None
+    start = None
     if recipe.start.model is not None:
-        given = load(recipe.start.model, device="cpu", dtype="float32")
-    known = given.tokenizer if given is not None else None
-    examples = read_examples(recipe.data, known, more_sources)
+        start = load(recipe.start.model, device="cpu", dtype="float32")
+    tokenizer = start.tokenizer if start is not None else None
+    examples = read_examples(recipe.data, tokenizer, more_sources)
     if examples.num_rows < recipe.batch.rows:
         raise UserError(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
             f"{examples.num_rows}: use a smaller batch.rows or more data."
         )
     short = find_dtype(recipe, world.device) == torch.bfloat16
-    if given is None:
+    if start is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         blueprint = plan_model(recipe, tokenizer)
         check_room(blueprint.config, recipe, world, short)
@@ -71,7 +71,7 @@ def prepare_job(
         rescale(net, recipe.network.scale)
         model = Model("trained", net, blueprint, tokenizer)
     else:
-        model = adapt_model(given, recipe, examples.tokenizer)
+        model = adapt_model(start, recipe, examples.tokenizer)
         check_room(model.net.config, recipe, world, short)
     if recipe.start.lora_rank is not None:
         seed = derive_seed(recipe.seed, "adapters")
@@ -81,12 +81,12 @@ def prepare_job(
     freeze_unreached(model.net, recipe.kind)
     model.net.to(world.device).train()
     model.net.tie_head()
-    lesson = make_lesson(recipe, model.blueprint)
-    return Job(recipe, examples, model, lesson, world, find_dtype(recipe, world.device))
+    objective = make_objective(recipe, model.blueprint)
+    return TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
 
 
 def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
-    """The number format of the products."""
+    """The dtype of matrix products."""
     if recipe.machine.dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return torch.bfloat16 if recipe.machine.dtype == "bfloat16" else torch.float32
@@ -127,7 +127,7 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
 
 @torch.no_grad()
 def rescale(net: Transformer, scale: float) -> None:
-    """Multiply the initial matrices, all but those that are told the time."""
+    """Multiply the initial matrices, all but those of the time embedding."""
     for name, weight in net.named_parameters():
         if weight.ndim > 1 and not name.startswith("time.") and scale != 1:
             weight *= scale

@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 
 from unmask.base.errors import UserError
-from unmask.training.assembly import Job, prepare_job
-from unmask.training.cookbook import read_recipe
+from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.examples import Source
 from unmask.training.folder import begin_run, record_changes, reopen_run
-from unmask.training.loop import Hooks, Outcome, Tell, run_loop
+from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop
 from unmask.training.parallel import World, join
 from unmask.training.probe import make_recall, make_sampler
 from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import read_recipe
 from unmask.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
-Watch = Callable[[str], AbstractContextManager[Tell]]
-"""Opens something that a run tells its progress to."""
+Watch = Callable[[str], AbstractContextManager[Notify]]
+"""Opens something that is notified of a run's progress, such as a progress bar."""
 
 
 def train(
@@ -36,11 +36,11 @@ def train(
     device: str = "auto",
     sources: Mapping[str, Source] | None = None,
     watch: Watch | None = None,
-) -> Outcome | None:
+) -> TrainingOutcome | None:
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
 
     `recipe` is a shipped one's name, a YAML file or a `Recipe`; `changes` are settings such as
-    "batch.rows=64". With `resume` the run in that folder goes on instead.
+    "batch.rows=64". With `resume` the run in that folder is resumed instead.
     """
     if (resume is None) == (recipe is None):
         raise UserError("either a recipe or a run to resume is needed: give one of the two.")
@@ -51,7 +51,7 @@ def train(
         assert recipe is not None
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
         settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
-    with _repeatable_bits(settings), join(device) as world:
+    with _deterministic(settings), join(device) as world:
         job = prepare_job(settings, world, sources)
         if resume is None:
             _let_leader(world, lambda: begin_run(folder, settings))
@@ -60,21 +60,21 @@ def train(
         def note_resume() -> None:
             """Only once the checkpoint has been found to fit may the folder change."""
             if resume is not None:
-                _let_leader(world, lambda: _go_on(folder, settings, trainer.progress.step))
+                _let_leader(world, lambda: _resume(folder, settings, trainer.progress.step))
 
-        watched = watch(folder.name) if watch and world.leads else nullcontext(_say_nothing)
-        with watched as tell:
-            hooks = replace(make_hooks(job, tell), ready=note_resume)
+        watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
+        with watched as notify:
+            hooks = replace(make_hooks(job, notify), ready=note_resume)
             outcome = run_loop(trainer, folder, hooks, minutes)
     return outcome if world.leads else None
 
 
-def make_hooks(job: Job, tell: Tell) -> Hooks:
-    """Recall where the data are questions, a few texts, and a watcher."""
+def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
+    """Recall where the data are questions, a few texts, and whoever is notified."""
     recipe, corpus = job.recipe, job.examples.corpus
     asks = corpus is not None and recipe.cadence.facts and recipe.kind in ("masked", "causal")
     evaluate = make_recall(corpus, recipe) if corpus is not None and asks else None
-    return Hooks(evaluate, make_sampler(recipe, corpus), tell)
+    return Hooks(evaluate, make_sampler(recipe, corpus), notify)
 
 
 def choose_folder(recipe: str | Path, out: str | Path | None) -> Path:
@@ -95,16 +95,19 @@ def _let_leader(world: World, act: Callable[[], None]) -> None:
         raise UserError(problem)
 
 
-def _go_on(folder: Path, recipe: Recipe, step: int) -> None:
-    """Write down what the run goes on with."""
+def _resume(folder: Path, recipe: Recipe, step: int) -> None:
+    """Record the settings that the run is resumed with."""
     record_changes(folder, recipe)
     if step == 0:
         _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
 
 
 @contextmanager
-def _repeatable_bits(recipe: Recipe) -> Generator[None]:
-    """Inside the block, where the recipe wants them; to be entered before the device wakes up."""
+def _deterministic(recipe: Recipe) -> Generator[None]:
+    """Deterministic algorithms inside the block, where the recipe wants them.
+
+    To be entered before the device is used for the first time.
+    """
     if not recipe.machine.deterministic:
         yield
         return
@@ -118,5 +121,5 @@ def _repeatable_bits(recipe: Recipe) -> Generator[None]:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
-def _say_nothing(done: int, total: int | None, note: str) -> None:
+def _ignore(done: int, total: int | None, note: str) -> None:
     pass

@@ -1,0 +1,69 @@
+"""Targets: which positions of the residual stream predict which tokens, with what weights.
+
+Masked and next-token losses differ in their targets alone. Targets are made on the CPU, where
+asking how many there are costs nothing, and move to the device with the batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.transformer import Transformer
+from unmask.objectives.batch import Batch
+from unmask.objectives.cross_entropy import weighted_cross_entropy
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The N predictions that the loss of a batch is made of."""
+
+    at: Int[Tensor, "N"]
+    """Which position predicts: an index into the rows laid end to end, row times L plus column."""
+    tokens: Int[Tensor, "N"]
+    """The true token of each prediction."""
+    weights: Float[Tensor, "N"]
+    """Of each cross-entropy, all division done."""
+
+
+def hidden_targets(
+    batch: Batch, hidden: Bool[Tensor, "B L"], weights: Float[Tensor, "B L"], shift: bool = False
+) -> Targets:
+    """The hidden tokens, each predicted at its own position, or shifted, at the one before it.
+
+    A row's first token has no position before it and is predicted at its own, as in Dream.
+    """
+    at = hidden.flatten().nonzero()[:, 0]
+    tokens, weights = batch.tokens.flatten()[at], weights.flatten()[at].float()
+    if shift:
+        at = torch.where(at % hidden.shape[1] > 0, at - 1, at)
+    return Targets(at, tokens, weights)
+
+
+def next_targets(batch: Batch, wanted: Bool[Tensor, "B L"]) -> Targets:
+    """The wanted tokens, each predicted at the position before it, with equal weights.
+
+    Rows' first tokens are left out: there is no position before them.
+    """
+    at = (wanted & (batch.positions > 0)).flatten().nonzero()[:, 0]
+    if not len(at):
+        raise UserError("the rows have no second token: there is nothing to predict.")
+    weights = torch.full((len(at),), 1 / len(at), device=at.device)
+    return Targets(at - 1, batch.tokens.flatten()[at], weights)
+
+
+def targets_loss(
+    net: Transformer, x: Float[Tensor, "B L D"], targets: Targets, forbidden: int | None = None
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """The weighted sum of the targets' cross-entropies, and these themselves (no gradient).
+
+    `x` is the stream after the last layer; logits are computed at the targets' positions only.
+    `forbidden` is a row of the head that can never be predicted.
+    """
+    net.taps.require_none("the training loss", ("final", "logits"))
+    # By index: the gradient of indexing with a mask sorts all its positions first.
+    rows = net.norm(x.flatten(0, 1).index_select(0, targets.at))
+    head = net.head.weight
+    return weighted_cross_entropy(rows, head, targets.tokens, targets.weights, forbidden)
