@@ -21,7 +21,7 @@ SMALLER = {
     "nll": "--limit 1",
     "factorization": "--limit 1",
     "knowns": "--limit 2",
-    "trace": "--facts 2 --split d2p_same --parts resid --steps 4 --at first",
+    "trace": "--facts 2 --splits d2p_same --parts resid --steps 4 --at first",
     "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --layer 2",
     "symmetry": "--permutations 20",
     "train": "network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 cadence.samples=0",

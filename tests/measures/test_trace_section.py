@@ -3,13 +3,14 @@
 import pyarrow.compute as pc
 import pytest
 
-from tests.measures.asking import show
-from tests.measures.test_trace import make_wrong, trace
+from tests.measures.asking import ask, show
+from tests.measures.test_trace import USUAL, make_wrong, trace
 from tests.tracing.conftest import make_facts
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
-from unmask.measures.trace import TraceSettings
+from unmask.measures.trace import MEASURE, TraceSettings
 from unmask.measures.trace_summary import judge, list_groups
+from unmask.net.families import Family
 from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
@@ -111,6 +112,20 @@ def test_models_scored_alike_may_be_compared(masked, causal):
     found = trace(masked, causal, make_facts(), joint="chain_rule", **settings)
     assert "not how large" not in read(found)
     assert found.section.title == "Where facts are recalled"
+
+
+def test_equal_training_seeds_change_no_mean(causal, tmp_path):
+    """A fact's seeds are averaged first, as its phrasings are."""
+    settings = {"facts": 3, "phrasings": 1, "parts": ("resid",), "at": ("first",)}
+    one = trace(causal, make_facts(), **settings)
+    family = Family("causal", (causal, causal), "causal", ("a", "b"))
+    two = ask(MEASURE, [family], make_facts(), tmp_path, **USUAL | settings)
+    assert {row["seed"] for row in two.rows("facts")} == {0, 1}
+    pairs = zip(one.summary["averages"], two.summary["averages"], strict=True)
+    for alone, both in pairs:
+        assert both["mean"] == pytest.approx(alone["mean"], abs=1e-12)
+        assert (both["facts"], both["prompts"]) == (alone["facts"], 2 * alone["prompts"])
+    assert "phrasings and 2 training seeds are averaged first" in read(two)
 
 
 def test_heads_ablated_and_severed_reach_the_section(causal):
