@@ -22,11 +22,11 @@ browser: $(READY)  ## of the long proofs, the study's page in chromium
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden
 
-check: $(READY)  ## format, lint, types, order of the rooms, file sizes
+check: $(READY)  ## format, lint, types, layers, file sizes, words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check
-	$(BIN)/python tools/check_house.py
+	$(BIN)/python tools/check_layers.py
 
 format: $(READY)  ## put the code into its format
 	$(BIN)/ruff format .

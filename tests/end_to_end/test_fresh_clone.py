@@ -37,7 +37,7 @@ def test_fresh_clone(tmp_path, monkeypatch):
     assert "pip install" not in run("make", "study", folder=clone)
     assert (clone / "runs" / "study" / "page.html").is_file()
     assert "pip install" not in run("make", "-n", "test", folder=clone)
-    assert "house is in order" in run("make", "check", folder=clone)
+    assert "layers are in order" in run("make", "check", folder=clone)
     status = run("git", "status", "--porcelain", folder=clone)
     assert status == "", f"the commands left files that git sees:\n{status}"
 

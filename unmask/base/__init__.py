@@ -1,1 +1,1 @@
-"""What every other room stands on: settings, files, run folders, seeds, devices, progress."""
+"""What every other package stands on: settings, files, run folders, seeds, devices, progress."""

@@ -1,4 +1,4 @@
-"""The house keeps its rules, and the check of them can fail."""
+"""The layers and other rules are kept, the check of them can fail, docs name what is there."""
 
 import re
 from importlib import import_module
@@ -7,33 +7,39 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tools.check_house import MOST_LINES, MOST_SMALL, MOST_UPPER_LINES, find_breaches
+from tools.check_layers import (
+    ALLOWED_WORDS,
+    MOST_LINES,
+    MOST_SMALL,
+    MOST_UPPER_LINES,
+    find_breaches,
+)
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_house_is_in_order():
+def test_layers_are_in_order():
     assert list(find_breaches(ROOT)) == []
 
 
 def test_breaches_are_found(tmp_path):
-    room = tmp_path / "unmask" / "data"
-    room.mkdir(parents=True)
-    (room / "early.py").write_text("def f():\n    from unmask.net.presets import preset\n")
-    (room / "sly.py").write_text("from unmask import cli\n")
-    (room / "public.py").write_text("from unmask import load\n")
-    (room / "relative.py").write_text("from ..net import presets\n")
+    package = tmp_path / "unmask" / "data"
+    package.mkdir(parents=True)
+    (package / "early.py").write_text("def f():\n    from unmask.net.presets import preset\n")
+    (package / "sly.py").write_text("from unmask import cli\n")
+    (package / "public.py").write_text("from unmask import load\n")
+    (package / "relative.py").write_text("from ..net import presets\n")
     (tmp_path / "unmask" / "helpers.py").write_text("from unmask.cli import main\n")
-    (room / "long.py").write_text("\n" * (MOST_LINES + 1))
+    (package / "long.py").write_text("\n" * (MOST_LINES + 1))
     (tmp_path / "unmask" / "utils").mkdir()
     (tmp_path / "unmask" / "utils" / "a.py").write_text("")
     assert list(find_breaches(tmp_path)) == [
-        "unmask/data/early.py:2: data imports from net, a later room",
-        "unmask/data/public.py:1: `from unmask import load` hides its room",
-        "unmask/data/relative.py:1: a relative import hides its room",
-        "unmask/data/sly.py:1: data imports from cli, a later room",
-        "unmask/helpers.py:1: a room that tools/check_house.py does not know",
-        "unmask/utils/a.py:1: a room that tools/check_house.py does not know",
+        "unmask/data/early.py:2: data imports from net, a later layer",
+        "unmask/data/public.py:1: `from unmask import load` hides its package",
+        "unmask/data/relative.py:1: a relative import hides its package",
+        "unmask/data/sly.py:1: data imports from cli, a later layer",
+        "unmask/helpers.py:1: a package that tools/check_layers.py does not know",
+        "unmask/utils/a.py:1: a package that tools/check_layers.py does not know",
         f"unmask/data/long.py:401: 401 lines, more than {MOST_LINES}: it holds two things",
     ]
 
@@ -48,6 +54,24 @@ def test_upper_packages_have_a_narrower_range(tmp_path):
     assert breach == "unmask/report/long.py:351: 351 lines, more than 350: it holds two things"
     (report / "smaller.py").write_text("")
     assert "10 files of measures, report, study, cli have fewer" in list(find_breaches(tmp_path))[1]
+
+
+def test_words_and_prints_are_found(tmp_path):
+    package = tmp_path / "unmask" / "net"
+    package.mkdir(parents=True)
+    (tmp_path / "unmask" / "cli").mkdir()
+    (tmp_path / "unmask" / "cli" / "verb.py").write_text("print(1)\n")
+    (package / "loud.py").write_text("def f():\n    print(1)\n    console.print(2)\n")
+    allowed = ALLOWED_WORDS["net"]
+    (package / "names.py").write_text("told = 1\nuse(told)\n" * allowed)
+    assert list(find_breaches(tmp_path)) == ["unmask/net/loud.py:2: print: use logging"]
+    (package / "phrase.py").write_text(
+        "# The number format, in nats a token.\ndef tell_it(): ...\n"
+    )
+    (_, breach) = find_breaches(tmp_path)
+    assert breach.startswith(f"net has {allowed + 3} words that are not plain, more than {allowed}")
+    for place in ("1 'number format'", "1 'nats a'", "2 `tell_it`"):
+        assert f"unmask/net/phrase.py:{place}" in breach
 
 
 def test_public_names_are_there():

@@ -1,0 +1,181 @@
+"""The rules that no linter knows: layers, file sizes, no printing in the library, plain words.
+
+python tools/check_layers.py [ROOT]
+"""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+LAYERS = (
+    "base",
+    "data",
+    "noise",
+    "net",
+    "objectives",
+    "sampling",
+    "evaluation",
+    "training",
+    "tracing",
+    "representation",
+    "editing",
+    "blocks",
+    "measures",
+    "report",
+    "toy",
+    "study",
+    "explorer",
+    "cli",
+)
+"""The packages of `unmask`; each imports only from itself and from those before it."""
+TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py")
+"""Files that belong to no package; `__init__` only names what the packages offer."""
+PRINTING = ("unmask/cli/", "unmask/__main__.py")
+"""Where the built-in `print` may be called; a library logs."""
+MOST_LINES = 400
+UPPER = ("measures", "report", "study", "cli")
+"""Packages whose files are held to a narrower range."""
+MOST_UPPER_LINES, LEAST_LINES, MOST_SMALL = 350, 50, 9
+"""Lines of a file there, lines below which it is small, and how many may be."""
+
+PHRASES = re.compile(
+    r"\bnats a\b|\bis no (number|mask|bound|token)\b|\bat one stroke\b|\bnumber formats?\b"
+    r"|\bgone on with\b|\ba row a fact\b|\bone sentence a\b|\bmask impossible\b"
+)
+"""Not the English of the field: per token, not a number, atomically, dtype, resumed, …"""
+NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\w+)")
+"""Names of variables, arguments and functions that do not say what they hold or do."""
+ALLOWED_WORDS = {
+    "base": 7,
+    "data": 14,
+    "noise": 10,
+    "net": 10,
+    "objectives": 15,
+    "sampling": 2,
+    "evaluation": 22,
+    "training": 32,
+    "tracing": 10,
+    "representation": 16,
+    "blocks": 1,
+    "measures": 27,
+    "report": 4,
+    "toy": 4,
+    "cli": 2,
+}
+"""How many of both a package still has. These numbers only go down."""
+
+
+def find_breaches(root: Path) -> Iterator[str]:
+    """Every breach of the rules below `root`, as `file:line: what`."""
+    words = defaultdict(list)
+    for file in sorted((root / "unmask").rglob("*.py")):
+        name = file.relative_to(root).as_posix()
+        text = file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        yield from (f"{name}:{line}: {what}" for line, what in _find_order_breaches(tree, name))
+        if not name.startswith(PRINTING):
+            yield from (f"{name}:{line}: print: use logging" for line in _find_prints(tree))
+        package = _package_of(name) or "top level"
+        words[package] += [f"{name}:{line} {word}" for line, word in _find_words(text, tree)]
+    for package, places in words.items():
+        allowed = ALLOWED_WORDS.get(package, 0)
+        if len(places) > allowed:
+            yield (
+                f"{package} has {len(places)} words that are not plain, more than {allowed}: "
+                f"{', '.join(places)}"
+            )
+    yield from _find_wrong_sizes(root)
+
+
+def _find_wrong_sizes(root: Path) -> Iterator[str]:
+    small = []
+    for file in sorted(path for path in root.rglob("*.py") if not _is_foreign(path, root)):
+        name = file.relative_to(root).as_posix()
+        count = len(file.read_text(encoding="utf-8").splitlines())
+        is_upper = _package_of(name) in UPPER
+        most = MOST_UPPER_LINES if is_upper else MOST_LINES
+        if count > most:
+            yield f"{name}:{count}: {count} lines, more than {most}: it holds two things"
+        if is_upper and count < LEAST_LINES:
+            small.append(name)
+    if len(small) > MOST_SMALL:
+        yield (
+            f"{small[0]}:1: {len(small)} files of {', '.join(UPPER)} have fewer than {LEAST_LINES} "
+            f"lines, more than {MOST_SMALL}: {', '.join(small)}"
+        )
+
+
+def _find_order_breaches(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
+    package = _package_of(name)
+    if package is None:
+        if name not in TOP_LEVEL and not name.startswith("unmask/assets/"):
+            yield 1, "a package that tools/check_layers.py does not know"
+        return
+    yield from _find_hidden_packages(tree)
+    reached = {(line, _package_of(module.replace(".", "/"))) for line, module in _imported(tree)}
+    for line, other in sorted((line, other) for line, other in reached if other is not None):
+        if LAYERS.index(other) > LAYERS.index(package):
+            yield line, f"{package} imports from {other}, a later layer"
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _find_hidden_packages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports that do not say which package they reach."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "a relative import hides its package"
+        elif isinstance(node, ast.ImportFrom) and node.module == "unmask":
+            for alias in node.names:
+                if alias.name not in (*LAYERS, "__version__"):
+                    yield node.lineno, f"`from unmask import {alias.name}` hides its package"
+
+
+def _find_prints(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "print":
+            yield node.lineno
+
+
+def _find_words(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Phrases and names that are not plain, with their lines."""
+    for i, line in enumerate(text.splitlines(), 1):
+        yield from ((i, repr(match[0])) for match in PHRASES.finditer(line))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                pass
+            case ast.FunctionDef(name=name):
+                pass
+            case _:
+                continue
+        if NAMES.fullmatch(name):
+            yield node.lineno, f"`{name}`"
+
+
+def _package_of(path: str) -> str | None:
+    """The package of a file, or of a module whose dots are slashes."""
+    parts = path.split("/")
+    return parts[1] if parts[0] == "unmask" and len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def _is_foreign(path: Path, root: Path) -> bool:
+    return any(
+        part.startswith(".") or part in ("build", "dist") for part in path.relative_to(root).parts
+    )
+
+
+if __name__ == "__main__":
+    breaches = list(find_breaches(Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
+    print("\n".join(breaches) or "the layers are in order")
+    sys.exit(bool(breaches))
