@@ -33,6 +33,8 @@ KINDS = [
     ("tiny-grouped", "shifted"),
     ("tiny-gpt2", "masked"),
     ("tiny-gpt2", "causal"),
+    ("tiny-pythia", "masked"),
+    ("tiny-pythia", "causal"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
 
@@ -59,7 +61,7 @@ def berglund(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 
-BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2")
+BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia")
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)

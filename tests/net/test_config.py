@@ -29,7 +29,10 @@ def test_all_problems_at_once():
     [
         ({"width": 30}, "'width' 30 is not a multiple of 'heads' 4"),
         ({"kv_heads": 3}, "'kv_heads' 3 does not divide 'heads' 4"),
-        ({"head_width": 7}, "even head width, got 7"),
+        ({"head_width": 7}, "'rotary_share' 1 of the head width 7 is 7"),
+        ({"rotary_share": 0.4}, "'rotary_share' 0.4 of the head width 8 is 3"),
+        ({"rotary_share": 0.1}, "'rotary_share' 0.1 of the head width 8 is 0"),
+        ({"rotary_share": nan}, "'rotary_share' is nan, expected a number above 0 and at most 1"),
         ({"num_logits": 65}, "'num_logits' 65 is not in 1..vocab_size (64)"),
         ({"tied": True, "num_logits": 63}, "a tied head has one row per token"),
         ({"layers": 0}, "'layers' is 0, expected at least 1"),

@@ -32,7 +32,7 @@ def test_smdm_names_count_the_layers(name):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["tiny", "tiny-grouped", "tiny-gpt2", "6M"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "6M"])
 @pytest.mark.parametrize("chosen", [None, 3])
 def test_flops(name, causal, chosen):
     config = preset(name, causal=causal)

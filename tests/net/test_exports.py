@@ -16,6 +16,7 @@ PRESETS = {
     "llama": "tiny",
     "qwen2": "tiny-grouped",
     "gpt2": "tiny-gpt2",
+    "gpt_neox": "tiny-pythia",
     "llada": "tiny",
     "dream": "tiny-grouped",
 }

@@ -1,5 +1,6 @@
-"""Llama, Qwen2 and GPT-2 made by `transformers`: same logits, same tensors, both ways."""
+"""Llama, Qwen2, GPT-2 and GPT-NeoX made by `transformers`: same logits, same tensors, both ways."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
@@ -26,6 +29,9 @@ SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embe
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 GPT2 = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
+NEOX = SHAPE | {"num_attention_heads": 3, "eos_token_id": 0}
+NEOX.pop("num_key_value_heads")
+PLAIN_NEOX = {"use_parallel_residual": False, "hidden_act": "gelu_new", "attention_bias": False}
 
 PEERS: dict[str, tuple[type, PretrainedConfig]] = {
     "llama": (LlamaForCausalLM, LlamaConfig(**SHAPE)),
@@ -36,6 +42,8 @@ PEERS: dict[str, tuple[type, PretrainedConfig]] = {
     "qwen2-tied": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **ROPE, tie_word_embeddings=True)),
     "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
     "gpt2-narrow": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=120)),
+    "gpt-neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX)),
+    "gpt-neox-sequential": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX, **PLAIN_NEOX)),
 }
 
 
@@ -111,3 +119,26 @@ def test_gpt2_as_the_hub_has_it(tmp_path):
     tokens = torch.arange(20)[None]
     found = unmask.load(tmp_path, device="cpu").logits(tokens)
     torch.testing.assert_close(found, theirs(tokens).logits.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_pythia_as_the_hub_has_it(tmp_path):
+    """Rotary settings by their old names, and stored masks and frequencies among the weights."""
+    make, config = PEERS["gpt-neox"]
+    theirs = make(config).eval()
+    theirs.save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    for name in ("rope_parameters", "attention_bias"):
+        said.pop(name)
+    said |= {"rotary_pct": 0.25, "rotary_emb_base": 10_000}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    weights = load_file(tmp_path / "model.safetensors")
+    attention = "gpt_neox.layers.0.attention."
+    weights[f"{attention}bias"] = torch.ones(1, 1, 64, 64)
+    weights[f"{attention}rotary_emb.inv_freq"] = torch.ones(2)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    tokens = torch.arange(20)[None]
+    found = unmask.load(tmp_path, device="cpu")
+    assert (found.net.config.rotary_dim, found.net.config.residual) == (4, "parallel")
+    torch.testing.assert_close(
+        found.logits(tokens), theirs(tokens).logits.detach(), atol=1e-5, rtol=1e-5
+    )

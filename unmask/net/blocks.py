@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from unmask.base.errors import UserError, suggest
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
@@ -112,16 +113,17 @@ class SwiGLU(nn.Module):
 
 
 class GELU(nn.Module):
-    """GPT-2's MLP: down(gelu(up x)), with the tanh approximation."""
+    """GPT-2's MLP: down(gelu(up x)), with the tanh approximation or exact."""
 
     def __init__(self, config: NetConfig):
         super().__init__()
+        self.approximate = "tanh" if config.gelu == "tanh" else "none"
         self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
         self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
         """The inner activation, input of the down projection."""
-        return F.gelu(self.up(x), approximate="tanh")
+        return F.gelu(self.up(x), approximate=self.approximate)
 
 
 class Block(nn.Module):
@@ -136,7 +138,8 @@ class Block(nn.Module):
 
     Here the MLP reads the stream that attention has added to. All pieces but `attend` work position
     by position, so that tracing can run them on a flat list of positions [N, D], and `after_mlp` is
-    linear in what is added, so that a change of the MLP's addition can be added afterwards.
+    linear in what is added, so that a change of the MLP's addition can be added afterwards. A block
+    of another kind overrides pieces and nothing else (`register_block`).
     """
 
     def __init__(self, config: NetConfig, layer: int):
@@ -213,6 +216,47 @@ class Block(nn.Module):
         reads, stream = self.after_attention(x, attn)
         mlp = self.mlp_out(reads)
         return self.after_mlp(stream, mlp), mlp
+
+
+class ParallelBlock(Block):
+    """Attention and MLP side by side: both read the stream that enters the block.
+
+    As in GPT-J and GPT-NeoX (Black et al. 2022, arXiv 2204.06745).
+    """
+
+    def after_attention(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
+    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+        """The MLP does not see what attention added, but adds to it."""
+        return x, x + attn
+
+
+BLOCKS: dict[str, type[Block]] = {"sequential": Block, "parallel": ParallelBlock}
+"""What `NetConfig.residual` can name."""
+
+
+def register_block(name: str, block: type[Block]) -> None:
+    """Make a block of one's own known as `NetConfig(residual=name)`, wherever networks are made."""
+    if not (isinstance(block, type) and issubclass(block, Block)):
+        raise UserError(
+            f"the block {name!r} was given as {block!r:.80}: expected a class derived from "
+            "unmask.net.blocks.Block."
+        )
+    if BLOCKS.get(name, block) is not block:
+        raise UserError(
+            f"the name {name!r} is taken by {BLOCKS[name].__qualname__}: choose another."
+        )
+    BLOCKS[name] = block
+
+
+def make_block(config: NetConfig, layer: int) -> Block:
+    """The block that the configuration names."""
+    if config.residual not in BLOCKS:
+        raise UserError(
+            f"residual {config.residual!r} is unknown ({suggest(config.residual, BLOCKS)}): name "
+            "one of these, or make your block known by unmask.net.blocks.register_block first."
+        )
+    return BLOCKS[config.residual](config, layer)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from unmask.base.config import SettingsError
 
 @dataclass(frozen=True, kw_only=True)
 class NetConfig:
-    """One transformer: the Llama block by default, the GPT-2 block by its switches."""
+    """One transformer: the Llama block by default, GPT-2's and Pythia's by its switches."""
 
     vocab_size: int
     """V, rows of the embedding, the mask token's row included."""
@@ -40,8 +40,15 @@ class NetConfig:
     rotary_base: float = 10_000.0
     rotary_tables: Literal["float32", "bfloat16"] = "float32"
     """SMDM rounds its cosine and sine tables to bfloat16; its weights expect that."""
+    rotary_share: float = 1.0
+    """Share of each head that its position turns; the rest of it knows no position."""
     mlp: Literal["swiglu", "gelu"] = "swiglu"
-    """`gelu` is GPT-2's: one up projection and the tanh approximation."""
+    """`gelu` is GPT-2's: one up projection."""
+    gelu: Literal["tanh", "exact"] = "tanh"
+    """GPT-2's approximation, or the function itself."""
+    residual: str = "sequential"
+    """How attention and MLP meet the stream: `sequential`, `parallel`, or a block of one's own by
+    the name that `unmask.net.blocks.register_block` gave it."""
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -67,10 +74,17 @@ class NetConfig:
     def head_dim(self) -> int:
         return self.head_width if self.head_width is not None else self.width // self.heads
 
+    @property
+    def rotary_dim(self) -> int:
+        return int(self.head_dim * self.rotary_share)
+
     def _problems(self) -> Iterator[str]:
         for name in ("norm_eps", "rotary_base"):
             if not 0 < getattr(self, name) < inf:
                 yield f"{name!r} is {getattr(self, name)}, expected a finite number above 0"
+        is_share = 0 < self.rotary_share <= 1
+        if not is_share:
+            yield f"'rotary_share' is {self.rotary_share}, expected a number above 0 and at most 1"
         counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
         counts += ("num_logits", "kv_heads", "head_width", "latent_width")
         given = {name: value for name in counts if (value := getattr(self, name)) is not None}
@@ -86,8 +100,12 @@ class NetConfig:
             )
         if self.heads % self.kv:
             yield f"'kv_heads' {self.kv} does not divide 'heads' {self.heads}"
-        if self.positions == "rotary" and self.head_dim % 2:
-            yield f"rotary positions need an even head width, got {self.head_dim}"
+        turns = self.positions == "rotary" and is_share
+        if turns and (self.rotary_dim < 2 or self.rotary_dim % 2):
+            yield (
+                "rotary positions turn pairs, an even share of a head: 'rotary_share' "
+                f"{self.rotary_share:g} of the head width {self.head_dim} is {self.rotary_dim}"
+            )
         if self.logit_rows > self.vocab_size:
             yield f"'num_logits' {self.logit_rows} is not in 1..vocab_size ({self.vocab_size})"
         if self.tied and self.logit_rows != self.vocab_size:

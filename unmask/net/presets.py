@@ -59,6 +59,17 @@ _TINY_SIZES = {
         mlp_bias=True,
         tied=True,
     ),
+    "tiny-pythia": replace(
+        _TINY,
+        norm="layer",
+        rotary_share=0.25,
+        mlp="gelu",
+        gelu="exact",
+        residual="parallel",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from unmask.net.fused import fuses
 
 
 class RotaryTables:
-    """Cosines and signed sines of a network's positions, made once per device and number format.
+    """Cosines and signed sines of a network's positions, made once per device and dtype.
 
     Not a module: `net.to(bfloat16)` followed by `net.float()` must not leave rounded tables.
     """
@@ -20,7 +20,7 @@ class RotaryTables:
 
     def get(
         self, length: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "N d"]]:
+    ) -> tuple[Float[Tensor, "N r"], Float[Tensor, "N r"]]:
         """Cosines and signed sines of N >= `length` positions."""
         made = self._made.get((device, dtype))
         if made is None or len(made[0]) < length:
@@ -34,7 +34,8 @@ class RotaryTables:
     def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # In this order of operations, as the peers do it: a last-digit difference here can flip
         # the rounding of a bfloat16 table.
-        exponents = torch.arange(0, self.config.head_dim, 2, device=device) / self.config.head_dim
+        width = self.config.rotary_dim
+        exponents = torch.arange(0, width, 2, device=device) / width
         frequencies = 1.0 / self.config.rotary_base**exponents
         angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
         cos, sin = angles.cos().repeat(1, 2), torch.cat((-angles.sin(), angles.sin()), -1)
@@ -44,9 +45,15 @@ class RotaryTables:
 
 
 def rotate(
-    x: Float[Tensor, "*B L H d"], cos: Float[Tensor, "*b L 1 d"], sin: Float[Tensor, "*b L 1 d"]
+    x: Float[Tensor, "*B L H d"], cos: Float[Tensor, "*b L 1 r"], sin: Float[Tensor, "*b L 1 r"]
 ) -> Float[Tensor, "*B L H d"]:
-    """`x` turned by its position's angles: x * cos + (x with its halves swapped) * signed sin."""
+    """`x` turned by its position's angles: x * cos + (x with its halves swapped) * signed sin.
+
+    Where the tables are narrower than a head (r < d), only its first r numbers are turned.
+    """
+    if cos.shape[-1] < x.shape[-1]:
+        first, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), dim=-1)
+        return torch.cat((rotate(first, cos, sin), rest), dim=-1)
     if fuses(x, cos, sin) and _is_flat(x):
         from unmask.net import kernels
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, Embedding, Linear, initialise, make_norm
+from unmask.net.blocks import Block, Embedding, Linear, initialise, make_block, make_norm
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
@@ -41,7 +41,7 @@ class Transformer(nn.Module):
             self.time = TimeInput(config)
         if config.latent_width is not None:
             self.latents = LatentInput(config)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
         self.head = Linear(config.width, config.logit_rows, bias=False)
         self.tie_head()

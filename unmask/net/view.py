@@ -15,8 +15,9 @@ from unmask.net.config import NetConfig
 class View:
     """One forward pass as its attention sees it, the same in every layer."""
 
-    cos: Float[Tensor, "*B L 1 d"] | None = None
-    sin: Float[Tensor, "*B L 1 d"] | None = None
+    cos: Float[Tensor, "*B L 1 r"] | None = None
+    sin: Float[Tensor, "*B L 1 r"] | None = None
+    """Angles of the positions, for the r numbers of a head that they turn."""
     mask: Bool[Tensor, "*rows #L N"] | None = None
     """True where a query may attend to a key; None: to all, or to all earlier ones."""
     is_causal: bool = False

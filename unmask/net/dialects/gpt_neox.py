@@ -1,0 +1,130 @@
+"""GPT-NeoX in `transformers`, the layout of Pythia: queries, keys and values head by head."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from unmask.base.config import SettingsError
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import (
+    TOKEN_FIELDS,
+    Dialect,
+    FieldTable,
+    Source,
+    Wire,
+    build_config,
+)
+from unmask.net.dialects.llama import read_rotary_base
+from unmask.net.model import Blueprint
+
+_TABLE = FieldTable(
+    same={
+        "vocab_size": "vocab_size",
+        "width": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "mlp_width": "intermediate_size",
+        "context": "max_position_embeddings",
+        "norm_eps": "layer_norm_eps",
+        "tied": "tie_word_embeddings",
+        "qkv_bias": "attention_bias",
+        "out_bias": "attention_bias",
+    },
+    optional={"tie_word_embeddings": False, "attention_bias": True},
+)
+_GELUS = {"gelu": "exact", "gelu_new": "tanh"}
+_NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "mlp_norm"}
+_PROJECTIONS = {
+    "attention.dense": "attn.out",
+    "mlp.dense_h_to_4h": "mlp.up",
+    "mlp.dense_4h_to_h": "mlp.down",
+}
+
+
+def _read(source: Source) -> Blueprint:
+    said = source.config
+    activation = said.get("hidden_act", "gelu")
+    if activation not in _GELUS:
+        problem = f"'hidden_act' is {activation!r}, expected one of {', '.join(_GELUS)}"
+        raise SettingsError(source.label, [problem])
+    # The rotary settings have two names each, old and new.
+    rotary = said.get("rope_parameters") or {}
+    share = rotary.get("partial_rotary_factor", said.get("rotary_pct", 0.25))
+    base = {"rope_theta": said["rotary_emb_base"]} if "rotary_emb_base" in said else {}
+    config = build_config(
+        _TABLE.read(said, source.label),
+        source,
+        causal=True,
+        norm="layer",
+        rotary_base=read_rotary_base(base | dict(said), source.label),
+        rotary_share=share,
+        mlp="gelu",
+        gelu=_GELUS[activation],
+        mlp_bias=True,
+        residual="parallel" if said.get("use_parallel_residual", True) else "sequential",
+    )
+    return Blueprint(config, "causal")
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    config = blueprint.config
+    base, share = config.rotary_base, config.rotary_share
+    rotary = {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
+    activations = {gelu: name for name, gelu in _GELUS.items()}
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "hidden_act": activations[config.gelu],
+        "use_parallel_residual": config.residual == "parallel",
+        "rotary_emb_base": base,
+        "rotary_pct": share,
+        "rope_parameters": rotary,
+        **_TABLE.write(config),
+    }
+
+
+def _part_heads(fused: Tensor, heads: int) -> Tensor:
+    """Rows [head, its query + key + value] to all queries, all keys, all values."""
+    return fused.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _join_heads(qkv: Tensor, heads: int) -> Tensor:
+    """The inverse of `_part_heads`."""
+    return qkv.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _wire(config: NetConfig) -> Iterator[Wire]:
+    yield Wire("gpt_neox.embed_in.weight", "embedding.weight")
+    if not config.tied:
+        yield Wire("embed_out.weight", "head.weight")
+    part, join = (partial(turn, heads=config.heads) for turn in (_part_heads, _join_heads))
+    for kind in ("weight", "bias"):
+        yield Wire(f"gpt_neox.final_layer_norm.{kind}", f"norm.{kind}")
+        for i in range(config.layers):
+            theirs, ours = f"gpt_neox.layers.{i}.", f"layers.{i}."
+            for name, own in _NORMS.items():
+                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+            for name, own in _PROJECTIONS.items():
+                if kind == "weight" or own != "attn.out" or config.out_bias:
+                    yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+            if kind == "weight" or config.qkv_bias:
+                fused = f"{theirs}attention.query_key_value.{kind}"
+                yield Wire(fused, f"{ours}attn.qkv.{kind}", None, part, join)
+
+
+DIALECT = Dialect(
+    name="gpt_neox",
+    recognise=lambda source: source.config.get("model_type") == "gpt_neox",
+    read=_read,
+    wire=_wire,
+    write=_write,
+    ignored=(
+        ".attention.bias",
+        ".attention.masked_bias",
+        ".attention.rotary_emb.inv_freq",
+    ),
+    tied_head="embed_out.weight",
+    token_fields=TOKEN_FIELDS,
+)
