@@ -228,7 +228,7 @@ MEASURE = Measure(
                 "laptop": _LAPTOP
                 | {"corruption": "mask", "at": ("1", "4", "8", "12"), "facts": 1}
                 | {"parts": ("resid",)},
-                "full": _FULL | {"corruption": "mask", "at": ("all",)},
+                "full": _FULL | {"at": ("all",)},
             },
         ),
     ],
