@@ -153,7 +153,7 @@ sections = st.builds(
     Section,
     st.just("section"),
     texts,
-    st.lists(sentences | tables(), max_size=6),
+    st.lists(sentences | tables() | any_figure, max_size=6),
     st.lists(st.builds(Number, texts, texts, texts), max_size=2),
 )
 
@@ -176,7 +176,7 @@ def write_markdown(document: Document) -> str:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(section=sections)
 def test_media_state_the_same_verdicts_and_numbers(section):
     document, wanted = write_document(section), state([section])

@@ -46,7 +46,6 @@ CONFIDENCE = ("#8a5a9e", "#4a67a8", "#237575", "#2f772f", "#6f6800")
 NUM_COLOURS = 8
 PALETTE = tuple(COLOURS["light"][f"p{i}"] for i in range(NUM_COLOURS))
 DIFFUSION, CAUSAL, CONTROL = (COLOURS["light"][each] for each in ("diffusion", "causal", "control"))
-EFFECTS = "PuOr"
 MARGIN = 0.05
 """Of the range of an axis, so that the end of an interval is seen to be its end."""
 

@@ -61,7 +61,7 @@ def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = 
 def show_facts(
     console: Console, facts: Sequence[tuple[str, Fact]], tokenizer: Tokenizer | None = None
 ) -> None:
-    """Facts one a line under their labels, subject and object coloured."""
+    """Facts, one on a line after its label, subject and object coloured."""
     note = f"[{SUBJECT}]subject[/] and [{OBJECT}]object[/]"
     if tokenizer is not None:
         note += ", with their token spans"
@@ -73,8 +73,8 @@ def show_facts(
         line.stylize(SUBJECT, *(start + i for i in fact.subject_span))
         line.stylize(OBJECT, *(start + len(fact.prompt) + i for i in fact.object_span))
         if tokenizer is not None:
-            found = tokenize_fact(fact, tokenizer)
-            spans = (f"[{span[0]}:{span[1]}]" for span in (found.subject, found.object))
+            tokens = tokenize_fact(fact, tokenizer)
+            spans = (f"[{span[0]}:{span[1]}]" for span in (tokens.subject, tokens.object))
             line.append("  " + " → ".join(spans), style="dim")
         console.print(line)
 
@@ -97,14 +97,14 @@ def show_network(
         "parameters": f"{parameters.total:,}",
         "  of them in the layers": f"{parameters.layers:,}",
         "  embedding and head": f"{parameters.embedding:,} and {parameters.head:,}",
-        "forward, a token": f"{format_number(flops)}FLOP",
+        "forward, per token": f"{format_number(flops)}FLOP",
         "weights": f"{format_bytes(count_weight_bytes(config, 4))} float32, "
         f"{format_bytes(count_weight_bytes(config, 2))} bfloat16",
         "training state": f"{format_bytes(count_training_bytes(config))} (AdamW, float32)",
     }
     if config.causal:
         size = count_cache_bytes(config, 1, config.context, 2)
-        rows["key-value cache, a row"] = f"{format_bytes(size)} bfloat16"
+        rows["key-value cache, per row"] = f"{format_bytes(size)} bfloat16"
     rows["sites"] = f"embed, layers.0–{config.layers - 1}.( {' | '.join(PARTS)} ), final, logits"
     for label, value in rows.items():
         table.add_row(label, escape(value))

@@ -1,5 +1,6 @@
 """Small heatmaps in the terminal: shaded cells, panels side by side."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -7,6 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from unmask.blocks.blocks import Figure, MapPanel
+from unmask.report.style import find_range
 
 SHADES = " ░▒▓█"
 """Readable without colours, too."""
@@ -17,13 +19,12 @@ MOST_VIEWS, MOST_PANELS, MOST_ROWS = 2, 3, 60
 def show_heatmap(console: Console, figure: Figure) -> None:
     """The first views of a heatmap that is small, panels side by side under one scale."""
     for choice, panels in list(figure.views.items())[:MOST_VIEWS]:
-        maps = [panel for panel in panels if isinstance(panel, MapPanel)]
+        maps = [panel for panel in panels if isinstance(panel, MapPanel) and panel.x and panel.y]
         if not maps or len(maps) > MOST_PANELS or max(len(panel.y) for panel in maps) > MOST_ROWS:
             return
         chosen = zip(figure.controls, choice, strict=True)
         named = "; ".join(f"{control.label}: {control.options[i]}" for control, i in chosen)
-        values = [abs(cell) for panel in maps for row in panel.z for cell in row if cell]
-        darkest = max(values, default=1.0)
+        darkest = max(map(abs, find_range(figure, [maps])))
         heading = f"{figure.title} ({named}); darkest is {darkest:.3g}, {figure.ylabel}"
         console.print(RichText(heading, style="dim"))
         console.print(draw_maps(maps, darkest, figure.xlabel, console.width))
@@ -57,7 +58,8 @@ def _shade_row(panel: MapPanel, row: int, size: int, darkest: float) -> RichText
         ticks = panel.x[::2] if row == len(panel.y) else ()
         return RichText("".join(f"{tick:<{2 * size}}" for tick in ticks).rstrip())
     text = RichText()
-    for value in (0.0 if cell is None else cell for cell in panel.z[row]):
-        shade = SHADES[round(abs(value) / darkest * (len(SHADES) - 1))]
+    for cell in panel.z[row]:
+        value = 0.0 if cell is None or math.isnan(cell) else cell
+        shade = SHADES[round(min(1.0, abs(value) / darkest) * (len(SHADES) - 1))]
         text.append(size * shade, style="dark_orange" if value < 0 else "purple")
     return text

@@ -33,28 +33,28 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self.live.stop()
 
-    def show(self, found: Trajectory) -> None:
-        step = int(found.committed_at.max())
+    def show(self, trajectory: Trajectory) -> None:
+        step = int(trajectory.committed_at.max())
         total = f" of {max(step, self.steps)}" if self.hidden_id is not None else ""
         head = Text(f"step {step}{total}   ", style="dim") + show_legend()
         self.live.update(
-            Group(head, show_rows(found, self.tokenizer, self.hidden_id)), refresh=True
+            Group(head, show_rows(trajectory, self.tokenizer, self.hidden_id)), refresh=True
         )
         time.sleep(PAUSE)
 
 
 def show_rows(
-    found: Trajectory, tokenizer: Tokenizer | None, hidden_id: int | None, most: int = 8
+    trajectory: Trajectory, tokenizer: Tokenizer | None, hidden_id: int | None, most: int = 8
 ) -> Group:
     """The rows of a state, each up to its end token, the first `most` of them."""
     end_id = None if tokenizer is None else tokenizer.end_id
     lines = []
-    for i in range(min(most, len(found.tokens))):
+    for i in range(min(most, len(trajectory.tokens))):
         line = Text()
         row = zip(
-            found.tokens[i, : int(found.lengths[i])].tolist(),
-            found.committed_at[i].tolist(),
-            found.confidence[i].tolist(),
+            trajectory.tokens[i, : int(trajectory.lengths[i])].tolist(),
+            trajectory.committed_at[i].tolist(),
+            trajectory.confidence[i].tolist(),
             strict=False,
         )
         for token, step, confidence in row:
@@ -67,8 +67,8 @@ def show_rows(
                 piece = tokenizer.piece(token) if tokenizer is not None else f"{token} "
                 line.append(piece, style=_choose_colour(confidence) if step else GIVEN)
         lines.append(line)
-    if len(found.tokens) > most:
-        lines.append(Text(f"… and {len(found.tokens) - most} more", style="dim"))
+    if len(trajectory.tokens) > most:
+        lines.append(Text(f"… and {len(trajectory.tokens) - most} more", style="dim"))
     return Group(*lines)
 
 
