@@ -1,10 +1,18 @@
-"""The closed forms agree with the network itself and with torch's own counter."""
+"""Parameters are those that papers and model cards name; operations those that torch counts."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.net.counts import count_cache_bytes, count_flops, count_parameters, count_weight_bytes
+from unmask.net.counts import (
+    count_cache_bytes,
+    count_flops,
+    count_parameters,
+    count_weight_bytes,
+    list_matrices,
+)
 from unmask.net.presets import preset, preset_names
 from unmask.net.transformer import Transformer
 
@@ -15,15 +23,55 @@ def test_there_are_thirty_sizes():
     assert len(SIZES) == 30
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", preset_names())
-def test_parameters(name, causal):
-    config = preset(name, causal=causal)
-    with torch.device("meta"):
-        net = Transformer(config, seed=None)
-    assert count_parameters(config).total == sum(p.numel() for p in net.parameters())
-    in_layers = sum(p.numel() for p in net.layers.parameters())
-    assert count_parameters(config).layers == in_layers
+PUBLISHED = {
+    "GPT-2": (
+        preset("tiny-gpt2", vocab_size=50257, width=768, layers=12, heads=12, mlp_width=3072),
+        1024,
+        124_439_808,
+    ),
+    "Llama 2 7B": (
+        preset("tiny", vocab_size=32000, width=4096, layers=32, heads=32, mlp_width=11008),
+        4096,
+        6_738_415_616,
+    ),
+    "Qwen2.5 0.5B": (
+        preset("tiny-grouped", vocab_size=151936, width=896, layers=24, heads=14, mlp_width=4864),
+        32768,
+        494_032_768,
+    ),
+    "Pythia 70M": (
+        preset("tiny-pythia", vocab_size=50304, width=512, layers=6, heads=8, mlp_width=2048),
+        2048,
+        70_426_624,
+    ),
+}
+"""Networks, their contexts and how many parameters they are known to have."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters(name):
+    config, context, total = PUBLISHED[name]
+    assert count_parameters(replace(config, context=context)).total == total
+
+
+def test_parts_of_the_parameters():
+    """Pythia's paper counts 18,915,328 without embedding and head; the rest is these two."""
+    parts = count_parameters(PUBLISHED["Pythia 70M"][0])
+    assert parts.layers + parts.final_norm == 18_915_328
+    assert parts.embedding == parts.head == 50304 * 512 and parts.positions == 0
+    tied = count_parameters(preset("tiny-gpt2"))
+    assert (tied.head, tied.positions, tied.embedding) == (0, 128 * 64, 512 * 64)
+    more = count_parameters(preset("tiny", time=True, latent_width=8))
+    plain = count_parameters(preset("tiny"))
+    assert more.total - plain.total == more.conditioning > 0 == plain.conditioning
+
+
+def test_matrices_of_a_layer():
+    """Queries to values, out, gate, up and down; a block's other parameters are its vectors."""
+    shapes = list_matrices(preset("tiny-grouped"))
+    assert shapes == ((128, 64), (64, 64), (160, 64), (160, 64), (64, 160))
+    block = count_parameters(preset("tiny", layers=1)).layers
+    assert block == sum(rows * columns for rows, columns in list_matrices(preset("tiny"))) + 2 * 64
 
 
 @pytest.mark.parametrize("name", SIZES)

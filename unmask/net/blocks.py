@@ -129,12 +129,12 @@ class GELU(nn.Module):
 class Block(nn.Module):
     """One layer, in pieces. Whatever runs a layer, whole or in part, is composed of these:
 
-        queries, keys, values = read(x)         what attention sees of each position
-        z = attend(queries, keys, values)       each head's mixture of values
-        attn = attn_out(z)                      what attention adds to the stream
-        reads, stream = after_attention(x, attn)
-        mlp = mlp_out(reads)                    what the MLP adds to the stream
-        x = after_mlp(stream, mlp)              what enters the next layer
+        queries, keys, values = read(x)             what attention sees of each position
+        z = attend(queries, keys, values)           each head's mixture of values
+        attn = attn_out(z)                          what attention adds to the stream
+        reads, stream = after_attention(x, attn)    what the MLP reads, and what it adds to
+        mlp = mlp_out(mlp_key(reads))               what the MLP adds to the stream
+        x = after_mlp(stream, mlp)                  what enters the next layer
 
     Here the MLP reads the stream that attention has added to. All pieces but `attend` work position
     by position, so that tracing can run them on a flat list of positions [N, D], and `after_mlp` is
@@ -166,7 +166,8 @@ class Block(nn.Module):
         z = tap("attn_z", self.attend(queries, keys, values, view.mask, view.is_causal))
         attn = tap("attn_out", self.attn_out(z))
         reads, stream = self.after_attention(x, attn)
-        mlp = tap("mlp_out", self.mlp_out(reads, tap))
+        key = tap("mlp_key", self.mlp_key(reads, tap))
+        mlp = tap("mlp_out", self.mlp_out(key))
         return tap("resid_out", self.after_mlp(stream, mlp))
 
     def read(
@@ -197,10 +198,12 @@ class Block(nn.Module):
         x = x + attn
         return x, x
 
-    def mlp_out(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:
-        """What the MLP adds to the stream, having read `x`."""
-        h = tap("mlp_in", self.mlp_norm(x))
-        key = tap("mlp_key", self.mlp(h))
+    def mlp_key(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n F"]:
+        """The MLP's inner activation, having read `x`."""
+        return self.mlp(tap("mlp_in", self.mlp_norm(x)))
+
+    def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
+        """What the MLP adds to the stream."""
         return self.mlp.down(key)
 
     def after_mlp(
@@ -214,7 +217,7 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
         """The stream that leaves the block, and what the MLP added, once attention is done."""
         reads, stream = self.after_attention(x, attn)
-        mlp = self.mlp_out(reads)
+        mlp = self.mlp_out(self.mlp_key(reads))
         return self.after_mlp(stream, mlp), mlp
 
 

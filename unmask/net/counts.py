@@ -1,9 +1,17 @@
-"""Parameters, floating-point operations and bytes of a network, by closed form."""
+"""Parameters, floating-point operations and bytes of a network.
 
-from dataclasses import dataclass
+Parameters are counted on its shapes, whatever its blocks are made of; operations follow closed
+forms, which hold for the blocks of this package.
+"""
 
-from unmask.net.conditioning import TIME_FEATURES
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
 from unmask.net.config import NetConfig
+from unmask.net.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -26,27 +34,34 @@ class Parameters:
         return ends + self.layers + self.conditioning
 
 
+@cache
 def count_parameters(config: NetConfig) -> Parameters:
-    """The number of parameters of each part."""
-    width, norm = config.width, config.width * (1 if config.norm == "rms" else 2)
-    qkv_rows = (config.heads + 2 * config.kv) * config.head_dim
-    biases = qkv_rows * config.qkv_bias + width * config.out_bias
-    biases += (_mlp_inputs(config) * config.mlp_width + width) * config.mlp_bias
-    block = _block_matrices(config) + biases + 2 * norm
+    """The number of parameters of each part, counted on a network that takes up no memory."""
+    counts: Counter[str] = Counter()
+    for name, parameter in make_shapes(config).named_parameters():
+        counts[name.partition(".")[0]] += parameter.numel()
     return Parameters(
-        embedding=config.vocab_size * width,
-        positions=config.context * width if config.positions == "learned" else 0,
-        layers=config.layers * block,
-        final_norm=norm,
-        head=0 if config.tied else config.logit_rows * width,
-        conditioning=_count_conditioning(config),
+        embedding=counts["embedding"],
+        positions=counts["position"],
+        layers=counts["layers"],
+        final_norm=counts["norm"],
+        head=counts["head"],  # a tied one is listed once, as the embedding
+        conditioning=counts["time"] + counts["latents"],
     )
 
 
-def _count_conditioning(config: NetConfig) -> int:
-    width, latent = config.width, config.latent_width
-    time = width * (TIME_FEATURES + 1) + width * (width + 1) if config.time else 0
-    return time + (0 if latent is None else config.logit_rows * latent + width * (2 * latent + 1))
+@cache
+def list_matrices(config: NetConfig) -> tuple[tuple[int, int], ...]:
+    """Shapes of one layer's matrices."""
+    parameters = make_shapes(replace(config, layers=1)).layers.parameters()
+    shapes = (parameter.shape for parameter in parameters if parameter.ndim == 2)
+    return tuple((rows, columns) for rows, columns in shapes)
+
+
+def make_shapes(config: NetConfig) -> Transformer:
+    """The network without its numbers: shapes alone, on the meta device."""
+    with torch.device("meta"):
+        return Transformer(config, seed=None)
 
 
 def count_flops(config: NetConfig, length: int, num_logits: int | None = None) -> int:
@@ -77,12 +92,9 @@ def count_training_bytes(config: NetConfig) -> int:
     return 4 * 4 * count_parameters(config).total
 
 
-def _mlp_inputs(config: NetConfig) -> int:
-    return 2 if config.mlp == "swiglu" else 1
-
-
 def _block_matrices(config: NetConfig) -> int:
     """Entries of one block's matrices, each of which meets every token once."""
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     out = config.heads * config.head_dim
-    return config.width * (qkv + out + (_mlp_inputs(config) + 1) * config.mlp_width)
+    mlp = 3 if config.mlp == "swiglu" else 2
+    return config.width * (qkv + out + mlp * config.mlp_width)

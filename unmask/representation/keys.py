@@ -103,6 +103,6 @@ def _run(
 
 @torch.no_grad()
 def map_keys(model: Model, keys: Float[Tensor, "n F"], layer: int) -> Float[Tensor, "n D"]:
-    """Keys as the values that the layer's own down projection gives for them."""
-    down = model.net.block(layer).mlp.down
-    return down(keys.to(down.weight)).to(keys.dtype)
+    """Keys as the values that the layer's own MLP gives for them."""
+    block = model.net.block(layer)
+    return block.mlp_out(keys.to(block.mlp.down.weight)).to(keys.dtype)

@@ -200,7 +200,7 @@ class Engine:
         if hold is not None and hold.part == "attn":
             attn = self._hold_last(batch, hold.record, hold.record.attn[layer], attn)
         reads, middle = block.after_attention(x, attn)
-        mlp = block.mlp_out(reads)
+        mlp = block.mlp_out(block.mlp_key(reads))
         if hold is not None and hold.part == "mlp":
             mlp = self._hold_last(batch, hold.record, hold.record.mlp[layer], mlp)
         return block.after_mlp(middle, mlp)

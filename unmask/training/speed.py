@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from unmask.net.config import NetConfig
-from unmask.net.counts import count_flops, count_parameters
+from unmask.net.counts import count_flops, count_parameters, list_matrices
 from unmask.objectives.cross_entropy import CHUNK
 from unmask.training.recipe import Recipe
 
@@ -90,7 +90,7 @@ def _count_trained(config: NetConfig, recipe: Recipe) -> int:
 
 def _count_adapters(config: NetConfig, recipe: Recipe) -> int:
     rank = recipe.start.lora_rank or 0
-    return config.layers * rank * sum(sum(shape) for shape in _list_matrices(config))
+    return config.layers * rank * sum(sum(shape) for shape in list_matrices(config))
 
 
 def _count_muons(config: NetConfig, recipe: Recipe) -> int:
@@ -99,19 +99,7 @@ def _count_muons(config: NetConfig, recipe: Recipe) -> int:
         return 0
     if recipe.start.lora_rank is not None:
         return _count_adapters(config, recipe)
-    return config.layers * sum(rows * columns for rows, columns in _list_matrices(config))
-
-
-def _list_matrices(config: NetConfig) -> list[tuple[int, int]]:
-    """Shapes of one layer's matrices: queries to values, out, gate and up, down."""
-    heads = config.heads * config.head_dim
-    inputs = 2 if config.mlp == "swiglu" else 1
-    return [
-        (heads + 2 * config.kv * config.head_dim, config.width),
-        (config.width, heads),
-        *[(config.mlp_width, config.width)] * inputs,
-        (config.width, config.mlp_width),
-    ]
+    return config.layers * sum(rows * columns for rows, columns in list_matrices(config))
 
 
 def advise_on_memory(recipe: Recipe, micro: int, rows: int) -> str:
