@@ -1,7 +1,7 @@
 """Figures as files for papers, PNG and PDF: the same data that the page draws.
 
-The options of a figure's first control become rows of panels; every choice of the others is a file
-of its own.
+The options of a figure's first control become rows of panels; every choice of the others that has
+something to show is a file of its own, of a slider three positions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,10 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> list[tuple[str, str]
     drawn = []
     rest = [_name_options(control) for control in figure.controls[1:]]
     slugs = [_choose_slugs(options) for options in rest]
-    for choice in product(*(range(len(options)) for options in rest)):
+    there = {choice[1:] for choice in figure.views}
+    for choice in product(*map(_choose_drawn, figure.controls[1:])):
+        if choice not in there:  # nothing was measured there
+            continue
         pages = list(_split(figure, _list_rows(figure, choice)))
         for number, rows in enumerate(pages, start=1):
             chosen = [options[i] for options, i in zip(rest, choice, strict=True)]
@@ -54,6 +57,12 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> list[tuple[str, str]
             _draw_picture(figure, rows, shown, folder / file)
             drawn.append((shown, f"{file}.png"))
     return drawn
+
+
+def _choose_drawn(control: Control) -> Sequence[int]:
+    """The options that get pictures: all, of a slider the first, the middle and the last."""
+    count = len(control.options)
+    return sorted({0, count // 2, count - 1}) if control.is_slider else range(count)
 
 
 def _name_options(control: Control) -> list[str]:
