@@ -3,10 +3,10 @@
 import jaxtyping
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintParamViolation
 
 from tests.shapes import check
 from unmask.net.transformer import select_rows
+from unmask.net.view import View
 from unmask.noise.guidance import mix
 
 
@@ -24,6 +24,11 @@ def test_what_differs_from_its_annotation_is_refused(x, at):
         select_rows(x, at)
 
 
+def test_fields_of_dataclasses_are_checked():
+    with pytest.raises(jaxtyping.TypeCheckError, match="'mask'"):
+        View(mask=torch.ones(3))
+
+
 def test_what_is_returned_is_checked_as_well(monkeypatch):
     monkeypatch.setattr(torch, "lerp", lambda start, end, weight: start[:1])
     with pytest.raises(jaxtyping.TypeCheckError, match="return value of unmask.noise.guidance.mix"):
@@ -38,6 +43,10 @@ def test_only_arrays_are_checked():
     def repeat(rows: list[jaxtyping.Float[torch.Tensor, "n"]], count: int) -> str:
         return str(count)
 
+    def count(text: str) -> int:
+        return len(text)
+
     assert check(repeat)([torch.zeros(2)], "three") == "three"
-    with pytest.raises(BeartypeCallHintParamViolation, match="rows"):
+    with pytest.raises(jaxtyping.TypeCheckError, match="'rows'"):
         check(repeat)([torch.zeros(2, 2)], 3)
+    assert check(count) is count
