@@ -1,10 +1,14 @@
 # Each target does its own set-up into .venv, once: `make study` and `make test` are all it takes.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+VENV ?= .venv
+# Versions to install: those of a file, and single ones besides.
+CONSTRAINTS ?= constraints.txt
+PINS ?=
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test prove browser golden check format wheel clean
+.PHONY: study test test-oldest-torch test-newest prove browser golden check format docs wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -12,6 +16,12 @@ study: $(READY)  ## run the study
 
 test: $(READY)  ## every law, parity and end-to-end test, at small size
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+test-oldest-torch:  ## the same, with the oldest torch that is allowed
+	$(MAKE) test VENV=build/oldest-torch CONSTRAINTS=/dev/null PINS='torch==2.11.*'
+
+test-newest:  ## the same, with the newest version of every package
+	$(MAKE) test VENV=build/newest CONSTRAINTS=/dev/null
 
 prove: $(READY) $(AXE)  ## the long proofs: fresh clone, wheel, browser, anything over a minute
 	$(BIN)/python -m pytest -q -m prove
@@ -22,24 +32,28 @@ browser: $(READY)  ## of the long proofs, the study's page in chromium
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden
 
-check: $(READY)  ## format, lint, types, layers, file sizes, words
+check: $(READY)  ## format, lint, types, layers, file sizes, words, workflow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check
 	$(BIN)/python tools/check_layers.py
+	$(BIN)/yamllint --strict .github .pre-commit-config.yaml
 
 format: $(READY)  ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)  ## the documentation site in build/docs; a broken link or anchor is an error
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+
 wheel: $(READY)  ## build the wheel into dist/
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Unmask needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]' $(PINS)
 	@touch $(READY)
 
 $(AXE):  ## judges the page's accessibility; without npm its proof fails and says so

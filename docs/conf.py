@@ -1,0 +1,48 @@
+"""Settings of the documentation site; `make docs` builds it into build/docs, without network."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from pygments.lexers.special import TextLexer
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import unmask  # noqa: E402  (the checkout's, wherever else it is installed)
+
+project = "Unmask"
+author = "The Unmask team"
+version = release = unmask.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+exclude_patterns = ["examples", "slurm", "**.ipynb"]
+html_theme = "furo"
+html_title = "Unmask"
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath", "fieldlist"]
+# Docstrings write names in single backticks, as Markdown does.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
+
+
+def list_settings(
+    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Add the fields of a settings class, with default and help, to its docstring."""
+    if what != "class" or not dataclasses.is_dataclass(thing):
+        return
+    fields = [field for field in dataclasses.fields(thing) if "help" in field.metadata]
+    for field in fields:
+        lines += ["", f":param {field.name}: {field.metadata['help']}"]
+
+
+def setup(app: Any) -> None:
+    for language in ("csv", "txt"):
+        app.add_lexer(language, TextLexer)
+    app.connect("autodoc-process-docstring", list_settings)

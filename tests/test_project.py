@@ -1,0 +1,65 @@
+"""What a stranger meets first fits together: workflow, Makefile, versions, the API page."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+import unmask
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_workflow_runs_targets_that_are_there():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    matrix = workflow["jobs"]["make"]["strategy"]["matrix"]
+    jobs = [(target, python) for target in matrix["target"] for python in matrix["python"]]
+    jobs += [(job["target"], job["python"]) for job in matrix["include"]]
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert {target for target, _ in jobs} <= set(phony.split())
+    assert {"check", "test", "test-oldest-torch", "test-newest", "wheel", "docs"} == {
+        target for target, _ in jobs
+    }
+    versions = {line.split(" :: ")[-1] for line in PROJECT["classifiers"] if "Python :: " in line}
+    assert {python for target, python in jobs if target == "test"} == versions
+
+
+def test_the_oldest_torch_is_the_projects_bound():
+    (bound,) = [line for line in PROJECT["dependencies"] if line.startswith("torch")]
+    assert f"'{bound.replace('>=', '==')}.*'" in MAKEFILE
+
+
+def test_hooks_run_files_that_are_there():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    entries = [word for hook in hooks for word in hook["entry"].split() if "/" in word]
+    assert "tools/check_layers.py" in entries
+    assert all((ROOT / word).exists() for word in entries if not word.startswith(".venv"))
+
+
+def test_every_public_name_is_in_the_api_reference():
+    page = (ROOT / "docs/api.rst").read_text()
+    documented = set(re.findall(r"^\.\. [\w:]+:: unmask\.(\w+)$", page, re.MULTILINE))
+    assert documented == set(unmask.__all__) - {"__version__"}
+
+
+def test_every_page_is_in_the_sites_index():
+    index = (ROOT / "docs/index.md").read_text()
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert [page for page in pages if not re.search(rf"^{page}$", index, re.MULTILINE)] == []
+
+
+def test_the_example_of_coming_from_runs():
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/coming-from.md").read_text(), re.S
+    )
+    names: dict[str, Any] = {}
+    exec(example, names)
+    layers = names["model"].net.config.layers
+    assert list(names["cache"]) == [f"layers.{i}.resid_out" for i in range(layers)]
+    assert names["logits"].shape == names["ablated"].shape
+    assert not torch.allclose(names["logits"], names["ablated"])
