@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unmask import Tokenizer, UserError
-from unmask.data.batches import RowOrder, PackedBatches
+from unmask.data.batches import PackedBatches, RowOrder
 from unmask.data.shards import Shards, Windows, write_shards
 from unmask.data.text import read_documents
 

@@ -4,7 +4,9 @@ import os
 import shlex
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,7 +107,10 @@ def test_models_carry_their_noise(tmp_path):
     assert model.kind == "hybrid" and model.blueprint.noise == recipe.noise
 
 
-def test_a_budget_of_minutes_becomes_steps(tmp_path):
+def test_a_budget_of_minutes_becomes_steps(tmp_path, monkeypatch):
+    """On a clock that moves on by 10 ms whenever it is read."""
+    clock = count(0.0, 0.01)
+    monkeypatch.setattr("unmask.training.loop.time", SimpleNamespace(perf_counter=clock.__next__))
     recipe = make_recipe(budget={"steps": None, "minutes": 0.05}, cadence={"checkpoint": 1})
     outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
     assert outcome is not None and outcome.total == outcome.step > 25

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,10 +15,16 @@ from unmask.net.config import NetConfig
 from unmask.net.transformer import Transformer, check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
-from unmask.noise.settings import NoiseConfig, make_gaussian, make_process
+from unmask.noise.processes import PROCESSES, make_gaussian, make_process
+from unmask.noise.settings import NoiseConfig
 
-Kind = Literal["masked", "uniform", "hybrid", "gaussian", "causal"]
-"""The process that a model was trained for; causal is the autoregressive twin."""
+Kind = str
+"""The noise that a model was trained for, a name of `PROCESSES`; "causal" is autoregressive."""
+
+
+def list_kinds() -> list[str]:
+    """All kinds that a model can be of."""
+    return [*PROCESSES, "causal"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,23 @@ class Blueprint:
         if problems := list(self._problems()):
             raise SettingsError("model", problems)
 
+    @property
+    def has_mask(self) -> bool:
+        """Whether the model's noise has a mask token; a tokenizer may have one all the same."""
+        return self.kind in PROCESSES and PROCESSES[self.kind].has_mask
+
+    @property
+    def sampler(self) -> str:
+        """How texts are drawn: unmasking, ancestral, vectors or causal."""
+        return "causal" if self.kind == "causal" else PROCESSES[self.kind].sampler
+
     def _problems(self) -> Iterator[str]:
-        if self.kind not in get_args(Kind):
-            yield f"'kind' is {self.kind!r}, expected one of {', '.join(get_args(Kind))}"
+        if self.kind not in list_kinds():
+            yield f"'kind' is {self.kind!r}, expected one of {', '.join(list_kinds())}"
         elif (self.kind == "causal") != self.config.causal:
             sees = "only earlier tokens" if self.config.causal else "both directions"
             yield f"'kind' is {self.kind!r}, but the network sees {sees}"
-        if self.kind in ("masked", "hybrid") and self.mask_id is None:
+        if self.has_mask and self.mask_id is None:
             yield f"a {self.kind} model needs a mask id, but has none"
         if self.mask_id is not None and type(self.mask_id) is not int:
             yield f"the mask id is {self.mask_id!r}, expected an integer"

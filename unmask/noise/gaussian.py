@@ -6,6 +6,7 @@ vector under it is the denoised estimate. The signal-to-noise ratio is alpha / (
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -13,15 +14,16 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import check_tokens, check_vocabulary
+from unmask.noise.process import NoiseKind, Sampler, Times, check_tokens, check_vocabulary
 from unmask.noise.schedules import Schedule, Sigmoid, check_schedule, check_times
-
-Times = Float[Tensor, "*B"]
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """Noise on the vectors of a table, one row a token."""
+class Gaussian(NoiseKind):
+    """Noise on the vectors of a table, one row per token."""
+
+    objectives: ClassVar[tuple[str, ...]] = ("cdcd", "bound")
+    sampler: ClassVar[Sampler] = "vectors"
 
     table: Float[Tensor, "V d"]
     schedule: Schedule = field(default_factory=Sigmoid)
@@ -61,8 +63,7 @@ class Gaussian:
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        """The integrand -SNR'(t)/2 |e(x0) - e_hat|^2 of the bound, in nats a token."""
-        check_times(t)
+        """The integrand -SNR'(t)/2 |e(x0) - e_hat|^2 of the bound, in nats per token."""
         # -SNR' = -alpha' / (1 - alpha)^2
         t = t.double()
         rate = (self.schedule.weight(t) / self.schedule.noised(t)).to(self.table.dtype)
@@ -91,7 +92,6 @@ class Gaussian:
         clamp: bool = False,
     ) -> tuple[Float[Tensor, "*S d"], Float[Tensor, "*#S 1"]]:
         """Mean and standard deviation of z_s given z_t, s < t, under the network's prediction."""
-        check_times(t, s)
         clean = self.denoise(logits, clamp)
         keep = self._signal(t) / self._signal(s)
         noised_t, noised_s = (self._noise(time).square() for time in (t, s))

@@ -8,6 +8,7 @@ from the other positions, as for uniform noise.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +17,20 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Times, check_tokens, check_vocabulary
+from unmask.noise.process import Process, Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.settings import NoiseConfig
 
 _LEAST = 1e-30
 """Below this a probability stands for 0."""
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    """Tokens 0 … num_tokens - 1, and the mask right behind them."""
+class Hybrid(Process):
+    """Tokens 0 … num_tokens - 1, and the mask right after them."""
+
+    has_mask: ClassVar[bool] = True
 
     num_tokens: int
     schedule: Schedule = field(default_factory=Linear)
@@ -49,6 +53,17 @@ class Hybrid:
                 "so that uniform noise would have to vanish again: start it higher or end it lower."
             )
 
+    @classmethod
+    def from_config(
+        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+    ) -> Self:
+        if mask_id != num_logits:
+            raise UserError(
+                f"hybrid noise needs the mask right after the {num_logits} tokens with logits, "
+                f"but the mask id is {mask_id}: leave its row out of the head ('num_logits')."
+            )
+        return cls(num_logits, schedule, config.share_start, config.share_stop)
+
     @property
     def mask_id(self) -> int:
         return self.num_tokens
@@ -64,7 +79,7 @@ class Hybrid:
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
         check_tokens(x0, self.num_tokens, self.mask_id)
-        # Three numbers a position, side by side: what a position draws is no matter of the length.
+        # Three numbers per position, side by side: what one draws is independent of the length.
         chance, *noise = streams.uniform(x0.shape[1], 3).unbind(-1)
         noised = chance < self.schedule.noised(t.double())
         return torch.where(noised, self._draw_noise(self.share(t.double()), *noise), x0)
@@ -76,18 +91,13 @@ class Hybrid:
     def _draw_noise(self, share: Tensor, chance: Tensor, value: Tensor) -> Tensor:
         return torch.where(chance < share, self.mask_id, (value * self.num_tokens).long())
 
-    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
-        return torch.ones_like(xt, dtype=torch.bool)
-
     def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log x_theta over the tokens; the mask is impossible."""
+        """log x_theta over the tokens; the mask is left out."""
         return logits[..., : self.num_tokens].log_softmax(-1)
 
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        check_times(t)
-        check_tokens(x0, self.num_tokens, self.mask_id)
         t = clamp_open(t).expand(x0.shape)
         is_mask = xt == self.mask_id
         return bound_rate(
@@ -126,9 +136,8 @@ class Hybrid:
 
     def _step_back(self, p: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """q(z_s | z_t, x) ∝ (alpha_ts [z_s = z_t] + c(z_t)) (alpha_s x + beta_s pi_s)."""
-        check_times(t, s)
         # In float64: near t = 0 the quotients below, and their gradients, leave float32.
-        given, p, t, s = p.dtype, p.double(), t.double(), s.double()
+        dtype, p, t, s = p.dtype, p.double(), t.double(), s.double()
         alpha_s = self.schedule.alpha(s)
         keep = self.schedule.alpha(t) / alpha_s.clamp(min=_LEAST)
         is_mask = xt == self.mask_id
@@ -143,5 +152,5 @@ class Hybrid:
         mask = self._floor(s, mask=True)[..., None].expand_as(tokens[..., :1])
         # An impossible x_t (one that x0 cannot have become) is copied instead of dividing 0 by 0.
         joint = stay * torch.cat((tokens, mask), -1) + _LEAST * is_xt
-        # Never quite 0: its logarithm, and the gradient through the sum, would be no numbers.
-        return (joint / joint.sum(-1, keepdim=True)).clamp(min=_LEAST).log().to(given)
+        # Never quite 0: its logarithm, and the gradient through the sum, would not be numbers.
+        return (joint / joint.sum(-1, keepdim=True)).clamp(min=_LEAST).log().to(dtype)

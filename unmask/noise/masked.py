@@ -1,33 +1,54 @@
 """Masked (absorbing) noise: a token becomes the mask and stays it.
 
 Sahoo et al. 2024 (MDLM, arXiv 2406.07524), Shi et al. 2024 (MD4, 2406.04329), Ou et al. 2024 (RADD,
-2406.03736). The mask has no place among the network's predictions: this process removes its logit.
+2406.03736). The mask is never predicted: this process removes its logit.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Times, check_tokens, check_vocabulary
+from unmask.noise.guidance import mix
+from unmask.noise.process import Process, Sampler, Times, check_tokens, check_vocabulary
 from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.settings import NoiseConfig
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Process):
     """Tokens 0 … num_tokens - 1 (without the mask, if it stands among them) and a mask."""
+
+    has_mask: ClassVar[bool] = True
+    objectives: ClassVar[tuple[str, ...]] = (
+        "smdm",
+        "smdm_sft",
+        "llada",
+        "mdlm",
+        "bound",
+        "score_entropy",
+    )
+    sampler: ClassVar[Sampler] = "unmasking"
 
     num_tokens: int
     """Values that a clean token can have: rows of the logits, the mask's own not counted."""
-    mask_id: int
+    mask_id: int = field()
     schedule: Schedule = field(default_factory=Linear)
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)
         check_schedule(self.schedule)
+
+    @classmethod
+    def from_config(
+        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+    ) -> Self:
+        assert mask_id is not None
+        return cls(num_logits - (mask_id < num_logits), mask_id, schedule)
 
     @property
     def num_states(self) -> int:
@@ -42,32 +63,37 @@ class Masked:
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
         return torch.full((streams.rows, length), self.mask_id, device=streams.keys.device)
 
-    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
+    def needs(self, xt: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return xt == self.mask_id
-
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log p(x0 | x_t) at masked positions: the mask itself is impossible."""
-        if logits.shape[-1] <= self.mask_id:
-            return logits.log_softmax(-1)
-        is_mask = torch.arange(logits.shape[-1], device=logits.device) == self.mask_id
-        return logits.masked_fill(is_mask, -torch.inf).log_softmax(-1)
 
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
         """w_t times the cross-entropy where masked, 0 elsewhere (MDLM, equation 10)."""
-        check_times(t)
-        check_tokens(x0, self.num_states, self.mask_id)
         logp = self.predict(logits).gather(-1, x0[..., None])[..., 0]
         hidden = xt == self.mask_id
-        # Zeros are put in before the product: 0 times an infinite weight would be no number.
-        weight = torch.where(hidden, self.schedule.weight(clamp_open(t)).detach(), 0.0)
+        # Zeros are put in before the product: 0 times an infinite weight is not a number.
+        weight = torch.where(hidden, self.schedule.weight(clamp_open(t)), 0.0)
         return -torch.where(hidden, logp, 0.0) * weight.to(logp.dtype)
 
     def posterior(
         self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
     ) -> Float[Tensor, "*S N"]:
         return self._unmask(self.predict(logits), xt, t, s)
+
+    def guided_posterior(
+        self,
+        conditional: Tensor,
+        unconditional: Tensor,
+        guidance: float,
+        xt: Tensor,
+        t: Times,
+        s: Times,
+    ) -> Tensor:
+        """Log-probabilities of x_s under guidance: the network's logits are mixed."""
+        # Without guidance the unconditional logits do not count, even infinite ones.
+        logits = mix(conditional, unconditional, guidance) if guidance else conditional
+        return self.posterior(logits, xt, t, s)
 
     def true_posterior(
         self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
@@ -76,7 +102,6 @@ class Masked:
 
     def _unmask(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """A mask stays with probability p_s / p_t, else takes a value; a token is copied."""
-        check_times(t, s)
         noised_t = self.schedule.noised(t).clamp(min=1e-30)
         stay = (self.schedule.noised(s) / noised_t).clamp(max=1.0)[..., None]
         logp = F.pad(logp, (0, self.num_states - logp.shape[-1]), value=-torch.inf)

@@ -1,74 +1,133 @@
-"""What every discrete process offers, and the few things they share."""
+"""What every noise process offers, and the few things they share."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.noise.guidance import mix
 from unmask.noise.schedules import Schedule
+from unmask.noise.settings import NoiseConfig
 
 Times = Float[Tensor, "*B"]
 """Any shape that broadcasts against the tokens: [B, 1] for a batch of rows."""
 
+Sampler = Literal["unmasking", "ancestral", "vectors"]
+"""How texts are drawn: masks filled by a plan, steps back over tokens, or steps over vectors."""
 
-class Process(Protocol):
+
+class NoiseKind:
+    """What is known of a kind of noise before there is a model; see `unmask.noise.processes`."""
+
+    has_mask: ClassVar[bool] = False
+    """Whether models of this kind need a mask token."""
+    objectives: ClassVar[tuple[str, ...]] = ("bound",)
+    """Names of the losses that can be minimised; the first is what `auto` means."""
+    sampler: ClassVar[Sampler] = "ancestral"
+
+
+class Process(NoiseKind, ABC):
     """A way to noise tokens, and what it takes to undo it.
 
-    All functions work position by position: leading dimensions are free, times broadcast.
+    All methods work position by position: leading dimensions are free, times broadcast. A process
+    of one's own needs a `schedule`, `num_states`, `corrupt`, `prior`, `nll` and `posterior`; to be
+    named in recipes and by models also `from_config` and an entry in `PROCESSES`
+    (`unmask.noise.processes`).
     """
 
-    @property
-    def schedule(self) -> Schedule:
-        """How fast tokens are noised."""
-        ...
+    # Read-only for type checkers; at run time plain attributes, which frozen dataclasses can set.
+    if TYPE_CHECKING:
+
+        @property
+        def schedule(self) -> Schedule:
+            """How fast tokens are noised."""
+            ...
+
+        @property
+        def mask_id(self) -> int | None:
+            """The mask token, which is never predicted; None for noise without masks."""
+            ...
+    else:
+        mask_id = None
 
     @property
+    @abstractmethod
     def num_states(self) -> int:
         """Values that a noised token can have, the mask included."""
-        ...
 
+    @classmethod
+    def from_config(
+        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+    ) -> Self:
+        """The process of a model with that many rows of logits; `schedule` has closed ends."""
+        raise UserError(
+            f"{cls.__name__} noise cannot be made from a model's settings: define from_config."
+        )
+
+    @abstractmethod
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         """x_t: every token noised independently."""
-        ...
 
+    @abstractmethod
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
-        """x_1, of which nothing clean is left."""
-        ...
+        """x_1, in which nothing of the clean text is left."""
 
-    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
-        """True where `nll` can differ from 0, so that logits are needed."""
-        ...
-
-    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log p over clean tokens, what is no token left out."""
-        ...
-
+    @abstractmethod
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        """The integrand of the continuous-time bound on -log p(x0), in nats a token, at least 0."""
-        ...
+        """The integrand of the continuous-time bound on -log p(x0), nats per token, at least 0."""
 
+    @abstractmethod
     def posterior(
         self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
     ) -> Float[Tensor, "*S N"]:
         """Log-probabilities of x_s given x_t, s < t, under the network's prediction."""
-        ...
 
     def true_posterior(
         self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
     ) -> Float[Tensor, "*S N"]:
-        """Log-probabilities of x_s given x_t and the clean token."""
-        ...
+        """Log-probabilities of x_s given x_t and the clean token: for bounds in T steps."""
+        raise UserError(
+            f"{type(self).__name__} noise has no bound in discrete steps: define true_posterior, "
+            "or leave num_steps out."
+        )
+
+    def needs(self, xt: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+        """True where `nll` can differ from 0, so that logits are needed."""
+        return torch.ones_like(xt, dtype=torch.bool)
+
+    def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
+        """Log-probabilities over the clean vocabulary; the mask, if it has a row, gets -inf."""
+        if self.mask_id is None or logits.shape[-1] <= self.mask_id:
+            return logits.log_softmax(-1)
+        is_mask = torch.arange(logits.shape[-1], device=logits.device) == self.mask_id
+        return logits.masked_fill(is_mask, -torch.inf).log_softmax(-1)
+
+    def guided_posterior(
+        self,
+        conditional: Float[Tensor, "*S V"],
+        unconditional: Float[Tensor, "*S V"],
+        guidance: float,
+        xt: Int[Tensor, "*S"],
+        t: Times,
+        s: Times,
+    ) -> Float[Tensor, "*S N"]:
+        """Log-probabilities of x_s under guidance: log posteriors mixed (Schiff et al. 2024)."""
+        with_prompt = self.posterior(conditional, xt, t, s)
+        if guidance == 0:
+            return with_prompt
+        return mix(with_prompt, self.posterior(unconditional, xt, t, s), guidance).log_softmax(-1)
 
 
 def step_nll(
     process: Process, logits: Tensor, x0: Tensor, xt: Tensor, t: Times, s: Times
 ) -> Float[Tensor, "*S"]:
-    """The discrete-time term KL(q(x_s | x_t, x0) || p(x_s | x_t)), in nats a token.
+    """The discrete-time term KL(q(x_s | x_t, x0) || p(x_s | x_t)), in nats per token.
 
     Summed over t = 1, 1 - 1/T, …, 1/T with s = t - 1/T it is the bound in T steps; the last term,
     s = 0, is the reconstruction.
@@ -80,7 +139,12 @@ def step_nll(
 
 
 def check_tokens(x0: Tensor, num_tokens: int, mask_id: int | None = None) -> None:
-    """Raise where clean tokens hold the mask or something outside the vocabulary."""
+    """Raise where clean tokens hold the mask or something outside the vocabulary.
+
+    Looked at on the CPU only: on another device the host would have to wait for the answer.
+    """
+    if x0.device.type != "cpu":
+        return
     if mask_id is not None and (x0 == mask_id).any():
         raise UserError(
             f"the clean tokens hold the mask id {mask_id}: expected a text without masks; to fill "

@@ -29,17 +29,16 @@ def bound_rate(
     state_floor: Tensor,
     rate: Tensor,
 ) -> Float[Tensor, "*S"]:
-    """The integrand, in nats a token; `state_floor` and `rate` are the floor and rho of z_t.
+    """The integrand, in nats per token; `state_floor` and `rate` are the floor and rho of z_t.
 
-    `logp` is the prediction over the tokens alone; a z_t past them (the mask) is no token.
+    `logp` is the prediction over the tokens alone; a z_t past them is the mask.
     """
-    # The draw of z_t depends on the schedule as well: half a gradient would be worse than none.
     alpha, token_floor, state_floor, rate = (
-        x.detach().double() for x in (alpha, token_floor, state_floor, rate)
+        x.double() for x in (alpha, token_floor, state_floor, rate)
     )
     floor = token_floor.clamp(min=_LEAST)
     alpha = alpha.clamp(min=_LEAST)
-    # Over the vocabulary in the network's own number format, what remains in float64.
+    # Over the vocabulary in the network's own dtype, what remains in float64.
     scale = (alpha / floor).to(logp.dtype)
     raised = torch.log1p(scale[..., None] * logp.exp()).sum(-1).double()
     theta_x0 = _pick(logp, x0)

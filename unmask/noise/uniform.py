@@ -7,6 +7,7 @@ predicts p(x0_l | z_t) instead and needs the mixture form (`mixture=True`).
 """
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Times, check_tokens, check_vocabulary, log_linear
+from unmask.noise.process import Process, Times, check_tokens, check_vocabulary, log_linear
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.settings import NoiseConfig
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Process):
     """Tokens 0 … num_tokens - 1; there is no mask."""
 
     num_tokens: int
@@ -32,6 +34,13 @@ class Uniform:
         check_vocabulary(self.num_tokens)
         check_schedule(self.schedule)
 
+    @classmethod
+    def from_config(
+        cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
+    ) -> Self:
+        # A mask that stands last, as a tied head has it, is not a token to be drawn.
+        return cls(num_logits - (mask_id == num_logits - 1), schedule, config.mixture)
+
     @property
     def num_states(self) -> int:
         return self.num_tokens
@@ -39,7 +48,7 @@ class Uniform:
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
         check_tokens(x0, self.num_tokens)
-        # Two numbers a position, side by side: what a position draws is no matter of the length.
+        # Two numbers per position, side by side: what one draws is independent of the length.
         chance, value = streams.uniform(x0.shape[1], 2).unbind(-1)
         redrawn = chance < self.schedule.noised(t.double())
         return torch.where(redrawn, (value * self.num_tokens).long(), x0)
@@ -47,18 +56,13 @@ class Uniform:
     def prior(self, length: int, streams: RowStreams) -> Int[Tensor, "B L"]:
         return streams.below(self.num_tokens, length)
 
-    def needs(self, xt: Int[Tensor, "B L"]) -> Tensor:
-        return torch.ones_like(xt, dtype=torch.bool)
-
     def predict(self, logits: Float[Tensor, "*S V"]) -> Float[Tensor, "*S K"]:
-        """log x_theta over the tokens; rows past them, such as a mask's, are impossible."""
+        """log x_theta over the tokens; rows past them, such as a mask's, are left out."""
         return logits[..., : self.num_tokens].log_softmax(-1)
 
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        check_times(t)
-        check_tokens(x0, self.num_tokens)
         logp = self._leave_own_out(self.predict(logits), xt, t)
         t = clamp_open(t).expand(x0.shape)
         alpha, floor = self.schedule.alpha(t), self.schedule.noised(t) / self.num_tokens
@@ -71,12 +75,12 @@ class Uniform:
         return self._step_back(self._leave_own_out(self.predict(logits), xt, t), xt, t, s)
 
     def _leave_own_out(self, logp: Tensor, xt: Tensor, t: Times) -> Tensor:
-        """x_theta from the prediction: p(x0 | z_t) is divided by what position l says itself."""
+        """x_theta from the prediction: p(x0 | z_t) divided by q(z_t | x0) at its own position."""
         if not self.mixture:
             return logp
         kept = self.schedule.alpha(t)[..., None] * F.one_hot(xt, self.num_tokens)
-        said = kept + self.schedule.noised(t)[..., None] / self.num_tokens
-        return (logp - said.clamp(min=1e-30).log()).log_softmax(-1)
+        own = kept + self.schedule.noised(t)[..., None] / self.num_tokens
+        return (logp - own.clamp(min=1e-30).log()).log_softmax(-1)
 
     def true_posterior(
         self, x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times, s: Times
@@ -85,7 +89,6 @@ class Uniform:
 
     def _step_back(self, logp: Tensor, xt: Tensor, t: Times, s: Times) -> Tensor:
         """q(z_s | z_t, x) ∝ q(z_t | z_s) q(z_s | x), which is UDLM's equation factored."""
-        check_times(t, s)
         alpha_s, alpha_t = (self.schedule.alpha(time)[..., None] for time in (s, t))
         keep = alpha_t / alpha_s.clamp(min=1e-30)
         is_xt = F.one_hot(xt, self.num_tokens).to(logp.dtype)

@@ -77,9 +77,12 @@ def allow_noise(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[
 
 
 def choose_noised(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
-    """True where a position may be noised; a batch without any such position is an error."""
+    """True where a position may be noised; a batch without any such position is an error.
+
+    Looked at on the CPU only: on another device the host would have to wait for the answer.
+    """
     may = allow_noise(batch, response_only, noise_filling)
-    if not may.any():
+    if may.device.type == "cpu" and not may.any():
         raise UserError(
             "the batch has nothing to noise: every position is prompt or filling; give rows with a "
             "response, or noise prompts as well."

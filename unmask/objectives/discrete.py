@@ -1,4 +1,12 @@
-"""Bounds of any discrete process, in continuous time (UDLM, GIDD) or in T steps (D3PM); SEDD's."""
+"""Bounds of any discrete process, in continuous time (UDLM, GIDD) or in T steps (D3PM); SEDD's.
+
+A loss is computed in two parts: `noise_tokens` draws the noise and finds the positions that count,
+on the CPU in training, where looking at values costs nothing; `targets_nll` and
+`targets_score_entropy` run the network, with shapes that depend on no value, so that the host never
+waits for the device.
+"""
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +20,44 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
 from unmask.noise.schedules import check_closed, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
+from unmask.objectives.targets import Targets
+
+
+@dataclass(frozen=True)
+class NoisedTokens:
+    """A batch noised for one step, and the clean tokens that the loss is about."""
+
+    t: Float[Tensor, "B"]
+    xt: Int[Tensor, "B L"]
+    targets: Targets
+
+
+def noise_tokens(
+    process: Process,
+    batch: Batch,
+    t: Float[Tensor, "B"],
+    streams: RowStreams,
+    num_steps: int | None = None,
+    response_only: bool = False,
+    noise_filling: bool = True,
+    drop_prompt: float = 0.0,
+) -> NoisedTokens:
+    """Noise the batch at times t; with `num_steps` they are rounded up to multiples of 1/T.
+
+    Targets are the positions at which the bound can differ from 0; each weighs one over the number
+    of positions that may be noised.
+    """
+    may = choose_noised(batch, response_only, noise_filling)
+    if num_steps is not None:
+        t = round_up(t, num_steps)
+    dropped = drop_prompts(batch, drop_prompt, streams)
+    xt = torch.where(may, process.corrupt(batch.tokens, t[:, None], streams), batch.tokens)
+    wanted = process.needs(xt) & may & ~dropped
+    if drop_prompt:
+        xt = torch.where(dropped, _require_mask(process), xt)
+    at = wanted.flatten().nonzero()[:, 0]
+    weights = (1 / may.sum()).expand(len(at)).contiguous()
+    return NoisedTokens(t, xt, Targets(at, batch.tokens.flatten()[at], weights))
 
 
 def process_loss(
@@ -33,37 +79,32 @@ def process_loss(
     `auxiliary` times the plain cross-entropy (0.001 in the paper), after which it is not a bound.
     """
     check_closed(process.schedule)
-    may = choose_noised(batch, response_only, noise_filling)
-    if num_steps is not None:
-        t = round_up(t, num_steps)
-    times = t[:, None]
-    dropped = drop_prompts(batch, drop_prompt, streams)
-    xt = torch.where(may, process.corrupt(batch.tokens, times, streams), batch.tokens)
-    wanted = process.needs(xt) & may & ~dropped
-    xt = torch.where(dropped, _find_mask(process, drop_prompt), xt)
-    x = net.run_layers(net.embed(xt, t=t))
-    logits = net.unembed(x, wanted).float()
-    inputs = (logits, batch.tokens[wanted], xt[wanted])
-    at = times.expand_as(xt)[wanted]
+    noised = noise_tokens(
+        process, batch, t, streams, num_steps, response_only, noise_filling, drop_prompt
+    )
+    nll = targets_nll(net, process, noised, num_steps, auxiliary)
+    return _reduce(nll, noised)
+
+
+def targets_nll(
+    net: Transformer,
+    process: Process,
+    noised: NoisedTokens,
+    num_steps: int | None = None,
+    auxiliary: float = 0.0,
+) -> Float[Tensor, "N"]:
+    """The integrand of the bound at every target, with a gradient."""
+    logits, xt, t = _read_targets(net, noised)
+    x0 = noised.targets.tokens
     if num_steps is None:
-        nll = process.nll(*inputs, at)
+        nll = process.nll(logits, x0, xt, t)
     else:
-        before = (at - 1 / num_steps).clamp(min=0)
-        nll = num_steps * step_nll(process, *inputs, *(x.to(logits.dtype) for x in (at, before)))
+        before = (t - 1 / num_steps).clamp(min=0)
+        times = (time.to(logits.dtype) for time in (t, before))
+        nll = num_steps * step_nll(process, logits, x0, xt, *times)
     if auxiliary:
-        nll = nll + auxiliary * F.nll_loss(process.predict(logits), inputs[1], reduction="none")
-    terms = torch.zeros_like(xt, dtype=nll.dtype).masked_scatter(wanted, nll)
-    return terms.sum() / may.sum(), terms.detach()
-
-
-def _find_mask(process: Process, drop_prompt: float) -> int:
-    """The token that hides a dropped prompt; needed only where prompts are dropped."""
-    mask_id = getattr(process, "mask_id", None)
-    if mask_id is None and drop_prompt:
-        raise UserError(
-            f"{type(process).__name__} noise has no mask to drop prompts with: use masked noise."
-        )
-    return mask_id or 0
+        nll = nll + auxiliary * F.nll_loss(process.predict(logits), x0, reduction="none")
+    return nll
 
 
 def score_entropy_loss(
@@ -75,33 +116,36 @@ def score_entropy_loss(
     response_only: bool = False,
     noise_filling: bool = True,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """SEDD's loss in nats per noised position, and the integrand at each (no gradient).
+    """SEDD's loss in nats per noised position, and the integrand at each (no gradient)."""
+    where = {"response_only": response_only, "noise_filling": noise_filling}
+    noised = noise_tokens(process, batch, t, streams, **where)
+    return _reduce(targets_score_entropy(net, process, noised), noised)
+
+
+def targets_score_entropy(
+    net: Transformer, process: Masked, noised: NoisedTokens
+) -> Float[Tensor, "N"]:
+    """SEDD's integrand at every target, all of which are masked, with a gradient.
 
     The network's outputs are log scores up to -log(e^sigma - 1), which depends on time alone; they
     need not be normalised. sigma = -log alpha for any schedule.
     """
-    may = choose_noised(batch, response_only, noise_filling)
-    times = t[:, None]
-    xt = torch.where(may, process.corrupt(batch.tokens, times, streams), batch.tokens)
-    hidden = process.needs(xt) & may
-    outputs = net.unembed(net.run_layers(net.embed(xt, t=t)), hidden).float()
+    outputs, xt, t = _read_targets(net, noised)
     if outputs.shape[-1] > process.mask_id:
         is_mask = torch.arange(outputs.shape[-1], device=xt.device) == process.mask_id
         outputs = outputs.masked_fill(is_mask, -torch.inf)
-    at = clamp_open(times.expand_as(xt)[hidden])
-    alpha, noised = process.schedule.alpha(at), process.schedule.noised(at)
+    t = clamp_open(t)
+    alpha, noise = process.schedule.alpha(t), process.schedule.noised(t)
     # e^sigma - 1 = (1 - alpha) / alpha, and sigma' = -alpha' / alpha.
-    scale = (noised / alpha).log()
-    sigma = torch.log1p(noised / alpha)
-    nll = score_entropy(
+    scale = (noise / alpha).log()
+    sigma = torch.log1p(noise / alpha)
+    return score_entropy(
         outputs - scale[:, None].to(outputs.dtype),
-        batch.tokens[hidden],
-        torch.ones_like(at, dtype=torch.bool),
+        noised.targets.tokens,
+        torch.ones_like(t, dtype=torch.bool),
         sigma.to(outputs.dtype),
-        (-process.schedule.dalpha(at) / alpha).to(outputs.dtype),
+        (-process.schedule.dalpha(t) / alpha).to(outputs.dtype),
     )
-    terms = torch.zeros_like(xt, dtype=nll.dtype).masked_scatter(hidden, nll)
-    return terms.sum() / may.sum(), terms.detach()
 
 
 def round_up(t: Float[Tensor, "*B"], num_steps: int) -> Float[Tensor, "*B"]:
@@ -129,3 +173,31 @@ def score_entropy(
     total = log_score.logsumexp(-1).exp()
     terms = dsigma * (total - ratio * at_x0 + torch.special.xlogy(ratio, ratio) - ratio)
     return torch.where(is_mask, terms, 0.0)
+
+
+def _read_targets(
+    net: Transformer, noised: NoisedTokens
+) -> tuple[Float[Tensor, "N V"], Int[Tensor, "N"], Float[Tensor, "N"]]:
+    """Logits at the targets, and the noised token and the time there."""
+    at = noised.targets.at
+    x = net.run_layers(net.embed(noised.xt, t=noised.t))
+    logits = net.unembed(x.flatten(0, 1).index_select(0, at)[None])[0].float()
+    return logits, noised.xt.flatten()[at], noised.t[at // noised.xt.shape[1]]
+
+
+def _reduce(
+    nll: Float[Tensor, "N"], noised: NoisedTokens
+) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+    """The weighted sum of the targets' terms, and the terms at their positions (no gradient)."""
+    terms = torch.zeros(noised.xt.numel(), dtype=nll.dtype, device=nll.device)
+    terms = terms.index_copy(0, noised.targets.at, nll.detach())
+    return (noised.targets.weights * nll).sum(), terms.view_as(noised.xt)
+
+
+def _require_mask(process: Process) -> int:
+    """The token that hides a dropped prompt."""
+    if process.mask_id is None:
+        raise UserError(
+            f"{type(process).__name__} noise has no mask to drop prompts with: use masked noise."
+        )
+    return process.mask_id

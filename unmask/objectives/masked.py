@@ -118,12 +118,12 @@ def noise_batch(
     check_tokens(batch.tokens, process.num_states, process.mask_id)
     weighting.check(process)
     may = choose_noised(batch, response_only, noise_filling)
-    chance = weighting.chance(process, t.double()).detach()[:, None]
+    chance = weighting.chance(process, t.double())[:, None]
     # What a row draws once comes first: it must not depend on the row's length.
     dropped = drop_prompts(batch, drop_prompt, streams)
     hidden = (streams.uniform(batch.tokens.shape[1]) < chance) & may
     xt = torch.where(hidden | dropped, process.mask_id, batch.tokens)
-    weight = weighting.weight(process, clamp_open(t)).detach() / weighting.divide(batch, may)
+    weight = weighting.weight(process, clamp_open(t)) / weighting.divide(batch, may)
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
 
 

@@ -12,7 +12,6 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.noise.gaussian import Gaussian
-from unmask.noise.guidance import guide_posterior
 from unmask.noise.process import Process
 from unmask.noise.schedules import check_closed
 from unmask.sampling.canvas import Canvas
@@ -79,7 +78,7 @@ def walk_back(
     Given tokens stay clean at all times. A token counts as committed at the step that changed it
     last, the first one if none did, with the probability that this step gave it.
     """
-    walk = _walk_vectors if model.kind == "gaussian" else _walk_tokens
+    walk = _walk_vectors if model.blueprint.sampler == "vectors" else _walk_tokens
     return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
 
 
@@ -114,7 +113,7 @@ def _walk_tokens(
             # What the process itself knows of a prompt that is not there: noise.
             without = predict(torch.where(canvas.prompt, noise, xt), step)
         calls += 1 + bool(strength)
-        back = guide_posterior(process, logp, without, strength, xt, t, s)
+        back = process.guided_posterior(logp, without, strength, xt, t, s)
         xs = torch.where(canvas.fixed, xt, invert(back, streams.at(step, "values").uniform(length)))
         moved = _find_moved(canvas, xs, xt, step)
         chance = back.gather(-1, xs[..., None])[..., 0].exp()

@@ -162,7 +162,7 @@ def _fill(
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
     names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)
     streams = name_streams(model, names, seed)
-    if model.kind == "masked":
+    if model.blueprint.sampler == "unmasking":
         return fill_masks(model, canvas, strategy, streams, constraints, keep_states, watch)
     if constraints.require:
         raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
@@ -177,7 +177,7 @@ def _choose_values(
     stochastic: float,
 ) -> Values:
     if temperature is None:
-        temperature = 0.0 if model.kind in ("masked", "causal") else 1.0
+        temperature = 0.0 if model.blueprint.sampler in ("unmasking", "causal") else 1.0
     return Values(temperature, top_k, top_p, stochastic)
 
 

@@ -16,6 +16,7 @@ from unmask.net.loading import load
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
+from unmask.noise.processes import get_noise
 from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, Source, read_examples
@@ -94,7 +95,8 @@ def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
 
 def fit_tokenizer(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer that a fresh model gets: with a mask where its noise has one."""
-    return add_mask(tokenizer) if recipe.kind in ("masked", "hybrid") else tokenizer
+    has_mask = recipe.kind != "causal" and get_noise(recipe.kind).has_mask
+    return add_mask(tokenizer) if has_mask else tokenizer
 
 
 def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:

@@ -12,10 +12,15 @@ from unmask.net.model import Blueprint
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
+from unmask.noise.processes import make_process
 from unmask.noise.schedules import Schedule
-from unmask.noise.settings import make_process
 from unmask.objectives.batch import Batch, allow_noise
-from unmask.objectives.discrete import process_loss, score_entropy_loss
+from unmask.objectives.discrete import (
+    NoisedTokens,
+    noise_tokens,
+    targets_nll,
+    targets_score_entropy,
+)
 from unmask.objectives.masked import (
     MaskedWeighting,
     find_forbidden,
@@ -23,7 +28,7 @@ from unmask.objectives.masked import (
     noise_batch,
 )
 from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
-from unmask.objectives.vectors import gaussian_loss
+from unmask.objectives.vectors import Form, gaussian_loss
 from unmask.training.recipe import ObjectiveSettings, Recipe
 
 
@@ -145,9 +150,49 @@ class CausalObjective:
 
 
 @dataclass(frozen=True)
-class _NoisedOnDevice:
-    """What objectives share whose noise is drawn on the device, with the loss."""
+class ProcessObjective:
+    """The bound of a discrete process, or the score entropy of masked noise."""
 
+    process: Process
+    settings: ObjectiveSettings
+
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings)
+
+    def count(self, batch: Batch) -> float:
+        return float(self.find_learnable(batch).sum())
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
+        noised = noise_tokens(
+            self.process,
+            batch,
+            t,
+            streams,
+            response_only=self.settings.response_only,
+            noise_filling=self.settings.filling,
+            drop_prompt=self.settings.drop_prompt,
+        )
+        return LossInputs(replace(batch, tokens=noised.xt), t, noised.targets)
+
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.targets is not None
+        noised = NoisedTokens(inputs.t, inputs.batch.tokens, inputs.targets)
+        if isinstance(self.process, Masked):
+            nll = targets_score_entropy(net, self.process, noised)
+        else:
+            nll = targets_nll(net, self.process, noised)
+        return (inputs.targets.weights * nll).sum()
+
+
+@dataclass(frozen=True)
+class GaussianObjective:
+    """The bound of noise on token vectors, or CDCD's cross-entropy.
+
+    The vectors are learned, so that they are noised on the device, with the loss.
+    """
+
+    schedule: Schedule
+    form: Form
     settings: ObjectiveSettings
 
     def find_learnable(self, batch: Batch) -> Tensor:
@@ -159,32 +204,6 @@ class _NoisedOnDevice:
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         return LossInputs(batch, t, streams=streams)
 
-
-@dataclass(frozen=True)
-class ProcessObjective(_NoisedOnDevice):
-    """The bound of a discrete process, or the score entropy of masked noise."""
-
-    process: Process
-
-    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
-        assert inputs.streams is not None
-        settings = self.settings
-        where = {"response_only": settings.response_only, "noise_filling": settings.filling}
-        rest = (inputs.batch, inputs.t, inputs.streams)
-        if settings.name == "score_entropy":
-            assert isinstance(self.process, Masked)
-            return score_entropy_loss(net, self.process, *rest, **where)[0]
-        drop = settings.drop_prompt
-        return process_loss(net, self.process, *rest, drop_prompt=drop, **where)[0]
-
-
-@dataclass(frozen=True)
-class GaussianObjective(_NoisedOnDevice):
-    """The bound of noise on token vectors, or CDCD's cross-entropy."""
-
-    schedule: Schedule
-    form: str
-
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.streams is not None
         return gaussian_loss(
@@ -193,7 +212,7 @@ class GaussianObjective(_NoisedOnDevice):
             inputs.t,
             inputs.streams,
             self.schedule,
-            "bound" if self.form == "bound" else "cdcd",
+            self.form,
             self.settings.self_condition,
             self.settings.response_only,
             self.settings.filling,
@@ -206,12 +225,13 @@ def make_objective(recipe: Recipe, blueprint: Blueprint) -> Objective:
     if recipe.kind == "causal":
         return CausalObjective(settings)
     if recipe.kind == "gaussian":
-        return GaussianObjective(settings, noise.make_schedule("sigmoid"), name)
+        form: Form = "bound" if name == "bound" else "cdcd"
+        return GaussianObjective(noise.make_schedule("sigmoid"), form, settings)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
     if isinstance(process, Masked) and name != "score_entropy":
         return MaskedObjective(process, get_weighting(name), settings, blueprint.shift)
-    return ProcessObjective(settings, process)
+    return ProcessObjective(process, settings)
 
 
 def min_length(batch: Batch, recipe: Recipe) -> int:

@@ -5,18 +5,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from unmask.base.config import SettingsError
-from unmask.net.model import Kind
+from unmask.net.model import Kind, list_kinds
+from unmask.noise.processes import get_noise
 from unmask.noise.settings import NoiseConfig
 
-MASKED_OBJECTIVES = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "score_entropy")
-OBJECTIVES: dict[str, tuple[str, ...]] = {
-    "masked": MASKED_OBJECTIVES,
-    "uniform": ("bound",),
-    "hybrid": ("bound",),
-    "gaussian": ("cdcd", "bound"),
-    "causal": ("next_token",),
-}
-"""What each kind can minimise; the first is what `auto` means."""
+
+def list_objectives(kind: Kind) -> tuple[str, ...]:
+    """What a kind of model can minimise; the first is what `auto` means."""
+    return ("next_token",) if kind == "causal" else get_noise(kind).objectives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +202,14 @@ class Recipe:
 
     @property
     def objective_name(self) -> str:
-        return OBJECTIVES[self.kind][0] if self.objective.name == "auto" else self.objective.name
+        name = self.objective.name
+        return list_objectives(self.kind)[0] if name == "auto" else name
 
     def _problems(self) -> Iterator[str]:
-        yield from self._find_misfits()
+        if self.kind in list_kinds():
+            yield from self._find_misfits()
+        else:
+            yield f"'kind' is {self.kind!r}, expected one of {', '.join(list_kinds())}"
         given = {name: value for name, value in vars(self.budget).items() if value is not None}
         if len(given) != 1:
             named = ", ".join(f"budget.{name}" for name in given) or "none"
@@ -257,16 +257,17 @@ class Recipe:
 
     def _find_misfits(self) -> Iterator[str]:
         """Settings that are sound alone but do not go together."""
-        known = OBJECTIVES[self.kind]
+        known = list_objectives(self.kind)
         if self.objective_name not in known:
             yield (
                 f"'objective.name' is {self.objective.name!r}, but {self.kind} models minimise "
                 + " or ".join(known)
             )
-        masked = self.kind == "masked" and self.objective_name != "score_entropy"
-        if self.objective.drop_prompt and not masked and self.kind != "hybrid":
+        scored = self.objective_name == "score_entropy"
+        has_mask = self.kind != "causal" and get_noise(self.kind).has_mask
+        if self.objective.drop_prompt and (scored or not has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
-        if self.start.shift and not masked:
+        if self.start.shift and (scored or self.kind != "masked"):
             yield "'start.shift' is for masked models that started as causal ones"
         if self.start.open_over and (self.start.model is None or self.kind == "causal"):
             yield "'start.open_over' is for a diffusion model that starts from a causal one"
