@@ -16,7 +16,7 @@ project = "Unmask"
 author = "The Unmask team"
 version = release = unmask.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["examples", "slurm", "**.ipynb"]
 html_theme = "furo"
 html_title = "Unmask"

@@ -1,10 +1,13 @@
 """What a stranger meets first fits together: workflow, Makefile, versions, the API page."""
 
+import doctest
+import inspect
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 
@@ -63,3 +66,35 @@ def test_the_example_of_coming_from_runs():
     assert list(names["cache"]) == [f"layers.{i}.resid_out" for i in range(layers)]
     assert names["logits"].shape == names["ablated"].shape
     assert not torch.allclose(names["logits"], names["ablated"])
+
+
+EXAMPLES = [
+    unmask.load,
+    unmask.sample,
+    unmask.infill,
+    unmask.Model.logits,
+    unmask.Transformer.capture,
+    unmask.Transformer.patch,
+    unmask.trace_tokens,
+    unmask.trace_steps,
+    unmask.key,
+    unmask.value,
+]
+
+
+@pytest.mark.parametrize("function", EXAMPLES, ids=lambda function: function.__qualname__)
+def test_examples_of_docstrings_run(function, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    facts = "subject,object,prompt\nRenzo Calverinth,the kindly well digger,{} is\n"
+    Path("facts.csv").write_text(facts)
+    names = {"unmask": unmask, "torch": torch}
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, "example", globs=names)
+    assert example.examples
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner().run(example, out=report.append)
+    assert not failed, "".join(report)
+    explained = function.__doc__
+    for other in re.findall(r"other arguments are those of `unmask\.(\w+)`", explained):
+        explained += getattr(unmask, other).__doc__
+    for name in inspect.signature(function).parameters:
+        assert name == "self" or re.search(rf"^ +[\w, ]*\b{name}\b[\w, ]*:", explained, re.M), name

@@ -52,11 +52,21 @@ def load(
     dtype: str | torch.dtype = "auto",
     tokenizer: str | Path | None = "auto",
 ) -> Model:
-    """The model of a name: a shipped or known one, a folder, a file, or a hub id.
+    """The model of a name, ready to run; nothing that comes with a checkpoint is executed.
 
-    `dtype` "stored" keeps the number format of the file, and so does "auto" unless the file is
-    in a short format that a CPU has no instructions for. `tokenizer` is a path, "auto" for the one
-    that lies with the model (if any), or None. What is loaded is tried out before it is returned.
+    A few tokens are run before it is returned, so that a damaged file is noticed here. How much
+    memory it needs is logged.
+
+    Args:
+        name: A shipped or known name (`unmask models` lists them), a folder, a file or a hub id.
+        device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", "mps".
+        dtype: A dtype, "stored" for the file's own, or "auto": the file's own unless it is a
+            short one that a CPU has no instructions for.
+        tokenizer: A path, "auto" for the one in the model's folder (if any), or None.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> model.kind, model.net.config.layers
+    ('masked', 6)
     """
     place = find_model(str(name))
     blueprint, dialect, checkpoint = _look_into(place.path)

@@ -107,12 +107,23 @@ class Model:
         t: Float[Tensor, "B"] | None = None,
         snapshot: Snapshot | None = None,
     ) -> Float[Tensor, "*n V"]:
-        """Logits whose row i predicts position i, or position i + 1 for a causal model.
+        """Logits [B, L, V] whose row i predicts position i, or position i + 1 for a causal model.
 
-        `at` chooses rows as in `Transformer.unembed`; `t` is for networks that are told the time.
-        With a `snapshot` the tokens may be some places of its canvas, in order and without gaps;
-        `real` is then the whole canvas', which starts at its first place. What is given is moved
-        to the model's device.
+        What is given is moved to the model's device.
+
+        Args:
+            tokens: Rows of token ids, masks among them.
+            real: False at padding; by default all positions are text. With a `snapshot` it is the
+                whole canvas', which starts at its first position.
+            at: Rows to compute, as in `Transformer.unembed`: positions or a mask [B, L]; the result
+                is then [n, V].
+            t: Times, for networks that take one.
+            snapshot: Keys and values of an earlier run; the tokens may then be some positions of
+                its canvas, in order and without gaps.
+
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
+        torch.Size([2, 7])
         """
         check_tokens(tokens)
         tokens = tokens.to(self.device)

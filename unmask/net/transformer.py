@@ -152,8 +152,18 @@ class Transformer(nn.Module):
     def capture(self, *names: str) -> Generator[dict[str, Tensor]]:
         """A dictionary that holds the newest activation of each named site that fired.
 
-        `*` stands for any layer or part. Nothing is copied or detached. Samplers and scores run the
-        network many times, in batches of their own: what is kept is their last pass.
+        Nothing is copied or detached. Samplers and scores run the network many times, in batches
+        of their own: what is kept is their last pass.
+
+        Args:
+            names: Sites (`unmask.net.sites` lists them with their shapes); `*` stands for any
+                layer or part.
+
+        >>> net = unmask.load("reversal-mdm", device="cpu").net
+        >>> with net.capture("layers.*.mlp_key") as cache:
+        ...     logits = net(torch.zeros(1, 5, dtype=torch.long))
+        >>> len(cache), cache["layers.0.mlp_key"].shape[:2]
+        (6, torch.Size([1, 5]))
         """
         taken: dict[str, Tensor] = {}
 
@@ -171,9 +181,15 @@ class Transformer(nn.Module):
     def patch(self, functions: Mapping[str, Patch]) -> Generator[None]:
         """Inside the block, each site's activation is what its function makes of it.
 
-        A function returns a new tensor of the same shape; it must not write into the one it gets,
-        which other sites and captures may share. It should treat all rows alike: samplers and
-        scores make batches of their own.
+        Args:
+            functions: By site, or by a pattern with `*`, a function from the activation to one of
+                the same shape. It must not write into the tensor it gets, which other sites and
+                captures may share, and should treat all rows alike: samplers and scores make
+                batches of their own.
+
+        >>> net = unmask.load("reversal-mdm", device="cpu").net
+        >>> with net.patch({"layers.2.mlp_out": torch.zeros_like}):
+        ...     ablated = net(torch.zeros(1, 5, dtype=torch.long))
         """
         patches: dict[str, Patch] = {}
         for name, act in functions.items():

@@ -39,8 +39,19 @@ def key(
 ) -> Key:
     """The key k* of the fact's subject: the mean input of the down projection at its last token.
 
-    `prefixes` are texts, the first one empty, or how many to sample from the model. `settings` are
-    those of `Extraction` that lay out the prompt: revealed, length, key_text, seed.
+    Args:
+        model: Masked or causal.
+        fact: Prompt, subject and object.
+        layer: Whose MLP is read, counted from 0.
+        prefixes: Texts that are put before the prompt, the empty one first; or how many to sample
+            from the model.
+        settings: Fields of `unmask.representation.settings.Extraction` that lay out the prompt:
+            revealed, length, key_text, seed.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> unmask.key(model, fact, layer=2, prefixes=1).k_star.ndim
+    1
     """
     check_fact(fact)
     model.net.taps.require_none("reading keys and values")

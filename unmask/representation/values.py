@@ -87,8 +87,24 @@ def value(
 ) -> Value:
     """The value v* = v0 + delta of the fact's object at the last token of its subject.
 
-    `objective` is "seed" or "rome"; `settings` are those of `Extraction`, such as steps, lr, stop,
-    revealed, guidance and seed.
+    delta is searched by gradient descent, so that the MLP's output at that token makes the model
+    say the object.
+
+    Args:
+        model: Masked or causal.
+        fact: Prompt, subject and object.
+        layer: Whose MLP's output is replaced, counted from 0.
+        objective: "seed", the study's loss, or "rome", the reference's.
+        prefixes: Texts that are put before the prompt, the empty one first; or how many to sample
+            from the model.
+        settings: Fields of `unmask.representation.settings.Extraction`, such as steps, lr, stop,
+            revealed, guidance and seed.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> searched = unmask.value(model, fact, layer=2, prefixes=1, steps=2)
+    >>> searched.v_star.shape == searched.v0.shape
+    True
     """
     check_fact(fact)
     model.net.taps.require_none("the search for values")

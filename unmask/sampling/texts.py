@@ -52,20 +52,45 @@ def sample(
     chat: bool = False,
     watch: Watch | None = None,
 ) -> Trajectory:
-    """Texts that continue the prompts, un-masked in `steps` steps.
+    """Texts that continue the prompts, un-masked in `steps` steps, with all states in between.
 
-    `length` is that of the whole row, prompt included. A row's text is the same alone and in any
-    batch: it depends on the seed and its prompt alone.
+    A row's text is the same alone and in any batch: it depends on the seed and its prompt alone.
+    Uniform, hybrid and gaussian models step back through their own noise instead; a causal model
+    writes from left to right, one token per step. What has no meaning for a kind of model, such as
+    the order for these, is left unread.
 
-    The plan, the order, the remasking and the guidance are named, or the caller's own functions:
-    `plan(stage)` returns how many masks of each row are committed [B], `order(guess, streams)` a
-    score for each position [B, L], `remask(times, written, confidence, streams)` which written
-    tokens become masks again [B, L], `guidance(done)` the strength when a share of the steps is
-    done. All they draw comes from the streams they are given.
+    Args:
+        model: Of any kind.
+        prompts: A text or token ids, or a list of them; rows may differ in length.
+        steps: Denoising steps.
+        guidance: Strength of classifier-free guidance, 0 for none, or a function of the share of
+            steps that are done.
+        length: Positions of a whole row, prompt included; one for all rows or one per row.
+        plan: How many masks a step commits: "smdm", "llada", "linear", "cosine", "one",
+            "threshold=0.9", "ancestral", or `plan(stage)`, which returns a count per row [B].
+        block: Positions of a block; blocks are filled from left to right. None: one block.
+        order: Which masks are committed first: "confidence", "entropy", "margin", "random",
+            "left", a permutation, or `order(guess, streams)`, which returns scores [B, L].
+        temperature: 0 takes the likeliest token; by default 0, or 1 for models that are not
+            masked or causal.
+        seed: Of everything that is drawn.
+        keep_states: Whether the trajectory has the canvas of every step.
+        top_k, top_p: Tokens that may be drawn: the k likeliest, or those that together have this
+            probability.
+        stochastic: The share of steps that draw; the last ones take the likeliest token.
+        remask: Which written tokens become masks again: "none", "cap", "rescale", "conf", "loop",
+            "low", or `remask(times, written, confidence, streams)`, which returns a mask [B, L].
+        fixed: Texts or ids by the position at which they stand.
+        forbid: Tokens that are never written.
+        require: Phrases that every text contains.
+        cache: "none", "exact", or "approximate", which is faster and changes texts.
+        chat: Whether prompts are put into the tokenizer's chat template.
+        watch: Called with every state.
 
-    Uniform, hybrid and gaussian models step back through their own noise instead, drawing at a
-    temperature of 1 unless told otherwise; a causal model writes from left to right, one token per
-    step. What has no meaning for a kind, such as the order for these, is left unread.
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> drawn = unmask.sample(model, ["We sat down beside", "A quiet"], steps=4, length=12)
+    >>> len(drawn.texts), drawn.tokens.shape, drawn.states.shape
+    (2, torch.Size([2, 12]), torch.Size([5, 2, 12]))
     """
     given = list_rows(prompts)
     if chat:
@@ -122,12 +147,22 @@ def infill(
     cache: CacheMode = "none",
     watch: Watch | None = None,
 ) -> Trajectory:
-    """Texts with their masks filled: "… [MASK]*5 …", or token ids with mask ids among them.
+    """Texts with their masks filled, by a diffusion model.
 
-    A space before a mask is part of what fills it, since words carry the space before them: "by
-    [MASK]" is "by[MASK]". Any half-unmasked state of a trajectory will do as well; what is not a
-    mask stays. Guidance hides all that was given. A text without a mask comes back as it is. The
-    strategies are those of `sample`.
+    What is not a mask stays; any half-unmasked state of a trajectory will do as well. A space
+    before a mask is part of what fills it, since words carry the space before them: "by [MASK]" is
+    "by[MASK]". Guidance hides all that was given. A text without a mask comes back as it is.
+
+    Args:
+        model: Of any kind but causal.
+        texts: Texts such as "We met [MASK]*5 yesterday.", or token ids with mask ids among them.
+
+    The other arguments are those of `unmask.sample`.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> filled = unmask.infill(model, "We sat down beside [MASK]*4, our old friend.", steps=4)
+    >>> filled.texts[0].startswith("We sat down beside")
+    True
     """
     if model.kind == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")

@@ -52,16 +52,32 @@ def trace_steps(
     donor: Donor | None = None,
     memory: int | None = None,
 ) -> list[TraceGrid]:
-    """A grid for each step asked for: `first` is step 1, `last` is t2, `all` is t1 to t2.
+    """A grid for each step asked for, of states of the model's own clean generation.
 
-    The states are those of the model's own clean generation in `steps` steps; its answer is what is
-    asked for. With `mean_field` a step asks for the answer tokens that are still masked at it; with
-    `chain_rule` for the whole answer, re-masked and revealed in the order of its commitment.
-    `teacher_forced` corrupts the clean trajectory's state; `free_running` the state that the
-    corrupted prompt's own generation has reached, the asked positions masked in both. `source` is
-    what is corrupted: the subject, the answer tokens that are already committed, or both; steps
-    that have no such tokens are left out, and so are those without a foil for a metric that needs
-    one. The other settings are those of `unmask.trace_tokens`.
+    What is asked for is the model's own answer. Steps at which there is nothing to corrupt are left
+    out, and so are those without a foil for a metric that needs one.
+
+    Args:
+        model: Masked or causal.
+        fact: Prompt, subject and object, or a clean generation that was kept.
+        steps: Denoising steps of the generation.
+        at: Steps to trace: "first" (step 1), "t1", "last" (t2), "all" from t1 to t2, numbers.
+        joint: "mean_field" asks for the answer tokens that are still masked at a step,
+            "chain_rule" for the whole answer, re-masked and revealed as it was committed.
+        run: "teacher_forced" corrupts the clean generation's state; "free_running" takes the state
+            that the corrupted prompt's own generation has reached, the asked positions masked in
+            both.
+        source: What is corrupted: the "subject", the answer tokens already "committed", or "both".
+        length: Positions of the canvas.
+        any_answer: Trace an answer that does not contain the object, too.
+
+    The other arguments are those of `unmask.trace_tokens`.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> grid, = unmask.trace_steps(model, fact, 2, "first", any_answer=True, parts=("resid",))
+    >>> grid.step, grid.effects("resid").shape[1]
+    (1, 6)
     """
     model.net.taps.require_none("tracing")
     if run not in ("teacher_forced", "free_running"):

@@ -47,20 +47,41 @@ def trace_tokens(
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
 
-    `answer` maps positions to the tokens expected there; for a causal model the position after
-    the last token is one as well. Several positions are one joint probability: `mean_field` is the
-    product over masks of one state; `chain_rule` reveals the answer token by token, in the
-    mapping's order. A causal model's is always the chain rule, from left to right.
+    Blocks are run in parts, so a network that is patched or captured is refused.
 
-    `resid` is one layer's stream; `window` layers of `mlp` and `attn` outputs are restored
-    together, by default half of the network's layers and at most ten; `attn_z` restores head by
-    head; `embed` the embedding. `corruption` is a name, an object or a function
-    (`unmask.tracing.corruption`), and so is `metric` (`unmask.tracing.metrics.Metric`). `places`
-    are the rows of the grid: every position by default, or several at once. `severed` keeps that
-    part's later additions at the restored place as they were. `prompt_length` is what guidance
-    hides: by default all before the first mask and the first answer. `memory` bounds the bytes used
-    beside the weights, the clean and corrupted runs included, as far as a single restored run
-    allows. Blocks are run in parts, so a network that is patched or captured is refused.
+    Args:
+        model: Masked or causal.
+        tokens: The text as token ids [L], with masks where the answer is asked for.
+        subject: First position of the subject and the one after its last.
+        answer: The tokens expected, by position; for a causal model the position after the last
+            token is one as well. Several are one joint probability.
+        parts: "resid", one layer's residual stream; "mlp" and "attn", their outputs in a window of
+            layers; "attn_z", head by head; "embed", the embedding.
+        window: Layers that are restored together; by default half of the network's, at most ten.
+        corruption: What hides the subject: "gaussian" (the default), "uniform", "rome", "mask",
+            "mean", or an object or function as in `unmask.tracing.corruption`.
+        metric: "p", "logp", "logit_difference", "normalised", or a function as in
+            `unmask.tracing.metrics.Metric`.
+        guidance: Strength of classifier-free guidance.
+        joint: "mean_field", the product over masks of one state, or "chain_rule", which reveals
+            the answer token by token, in the mapping's order. A causal model's is always the chain
+            rule, from left to right.
+        mode: "restore" clean states into the corrupted run, or "ablate" them from the clean one.
+        severed: "mlp" or "attn": that part's later additions at the restored position are kept as
+            they were.
+        foil: Another answer, for metrics that need one.
+        places: Rows of the grid: every position by default, or several positions at once.
+        prompt_length: Positions that guidance hides: by default all before the first mask and the
+            first answer.
+        donor: Another prompt whose clean states are put in instead: a placebo.
+        memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
+            single restored run allows.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> text = model.tokenizer.encode("We sat down beside the[MASK]", allow_mask=True).ids
+    >>> grid = unmask.trace_tokens(model, text, (1, 3), {len(text) - 1: 300}, parts=("resid",))
+    >>> grid.effects("resid").shape == (len(text), 6)
+    True
     """
     model.net.taps.require_none("tracing")
     question = ask(
