@@ -210,7 +210,15 @@ class RunInputs:
     results: "dict[str, Result]"
 
     def record(self) -> dict[str, Any]:
-        return {"runs": {name: str(result.folder) for name, result in self.results.items()}}
+        from unmask.evaluation.questions import digest
+
+        # A run that was made anew in the same folder is another one.
+        made_from = {
+            name: digest(record.settings | record.inputs for record in result.records)
+            for name, result in self.results.items()
+        }
+        places = {name: str(result.folder) for name, result in self.results.items()}
+        return {"runs": places, "asked": made_from}
 
     def __iter__(self) -> "Iterator[tuple[str, Result]]":
         return iter(self.results.items())
