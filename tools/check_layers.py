@@ -51,19 +51,18 @@ NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\
 ALLOWED_WORDS = {
     "base": 7,
     "data": 14,
-    "noise": 10,
-    "net": 10,
-    "objectives": 15,
+    "noise": 1,
+    "net": 9,
     "sampling": 2,
     "evaluation": 22,
-    "training": 32,
+    "training": 1,
     "tracing": 10,
     "representation": 16,
     "blocks": 1,
     "measures": 27,
-    "report": 4,
+    "report": 1,
     "toy": 4,
-    "cli": 2,
+    "cli": 1,
 }
 """How many of both a package still has. These numbers only go down."""
 
