@@ -309,6 +309,26 @@ def test_a_tall_figure_goes_on_in_further_files(tmp_path, monkeypatch):
     assert files == ["maps-1.png", "maps-2.png", "maps-3.png"]
 
 
+@pytest.mark.parametrize(
+    ("is_slider", "most", "drawn"),
+    [
+        (False, None, list(range(16))),
+        (False, 4, [0, 5, 10, 15]),
+        (True, None, [0, 8, 15]),
+        (True, 4, [0, 8, 15]),
+    ],
+)
+def test_of_many_options_some_are_drawn(tmp_path, monkeypatch, is_slider, most, drawn):
+    """From the first to the last, where something was measured."""
+    monkeypatch.setattr("unmask.report.render_figures._draw_picture", lambda *_: None)
+    steps = [str(i) for i in range(16)]
+    views = {(0, i): [DotPanel("", [])] for i in range(16)}
+    controls = [Control("asked", ["a"]), Control("step", steps, is_slider)]
+    figure = Figure("f", "t", "", "", "dots", views, controls)
+    files = [file for _, file in draw_figure(figure, tmp_path, "f", most)]
+    assert files == [f"f-step-{i}.png" for i in drawn]
+
+
 def test_ranges_have_a_margin_and_colours_are_even():
     dots = [Dot("a", "g", "p0", Interval(1.0, 0.0, 2.0), null=Interval(0.0, -1.0, 1.0))]
     figure = Figure("f", "t", "", "", "dots", {(): [DotPanel("", dots)]})

@@ -23,7 +23,6 @@ from unmask.report.provenance import describe_runs
 STUDY = "study"
 """What run.json of a study calls its verb; its folder holds a run folder for each stage."""
 MOST_NUMBERS = 4
-_SIZES = {"quick": "This is a quick look: the samples are small.", "laptop": "", "full": ""}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,9 @@ class Entry:
     name: str
     measure: Measure | None
     run: str
-    result: Result | None
+    """The name of the run that was given; of a stage, the study's."""
+    folder: Path
+    result: Result | None = None
     notice: str = ""
 
 
@@ -84,7 +85,7 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
     sections = [section for name in _order(entries) for section in _describe(name, entries)]
     records = [(run.name, run.record, run.stages) for run in runs]
     stages = [
-        (entry.run, record, ())
+        (f"{entry.run}/{entry.name}", record, ())
         for run in runs
         if run.record.verb == STUDY
         for entry in run.entries
@@ -100,13 +101,11 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
 
 
 def _read_run(name: str, run: str | Path | Result) -> Run:
-    if isinstance(run, Result):
-        return Run(name, run.records[0], [Entry(run.measure.name, run.measure, name, run)])
-    folder = Path(run)
-    if _is_study(folder):
-        return _read_study(name, folder)
-    result = read_result(folder)
-    return Run(name, result.records[0], [Entry(result.measure.name, result.measure, name, result)])
+    if not isinstance(run, Result) and _is_study(Path(run)):
+        return _read_study(name, Path(run))
+    result = run if isinstance(run, Result) else read_result(run)
+    entry = Entry(result.measure.name, result.measure, name, result.folder, result)
+    return Run(name, result.records[0], [entry])
 
 
 def _is_study(folder: Path) -> bool:
@@ -124,7 +123,7 @@ def _read_study(name: str, folder: Path) -> Run:
     entries = []
     for stage in dict.fromkeys([*stages, *folders]):
         noted = stages.get(stage, {"measure": stage, "missing": None})
-        entry = Entry(stage, list_measures().get(noted["measure"]), f"{name}/{stage}", None)
+        entry = Entry(stage, list_measures().get(noted["measure"]), name, folder)
         if noted["missing"] is not None:
             entries.append(replace(entry, notice=describe_notice(**noted["missing"])))
         else:
@@ -160,7 +159,8 @@ def _order(entries: Sequence[Entry]) -> list[str]:
 def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
     """The section of that name: all its runs pooled, or one section for each and why."""
     entries = [entry for entry in entries if entry.name == name]
-    results = [entry.result for entry in entries if entry.result is not None]
+    # Pooled models are told apart by the folders that were given, not by those of stages.
+    results = [replace(e.result, folder=e.folder) for e in entries if e.result is not None]
     broken = [Notice(entry.notice) for entry in entries if entry.result is None]
     if not results:
         measures = [entry.measure for entry in entries if entry.measure is not None]
@@ -198,11 +198,12 @@ def _write_title(runs: Sequence[Run]) -> str:
 def _write_lead(runs: Sequence[Run]) -> str:
     """One or two sentences on what the page is about."""
     if any(run.record.verb == STUDY for run in runs):
-        sizes = dict.fromkeys(_SIZES.get(run.record.settings.get("size", ""), "") for run in runs)
+        sizes = {run.record.settings.get("size") for run in runs}
+        small = " This is a quick look: the samples are small." if sizes == {"quick"} else ""
         return (
             "A language model that has learned “A is B” often cannot answer “B is A”: the reversal "
             "curse. Here the same facts are asked in both directions, and followed through the "
-            f"networks that recall them. {' '.join(sizes)}"
-        ).strip()
+            f"networks that recall them.{small}"
+        )
     verbs = dict.fromkeys(run.record.verb for run in runs)
     return " ".join(find_measure(verb).help for verb in verbs)

@@ -25,6 +25,8 @@ from unmask.report.render_html import slug
 from unmask.report.style import find_range, new_figure, save_figure
 
 MOST_COLUMNS = {"lines": 4, "dots": 2, "heatmap": 3, "unmasking": 1}
+MOST_STOPS = 3
+"""Positions of a slider that get pictures."""
 MOST_HEIGHT = 14.0
 """Inches of a picture; more rows of panels go to further files."""
 
@@ -37,13 +39,18 @@ class Cell:
     panel: Panel | None
 
 
-def draw_figure(figure: Figure, folder: Path, name: str) -> list[tuple[str, str]]:
-    """Draw every picture of a figure into `folder`: (the choice that it shows, its file)."""
+def draw_figure(
+    figure: Figure, folder: Path, name: str, most: int | None = None
+) -> list[tuple[str, str]]:
+    """Draw the pictures of a figure into `folder`: (the choice that it shows, its file).
+
+    Of a control with more than `most` options so many are drawn, from the first to the last.
+    """
     drawn = []
     rest = [_name_options(control) for control in figure.controls[1:]]
     slugs = [_choose_slugs(options) for options in rest]
     there = {choice[1:] for choice in figure.views}
-    for choice in product(*map(_choose_drawn, figure.controls[1:])):
+    for choice in product(*(_choose_drawn(control, most) for control in figure.controls[1:])):
         if choice not in there:  # nothing was measured there
             continue
         pages = list(_split(figure, _list_rows(figure, choice)))
@@ -59,10 +66,13 @@ def draw_figure(figure: Figure, folder: Path, name: str) -> list[tuple[str, str]
     return drawn
 
 
-def _choose_drawn(control: Control) -> Sequence[int]:
-    """The options that get pictures: all, of a slider the first, the middle and the last."""
+def _choose_drawn(control: Control, most: int | None) -> list[int]:
+    """The options that get pictures: of a slider the first, the middle and the last."""
     count = len(control.options)
-    return sorted({0, count // 2, count - 1}) if control.is_slider else range(count)
+    most = MOST_STOPS if control.is_slider else most or count
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _name_options(control: Control) -> list[str]:
