@@ -68,7 +68,7 @@ def test_info():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("info", "1024M"), "error: no model '1024M': it is no file or folder"),
+        (("info", "1024M"), "error: no model '1024M': it is not a file or folder"),
         (("info", "1024M"), "did you mean '1028M'"),
         (("study", "--facts", "1", "--out", "{}/run"), "error: 1 facts a group were asked for"),
         (("data", "show", "{}/absent.csv"), "absent.csv is not there"),

@@ -15,7 +15,13 @@ from unmask.noise.gaussian import Gaussian
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import step_nll
-from unmask.noise.schedules import Cosine, Geometric, Polynomial, Rescaled, Sigmoid
+from unmask.noise.schedules import (
+    CosineSchedule,
+    GeometricSchedule,
+    PolynomialSchedule,
+    RescaledSchedule,
+    SigmoidSchedule,
+)
 from unmask.noise.uniform import Uniform
 from unmask.objectives.discrete import score_entropy
 from unmask.objectives.likelihood import Estimate, Scorer, score_causal, score_rolling
@@ -24,10 +30,10 @@ from unmask.sampling.ancestral import sample_ancestral, sample_gaussian
 K = 3
 DISCRETE = {
     "masked": Masked(K, K),
-    "masked-cosine": Masked(K, K, Cosine()),
-    "masked-cubic": Masked(K, K, Polynomial(3.0)),
+    "masked-cosine": Masked(K, K, CosineSchedule()),
+    "masked-cubic": Masked(K, K, PolynomialSchedule(3.0)),
     "uniform": Uniform(K),
-    "uniform-cosine": Uniform(K, Cosine()),
+    "uniform-cosine": Uniform(K, CosineSchedule()),
     "hybrid": Hybrid(K),
     "hybrid-flat": Hybrid(K, share_start=0.3, share_stop=0.3),
 }
@@ -179,7 +185,7 @@ def test_reported_intervals_cover():
 
 
 def test_score_entropy_is_the_masked_bound():
-    schedule = Geometric()
+    schedule = GeometricSchedule()
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(60, K, dtype=torch.float64, generator=generator)
     x0 = torch.randint(0, K, (60,), generator=generator)
@@ -198,7 +204,7 @@ def test_score_entropy_is_the_masked_bound():
 
 def test_open_ends_need_the_reconstruction():
     """Geometric noise starts above 0: the integral and the reconstruction together are exact."""
-    process = Masked(K, K, Geometric(1e-2, 25.0))
+    process = Masked(K, K, GeometricSchedule(1e-2, 25.0))
     language = Language(process, length=2, seed=8)
     integral = language.bound(language.oracle, nodes=400)
     p_0 = float(process.schedule.noised(torch.zeros((), dtype=torch.float64)))
@@ -216,7 +222,9 @@ def test_open_ends_need_the_reconstruction():
 
 def gaussian_law() -> tuple[Gaussian, torch.Tensor]:
     table = torch.tensor([[1.0, 0.3], [-0.8, 0.9], [0.1, -1.2]], dtype=torch.float64)
-    return Gaussian(table, Sigmoid(11.0, -11.0)), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    return Gaussian(table, SigmoidSchedule(11.0, -11.0)), torch.tensor(
+        [0.5, 0.3, 0.2], dtype=torch.float64
+    )
 
 
 def gaussian_bound(process: Gaussian, predict, nodes: int = 120, hermite: int = 40) -> torch.Tensor:
@@ -254,7 +262,7 @@ def test_gaussian_oracle_reaches_the_exact_likelihood():
 def test_gaussian_random_network_stays_above():
     """One dimension: the law of many reverse steps, on a grid, against the bound."""
     table = torch.tensor([[1.1], [-0.4], [-1.3]], dtype=torch.float64)
-    process = Gaussian(table, Sigmoid(5.0, -9.0))
+    process = Gaussian(table, SigmoidSchedule(5.0, -9.0))
     slopes = torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64)
     offsets = torch.tensor([0.2, 0.4, -0.1], dtype=torch.float64)
 
@@ -360,7 +368,7 @@ def test_scorer_refuses_what_it_cannot_score():
             lambda: Scorer(scorer.logits, scorer.process, 0.5).chain(torch.tensor([0])),
             "needs a prompt",
         ),
-        (lambda: Scorer(scorer.logits, Masked(K, K, Geometric())), "has open ends"),
+        (lambda: Scorer(scorer.logits, Masked(K, K, GeometricSchedule())), "has open ends"),
         (
             lambda: score_causal(scorer.logits, torch.tensor([0]), torch.tensor([False])),
             "first token",
@@ -375,7 +383,7 @@ def test_scorer_refuses_what_it_cannot_score():
 
 
 def test_rescaled_schedule_closes_the_ends():
-    process = Masked(K, K, Rescaled(Geometric(0.3, 3.0)))
+    process = Masked(K, K, RescaledSchedule(GeometricSchedule(0.3, 3.0)))
     language = Language(process, length=2, seed=8)
     bound = language.bound(language.oracle, nodes=300)
     torch.testing.assert_close(bound, -language.law.log(), atol=1e-4, rtol=0)
@@ -385,7 +393,7 @@ def test_rescaled_schedule_closes_the_ends():
 def test_gaussian_sampling_reproduces_the_law(clamp):
     """With the oracle, length one: clamped vectors are the surer, and no longer the exact law."""
     table = 2.5 * torch.tensor([[1.0, 0.3], [-0.8, 0.9], [0.1, -1.2]], dtype=torch.float64)
-    process = Gaussian(table, Sigmoid(5.0, -7.0))
+    process = Gaussian(table, SigmoidSchedule(5.0, -7.0))
     law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
     def oracle(zt: torch.Tensor, t: torch.Tensor, hint: torch.Tensor | None) -> torch.Tensor:

@@ -18,11 +18,11 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import step_nll
 from unmask.noise.schedules import (
     SCHEDULES,
-    Cosine,
-    Geometric,
-    Linear,
-    Polynomial,
-    Sigmoid,
+    CosineSchedule,
+    GeometricSchedule,
+    LinearSchedule,
+    PolynomialSchedule,
+    SigmoidSchedule,
     check_schedule,
     make_schedule,
 )
@@ -31,18 +31,18 @@ from unmask.noise.uniform import Uniform
 K = 3
 PROCESSES = {
     "masked": Masked(K, K),
-    "masked-cosine": Masked(K, K, Cosine()),
+    "masked-cosine": Masked(K, K, CosineSchedule()),
     "masked-inside": Masked(K, 0),
     "uniform": Uniform(K),
-    "uniform-cosine": Uniform(K, Cosine()),
+    "uniform-cosine": Uniform(K, CosineSchedule()),
     "uniform-mixture": Uniform(K, mixture=True),
-    "uniform-steep": Uniform(K, Polynomial(0.5)),
+    "uniform-steep": Uniform(K, PolynomialSchedule(0.5)),
     "hybrid": Hybrid(K),
-    "hybrid-steep": Hybrid(K, Polynomial(3.0), share_start=0.6, share_stop=0.8),
+    "hybrid-steep": Hybrid(K, PolynomialSchedule(3.0), share_start=0.6, share_stop=0.8),
     "hybrid-flat": Hybrid(K, share_start=0.4, share_stop=0.4),
 }
-SHARP = [Linear(), Cosine(), Polynomial(3.0), Polynomial(0.5)]
-OPEN = [Geometric(), Sigmoid()]
+SHARP = [LinearSchedule(), CosineSchedule(), PolynomialSchedule(3.0), PolynomialSchedule(0.5)]
+OPEN = [GeometricSchedule(), SigmoidSchedule()]
 
 
 @pytest.mark.parametrize("schedule", [*SHARP, *OPEN], ids=lambda s: type(s).__name__)
@@ -65,7 +65,7 @@ def test_exact_ends(schedule):
 
 
 def test_open_ends_are_stated():
-    geometric = Geometric(1e-3, 20.0)
+    geometric = GeometricSchedule(1e-3, 20.0)
     found = geometric.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
     assert found == pytest.approx([math.exp(-1e-3), math.exp(-20.0)])
 
@@ -73,9 +73,9 @@ def test_open_ends_are_stated():
 def test_closed_forms_keep_their_digits():
     """Near t = 0 in float32, where 1 - alpha has lost most of its digits."""
     t = torch.tensor([1e-6], dtype=torch.float32)
-    exact = Cosine().weight(t.double())
-    assert float(Cosine().weight(t)) == pytest.approx(float(exact), rel=1e-5)
-    naive = -Cosine().dalpha(t) / (1 - Cosine().alpha(t))
+    exact = CosineSchedule().weight(t.double())
+    assert float(CosineSchedule().weight(t)) == pytest.approx(float(exact), rel=1e-5)
+    naive = -CosineSchedule().dalpha(t) / (1 - CosineSchedule().alpha(t))
     assert abs(float(naive) - float(exact)) > 1e-3 * float(exact)
 
 
@@ -84,14 +84,14 @@ def test_unknown_and_rising_schedules():
     with pytest.raises(UserError, match="schedule 'cosin' is unknown: did you mean 'cosine'"):
         make_schedule("cosin")
     for wrong, said in (
-        (lambda: Polynomial(-1.0), "does not fall from 1 to 0"),
-        (lambda: Geometric(2.0, 1.0), "does not grow"),
-        (lambda: Sigmoid(-3.0, 3.0), "does not fall"),
+        (lambda: PolynomialSchedule(-1.0), "does not fall from 1 to 0"),
+        (lambda: GeometricSchedule(2.0, 1.0), "does not grow"),
+        (lambda: SigmoidSchedule(-3.0, 3.0), "does not fall"),
     ):
         with pytest.raises(UserError, match=said):
             wrong()
 
-    class Rising(Linear):
+    class Rising(LinearSchedule):
         def alpha(self, t: torch.Tensor) -> torch.Tensor:
             return 0.5 + 0.2 * torch.sin(9 * t)
 
@@ -324,13 +324,13 @@ def test_hybrid_shares_that_cannot_be():
     with pytest.raises(UserError, match="share runs from 0.9 to 0.1, expected it to grow"):
         Hybrid(K, share_start=0.9, share_stop=0.1)
     with pytest.raises(UserError, match="uniform noise would have to vanish again"):
-        Hybrid(K, Geometric(), share_start=0.0, share_stop=1.0)
+        Hybrid(K, GeometricSchedule(), share_start=0.0, share_stop=1.0)
 
 
 def test_gaussian_posterior_composes():
     """Two steps back have the mean and the variance of one, for the true token's vector."""
     table = torch.randn(K, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    process = Gaussian(table, Sigmoid(4.0, -4.0))
+    process = Gaussian(table, SigmoidSchedule(4.0, -4.0))
     sure = torch.tensor([50.0, 0.0, 0.0], dtype=torch.float64)
     zt = torch.tensor([0.3, -1.2], dtype=torch.float64)
     t, u, s = (torch.tensor(time, dtype=torch.float64) for time in (0.8, 0.5, 0.3))
@@ -353,8 +353,8 @@ def test_gaussian_clamps_to_the_nearest_vector():
     clamped, free = (process.posterior(logits, zt, t, s, clamp=clamp)[0] for clamp in (True, False))
     torch.testing.assert_close(clamped, process.posterior(sure, zt, t, s)[0])
     assert not torch.allclose(clamped, free)
-    with pytest.raises(UserError, match="Linear has no noise at t = 0"):
-        Gaussian(table, Linear())
+    with pytest.raises(UserError, match="LinearSchedule has no noise at t = 0"):
+        Gaussian(table, LinearSchedule())
     assert process.nearest(torch.tensor([[[-0.7, -2.0]]])).tolist() == [[2]]
     x0 = torch.zeros(2000, 3, dtype=torch.long)
     zt = process.corrupt(x0, torch.full((1, 1), 0.5), RowStreams.make(0, 2000))

@@ -11,7 +11,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
-from unmask.noise.schedules import Cosine, Geometric, Linear
+from unmask.noise.schedules import CosineSchedule, GeometricSchedule, LinearSchedule
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch, draw_length, draw_times
 from unmask.objectives.causal import next_token_loss
@@ -208,8 +208,8 @@ def test_dropped_prompts_of_any_process_with_a_mask(small, batch):
 
 
 def test_weightings_of_peers_are_linear(small, batch):
-    curved = Masked(V - 1, MASK, Cosine())
-    with pytest.raises(UserError, match="objectives have linear noise, but the process has Cosine"):
+    curved = Masked(V - 1, MASK, CosineSchedule())
+    with pytest.raises(UserError, match="have linear noise, but the process has CosineSchedule"):
         noise_batch(curved, batch, T, RowStreams.make(5, B), get_weighting("smdm"))
     noise_batch(curved, batch, T, RowStreams.make(5, B), get_weighting("bound"))
 
@@ -292,7 +292,9 @@ def test_next_token(batch):
         next_token_loss(lively(preset("tiny", vocab_size=V)), batch)
 
 
-@pytest.mark.parametrize("schedule", [Linear(), Geometric(1e-2, 8.0)], ids=["linear", "geometric"])
+@pytest.mark.parametrize(
+    "schedule", [LinearSchedule(), GeometricSchedule(1e-2, 8.0)], ids=["linear", "geometric"]
+)
 def test_score_entropy_of_a_normalised_network_is_the_bound(batch, schedule):
     """Outputs that are log-probabilities make SEDD's loss the masked bound on the same draws."""
     net = lively(preset("tiny", vocab_size=V, num_logits=V - 1))

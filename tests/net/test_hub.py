@@ -58,7 +58,7 @@ def test_no_such_model_offline(cache):
     for name, said in (
         ("someone/else", "'someone/else' is neither a path nor in the local cache, and this"),
         ("llada-8b", "'GSAI-ML/LLaDA-8B-Base' is neither a path nor in the local cache"),
-        ("llada-8", "no model 'llada-8': it is no file or folder, no hub id (owner/name)"),
+        ("llada-8", "no model 'llada-8': it is not a file or folder, a hub id (owner/name)"),
         ("some one/x y", "cannot be a hub id (owner/name)"),
     ):
         done = run("info", name, cache=cache)

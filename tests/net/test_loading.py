@@ -68,7 +68,7 @@ BAD = {
     ),
     "'width' is missing": lambda f: change_config(f, width=None),
     "'kind' is missing": lambda f: change_config(f, kind=None),
-    "'kind' is 'painted', expected one of 'masked'": lambda f: change_config(f, kind="painted"),
+    "'kind' is 'painted', expected one of masked": lambda f: change_config(f, kind="painted"),
     "model format 9, expected 1": lambda f: change_config(f, format=9),
     "holds 2 candidate models (one.safetensors, other.safetensors)": add_second,
     "holds pickled weights, which can run code when they are read: convert them": add_pickle,
@@ -179,7 +179,7 @@ print(held("VmHWM:") - before)
 
 def test_files_by_name(saved, tmp_path):
     assert unmask.load(saved / "model.safetensors", device="cpu").kind == "masked"
-    for name, said in (("w.pt", "pickled"), ("w.gguf", "GGUF"), ("w.txt", "is no checkpoint")):
+    for name, said in (("w.pt", "pickled"), ("w.gguf", "GGUF"), ("w.txt", "is not a checkpoint")):
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(UserError, match=said):
             unmask.load(tmp_path / name)
@@ -247,7 +247,16 @@ def test_diffusion_model_as_llada(tmp_path):
 
 
 def test_known_dialects():
-    assert set(known_dialects()) == {"unmask", "smdm", "llada", "dream", "llama", "qwen2", "gpt2"}
+    assert set(known_dialects()) == {
+        "unmask",
+        "smdm",
+        "llada",
+        "dream",
+        "llama",
+        "qwen2",
+        "gpt2",
+        "gpt_neox",
+    }
 
 
 def test_smdm_size_from_the_file_name(tmp_path):

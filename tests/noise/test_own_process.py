@@ -12,7 +12,7 @@ from unmask.base.streams import RowStreams
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
 from unmask.noise.processes import PROCESSES
-from unmask.noise.schedules import Linear
+from unmask.noise.schedules import LinearSchedule
 from unmask.objectives.batch import Batch
 from unmask.objectives.discrete import process_loss
 from unmask.sampling.ancestral import sample_ancestral
@@ -26,7 +26,7 @@ class Zeroed(Process):
     """Noise that turns tokens into token 0, which thereby stands for itself and for a mask."""
 
     num_tokens: int
-    schedule: object = field(default_factory=Linear)
+    schedule: object = field(default_factory=LinearSchedule)
 
     @classmethod
     def from_config(cls, config, schedule, num_logits, mask_id):

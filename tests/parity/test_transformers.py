@@ -49,7 +49,7 @@ PEERS: dict[str, tuple[type, PretrainedConfig]] = {
 
 @pytest.fixture(params=list(PEERS))
 def peer(request, tmp_path) -> tuple[torch.nn.Module, Path]:
-    """A random network of `transformers`, lively enough that a wrong wire shows, and its folder."""
+    """A random network of `transformers`, lively enough to show a wrong map, and its folder."""
     make, config = PEERS[request.param]
     theirs = make(config).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(3)
@@ -64,7 +64,7 @@ def compare(theirs: torch.nn.Module, ours: Model) -> None:
     tokens = torch.randint(0, 300, (3, 64), generator=torch.Generator().manual_seed(5))
     with torch.inference_mode():
         expected = theirs(tokens).logits
-        assert expected.std() > 0.5, "the logits should be lively enough to tell a wrong wire"
+        assert expected.std() > 0.5, "the logits should be lively enough to show a wrong tensor map"
         torch.testing.assert_close(ours.logits(tokens), expected, atol=1e-5, rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ from unmask.base.errors import UserError, suggest
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownModel:
     """Where to get a model of the literature."""
 
     repo: str
@@ -22,15 +22,15 @@ class Known:
 _SMDM_TOKENIZER = "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T"
 
 KNOWN = {
-    "mdm-1028M": Known("nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER),
-    "ar-1028M": Known("nieshen/SMDM", "ar-1028M-100e18.safetensors", _SMDM_TOKENIZER),
-    "llada-8b": Known("GSAI-ML/LLaDA-8B-Base"),
-    "llada-8b-instruct": Known("GSAI-ML/LLaDA-8B-Instruct"),
-    "dream-7b": Known("Dream-org/Dream-v0-Base-7B"),
-    "dream-7b-instruct": Known("Dream-org/Dream-v0-Instruct-7B"),
-    "gpt2": Known("openai-community/gpt2"),
-    "smollm2-135m": Known("HuggingFaceTB/SmolLM2-135M"),
-    "qwen2.5-0.5b": Known("Qwen/Qwen2.5-0.5B"),
+    "mdm-1028M": KnownModel("nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER),
+    "ar-1028M": KnownModel("nieshen/SMDM", "ar-1028M-100e18.safetensors", _SMDM_TOKENIZER),
+    "llada-8b": KnownModel("GSAI-ML/LLaDA-8B-Base"),
+    "llada-8b-instruct": KnownModel("GSAI-ML/LLaDA-8B-Instruct"),
+    "dream-7b": KnownModel("Dream-org/Dream-v0-Base-7B"),
+    "dream-7b-instruct": KnownModel("Dream-org/Dream-v0-Instruct-7B"),
+    "gpt2": KnownModel("openai-community/gpt2"),
+    "smollm2-135m": KnownModel("HuggingFaceTB/SmolLM2-135M"),
+    "qwen2.5-0.5b": KnownModel("Qwen/Qwen2.5-0.5B"),
 }
 
 # No pickled weights and no code are fetched.
@@ -38,14 +38,14 @@ _WANTED = ["*.json", "*.safetensors", "merges.txt"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a model lies on this machine, and whose tokenizer it uses if it brings none."""
+class ModelLocation:
+    """Where a model is on this machine, and the repository of its tokenizer if it has none."""
 
     path: Path
     tokenizer_repo: str | None = None
 
     def find_tokenizer(self) -> Path | None:
-        """The folder of a tokenizer that lies elsewhere; fetched only when it is asked for."""
+        """The folder of a tokenizer of another repository; fetched only when needed."""
         return _fetch(self.tokenizer_repo, ["*.json"]) if self.tokenizer_repo else None
 
 
@@ -61,7 +61,7 @@ def cached_models() -> dict[str, dict[str, int]]:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        found = scan_cache_dir().repos
+        repos = scan_cache_dir().repos
     except CacheNotFound:
         return {}
     models = {
@@ -71,31 +71,31 @@ def cached_models() -> dict[str, dict[str, int]]:
             for file in revision.files
             if file.file_name.endswith(".safetensors")
         }
-        for repo in sorted(found, key=lambda repo: repo.repo_id)
+        for repo in sorted(repos, key=lambda repo: repo.repo_id)
         if repo.repo_type == "model"
     }
     return {name: files for name, files in models.items() if files}
 
 
-def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) -> Place:
+def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) -> ModelLocation:
     """Where the model of that name lies; a hub model is fetched unless it is cached or not to be.
 
     `also_known` are further names to suggest where this one is not found.
     """
     if name in shipped_models():
-        return Place(shipped_models()[name])
+        return ModelLocation(shipped_models()[name])
     if Path(name).exists():
-        return Place(Path(name))
+        return ModelLocation(Path(name))
     if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
         raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
     known = KNOWN.get(name)
     if known is None and name.count("/") != 1:
         names = [*shipped_models(), *KNOWN, *also_known]
         raise UserError(
-            f"no model {name!r}: it is no file or folder, no hub id (owner/name), and no known "
+            f"no model {name!r}: it is not a file or folder, a hub id (owner/name) or a known "
             f"name; {suggest(name, names)}"
         )
-    known = known or Known(name)
+    known = known or KnownModel(name)
     folder = _fetch(known.repo, [known.file] if known.file else _WANTED, fetch)
     path = folder / known.file if known.file else folder
     if not path.exists() or (path.is_dir() and not list(path.glob("*.safetensors"))):
@@ -103,7 +103,7 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
             f"{known.repo!r} has no {known.file or 'safetensors weights'} here: connect to fetch "
             "it; weights that are only there as pickles must be converted first."
         )
-    return Place(path, known.tokenizer)
+    return ModelLocation(path, known.tokenizer)
 
 
 def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:
@@ -128,7 +128,9 @@ def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:
             f"the hub has no model {repo!r} (or it is private): check the name."
         ) from None
     except HFValidationError:
-        raise UserError(f"{repo!r} is no path here and cannot be a hub id (owner/name).") from None
+        raise UserError(
+            f"{repo!r} is not a path here and cannot be a hub id (owner/name)."
+        ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         why = "and the hub cannot be reached" if fetch else "and this command fetches nothing"
         raise UserError(

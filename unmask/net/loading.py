@@ -1,4 +1,4 @@
-"""Loading and saving models: shard by shard into place, and nothing believed unchecked."""
+"""Loading and saving models: tensor by tensor, everything checked."""
 
 import logging
 import sys
@@ -24,7 +24,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes
 from unmask.net.dialects import get_dialect, known_dialects, recognise
-from unmask.net.dialects.dialect import Dialect, Wire, find_token_ids, write_exactly
+from unmask.net.dialects.dialect import Dialect, TensorMap, find_token_ids, write_exactly
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.sources import Checkpoint, open_checkpoint
@@ -68,25 +68,25 @@ def load(
     >>> model.kind, model.net.config.layers
     ('masked', 6)
     """
-    place = find_model(str(name))
-    blueprint, dialect, checkpoint = _look_into(place.path)
+    location = find_model(str(name))
+    blueprint, dialect, checkpoint = _look_into(location.path)
     label = checkpoint.source.label
     target = resolve_device(device)
-    wires = _find_tensors(blueprint.config, dialect, checkpoint)
+    maps = _find_tensors(blueprint.config, dialect, checkpoint)
     if dtype in ("auto", "stored"):
-        number_format = _stored_dtype(checkpoint, wires)
+        chosen_dtype = _stored_dtype(checkpoint, maps)
         if dtype == "auto":
-            number_format = _suit_device(number_format, blueprint.config, target)
+            chosen_dtype = _suit_device(chosen_dtype, blueprint.config, target)
     else:
-        number_format = resolve_dtype(dtype)
-    _check_room(label, blueprint, target, number_format)
+        chosen_dtype = resolve_dtype(dtype)
+    _check_room(label, blueprint, target, chosen_dtype)
     known = None
     if tokenizer is not None:
-        elsewhere = place.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
+        elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
         folder = elsewhere or checkpoint.folder
         known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
-    net = _lay_out(blueprint.config, target, number_format)
-    _fill(net, wires, checkpoint)
+    net = _lay_out(blueprint.config, target, chosen_dtype)
+    _fill(net, maps, checkpoint)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
     return model
@@ -116,9 +116,9 @@ def _look_into(path: Path) -> tuple[Blueprint, Dialect, Checkpoint]:
 def save(
     model: Model, folder: str | Path, dialect: str = "unmask", shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write a model in a dialect; a folder that is already there is replaced at one stroke.
+    """Write a model in a dialect; a folder that is already there is replaced atomically.
 
-    A dialect that cannot say exactly what the model is refuses.
+    A dialect that cannot represent the model exactly raises.
     """
     spoken = get_dialect(dialect)
     _check_replaceable(Path(folder))
@@ -153,8 +153,8 @@ def collect_weights(net: Transformer, dialect: Dialect) -> dict[str, Tensor]:
     """The network's tensors under the dialect's names, on the CPU."""
     own = net.state_dict()
     return {
-        wire.theirs: wire.to_theirs(wire.place(own)).contiguous().cpu()
-        for wire in dialect.wire(net.config)
+        tensor_map.theirs: tensor_map.to_theirs(tensor_map.select(own)).contiguous().cpu()
+        for tensor_map in dialect.map_tensors(net.config)
     }
 
 
@@ -171,39 +171,41 @@ def _lay_out(config: NetConfig, device: torch.device, dtype: torch.dtype) -> Tra
 
 
 @torch.no_grad()
-def _fill(net: Transformer, wires: dict[str, Wire], checkpoint: Checkpoint) -> None:
-    """Copy every tensor of the checkpoint into its place, one at a time."""
+def _fill(net: Transformer, maps: dict[str, TensorMap], checkpoint: Checkpoint) -> None:
+    """Copy every tensor of the checkpoint into the network, one at a time."""
     files, label = checkpoint.weights, checkpoint.source.label
     own = net.state_dict()
-    for name, wire in wires.items():
-        place = wire.place(own)
-        wanted = tuple(wire.to_theirs(place).shape)
+    for name, tensor_map in maps.items():
+        target = tensor_map.select(own)
+        wanted = tuple(tensor_map.to_theirs(target).shape)
         if files.shapes[name] != wanted:
             raise UserError(
                 f"{label}: {name} has shape {list(files.shapes[name])}, expected {list(wanted)} "
                 "by its settings."
             )
         # What is turned on the way must be whole; the rest goes in blocks, to need little memory.
-        most = _BLOCK_BYTES if wire.is_plain else sys.maxsize
+        most = _BLOCK_BYTES if tensor_map.is_plain else sys.maxsize
         for rows, block in files.read_blocks(name, most):
             if not block.isfinite().all():
                 raise UserError(f"{label}: {name} holds numbers that are not finite: damaged.")
-            place[rows].copy_(wire.to_ours(block))
+            target[rows].copy_(tensor_map.to_ours(block))
 
 
-def _find_tensors(config: NetConfig, dialect: Dialect, checkpoint: Checkpoint) -> dict[str, Wire]:
-    """The wires by the names of their tensors in this checkpoint; none missing, none left over."""
+def _find_tensors(
+    config: NetConfig, dialect: Dialect, checkpoint: Checkpoint
+) -> dict[str, TensorMap]:
+    """The maps by the names of their tensors in this checkpoint; none missing, none left over."""
     shapes, prefix = checkpoint.weights.shapes, dialect.optional_prefix
     cut = prefix and not any(name.startswith(prefix) for name in shapes)
-    wires = {
-        wire.theirs.removeprefix(prefix) if cut and prefix else wire.theirs: wire
-        for wire in dialect.wire(config)
+    maps = {
+        tensor_map.theirs.removeprefix(prefix) if cut and prefix else tensor_map.theirs: tensor_map
+        for tensor_map in dialect.map_tensors(config)
     }
-    missing = [name for name in wires if name not in shapes]
+    missing = [name for name in maps if name not in shapes]
     left_over = [
         name
         for name in shapes
-        if name not in wires
+        if name not in maps
         and not name.endswith(dialect.ignored)
         and not (config.tied and name == dialect.tied_head)
     ]
@@ -214,14 +216,14 @@ def _find_tensors(config: NetConfig, dialect: Dialect, checkpoint: Checkpoint) -
             f"{checkpoint.source.label} does not hold the tensors of a {dialect.name} checkpoint: "
             f"{' and '.join(problems)}. Fetch it again, or check its settings."
         )
-    return wires
+    return maps
 
 
-def _stored_dtype(checkpoint: Checkpoint, wires: Iterable[str]) -> torch.dtype:
-    """The number format of most of the stored numbers that are learned."""
+def _stored_dtype(checkpoint: Checkpoint, maps: Iterable[str]) -> torch.dtype:
+    """The dtype of most of the stored weights."""
     files = checkpoint.weights
     sizes: Counter[str] = Counter()
-    for name in wires:
+    for name in maps:
         sizes[files.dtypes[name]] += torch.Size(files.shapes[name]).numel()
     most = sizes.most_common(1)[0][0]
     if most not in _STORED:

@@ -14,7 +14,7 @@ _SETTINGS = ("lit_config.json", "config.json")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's files, before anything in them is believed."""
+    """A checkpoint's files, before anything in them is checked."""
 
     source: Source
     folder: Path
@@ -73,4 +73,4 @@ def _refuse_foreign(path: Path) -> None:
             "and load that folder."
         )
     if path.suffix != ".safetensors":
-        raise UserError(f"{path} is no checkpoint: expected a folder or a .safetensors file.")
+        raise UserError(f"{path} is not a checkpoint: expected a folder or a .safetensors file.")

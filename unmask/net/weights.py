@@ -17,7 +17,7 @@ SHARD_BYTES = 5_000_000_000
 
 
 class WeightFiles:
-    """The tensors of some safetensors files: names, shapes and number formats, no data yet."""
+    """The tensors of some safetensors files: names, shapes and dtypes, no data yet."""
 
     def __init__(self, files: Iterable[Path]):
         self.files = list(files)
@@ -26,7 +26,7 @@ class WeightFiles:
         self._home: dict[str, Path] = {}
         for path in self.files:
             with _open(path) as handle:
-                for name in handle.keys():  # noqa: SIM118 (a handle is no mapping)
+                for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
                     view = handle.get_slice(name)
                     self._home[name] = path
                     self.shapes[name] = tuple(view.get_shape())

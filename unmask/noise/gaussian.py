@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import NoiseKind, Sampler, Times, check_tokens, check_vocabulary
-from unmask.noise.schedules import Schedule, Sigmoid, check_schedule, check_times
+from unmask.noise.schedules import Schedule, SigmoidSchedule, check_schedule, check_times
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Gaussian(NoiseKind):
     sampler: ClassVar[Sampler] = "vectors"
 
     table: Float[Tensor, "V d"]
-    schedule: Schedule = field(default_factory=Sigmoid)
+    schedule: Schedule = field(default_factory=SigmoidSchedule)
 
     def __post_init__(self) -> None:
         check_vocabulary(len(self.table))

@@ -19,7 +19,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Process, Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
 _LEAST = 1e-30
@@ -33,7 +33,7 @@ class Hybrid(Process):
     has_mask: ClassVar[bool] = True
 
     num_tokens: int
-    schedule: Schedule = field(default_factory=Linear)
+    schedule: Schedule = field(default_factory=LinearSchedule)
     share_start: float = 0.0
     share_stop: float = 1.0
     """Share of the mask in the noise at t = 0 and t = 1; a straight line in between."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.noise.guidance import mix
 from unmask.noise.process import Process, Sampler, Times, check_tokens, check_vocabulary
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
 
@@ -37,7 +37,7 @@ class Masked(Process):
     num_tokens: int
     """Values that a clean token can have: rows of the logits, the mask's own not counted."""
     mask_id: int = field()
-    schedule: Schedule = field(default_factory=Linear)
+    schedule: Schedule = field(default_factory=LinearSchedule)
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)

@@ -35,7 +35,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class PolynomialSchedule:
     """alpha = 1 - t^n."""
 
     power: float = 2.0
@@ -61,14 +61,14 @@ class Polynomial:
 
 
 @dataclass(frozen=True)
-class Linear(Polynomial):
+class LinearSchedule(PolynomialSchedule):
     """alpha = 1 - t; MDLM calls it log-linear."""
 
     power: float = 1.0
 
 
 @dataclass(frozen=True)
-class Cosine:
+class CosineSchedule:
     """alpha = 1 - cos(pi/2 (1 - t)), so that 1 - alpha = sin(pi/2 t)."""
 
     def alpha(self, t: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class GeometricSchedule:
     """alpha = exp(-sigma), sigma = sigma_min^(1-t) sigma_max^t (SEDD).
 
     Its ends are open: alpha_0 = exp(-sigma_min) < 1 and alpha_1 = exp(-sigma_max) > 0. A bound
@@ -123,7 +123,7 @@ class Geometric:
 
 
 @dataclass(frozen=True)
-class Sigmoid:
+class SigmoidSchedule:
     """alpha = sigmoid(log-SNR), the log-SNR falling in a straight line: for Gaussian noise.
 
     alpha / (1 - alpha) is the signal-to-noise ratio of sqrt(alpha) e + sqrt(1 - alpha) eps.
@@ -155,7 +155,7 @@ class Sigmoid:
 
 
 @dataclass(frozen=True)
-class Rescaled:
+class RescaledSchedule:
     """A schedule with open ends, stretched to (alpha - alpha_1) / (alpha_0 - alpha_1).
 
     For bounds and samplers, which would otherwise need a reconstruction at t = 0 and miss what the
@@ -185,11 +185,11 @@ class Rescaled:
 
 
 SCHEDULES = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "polynomial": Polynomial,
-    "geometric": Geometric,
-    "sigmoid": Sigmoid,
+    "linear": LinearSchedule,
+    "cosine": CosineSchedule,
+    "polynomial": PolynomialSchedule,
+    "geometric": GeometricSchedule,
+    "sigmoid": SigmoidSchedule,
 }
 
 
@@ -220,14 +220,14 @@ def check_closed(schedule: Schedule) -> None:
     if alpha[0] < 1 - 1e-6 or alpha[-1] > 1e-6:
         raise UserError(
             f"the schedule {type(schedule).__name__} has open ends (alpha from {float(alpha[0]):g} "
-            f"to {float(alpha[-1]):g}): wrap it in Rescaled for bounds and sampling."
+            f"to {float(alpha[-1]):g}): wrap it in RescaledSchedule for bounds and sampling."
         )
 
 
 def find_time(schedule: Schedule, noised: Tensor) -> Tensor:
     """When a share of the tokens is noised, in float64; by halving, as schedules never rise."""
     noised = noised.double()
-    if isinstance(schedule, Linear):
+    if isinstance(schedule, LinearSchedule):
         return noised
     low, high = torch.zeros_like(noised), torch.ones_like(noised)
     for _ in range(40):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from unmask.base.config import SettingsError
-from unmask.noise.schedules import SCHEDULES, Rescaled, Schedule, make_schedule
+from unmask.noise.schedules import SCHEDULES, RescaledSchedule, Schedule, make_schedule
 
 _OPEN = ("geometric", "sigmoid")
 
@@ -29,7 +29,7 @@ class NoiseConfig:
     def make_closed_schedule(self) -> Schedule:
         """The schedule of noise on tokens: one with open ends is stretched, for sampling."""
         schedule = self.make_schedule("linear")
-        return Rescaled(schedule) if self.schedule in _OPEN else schedule
+        return RescaledSchedule(schedule) if self.schedule in _OPEN else schedule
 
     def make_schedule(self, default: str) -> Schedule:
         """The schedule, or the one named `default` where none was chosen."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Process, Times, check_tokens, check_vocabulary, log_linear
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import Linear, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
 
@@ -26,7 +26,7 @@ class Uniform(Process):
     """Tokens 0 … num_tokens - 1; there is no mask."""
 
     num_tokens: int
-    schedule: Schedule = field(default_factory=Linear)
+    schedule: Schedule = field(default_factory=LinearSchedule)
     mixture: bool = False
     """Whether the network predicts p(x0_l | z_t), its own position seen (D3PM's form)."""
 

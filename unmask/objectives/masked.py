@@ -23,7 +23,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import Linear, check_closed, check_times, clamp_open
+from unmask.noise.schedules import LinearSchedule, check_closed, check_times, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.targets import hidden_targets, targets_loss
 
@@ -53,7 +53,7 @@ class MaskedWeighting:
 
     def check(self, process: Masked) -> None:
         """Raise where the process's schedule is not the weighting's."""
-        if self.eps and not isinstance(process.schedule, Linear):
+        if self.eps and not isinstance(process.schedule, LinearSchedule):
             raise UserError(
                 f"the peers' objectives have linear noise, but the process has "
                 f"{type(process.schedule).__name__}: use the objective `bound`, or linear noise."

@@ -10,7 +10,7 @@ from torch import Tensor
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.gaussian import Gaussian
-from unmask.noise.schedules import Schedule, Sigmoid
+from unmask.noise.schedules import Schedule, SigmoidSchedule
 from unmask.objectives.batch import Batch, choose_noised
 
 Form = Literal["bound", "cdcd"]
@@ -42,7 +42,7 @@ def gaussian_loss(
     2208.04202).
     """
     with torch.autocast(batch.tokens.device.type, enabled=False):
-        process = Gaussian(net.latents.table().float(), schedule or Sigmoid())
+        process = Gaussian(net.latents.table().float(), schedule or SigmoidSchedule())
         may = choose_noised(batch, response_only, noise_filling)
         zt = process.corrupt(batch.tokens, t[:, None], streams)
         zt = torch.where(may[..., None], zt, process.table[batch.tokens])

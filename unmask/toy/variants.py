@@ -18,7 +18,7 @@ from unmask.noise.gaussian import Gaussian
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
-from unmask.noise.schedules import Schedule, Sigmoid
+from unmask.noise.schedules import Schedule, SigmoidSchedule
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch
 from unmask.objectives.causal import next_token_loss
@@ -151,7 +151,9 @@ class Vectors:
 
 
 VARIANTS: dict[str, Variant] = {
-    "gaussian": Vectors(Sigmoid(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)),
+    "gaussian": Vectors(
+        SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
+    ),
     "uniform": Discrete(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
     "hybrid": Discrete(Hybrid(NUM_UNITS, share_start=0.5)),
     "masked": OneByOne(Masked(NUM_UNITS, MASK)),

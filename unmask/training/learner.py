@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from unmask.net.transformer import Transformer
 from unmask.training.losses import LossInputs, Objective
-from unmask.training.recipe import MachineSettings
+from unmask.training.recipe import ComputeSettings
 
 
 class Learner(nn.Module):
@@ -25,7 +25,7 @@ class Learner(nn.Module):
             return self.objective.loss(self.net, inputs)
 
 
-def prepare_blocks(net: Transformer, machine: MachineSettings, device: torch.device) -> bool:
+def prepare_blocks(net: Transformer, machine: ComputeSettings, device: torch.device) -> bool:
     """Have the blocks recomputed and compiled as asked; whether they are compiled.
 
     All blocks share one compiled function, made for full rows; `run_plainly` is for others.

@@ -161,7 +161,7 @@ class GuardSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineSettings:
+class ComputeSettings:
     """How it is computed; of these only `dtype` changes more than the last digits."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -194,7 +194,7 @@ class Recipe:
     budget: BudgetSettings = field(default_factory=lambda: BudgetSettings(steps=1000))
     cadence: CadenceSettings = field(default_factory=CadenceSettings)
     guards: GuardSettings = field(default_factory=GuardSettings)
-    machine: MachineSettings = field(default_factory=MachineSettings)
+    machine: ComputeSettings = field(default_factory=ComputeSettings)
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):

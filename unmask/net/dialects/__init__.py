@@ -17,8 +17,8 @@ _NOT_DIALECTS = ("dialect", "names")
 def known_dialects() -> dict[str, Dialect]:
     """All dialects by name."""
     modules = (module.name for module in iter_modules(__path__) if module.name not in _NOT_DIALECTS)
-    found = (import_module(f"{__name__}.{name}").DIALECT for name in modules)
-    return {dialect.name: dialect for dialect in found}
+    dialects = (import_module(f"{__name__}.{name}").DIALECT for name in modules)
+    return {dialect.name: dialect for dialect in dialects}
 
 
 def get_dialect(name: str) -> Dialect:
@@ -29,7 +29,7 @@ def get_dialect(name: str) -> Dialect:
 
 
 def recognise(source: Source) -> Dialect:
-    """The dialect that a checkpoint speaks."""
+    """The dialect that a checkpoint is written in."""
     for dialect in known_dialects().values():
         if dialect.recognise(source):
             return dialect

@@ -19,10 +19,10 @@ TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint on disk before anything of it is believed."""
+    """A checkpoint on disk before anything of it is checked."""
 
     label: str
-    """How messages call it."""
+    """Its name in messages."""
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     """Of every tensor, by its name in the checkpoint."""
@@ -33,7 +33,7 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Wire:
+class TensorMap:
     """One tensor of a checkpoint, and the parameter of ours (or the rows of it) that it fills."""
 
     theirs: str
@@ -44,11 +44,11 @@ class Wire:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the tensor goes into its place as it is."""
+        """Whether the tensor is copied as it is."""
         return self.to_ours is _same
 
-    def place(self, own: Mapping[str, Tensor]) -> Tensor:
-        """The part of our parameters that this wire fills, as a view."""
+    def select(self, own: Mapping[str, Tensor]) -> Tensor:
+        """The part of our parameters that the tensor fills, as a view."""
         parameter = own[self.ours]
         return parameter if self.rows is None else parameter[slice(*self.rows)]
 
@@ -60,7 +60,7 @@ class Dialect:
     name: str
     recognise: Callable[[Source], bool]
     read: Callable[[Source], Blueprint]
-    wire: Callable[[NetConfig], Iterable[Wire]]
+    map_tensors: Callable[[NetConfig], Iterable[TensorMap]]
     write: Callable[[Blueprint], dict[str, Any]]
     """The settings file of a model in this dialect; `write_exactly` guards it."""
     config_file: str = "config.json"
@@ -93,22 +93,22 @@ class FieldTable:
 
     def read(self, config: Mapping[str, Any], label: str) -> dict[str, Any]:
         """Our fields from their settings; all problems are reported at once."""
-        # Nothing said and null mean the same.
-        said = {name: value for name, value in config.items() if value is not None}
+        # A missing key and null mean the same.
+        present = {name: value for name, value in config.items() if value is not None}
         problems = [
             f"{theirs!r} is missing"
             for theirs in (*dict.fromkeys(self.same.values()), *self.needed)
-            if theirs not in said and theirs not in self.optional
+            if theirs not in present and theirs not in self.optional
         ]
         problems += [
             f"{theirs!r} is {config[theirs]!r}, but only {value!r} is supported"
             for theirs, value in self.fixed.items()
-            if theirs in said and said[theirs] != value
+            if theirs in present and present[theirs] != value
         ]
         if problems:
             raise SettingsError(label, problems)
         return {
-            ours: said[theirs] if theirs in said else self.optional[theirs]
+            ours: present[theirs] if theirs in present else self.optional[theirs]
             for ours, theirs in self.same.items()
         }
 
@@ -123,7 +123,7 @@ class FieldTable:
 
 
 def build_config(values: Mapping[str, Any], source: Source, **more: Any) -> NetConfig:
-    """The network's settings; ill-typed ones are told with the checkpoint's name."""
+    """The network's settings; problems are reported with the checkpoint's name."""
     return build(NetConfig, dict(values) | more, source.label)
 
 
@@ -134,9 +134,9 @@ def write_exactly(
     label: str,
     known: Iterable[Dialect],
 ) -> dict[str, Any]:
-    """A model's settings in a dialect that, read back, give the same model; else it raises.
+    """A model's settings in a dialect; raises unless reading them back gives the same model.
 
-    A refusal names those of the `known` dialects that could say it.
+    The error names those of the `known` dialects that can represent the model.
     """
     if losses := _find_losses(dialect, wanted, own):
         fitting = [other.name for other in known if not _find_losses(other, wanted, own)]
@@ -161,20 +161,28 @@ def find_token_ids(dialect: Dialect, tokenizer: Tokenizer | None) -> dict[str, i
 
 
 def _find_losses(dialect: Dialect, wanted: Blueprint, own: Mapping[str, Tensor]) -> list[str]:
-    """What a dialect cannot say of a model, found by reading back what it would write."""
+    """What a dialect cannot represent of a model, by reading back what it would write."""
     if dialect.needs_mask and wanted.mask_id is None:
         return [f"a {wanted.kind} model has no mask token, and {dialect.name} models have one"]
-    wires = (wire for wire in dialect.wire(wanted.config) if wire.ours in own)
-    shapes = {wire.theirs: tuple(wire.to_theirs(wire.place(own)).shape) for wire in wires}
+    maps = (
+        tensor_map for tensor_map in dialect.map_tensors(wanted.config) if tensor_map.ours in own
+    )
+    shapes = {
+        tensor_map.theirs: tuple(tensor_map.to_theirs(tensor_map.select(own)).shape)
+        for tensor_map in maps
+    }
     try:
-        got = dialect.read(Source("it", dialect.write(wanted), shapes))
+        read_back = dialect.read(Source("it", dialect.write(wanted), shapes))
     except SettingsError as error:
         return error.problems
     except UserError as error:
         return [str(error).rstrip(".")]
     return [
         f"{name} {ours!r} would become {theirs!r}"
-        for name, ours, theirs in (*_compare(wanted, got), *_compare(wanted.config, got.config))
+        for name, ours, theirs in (
+            *_compare(wanted, read_back),
+            *_compare(wanted.config, read_back.config),
+        )
         if name != "config" and ours != theirs
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config
 from unmask.net.dialects.llama import read_rotary_base, write_rotary_base
-from unmask.net.dialects.names import TRANSFORMERS, wire_llama
+from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.dialects.qwen2 import TABLE
 from unmask.net.model import Blueprint
 
@@ -44,7 +44,7 @@ DIALECT = Dialect(
     name="dream",
     recognise=lambda source: source.config.get("model_type") == "Dream",
     read=_read,
-    wire=partial(wire_llama, names=TRANSFORMERS),
+    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",

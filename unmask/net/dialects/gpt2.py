@@ -11,7 +11,7 @@ from unmask.net.dialects.dialect import (
     Dialect,
     FieldTable,
     Source,
-    Wire,
+    TensorMap,
     build_config,
 )
 from unmask.net.model import Blueprint
@@ -74,27 +74,27 @@ def _turn(tensor: Tensor) -> Tensor:
     return tensor.t().contiguous()
 
 
-def _wire(config: NetConfig) -> Iterator[Wire]:
-    yield Wire("transformer.wte.weight", "embedding.weight")
-    yield Wire("transformer.wpe.weight", "position.weight")
+def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
+    yield TensorMap("transformer.wte.weight", "embedding.weight")
+    yield TensorMap("transformer.wpe.weight", "position.weight")
     if not config.tied:
-        yield Wire("lm_head.weight", "head.weight")
+        yield TensorMap("lm_head.weight", "head.weight")
     for kind in ("weight", "bias"):
-        yield Wire(f"transformer.ln_f.{kind}", f"norm.{kind}")
+        yield TensorMap(f"transformer.ln_f.{kind}", f"norm.{kind}")
         for i in range(config.layers):
             theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
             for name, own in _NORMS.items():
-                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
             for name, own in _PROJECTIONS.items():
                 turns = (_turn, _turn) if kind == "weight" else ()
-                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}", None, *turns)
+                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}", None, *turns)
 
 
 DIALECT = Dialect(
     name="gpt2",
     recognise=lambda source: source.config.get("model_type") == "gpt2",
     read=_read,
-    wire=_wire,
+    map_tensors=_map_tensors,
     write=_write,
     optional_prefix="transformer.",
     ignored=(".attn.bias", ".attn.masked_bias"),

@@ -13,7 +13,7 @@ from unmask.net.dialects.dialect import (
     Dialect,
     FieldTable,
     Source,
-    Wire,
+    TensorMap,
     build_config,
 )
 from unmask.net.dialects.llama import read_rotary_base
@@ -44,28 +44,28 @@ _PROJECTIONS = {
 
 
 def _read(source: Source) -> Blueprint:
-    said = source.config
-    activation = said.get("hidden_act", "gelu")
+    config = source.config
+    activation = config.get("hidden_act", "gelu")
     if activation not in _GELUS:
         problem = f"'hidden_act' is {activation!r}, expected one of {', '.join(_GELUS)}"
         raise SettingsError(source.label, [problem])
     # The rotary settings have two names each, old and new.
-    rotary = said.get("rope_parameters") or {}
-    share = rotary.get("partial_rotary_factor", said.get("rotary_pct", 0.25))
-    base = {"rope_theta": said["rotary_emb_base"]} if "rotary_emb_base" in said else {}
-    config = build_config(
-        _TABLE.read(said, source.label),
+    rotary = config.get("rope_parameters") or {}
+    share = rotary.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
+    base = {"rope_theta": config["rotary_emb_base"]} if "rotary_emb_base" in config else {}
+    network = build_config(
+        _TABLE.read(config, source.label),
         source,
         causal=True,
         norm="layer",
-        rotary_base=read_rotary_base(base | dict(said), source.label),
+        rotary_base=read_rotary_base(base | dict(config), source.label),
         rotary_share=share,
         mlp="gelu",
         gelu=_GELUS[activation],
         mlp_bias=True,
-        residual="parallel" if said.get("use_parallel_residual", True) else "sequential",
+        residual="parallel" if config.get("use_parallel_residual", True) else "sequential",
     )
-    return Blueprint(config, "causal")
+    return Blueprint(network, "causal")
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
@@ -95,30 +95,30 @@ def _join_heads(qkv: Tensor, heads: int) -> Tensor:
     return qkv.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2)
 
 
-def _wire(config: NetConfig) -> Iterator[Wire]:
-    yield Wire("gpt_neox.embed_in.weight", "embedding.weight")
+def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
+    yield TensorMap("gpt_neox.embed_in.weight", "embedding.weight")
     if not config.tied:
-        yield Wire("embed_out.weight", "head.weight")
+        yield TensorMap("embed_out.weight", "head.weight")
     part, join = (partial(turn, heads=config.heads) for turn in (_part_heads, _join_heads))
     for kind in ("weight", "bias"):
-        yield Wire(f"gpt_neox.final_layer_norm.{kind}", f"norm.{kind}")
+        yield TensorMap(f"gpt_neox.final_layer_norm.{kind}", f"norm.{kind}")
         for i in range(config.layers):
             theirs, ours = f"gpt_neox.layers.{i}.", f"layers.{i}."
             for name, own in _NORMS.items():
-                yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
             for name, own in _PROJECTIONS.items():
                 if kind == "weight" or own != "attn.out" or config.out_bias:
-                    yield Wire(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+                    yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
             if kind == "weight" or config.qkv_bias:
                 fused = f"{theirs}attention.query_key_value.{kind}"
-                yield Wire(fused, f"{ours}attn.qkv.{kind}", None, part, join)
+                yield TensorMap(fused, f"{ours}attn.qkv.{kind}", None, part, join)
 
 
 DIALECT = Dialect(
     name="gpt_neox",
     recognise=lambda source: source.config.get("model_type") == "gpt_neox",
     read=_read,
-    wire=_wire,
+    map_tensors=_map_tensors,
     write=_write,
     ignored=(
         ".attention.bias",

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
-from unmask.net.dialects.names import BlockNames, wire_llama
+from unmask.net.dialects.names import BlockNames, llama_map
 from unmask.net.model import Blueprint
 
 _NAMES = BlockNames(
@@ -76,7 +76,7 @@ DIALECT = Dialect(
     name="llada",
     recognise=lambda source: source.config.get("model_type") == "llada",
     read=_read,
-    wire=partial(wire_llama, names=_NAMES),
+    map_tensors=partial(llama_map, names=_NAMES),
     write=_write,
     token_fields=("eos_token_id", "pad_token_id"),
     needs_mask=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 from unmask.base.config import SettingsError
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
-from unmask.net.dialects.names import TRANSFORMERS, wire_llama
+from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
 SHAPES = {
@@ -37,21 +37,25 @@ _TABLE = FieldTable(
 
 
 def read_rotary_base(config: Mapping[str, Any], label: str) -> float:
-    """The base of the rotary positions, in the old or the new way of saying it."""
-    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = said.get("rope_type", said.get("type", "default")) if isinstance(said, dict) else said
+    """The base of the rotary positions, under its old or its new key."""
+    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = (
+        rotary.get("rope_type", rotary.get("type", "default"))
+        if isinstance(rotary, dict)
+        else rotary
+    )
     if kind != "default":
         raise SettingsError(
             label, [f"rotary scaling {kind!r} is not supported, only plain positions"]
         )
-    base = said.get("rope_theta", config.get("rope_theta", 10_000.0))
+    base = rotary.get("rope_theta", config.get("rope_theta", 10_000.0))
     if not isinstance(base, int | float):
         raise SettingsError(label, [f"'rope_theta' is {base!r}, expected a number"])
     return float(base)
 
 
 def write_rotary_base(base: float) -> dict[str, Any]:
-    """Both ways of saying it, for old and new readers."""
+    """The base under both keys, for old and new readers."""
     return {"rope_theta": base, "rope_parameters": {"rope_type": "default", "rope_theta": base}}
 
 
@@ -74,7 +78,7 @@ DIALECT = Dialect(
     name="llama",
     recognise=lambda source: source.config.get("model_type") == "llama",
     read=_read,
-    wire=partial(wire_llama, names=TRANSFORMERS),
+    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",

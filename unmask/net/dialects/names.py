@@ -1,10 +1,10 @@
-"""The tensor names of a Llama block, as tables; the wires follow from them."""
+"""The tensor names of a Llama block, as tables; the tensor maps follow from them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Wire
+from unmask.net.dialects.dialect import TensorMap
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ TRANSFORMERS = BlockNames(
 """Llama's and its many descendants' in `transformers`."""
 
 
-def wire_llama(config: NetConfig, names: BlockNames) -> Iterator[Wire]:
-    """The wires of a whole network with these names."""
-    yield Wire(f"{names.embedding}.weight", "embedding.weight")
-    yield Wire(f"{names.norm}.weight", "norm.weight")
+def llama_map(config: NetConfig, names: BlockNames) -> Iterator[TensorMap]:
+    """The tensor maps of a whole network with these names."""
+    yield TensorMap(f"{names.embedding}.weight", "embedding.weight")
+    yield TensorMap(f"{names.norm}.weight", "norm.weight")
     if not config.tied:
-        yield Wire(f"{names.head}.weight", "head.weight")
+        yield TensorMap(f"{names.head}.weight", "head.weight")
     queries, keys = config.heads * config.head_dim, config.kv * config.head_dim
     rows = {
         names.q: (0, queries),
@@ -60,16 +60,16 @@ def wire_llama(config: NetConfig, names: BlockNames) -> Iterator[Wire]:
     mlp = {names.gate: "mlp.gate", names.up: "mlp.up", names.down: "mlp.down"}
     for i in range(config.layers):
         theirs, ours = names.block.format(i=i), f"layers.{i}."
-        yield Wire(f"{theirs}{names.attn_norm}.weight", f"{ours}attn_norm.weight")
-        yield Wire(f"{theirs}{names.mlp_norm}.weight", f"{ours}mlp_norm.weight")
+        yield TensorMap(f"{theirs}{names.attn_norm}.weight", f"{ours}attn_norm.weight")
+        yield TensorMap(f"{theirs}{names.mlp_norm}.weight", f"{ours}mlp_norm.weight")
         for kind in _kinds(config.qkv_bias):
-            for part, place in rows.items():
-                yield Wire(f"{theirs}{part}.{kind}", f"{ours}attn.qkv.{kind}", place)
+            for part, rows_of_part in rows.items():
+                yield TensorMap(f"{theirs}{part}.{kind}", f"{ours}attn.qkv.{kind}", rows_of_part)
         for kind in _kinds(config.out_bias):
-            yield Wire(f"{theirs}{names.out}.{kind}", f"{ours}attn.out.{kind}")
+            yield TensorMap(f"{theirs}{names.out}.{kind}", f"{ours}attn.out.{kind}")
         for kind in _kinds(config.mlp_bias):
             for part, own in mlp.items():
-                yield Wire(f"{theirs}{part}.{kind}", f"{ours}{own}.{kind}")
+                yield TensorMap(f"{theirs}{part}.{kind}", f"{ours}{own}.{kind}")
 
 
 def _kinds(biased: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import torch
 from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, Source, Wire
+from unmask.net.dialects.dialect import Dialect, Source, TensorMap
 from unmask.net.model import Blueprint, Kind
 from unmask.net.transformer import Transformer
 from unmask.noise.settings import NoiseConfig
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Record:
+class _ConfigRecord:
     """What `config.json` says."""
 
     model_type: str
@@ -37,14 +37,14 @@ def _read(source: Source) -> Blueprint:
             f"{source.label} has model format {config.get('format')!r}, expected {FORMAT}: "
             "convert it with the version that wrote it, or make it anew."
         )
-    record = build(_Record, config, source.label)
+    record = build(_ConfigRecord, config, source.label)
     network = build(NetConfig, record.network, source.label)
     noise = build(NoiseConfig, record.noise, source.label)
     return Blueprint(network, record.kind, record.mask_id, record.shift, noise)
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
-    record = _Record(
+    record = _ConfigRecord(
         model_type="unmask",
         format=FORMAT,
         kind=blueprint.kind,
@@ -56,17 +56,17 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     return asdict(record)
 
 
-def _wire(config: NetConfig) -> Iterator[Wire]:
+def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
     with torch.device("meta"):
         net = Transformer(config, seed=None)
     for name, _ in net.named_parameters():  # a tied head is listed once, as the embedding
-        yield Wire(name, name)
+        yield TensorMap(name, name)
 
 
 DIALECT = Dialect(
     name="unmask",
     recognise=lambda source: source.config.get("model_type") == "unmask",
     read=_read,
-    wire=_wire,
+    map_tensors=_map_tensors,
     write=_write,
 )

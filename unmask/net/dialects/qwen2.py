@@ -5,7 +5,7 @@ from typing import Any
 
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary_base, write_rotary_base
-from unmask.net.dialects.names import TRANSFORMERS, wire_llama
+from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
 TABLE = FieldTable(
@@ -33,7 +33,7 @@ DIALECT = Dialect(
     name="qwen2",
     recognise=lambda source: source.config.get("model_type") == "qwen2",
     read=_read,
-    wire=partial(wire_llama, names=TRANSFORMERS),
+    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",

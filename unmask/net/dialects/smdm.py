@@ -1,7 +1,7 @@
-"""SMDM's files (Nie et al. 2024): one file a model, its shapes in its name or in `lit_config.json`.
+"""SMDM's files (Nie et al. 2024): one file per model, its size in its name or `lit_config.json`.
 
-The last row of a diffusion model's embedding is the mask token; the head has no row for it, and
-that is how the two kinds are told apart.
+The last row of a diffusion model's embedding is the mask token; the head has no row for it, which
+is how the two kinds are recognised.
 """
 
 import re
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import Dialect, FieldTable, Source, Wire, build_config
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, TensorMap, build_config
 from unmask.net.model import Blueprint
 from unmask.net.presets import preset
 
@@ -93,10 +93,10 @@ def _join_groups(qkv: Tensor, config: NetConfig) -> Tensor:
     return torch.cat(grouped, dim=1).flatten(0, 2)
 
 
-def _wire(config: NetConfig) -> Iterator[Wire]:
-    yield Wire(_EMBEDDING, "embedding.weight")
-    yield Wire("transformer.ln_f.weight", "norm.weight")
-    yield Wire(_HEAD, "head.weight")
+def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
+    yield TensorMap(_EMBEDDING, "embedding.weight")
+    yield TensorMap("transformer.ln_f.weight", "norm.weight")
+    yield TensorMap(_HEAD, "head.weight")
     split, join = (partial(turn, config=config) for turn in (_split_groups, _join_groups))
     same = {
         "norm_1": "attn_norm",
@@ -108,16 +108,16 @@ def _wire(config: NetConfig) -> Iterator[Wire]:
     }
     for i in range(config.layers):
         theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
-        yield Wire(f"{theirs}attn.attn.weight", f"{ours}attn.qkv.weight", None, split, join)
+        yield TensorMap(f"{theirs}attn.attn.weight", f"{ours}attn.qkv.weight", None, split, join)
         for name, own in same.items():
-            yield Wire(f"{theirs}{name}.weight", f"{ours}{own}.weight")
+            yield TensorMap(f"{theirs}{name}.weight", f"{ours}{own}.weight")
 
 
 DIALECT = Dialect(
     name="smdm",
     recognise=lambda source: _MARK in source.shapes,
     read=_read,
-    wire=_wire,
+    map_tensors=_map_tensors,
     write=_write,
     config_file="lit_config.json",
 )
