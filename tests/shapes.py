@@ -1,24 +1,25 @@
 """Shapes and dtypes of tensors are checked at run time, wherever a signature of unmask names them.
 
-Other types are the static checker's work: it sees them all, and tests may pass stand-ins. jaxtyping
-has an import hook of its own, which wraps every function; wrapping only those that name an array
-takes a third of the time.
+Other types are the static checker's work: it sees them all, and tests may pass stand-ins. To keep
+tests fast, only functions that name an array are wrapped (jaxtyping's own import hook wraps all),
+and a call is checked where its arguments have shapes that the function has not been called with.
 """
 
 import ast
 import collections.abc
 import dataclasses
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
+import jaxtyping
+import numpy as np
+import torch
 from beartype import BeartypeConf, beartype
-from jaxtyping import AbstractArray, jaxtyped
-
-Decorated = TypeVar("Decorated", bound=Callable)
 
 CONF = BeartypeConf(is_random=False)
 """Of a list of tensors the first is checked, not a random one: a test fails always or never."""
@@ -29,13 +30,29 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
-def check(decorated: Decorated) -> Decorated:
+def check(decorated: Any) -> Any:
     """The function or dataclass, raising where an array differs from what its annotation says."""
-    made = decorated.__init__ if dataclasses.is_dataclass(decorated) else decorated
-    hints = getattr(made, "__annotations__", {}).values()
-    return (
-        jaxtyped(decorated, typechecker=_check_arrays) if any(map(_has_array, hints)) else decorated
-    )
+    if isinstance(decorated, type):
+        if dataclasses.is_dataclass(decorated):
+            decorated.__init__ = check(decorated.__init__)
+        return decorated
+    if not any(_has_array(hint) for hint in decorated.__annotations__.values()):
+        return decorated
+    checked = jaxtyping.jaxtyped(decorated, typechecker=_check_arrays)
+    seen = set()
+
+    @functools.wraps(decorated)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if jaxtyping.config.jaxtyping_disable:
+            return decorated(*args, **kwargs)
+        shapes = _describe(args), tuple(kwargs), _describe(kwargs.values())
+        if shapes in seen:
+            return decorated(*args, **kwargs)
+        result = checked(*args, **kwargs)
+        seen.add(shapes)
+        return result
+
+    return run
 
 
 def _check_arrays(function: Callable) -> Callable:
@@ -47,11 +64,26 @@ def _check_arrays(function: Callable) -> Callable:
 
 def _has_array(hint: Any) -> bool:
     """Whether an array stands in the annotation, as in a list of arrays."""
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
         return True
     if get_origin(hint) is collections.abc.Callable:
         return False  # nobody can tell before the call
     return any(_has_array(part) for part in get_args(hint))
+
+
+def _describe(values: Iterable[Any]) -> tuple:
+    """What a check can depend on: shapes and dtypes of arrays, types of all else."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor | np.ndarray):
+            found.append((value.shape, value.dtype))
+        elif isinstance(value, list | tuple):
+            found.append((type(value), _describe(value[:1])))
+        elif isinstance(value, Mapping):
+            found.append((type(value), _describe([*value.values()][:1])))
+        else:
+            found.append(type(value))
+    return tuple(found)
 
 
 class _Finder(MetaPathFinder):
@@ -77,14 +109,18 @@ class _Loader(SourceFileLoader):
 
 class _Decorate(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.decorator_list.append(_name_check())
+        node.decorator_list.append(_name_check(node))
         return node  # functions inside are left alone: they are made again at every call
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        node.decorator_list.insert(0, _name_check())
+        node.decorator_list.insert(0, _name_check(node))
         self.generic_visit(node)
         return node
 
 
-def _name_check() -> ast.expr:
-    return ast.parse(f"__import__('sys').modules[{__name__!r}].check", mode="eval").body
+def _name_check(node: ast.stmt) -> ast.expr:
+    """`check` as a decorator of the node, in its line."""
+    expression = ast.parse(f"__import__('sys').modules[{__name__!r}].check", mode="eval").body
+    for part in ast.walk(expression):
+        ast.copy_location(part, node)
+    return expression
