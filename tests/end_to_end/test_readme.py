@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from unmask.cli.main import app
+from unmask.measures.runner import read_result
+from unmask.measures.trace_summary import Group, list_groups
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -165,60 +167,67 @@ def test_keys_and_values_are_what_was_measured():
     assert most == max(read_shares("berglund-ar"))
 
 
-def read_best_states(page: str, ways: list[str]) -> list[float]:
-    """What the subject's best state gives back in each way of asking, in %."""
-    return [
-        float(re.search(r"state, [\w ]+, layer \d+: (\d+)%", row[3])[1])
-        for way in ways
-        for row in read_rows(page, f"| masked {way}, first step, gaussian |")
-    ]
-
-
-WAYS = ["d2p reverse", "d2p same", "p2d reverse", "p2d same"]
-"""As the tables of traces name them: by what is given."""
+def read_groups(name: str, corruption: str, stage: str) -> dict[str, Group]:
+    """The averages of a page's diffusion model by way of asking, and by name what is clear."""
+    averages = read_result(ROOT / "docs" / "results" / name).summary["averages"]
+    return {
+        group.split: group
+        for group in list_groups(averages)
+        if (group.model, group.corruption, group.stage) == ("diffusion", corruption, stage)
+    }
 
 
 def test_traced_states_are_what_was_measured():
-    best = read_best_states(read_page("tracing-berglund.md"), WAYS)
-    assert len(best) == 4
+    shares = {}
+    for name in ("tracing-berglund", "tracing"):
+        verdicts = read_result(ROOT / "docs" / "results" / name).verdicts
+        for split, group in read_groups(name, "gaussian", "first").items():
+            cell = group.best_subject()
+            share = round(100 * cell["mean"] / group.total["mean"])
+            shares[name, split] = share if verdicts[group.claim(cell)].is_clear else None
+    best = [share for (name, _), share in shares.items() if name == "tracing-berglund"]
     assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
-    page = read_page("tracing.md")
-    shipped = read_numbers(r"shows it less, (\d+) and (\d+) % for description → name, or not")
-    assert shipped == read_best_states(page, WAYS[:2])
-    for way in WAYS[2:]:
-        (row,) = read_rows(page, f"| masked {way}, first step, gaussian |")
-        assert row[3] == "nothing clear"
+    stated = read_numbers(r"shows it less, (\d+) and (\d+) % for description → name, or not")
+    assert stated == [shares["tracing", "p2d_reverse"], shares["tracing", "d2p_same"]]
+    assert shares["tracing", "d2p_reverse"] is shares["tracing", "p2d_same"] is None
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("splits", "sentence"),
     [
-        ("p2d", r"reversed: ([\d.]+) and ([\d.]+) nats are lost, a difference of "),
-        ("d2p", r"differ: ([\d.]+) against ([\d.]+) nats, by "),
+        (
+            ("p2d_same", "d2p_reverse"),
+            r"reversed: ([\d.]+) and ([\d.]+) nats are lost, a difference of ",
+        ),
+        (("d2p_same", "p2d_reverse"), r"differ: ([\d.]+) against ([\d.]+) nats, by "),
     ],
 )
-def test_traced_differences_are_what_was_measured(given, sentence):
-    page = read_page("tracing-berglund.md")
-    lost = [
-        float(row[2])
-        for trained in ("same", "reverse")
-        for row in read_rows(page, f"| masked {given} {trained}, first step, gaussian |")
-    ]
-    pair = f"| masked {given} reverse | masked {given} same | first step, gaussian | total |"
-    (row,) = read_rows(page, pair)
-    difference = [round(float(x), 1) for x in re.findall(r"-?[\d.]+", row[5])]
+def test_traced_differences_are_what_was_measured(splits, sentence):
+    groups = read_groups("tracing-berglund", "gaussian", "first")
+    lost = [round(groups[split].total["mean"], 1) for split in splits]
+    (test,) = (
+        test
+        for test in read_result(ROOT / "docs" / "results" / "tracing-berglund").summary["tests"]
+        if {test["split"], test["other_split"]} == set(splits)
+        and test["model"] == test["other_model"] == "diffusion"
+        and (test["corruption"], test["stage"], test["part"]) == ("gaussian", "first", "total")
+    )
+    ends = [test["mean"], test["low"], test["high"]]
+    if test["split"] == splits[0]:
+        ends = [-test["mean"], -test["high"], -test["low"]]
+    difference = [round(x, 1) for x in ends]
     assert read_numbers(sentence + r"(\S+) \[(\S+), (\S+)\]") == [*lost, *difference]
 
 
 def test_last_steps_are_what_was_measured():
-    page = read_page("tracing-berglund.md")
-    rows = [read_rows(page, f"| masked {way}, last step, mask |") for way in WAYS]
+    groups = read_groups("tracing-berglund", "mask", "last")
     most, *shares = read_numbers(
         r"takes at most ([\d.]+) nats, yet Shapley's shares give it ([\d.]+) and ([\d.]+) of the "
         r"probability of names \(([\d.]+) and ([\d.]+) of descriptions\)"
     )
-    assert most == round(max(float(lost[2]) for lost, _ in rows), 2)
-    assert shares == [round(float(split[2].split()[0]), 2) for _, split in rows]
+    assert most == round(max(group.total["mean"] for group in groups.values()), 2)
+    ways = ("p2d_reverse", "d2p_same", "d2p_reverse", "p2d_same")
+    assert shares == [round(groups[way].flow("subject").mean, 2) for way in ways]
 
 
 def find_steps(lines: list[str]) -> str:

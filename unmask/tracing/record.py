@@ -21,7 +21,7 @@ class Record:
     attn: list[Float[Tensor, "S L D"]] = field(default_factory=list)
     """Attention's addition to the stream."""
     mlp: list[Float[Tensor, "S L D"]] = field(default_factory=list)
-    moved: Int[Tensor, "L"] | None = None
+    moved: Int[Tensor, "ours"] | None = None
     """For another text's run: which of its positions stands for each of ours."""
 
     @property
