@@ -282,7 +282,7 @@ def test_a_page_that_no_mail_takes_is_refused(tmp_path, monkeypatch):
 def test_markdown_holds_its_pictures_and_long_tables(results, tmp_path, monkeypatch):
     """Everything that a page links lies beside it, and nothing else does."""
 
-    def touch(canvas, path: Path) -> None:
+    def touch(canvas, path: Path, is_paper: bool) -> None:
         path.parent.mkdir(exist_ok=True)
         path.with_name(f"{path.name}.png").touch()
 

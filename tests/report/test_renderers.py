@@ -310,22 +310,22 @@ def test_a_tall_figure_goes_on_in_further_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("is_slider", "most", "drawn"),
+    ("is_slider", "is_paper", "drawn"),
     [
-        (False, None, list(range(16))),
-        (False, 4, [0, 5, 10, 15]),
-        (True, None, [0, 8, 15]),
-        (True, 4, [0, 8, 15]),
+        (False, True, list(range(16))),
+        (True, True, [0, 8, 15]),
+        (False, False, [0]),
+        (True, False, [0]),
     ],
 )
-def test_of_many_options_some_are_drawn(tmp_path, monkeypatch, is_slider, most, drawn):
-    """From the first to the last, where something was measured."""
+def test_of_many_options_some_are_drawn(tmp_path, monkeypatch, is_slider, is_paper, drawn):
+    """A page of text has the first choice; of a slider a paper has the ends and the middle."""
     monkeypatch.setattr("unmask.report.render_figures._draw_picture", lambda *_: None)
     steps = [str(i) for i in range(16)]
     views = {(0, i): [DotPanel("", [])] for i in range(16)}
     controls = [Control("asked", ["a"]), Control("step", steps, is_slider)]
     figure = Figure("f", "t", "", "", "dots", views, controls)
-    files = [file for _, file in draw_figure(figure, tmp_path, "f", most)]
+    files = [file for _, file in draw_figure(figure, tmp_path, "f", is_paper)]
     assert files == [f"f-step-{i}.png" for i in drawn]
 
 

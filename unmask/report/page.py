@@ -17,8 +17,6 @@ from unmask.report.render_markdown import render_markdown, write_csv
 
 MOST_BYTES = 8_000_000
 """A page must pass as a mail attachment."""
-MOST_OPTIONS = 4
-"""Of a control, that Markdown has pictures of; a folder of figures has all."""
 COMPARISON = Path("runs") / "comparison.html"
 
 
@@ -65,7 +63,7 @@ def _write_markdown(document: Document, place: Path) -> None:
     beside = place.with_suffix("")
 
     def draw(section: Section, figure: Figure) -> list[tuple[str, str]]:
-        drawn = draw_figure(figure, beside, name_block(section, figure), MOST_OPTIONS)
+        drawn = draw_figure(figure, beside, name_block(section, figure), is_paper=False)
         return [(shown, f"{beside.name}/{file}") for shown, file in drawn]
 
     def link(section: Section, table: Table) -> str:

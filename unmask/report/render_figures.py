@@ -25,8 +25,6 @@ from unmask.report.render_html import slug
 from unmask.report.style import find_range, new_figure, save_figure
 
 MOST_COLUMNS = {"lines": 4, "dots": 2, "heatmap": 3, "unmasking": 1}
-MOST_STOPS = 3
-"""Positions of a slider that get pictures."""
 MOST_HEIGHT = 14.0
 """Inches of a picture; more rows of panels go to further files."""
 
@@ -40,19 +38,19 @@ class Cell:
 
 
 def draw_figure(
-    figure: Figure, folder: Path, name: str, most: int | None = None
+    figure: Figure, folder: Path, name: str, is_paper: bool = True
 ) -> list[tuple[str, str]]:
     """Draw the pictures of a figure into `folder`: (the choice that it shows, its file).
 
-    Of a control with more than `most` options so many are drawn, from the first to the last.
+    For a paper every choice as PNG and PDF; for a page of text the first choice, as PNG alone.
     """
     drawn = []
     rest = [_name_options(control) for control in figure.controls[1:]]
     slugs = [_choose_slugs(options) for options in rest]
     there = {choice[1:] for choice in figure.views}
-    for choice in product(*(_choose_drawn(control, most) for control in figure.controls[1:])):
-        if choice not in there:  # nothing was measured there
-            continue
+    choices = product(*map(_choose_drawn, figure.controls[1:]))
+    measured = [choice for choice in choices if choice in there]
+    for choice in measured if is_paper else measured[:1]:
         pages = list(_split(figure, _list_rows(figure, choice)))
         for number, rows in enumerate(pages, start=1):
             chosen = [options[i] for options, i in zip(rest, choice, strict=True)]
@@ -61,18 +59,15 @@ def draw_figure(
                 chosen.append(f"{number} of {len(pages)}")
                 parts.append(str(number))
             shown, file = ", ".join(chosen), "-".join(parts)
-            _draw_picture(figure, rows, shown, folder / file)
+            _draw_picture(figure, rows, shown, folder / file, is_paper)
             drawn.append((shown, f"{file}.png"))
     return drawn
 
 
-def _choose_drawn(control: Control, most: int | None) -> list[int]:
+def _choose_drawn(control: Control) -> list[int]:
     """The options that get pictures: of a slider the first, the middle and the last."""
     count = len(control.options)
-    most = MOST_STOPS if control.is_slider else most or count
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+    return sorted({0, count // 2, count - 1}) if control.is_slider else list(range(count))
 
 
 def _name_options(control: Control) -> list[str]:
@@ -129,7 +124,9 @@ def _find_height(figure: Figure, row: Sequence[Cell]) -> float:
     return max(measure_panel(cell.panel) for cell in row) + axis + 0.16 * lines
 
 
-def _draw_picture(figure: Figure, rows: list[list[Cell]], shown: str, path: Path) -> None:
+def _draw_picture(
+    figure: Figure, rows: list[list[Cell]], shown: str, path: Path, is_paper: bool
+) -> None:
     cells = [cell for row in rows for cell in row]
     labels = [label for cell in cells for label in list_labels(cell.panel)]
     room = 0.4 + 0.06 * min(MOST_SIGNS, max(map(len, labels), default=0))
@@ -152,7 +149,7 @@ def _draw_picture(figure: Figure, rows: list[list[Cell]], shown: str, path: Path
             _add_legend(canvas, painter.legend, width)
         title = f"{figure.title}: {shown}" if shown else figure.title
         canvas.suptitle(wrap(title, width), fontsize=10, x=0.01, ha="left")
-        save_figure(canvas, path)
+        save_figure(canvas, path, is_paper)
 
 
 def _add_scale(canvas: Any, axes: Any, figure: Figure, extent: tuple[float, float]) -> None:

@@ -74,10 +74,10 @@ def render_blocks(section: Section, blocks: Sequence[Block], place: Place, link:
 
 
 def _render_figure(figure: Figure, pictures: Sequence[tuple[str, str]]) -> list[str]:
-    """The picture of the first choice, and links to those of the others."""
-    parts = [f"![{escape(figure.alt, _LINK_SIGNS)}]({path})" for _, path in pictures[:1]]
-    others = [f"[{escape(choice, _LINK_SIGNS)}]({path})" for choice, path in pictures[1:]]
-    more = f" Other choices: {', '.join(others)}." if others else ""
+    """The picture of the first choice; a folder of figures, or the HTML page, has all."""
+    parts = [f"![{escape(figure.alt, _LINK_SIGNS)}]({path})" for _, path in pictures]
+    options = sum(len(control.options) for control in figure.controls[1:])
+    more = " Other choices are on the HTML page." if options > len(figure.controls[1:]) else ""
     caption = f" {_write_paragraph(figure.caption)}" if figure.caption else ""
     return [*parts, f"*{escape(figure.title)}.*{caption}{more}"]
 

@@ -112,8 +112,8 @@ def new_figure(
         yield figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def save_figure(figure: "Canvas", path: str | Path) -> None:
-    """Write the figure as PNG and PDF beside each other; `path` is given without an ending."""
+def save_figure(figure: "Canvas", path: str | Path, is_paper: bool = True) -> None:
+    """Write the figure as PNG, for a paper also as PDF; `path` is given without an ending."""
     with warnings.catch_warnings():
         # A sign that the font lacks is a box in the figure, not a reason to stop.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
@@ -122,6 +122,7 @@ def save_figure(figure: "Canvas", path: str | Path) -> None:
         figure.set_layout_engine(None)
         frame = figure.get_tightbbox().padded(0.1)
         # Without the time of day, so that the same figure is the same file.
-        for ending, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
+        endings = {"png": {}, "pdf": {"CreationDate": None}} if is_paper else {"png": {}}
+        for ending, metadata in endings.items():
             with replace_file(Path(f"{path}.{ending}")) as draft:
                 figure.savefig(draft, format=ending, bbox_inches=frame, metadata=metadata)
