@@ -192,6 +192,20 @@ def test_traced_states_are_what_was_measured():
     assert shares["tracing", "d2p_reverse"] is shares["tracing", "p2d_same"] is None
 
 
+def test_leading_states_are_what_was_measured():
+    leaders = {}
+    for cell in read_result(ROOT / "docs" / "results" / "tracing-berglund").summary["averages"]:
+        kind = (cell["model"], cell["corruption"], cell["stage"], cell["part"], cell["control"])
+        if kind == ("diffusion", "gaussian", "first", "resid", "none"):
+            place = cell["split"], cell["layer"]
+            leaders[place] = max(leaders.get(place, (0.0, "")), (cell["mean"], cell["role"]))
+    assert len({split for split, _ in leaders}) == 4
+    (last,) = read_numbers(r"Up to layer (\d+) such a state gives back more than")
+    for (_, layer), (_, role) in leaders.items():
+        if layer <= last + 1:
+            assert role.endswith("subject") == (layer <= last)
+
+
 @pytest.mark.parametrize(
     ("splits", "sentence"),
     [
