@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from unmask.training.recipe import Recipe
     from unmask.training.run import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # The module of each public name; `module:name` where the module has it under another name.
 _HOME_OF = {

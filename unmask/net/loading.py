@@ -32,6 +32,8 @@ from unmask.net.transformer import Transformer
 from unmask.net.weights import SHARD_BYTES, write_weights
 
 _log = logging.getLogger(__name__)
+_NOTICED_BYTES = 1 << 29
+"""Weights of this size take a while to load."""
 
 _BLOCK_BYTES = 8_000_000
 _OWN_FILES = (
@@ -247,7 +249,9 @@ def _check_room(label: str, blueprint: Blueprint, device: torch.device, dtype: t
     amounts = f"{format_bytes(needed)} in {str(dtype).removeprefix('torch.')} on {device}"
     if free is not None:
         amounts += f", {format_bytes(free)} are free"
-    _log.info("loading %s: %s", label, amounts)
+    # A small model is there at once: nobody waits for it.
+    level = logging.INFO if needed > _NOTICED_BYTES else logging.DEBUG
+    _log.log(level, "loading %s: %s", label, amounts)
     if free is not None and needed > free:
         raise UserError(
             f"{label} does not fit: it needs {amounts}; choose a smaller dtype or another device."
