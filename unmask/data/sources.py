@@ -16,6 +16,8 @@ OWN = "own"
 def read_source(path: str | Path) -> Corpus | Shards | list[Fact]:
     """The data set at `path`, recognised by what is there."""
     path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} is not there: expected a corpus folder or a file of facts.")
     if not path.is_dir():
         return read_facts(path)
     if (path / "shards.json").is_file():
