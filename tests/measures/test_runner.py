@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.base.files import read_json_object, write_json
 from unmask.measures import table
+from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import pool_results, read_result, run_measure
 
 MODELS = ["one", "two", "three"]
@@ -128,6 +130,17 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
     assert pool_results([one]) is one
     with pytest.raises(UserError, match="given twice"):
         pool_results([one, one])
+
+
+def test_a_run_that_was_made_anew_is_another_input(tmp_path):
+    """A measure that reads runs must not resume on one that was remade in the same folder."""
+    spec, record = RunFolders(of="counting"), []
+    for shift in (0.0, 0.0, 1.0):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        run(tmp_path / "run", shift=shift)
+        record.append(spec.read({"runs": [tmp_path / "run"]}, CountingSettings()).record())
+    assert record[0] == record[1] != record[2]
+    assert record[0]["runs"] == record[2]["runs"]
 
 
 @settings(deadline=None, max_examples=10)
