@@ -25,7 +25,8 @@ from unmask.data.sources import read_corpus_folder
 from unmask.data.tokenizer import Tokenizer
 from unmask.measures.recall import MEASURE, RecallSettings
 from unmask.net.counts import count_flops
-from unmask.net.model import Blueprint, Kind, Model
+from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import Kind
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.sampling.texts import sample

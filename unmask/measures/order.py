@@ -111,7 +111,7 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
     """One part for each checkpoint and split; models that write from left to right have none."""
     settings.check_strategies()
-    if all(family.kind == "causal" for family in inputs.families):
+    if not any(family.paradigm.has_steps for family in inputs.families):
         raise UserError(
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
@@ -130,7 +130,7 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
         }
 
     for member in inputs.members():
-        if member.family.kind != "causal":
+        if member.family.paradigm.has_steps:
             for split in inputs.data.asked:
                 yield Job(f"{member.key}-{split}", partial(work, member, split))
 

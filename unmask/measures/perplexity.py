@@ -71,7 +71,7 @@ def score(
     for number, (text, cost) in enumerate(zip(documents, costs, strict=True)):
         yield {
             "document": number,
-            "is_bound": model.kind != "causal",
+            "is_bound": model.paradigm.is_bound,
             "tokens": cost.tokens,
             "characters": len(text),
             "bytes": len(text.encode()),

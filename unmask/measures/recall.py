@@ -68,16 +68,11 @@ class RecallSettings(SamplingSettings):
 
 def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
     """One part for each checkpoint, split and step count."""
-    from unmask.evaluation.questions import SCORED
     from unmask.evaluation.recall import AskedModel
 
     settings.check_strategies()
     for family in inputs.families:
-        if family.kind not in SCORED:
-            raise UserError(
-                f"{family.name} is a {family.kind} model: recall is measured for "
-                f"{' and '.join(SCORED)} models."
-            )
+        family.paradigm.require_scored(family.name, "recall is measured")
     splits = inputs.data.splits
     asked: dict[str, AskedModel] = {}
     """The checkpoint worked on last, with the scores of its answers."""
@@ -92,10 +87,10 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
         return {"recall": [member.columns | row for row in rows]}
 
     for member in inputs.members():
-        is_causal = member.family.kind == "causal"
         for split in splits:
             # A causal model writes a token a step and is measured once.
-            for steps in [None] if is_causal else sorted(set(settings.steps)):
+            counts = sorted(set(settings.steps)) if member.family.paradigm.has_steps else [None]
+            for steps in counts:
                 key = f"{member.key}-{split.name}-{steps or 'any'}"
                 yield Job(key, partial(work, member, split, steps))
 

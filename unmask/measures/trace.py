@@ -74,12 +74,12 @@ class FactsOrPrompt(ModelsAndData):
         check_choices(settings)
         data = _read_prompt(given) or given.get("data")
         inputs = super().read({"models": given["models"], "data": data}, settings)
-        causal = [family.name for family in inputs.families if family.kind == "causal"]
-        if causal and settings.corruption == "mask":
+        unmasked = [each for each in inputs.families if not each.paradigm.hides_behind_mask]
+        if unmasked and settings.corruption == "mask":
             raise UserError(
-                f"{causal[0]} is a causal model and has no mask to hide the subject behind: use "
-                "noise (gaussian), the mean embedding (mean) or another subject (replace), or "
-                "trace it apart."
+                f"{unmasked[0].name} is a {unmasked[0].kind} model and has no mask to hide the "
+                "subject behind: use noise (gaussian), the mean embedding (mean) or another "
+                "subject (replace), or trace it apart."
             )
         return inputs
 

@@ -9,7 +9,8 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.net.hub import find_model, shipped_models
 from unmask.net.loading import inspect
-from unmask.net.model import Kind, Model
+from unmask.net.model import Model
+from unmask.net.paradigm import Kind, Paradigm, get_paradigm
 from unmask.net.sources import open_checkpoint
 
 _SAMPLE_BYTES = 1 << 20
@@ -25,6 +26,11 @@ class Family:
     kind: Kind
     digests: tuple[str, ...]
     """Of each member's weights, so that a run is not resumed with others."""
+
+    @property
+    def paradigm(self) -> Paradigm:
+        """How the members are read, sampled and scored."""
+        return get_paradigm(self.kind)
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -8,23 +8,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.config import SettingsError
-from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
+from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.net.transformer import Transformer, check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
-from unmask.noise.processes import PROCESSES, make_gaussian, make_process
+from unmask.noise.processes import make_gaussian, make_process
 from unmask.noise.settings import NoiseConfig
-
-Kind = str
-"""The noise that a model was trained for, a name of `PROCESSES`; "causal" is autoregressive."""
-
-
-def list_kinds() -> list[str]:
-    """All kinds that a model can be of."""
-    return [*PROCESSES, "causal"]
 
 
 @dataclass(frozen=True)
@@ -44,22 +36,17 @@ class Blueprint:
             raise SettingsError("model", problems)
 
     @property
-    def has_mask(self) -> bool:
-        """Whether the model's noise has a mask token; a tokenizer may have one all the same."""
-        return self.kind in PROCESSES and PROCESSES[self.kind].has_mask
-
-    @property
-    def sampler(self) -> str:
-        """How texts are drawn: unmasking, ancestral, vectors or causal."""
-        return "causal" if self.kind == "causal" else PROCESSES[self.kind].sampler
+    def paradigm(self) -> Paradigm:
+        """How a model of this kind is read, sampled and scored."""
+        return get_paradigm(self.kind)
 
     def _problems(self) -> Iterator[str]:
-        if self.kind not in list_kinds():
-            yield f"'kind' is {self.kind!r}, expected one of {', '.join(list_kinds())}"
-        elif (self.kind == "causal") != self.config.causal:
+        unknown = list(find_unknown(self.kind))
+        yield from unknown
+        if not unknown and self.paradigm.sees_later == self.config.causal:
             sees = "only earlier tokens" if self.config.causal else "both directions"
             yield f"'kind' is {self.kind!r}, but the network sees {sees}"
-        if self.has_mask and self.mask_id is None:
+        if not unknown and self.paradigm.has_mask and self.mask_id is None:
             yield f"a {self.kind} model needs a mask id, but has none"
         if self.mask_id is not None and type(self.mask_id) is not int:
             yield f"the mask id is {self.mask_id!r}, expected an integer"
@@ -81,6 +68,11 @@ class Model:
     @property
     def kind(self) -> Kind:
         return self.blueprint.kind
+
+    @property
+    def paradigm(self) -> Paradigm:
+        """How a model of this kind is read, sampled and scored."""
+        return self.blueprint.paradigm
 
     @property
     def mask_id(self) -> int | None:
@@ -154,8 +146,4 @@ class Model:
         A causal network's row i - 1, Dream's as well (its first position keeps its own), and every
         other network's row i.
         """
-        if self.kind == "causal":
-            if position < 1:
-                raise UserError("an autoregressive model does not predict position 0: ask later.")
-            return position - 1
-        return max(position - 1, 0) if self.blueprint.shift else position
+        return self.paradigm.row_of(position, self.blueprint.shift)

@@ -99,8 +99,8 @@ def _run(
 
     def find(batch: Sequence[Case]) -> list[Key]:
         # Canvases of several lengths do not fit into one tensor.
-        groups = {len(row.tokens): 0 for case in batch for row in case.keys}
-        if model.kind != "causal" and len(groups) > 1:
+        lengths = [len(row.tokens) for case in batch for row in case.keys]
+        if len(model.paradigm.group_rows(lengths)) > 1:
             return [one for case in batch for one in find([case])]
         rows = stack_rows([row for case in batch for row in case.keys], model.device)
         keys = record_layer(model, rows, layer).key.unflatten(0, (len(batch), -1))

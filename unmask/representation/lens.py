@@ -30,7 +30,7 @@ def look_through(
     At step s of `steps` the share (s - 1) / steps of the object is shown, seeded. The last layer's
     row is what the model itself says.
     """
-    count = 1 if model.kind == "causal" else max(1, steps)
+    count = max(1, steps) if model.paradigm.has_steps else 1
     shares = tuple(step / count for step in range(count))
     settings = Extraction(revealed=shares, length=length, seed=seed)
     cases = [lay_out_case(model, fact, ("",), settings) for fact in facts]

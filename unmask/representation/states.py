@@ -56,13 +56,13 @@ class Case:
 
 def check_model(model: Model, settings: Extraction) -> None:
     """Raise where a model has no keys and values to find this way."""
-    if model.kind not in ("masked", "causal") or model.net.config.time:
+    if not model.paradigm.is_scored or model.net.config.time:
         raise UserError(
             f"the model {model.name} is {model.kind}"
             f"{' and told the time' if model.net.config.time else ''}: keys and values are found "
             "in masked and causal models that see tokens alone."
         )
-    if model.kind == "causal" and (settings.guidance or settings.revealed != (0.0,)):
+    if not model.paradigm.has_steps and (settings.guidance or settings.revealed != (0.0,)):
         raise UserError(
             "an autoregressive model has neither guidance nor mask patterns: leave both out."
         )
@@ -116,7 +116,7 @@ def _choose_length(model: Model, fact: Fact, longest: int, settings: Extraction)
             f"which a canvas of {length} in a context of {context} does not hold: use fewer or "
             "shorter prefixes, another --length, or a model with a longer context."
         )
-    return None if model.kind == "causal" else length
+    return length if model.paradigm.sees_later else None
 
 
 def _choose_shown(tokens: FactTokens, fact: Fact, number: int, settings: Extraction) -> list[int]:

@@ -142,12 +142,9 @@ def iterate_values(
 
 def group_alike(model: Model, cases: Sequence[Case]) -> list[list[int]]:
     """The cases' numbers in groups that can be one batch, those with as many targets together."""
-    groups: dict[int, list[int]] = {}
-    for i, case in enumerate(cases):
-        groups.setdefault(0 if model.kind == "causal" else case.length, []).append(i)
+    groups = model.paradigm.group_rows([case.length for case in cases])
     return [
-        sorted(group, key=lambda i: (cases[i].num_targets, cases[i].length))
-        for group in groups.values()
+        sorted(group, key=lambda i: (cases[i].num_targets, cases[i].length)) for group in groups
     ]
 
 

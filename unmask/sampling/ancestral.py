@@ -78,7 +78,7 @@ def walk_back(
     Given tokens stay clean at all times. A token counts as committed at the step that changed it
     last, the first one if none did, with the probability that this step gave it.
     """
-    walk = _walk_vectors if model.blueprint.sampler == "vectors" else _walk_tokens
+    walk = _walk_vectors if model.paradigm.noises_vectors else _walk_tokens
     return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
 
 

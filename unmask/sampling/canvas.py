@@ -180,7 +180,7 @@ def _lay_out(
 
 def _filler(model: Model) -> int:
     """What stands where nothing is written yet: the mask, or any token for a kind without masks."""
-    return 0 if model.mask_id is None or not model.blueprint.has_mask else model.mask_id
+    return 0 if model.mask_id is None or not model.paradigm.has_mask else model.mask_id
 
 
 def check_lengths(

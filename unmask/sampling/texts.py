@@ -110,7 +110,7 @@ def sample(
         block,
         cache,
     )
-    if model.kind == "causal":
+    if model.paradigm.sampler == "causal":
         if any(guidance_schedule(guidance, steps)):
             raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
         if fixed or require:
@@ -164,7 +164,7 @@ def infill(
     >>> filled.texts[0].startswith("We sat down beside")
     True
     """
-    if model.kind == "causal":
+    if model.paradigm.sampler == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
     steps = _check_steps(steps)
     _check_cache(cache)
@@ -197,7 +197,7 @@ def _fill(
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
     names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)
     streams = name_streams(model, names, seed)
-    if model.blueprint.sampler == "unmasking":
+    if model.paradigm.sampler == "unmasking":
         return fill_masks(model, canvas, strategy, streams, constraints, keep_states, watch)
     if constraints.require:
         raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
@@ -212,7 +212,7 @@ def _choose_values(
     stochastic: float,
 ) -> Values:
     if temperature is None:
-        temperature = 0.0 if model.blueprint.sampler in ("unmasking", "causal") else 1.0
+        temperature = 0.0 if model.paradigm.sampler in ("unmasking", "causal") else 1.0
     return Values(temperature, top_k, top_p, stochastic)
 
 

@@ -88,7 +88,7 @@ def estimate_effects(
         metric="logp",
         window=window,
         corruption=question.corruption,
-        joint="chain_rule" if model.kind == "causal" else "mean_field",
+        joint="mean_field" if model.paradigm.sees_later else "chain_rule",
         guidance=guidance,
         estimate=True,
     )

@@ -75,14 +75,14 @@ class Course:
         A causal model's are its text up to the answer's last token: the answer is read token by
         token, the earlier ones given.
         """
-        if self.model.kind == "causal":
+        if not self.model.paradigm.has_steps:
             return self.states[-1][: max(self.answer)]
         return self.states[step - 1]
 
     def find_steps(self, at: Sequence[At]) -> list[tuple[str, int]]:
         """(label, step) of the steps asked for; those after t2 are left out."""
         # What a causal model says before the answer is given anyway: its first step is t1.
-        first = self.t1 if self.model.kind == "causal" else 1
+        first = 1 if self.model.paradigm.has_steps else self.t1
         named = {"first": [first], "t1": [self.t1], "last": [self.t2], "t2": [self.t2]}
         named["all"] = list(range(self.t1, self.t2 + 1))
         labelled: list[tuple[str, int]] = []
@@ -202,10 +202,10 @@ def _force(
     for position, token in written.items():
         if position < tokens.prompt_length:
             continue
-        if model.kind == "causal":
-            states[:, position] = token
-            committed_at[position] = position - tokens.prompt_length + 1
-        else:
+        if model.paradigm.has_steps:
             filled = torch.arange(len(states), device=states.device) >= committed_at[position]
             states[filled, position] = token
+        else:
+            states[:, position] = token
+            committed_at[position] = position - tokens.prompt_length + 1
     return states, committed_at

@@ -145,7 +145,7 @@ def trace_fact(
         "completion": fact.completion,
         "corruption": corruption.name,
         "sigma": getattr(corruption, "sigma", None),
-        "joint": name_joint(model.kind, settings.joint),
+        "joint": name_joint(model, settings.joint),
         "window": settings.window,
     }
     record |= {"said": "", "forced": False, "t1": 0, "t2": 0, "clean": 0.0, "kept": False}

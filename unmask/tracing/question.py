@@ -146,7 +146,7 @@ def _check_state(
 ) -> None:
     length, rows = len(row), model.net.config.logit_rows
     begin, end = subject
-    if model.kind == "gaussian" or model.net.config.time:
+    if model.paradigm.noises_vectors or model.net.config.time:
         raise UserError(
             f"the model {model.name} works on noised vectors or is told the time: tracing is for "
             "masked, uniform, hybrid and causal models that see tokens alone."
@@ -161,7 +161,7 @@ def _check_state(
         raise UserError(f"the subject is [{begin}, {end}), expected a range within 0..{length}.")
     if not answer:
         raise UserError("no answer was given: map at least one position to its token.")
-    far = length if model.kind == "causal" else length - 1
+    far = length if model.paradigm.predicts_next else length - 1
     for position, token in answer.items():
         if not 0 <= position <= far:
             raise UserError(f"the answer's position {position} is not in 0..{far}.")
@@ -173,17 +173,18 @@ def _check_state(
                 "corruption would hide the place where the answer is read; keep them apart."
             )
         given = int(row[position]) if position < length else None
-        if model.kind == "masked" and given != model.mask_id:
+        if model.paradigm.fills_masks and given != model.mask_id:
             raise UserError(
                 f"position {position} of the answer holds the token {given}, expected the mask "
                 f"{model.mask_id}: a masked model would copy what it sees."
             )
-        if model.kind == "causal" and position < max(answer) and given != token:
+        if not model.paradigm.sees_later and position < max(answer) and given != token:
             raise UserError(
                 f"position {position} holds the token {given}, but the answer has {token} there: "
                 "a causal model reads an answer token by token, the earlier ones given."
             )
-    if model.kind == "causal" and end > min(model.row_of(position) for position in answer) + 1:
+    first_row = min(model.row_of(position) for position in answer)
+    if not model.paradigm.sees_later and end > first_row + 1:
         raise UserError(
             f"the subject [{begin}, {end}) stands after the answer's first position: a causal "
             "model cannot see it; ask later."

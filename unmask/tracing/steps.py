@@ -131,7 +131,7 @@ def trace_steps(
 
 def _asks_whole(model: Model, joint: Joint) -> bool:
     """Whether a step asks for the whole answer, and not for what is still open alone."""
-    return joint == "chain_rule" and model.kind != "causal"
+    return joint == "chain_rule" and model.paradigm.sees_later
 
 
 def _trace_step(
@@ -204,13 +204,13 @@ def _corrupt_freely(
     corrupted = _hide_subject(course, course.state_at(1), corruption)
     rows = state.expand(corrupted.samples, -1).clone()
     reached = free[min(step - 1, len(free) - 1)][:, : len(state)]
-    if model.kind == "causal":
-        own = slice(course.prompt_length, course.prompt_length + step - 1)
-        rows[:, own] = reached[:, own]
-    else:
+    if model.paradigm.has_steps:
         rows[:] = reached
         for position in asked:
             rows[:, position] = state[position]
+    else:
+        own = slice(course.prompt_length, course.prompt_length + step - 1)
+        rows[:, own] = reached[:, own]
     begin, end = course.subject
     rows[:, begin:end] = corrupted.tokens[:, begin:end]
     return replace(corrupted, tokens=rows)

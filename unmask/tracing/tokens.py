@@ -99,8 +99,8 @@ def trace_tokens(
     _check_settings(parts, mode, severed, joint, donor)
     window = choose_window(window, model.net.config.layers)
     rows = _check_places(places, question.clean.shape[1], donor)
-    factors, used = [question], name_joint(model.kind, joint)
-    if used == "chain_rule" and model.kind != "causal":
+    factors, used = [question], name_joint(model, joint)
+    if used == "chain_rule" and model.paradigm.sees_later:
         factors = reveal(question)
     runs = [_run(each, parts, window, mode, severed, rows, memory) for each in factors]
     # The factors of one answer lie side by side, as its positions do.
@@ -126,9 +126,9 @@ def trace_tokens(
     )
 
 
-def name_joint(kind: str, joint: Joint) -> Joint:
+def name_joint(model: Model, joint: Joint) -> Joint:
     """The joint that is used: a causal model's is always the chain rule."""
-    return "chain_rule" if kind == "causal" else joint
+    return joint if model.paradigm.sees_later else "chain_rule"
 
 
 def _run(

@@ -10,7 +10,8 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, TensorMap
-from unmask.net.model import Blueprint, Kind
+from unmask.net.model import Blueprint
+from unmask.net.paradigm import Kind
 from unmask.net.transformer import Transformer
 from unmask.noise.settings import NoiseConfig
 
