@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test test-oldest-torch test-newest prove browser golden check format docs wheel clean
+.PHONY: study test test-oldest-torch test-newest prove gpu browser golden check format docs wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -25,6 +25,9 @@ test-newest:  ## the same, with the newest version of every package
 
 prove: $(READY) $(AXE)  ## the long proofs: fresh clone, wheel, browser, anything over a minute
 	$(BIN)/python -m pytest -q -m prove
+
+gpu: $(READY)  ## every test that needs a CUDA device
+	$(BIN)/python -m pytest -q -m gpu
 
 browser: $(READY)  ## of the long proofs, the study's page in chromium
 	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py

@@ -110,7 +110,8 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
     trainer = Trainer(
         TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
     )
-    trainer.optimiser.asks_device &= tried.cut_inside
+    if not tried.cut_inside:
+        trainer.optimiser.asks_device, trainer.graphs = False, None
     return trainer
 
 

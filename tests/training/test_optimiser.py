@@ -35,7 +35,7 @@ def test_clipping_is_torchs():
         put_gradients(theirs, value)
         norm = optimiser.measure()
         assert torch.allclose(norm, nn.utils.clip_grad_norm_(theirs.parameters(), 0.5))
-        optimiser.step(1.0, norm, NO)
+        optimiser.step(norm, NO)
         peer.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-7) and a.grad is None
@@ -46,14 +46,14 @@ def test_a_bad_step_changes_nothing(name):
     module = make_module()
     optimiser = Optimiser(module.named_parameters(), OptimiserSettings(name=name))
     put_gradients(module)
-    optimiser.step(1.0, optimiser.measure(), NO)
+    optimiser.step(optimiser.measure(), NO)
     state = {**optimiser.tensors(), **dict(module.named_parameters())}
     before = {key: value.detach().clone() for key, value in state.items()}
     put_gradients(module, math.nan)
-    optimiser.step(1.0, optimiser.measure(), YES)
+    optimiser.step(optimiser.measure(), YES)
     assert all(torch.equal(before[key], value) for key, value in state.items())
     put_gradients(module)
-    optimiser.step(1.0, optimiser.measure(), NO)
+    optimiser.step(optimiser.measure(), NO)
     assert not all(torch.equal(before[key], value) for key, value in state.items())
 
 
@@ -63,7 +63,7 @@ def test_matrices_decay_and_vectors_do_not():
     optimiser = Optimiser(module.named_parameters(), OptimiserSettings(rate=0.1, decay=0.5))
     for weight in module.parameters():
         weight.grad = torch.zeros_like(weight)
-    optimiser.step(1.0, optimiser.measure(), NO)
+    optimiser.step(optimiser.measure(), NO)
     for name, weight in module.named_parameters():
         share = 1.0 if name.endswith("bias") else 1 - 0.1 * 0.5
         assert torch.allclose(weight, share * before[name]), name

@@ -27,6 +27,17 @@ class Targets:
     weights: Float[Tensor, "N"]
     """Of each cross-entropy, all division done."""
 
+    def pad(self, multiple: int) -> "Targets":
+        """As many targets as the next multiple says; those added weigh nothing.
+
+        They repeat the first one, whose cross-entropy is a number wherever the loss is one.
+        """
+        missing = -len(self.at) % multiple if len(self.at) else 0
+        if not missing:
+            return self
+        at, tokens = (torch.cat([x, x[:1].expand(missing)]) for x in (self.at, self.tokens))
+        return Targets(at, tokens, torch.cat([self.weights, self.weights.new_zeros(missing)]))
+
 
 def hidden_targets(
     batch: Batch, hidden: Bool[Tensor, "B L"], weights: Float[Tensor, "B L"], shift: bool = False

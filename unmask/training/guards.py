@@ -28,7 +28,7 @@ class Guard:
             torch.zeros((), dtype=torch.long, device=device) for _ in range(5)
         )
 
-    def judge(self, norm: Tensor, step: int) -> Tensor:
+    def judge(self, norm: Tensor, step: int | Tensor) -> Tensor:
         """Whether the step must be skipped (a tensor, True or False); it is counted either way."""
         bad = ~norm.isfinite()
         if self.settings.spike is not None:

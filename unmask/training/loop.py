@@ -134,7 +134,7 @@ class _Loop:
             if journal is not None:
                 journal.close()
         progress, split = trainer.progress, self.recipe.data.split
-        prompt = find_prompt(trainer.job.examples, split, self.recipe.kind == "causal")
+        prompt = find_prompt(trainer.job.examples, split, self.recipe.paradigm.predicts_next)
         return TrainingOutcome(ended, progress.step, progress.total, self.loss, prompt)
 
     def _is_due(self, every: int, at_end: bool = True) -> bool:
@@ -250,6 +250,7 @@ class _Loop:
 
     def _check_patience(self) -> None:
         """Stop where too many steps in a row were bad; the last bad one's batch is saved."""
+        self.trainer.settle()
         in_a_row = self.trainer.guard.read_longest()
         if in_a_row < self.recipe.guards.patience:
             return

@@ -45,7 +45,7 @@ class LossInputs:
 
     def to(self, device: torch.device) -> "LossInputs":
         """The same inputs on a device, without waiting for the copies."""
-        if device.type == "cpu":
+        if self.batch.tokens.device.type == device.type:
             return self
 
         def move(x: Tensor) -> Tensor:
@@ -222,9 +222,9 @@ class GaussianObjective:
 def make_objective(recipe: Recipe, blueprint: Blueprint) -> Objective:
     """The objective of a recipe, under the noise that the model will carry."""
     settings, name, noise = recipe.objective, recipe.objective_name, blueprint.noise
-    if recipe.kind == "causal":
+    if not recipe.paradigm.sees_later:
         return CausalObjective(settings)
-    if recipe.kind == "gaussian":
+    if recipe.paradigm.noises_vectors:
         form: Form = "bound" if name == "bound" else "cdcd"
         return GaussianObjective(noise.make_schedule("sigmoid"), form, settings)
     rows = blueprint.config.logit_rows
@@ -240,7 +240,7 @@ def min_length(batch: Batch, recipe: Recipe) -> int:
     Where prompts are not learned, one token more than the longest; a causal model never learns a
     row's first token.
     """
-    least = 2 if recipe.kind == "causal" else 1
+    least = 2 if recipe.paradigm.predicts_next else 1
     after_prompts = recipe.objective.response_only or recipe.objective_name == "smdm_sft"
     if after_prompts and batch.prompt_length is not None:
         least = max(least, int(batch.prompt_length.max()) + 1)

@@ -31,13 +31,19 @@ class Optimiser:
         """The length of the whole gradient."""
         return full_tensor(nn.utils.get_total_norm(self._gradients()))
 
-    def step(self, share: float, norm: Tensor, bad: Tensor) -> None:
-        """Move on at `share` of the rate, the gradient cut to the longest allowed, unless bad."""
-        longest = self.settings.clip or float("inf")
-        excess = (norm / longest).clamp(min=1.0).float()
+    def set_rate(self, share: float) -> None:
+        """Let the next steps have this share of the rate."""
         for part in self.parts:
             for group in part.param_groups:
-                group["lr"] = self.settings.rate * share
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(self.settings.rate * share)
+                else:
+                    group["lr"] = self.settings.rate * share
+
+    def step(self, norm: Tensor, bad: Tensor) -> None:
+        """Move on, the gradient cut to the longest allowed, unless the step is bad."""
+        longest = self.settings.clip or float("inf")
+        excess = (norm / longest).clamp(min=1.0).float()
         if self.asks_device:
             (adamw,) = self.parts
             adamw.grad_scale, adamw.found_inf = excess, bad.float()  # ty: ignore
@@ -70,14 +76,11 @@ class Optimiser:
         """
         for weight in self.parameters:
             weight.grad = torch.zeros_like(weight)
+        self.set_rate(0.0)
         for part in self.parts:
-            rates = [group["lr"] for group in part.param_groups]
-            for group in part.param_groups:
-                group["lr"] = 0.0
             part.step()
             part.zero_grad(set_to_none=True)
-            for group, rate in zip(part.param_groups, rates, strict=True):
-                group["lr"] = rate
+        self.set_rate(1.0)
         for value in self.tensors().values():
             value.zero_()
 
@@ -102,7 +105,12 @@ def _split(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimi
     parts: list[torch.optim.Optimizer] = []
     if groups:
         betas = (settings.betas[0], settings.betas[1])
-        parts.append(torch.optim.AdamW(groups, settings.rate, betas, settings.eps, fused=True))
+        # On CUDA the rate is a tensor, which a captured step reads anew each time.
+        device, on_cuda = rest[0].device, rest[0].device.type == "cuda"
+        rate = torch.tensor(settings.rate, device=device) if on_cuda else settings.rate
+        parts.append(
+            torch.optim.AdamW(groups, rate, betas, settings.eps, fused=True, capturable=on_cuda)
+        )
     if inner:
         parts.append(
             torch.optim.Muon(

@@ -5,14 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from unmask.base.config import SettingsError
-from unmask.net.model import Kind, list_kinds
-from unmask.noise.processes import get_noise
+from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.noise.settings import NoiseConfig
-
-
-def list_objectives(kind: Kind) -> tuple[str, ...]:
-    """What a kind of model can minimise; the first is what `auto` means."""
-    return ("next_token",) if kind == "causal" else get_noise(kind).objectives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +162,8 @@ class ComputeSettings:
     """Of the products; weights are float32 always. `auto`: bfloat16 on CUDA, else float32."""
     compile: Literal["auto", "on", "off"] = "auto"
     """`auto`: on CUDA."""
+    graphs: Literal["auto", "off"] = "auto"
+    """`auto`: on one CUDA device, steps of the same shapes are captured and replayed."""
     recompute: bool = False
     """Compute a block's activations again in the backward pass instead of keeping them."""
     deterministic: bool = False
@@ -201,15 +197,18 @@ class Recipe:
             raise SettingsError("recipe", problems)
 
     @property
+    def paradigm(self) -> Paradigm:
+        """How models of this kind are read, sampled and scored."""
+        return get_paradigm(self.kind)
+
+    @property
     def objective_name(self) -> str:
         name = self.objective.name
-        return list_objectives(self.kind)[0] if name == "auto" else name
+        return self.paradigm.objectives[0] if name == "auto" else name
 
     def _problems(self) -> Iterator[str]:
-        if self.kind in list_kinds():
-            yield from self._find_misfits()
-        else:
-            yield f"'kind' is {self.kind!r}, expected one of {', '.join(list_kinds())}"
+        unknown = list(find_unknown(self.kind))
+        yield from unknown or self._find_misfits()
         given = {name: value for name, value in vars(self.budget).items() if value is not None}
         if len(given) != 1:
             named = ", ".join(f"budget.{name}" for name in given) or "none"
@@ -257,19 +256,18 @@ class Recipe:
 
     def _find_misfits(self) -> Iterator[str]:
         """Settings that are sound alone but do not go together."""
-        known = list_objectives(self.kind)
+        known = self.paradigm.objectives
         if self.objective_name not in known:
             yield (
                 f"'objective.name' is {self.objective.name!r}, but {self.kind} models minimise "
                 + " or ".join(known)
             )
         scored = self.objective_name == "score_entropy"
-        has_mask = self.kind != "causal" and get_noise(self.kind).has_mask
-        if self.objective.drop_prompt and (scored or not has_mask):
+        if self.objective.drop_prompt and (scored or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
-        if self.start.shift and (scored or self.kind != "masked"):
+        if self.start.shift and (scored or not self.paradigm.fills_masks):
             yield "'start.shift' is for masked models that started as causal ones"
-        if self.start.open_over and (self.start.model is None or self.kind == "causal"):
+        if self.start.open_over and (self.start.model is None or not self.paradigm.sees_later):
             yield "'start.open_over' is for a diffusion model that starts from a causal one"
         if self.start.lora_rank is not None and self.start.model is None:
             yield "'start.lora_rank' adds to a trained model: name it by 'start.model'"

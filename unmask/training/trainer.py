@@ -18,6 +18,7 @@ from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
 from unmask.training.build import TrainingJob
 from unmask.training.checkpoints import Progress
+from unmask.training.graphs import StepGraphs, can_replay, pad_inputs
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import LossInputs, min_length
@@ -50,6 +51,11 @@ class Trainer:
         self.norm = torch.zeros((), device=job.world.device)
         self._losses = torch.zeros((), device=job.world.device)
         self._counted = torch.zeros((), dtype=torch.long, device=job.world.device)
+        self._step = torch.zeros((), dtype=torch.long, device=job.world.device)
+        alone = job.world.device.type == "cuda" and not job.world.joined
+        self.graphs = None
+        if alone and recipe.machine.graphs == "auto" and self.optimiser.asks_device:
+            self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
 
     @property
     def done(self) -> bool:
@@ -60,33 +66,50 @@ class Trainer:
         progress, recipe, world = self.progress, self.job.recipe, self.job.world
         parts = self.feed(progress.step)
         length = parts[0][0].batch.tokens.shape[1]
-        # Rare shapes run as they are: compiling them would take longer.
-        rare = self.compiled and (length < recipe.data.context or parts[0][0].sees is not None)
-        step_loss = torch.zeros_like(self._losses)
-        try:
-            with run_plainly(rare):
-                for i, (inputs, share) in enumerate(parts):
-                    with hold_gradients(self.learner, hold=i + 1 < len(parts)):
-                        loss = share * self.learner(inputs.to(world.device))
-                        # Gradients are averaged over the processes, losses are shares of a sum.
-                        (loss * world.size).backward()
-                    step_loss += loss.detach()
-            self.norm = self.optimiser.measure()
-            bad = self.guard.judge(self.norm, progress.step)
-            rate = rate_at(progress.step, progress.total, recipe.schedule)
-            self.optimiser.step(rate, self.norm, bad)
-        except torch.OutOfMemoryError:
-            advice = advise_on_memory(recipe, self.job.micro, recipe.batch.rows // world.size)
-            raise UserError(
-                f"{world.device} ran out of memory with {self.job.micro} rows of {length} tokens "
-                f"at once: {advice}."
-            ) from None
+        rare = length < recipe.data.context or parts[0][0].sees is not None
+        with nullcontext() if self.graphs is None else self.graphs.in_stream():
+            self.optimiser.set_rate(rate_at(progress.step, progress.total, recipe.schedule))
+            self._step.fill_(progress.step)
+            try:
+                if self.graphs is None or rare or len(parts) > 1 or not self._can_replay(parts):
+                    self._learn(parts, rare)
+                else:
+                    self.graphs.run(parts[0][0])
+            except torch.OutOfMemoryError:
+                advice = advise_on_memory(recipe, self.job.micro, recipe.batch.rows // world.size)
+                raise UserError(
+                    f"{world.device} ran out of memory with {self.job.micro} rows of {length} "
+                    f"tokens at once: {advice}."
+                ) from None
+        tokens = progress.tokens + recipe.batch.rows * length
+        self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
+
+    def _can_replay(self, parts: list[tuple[LossInputs, float]]) -> bool:
+        # What is attached to sites must fire in every step, and a replay calls nobody.
+        return not self.net.taps.attached and can_replay(parts[0][0])
+
+    def _learn(self, parts: list[tuple[LossInputs, float]], rare: bool = False) -> None:
+        """One step on the device. Rare shapes are not compiled: that would take longer."""
+        world, step_loss = self.job.world, torch.zeros_like(self._losses)
+        with run_plainly(self.compiled and rare):
+            for i, (inputs, share) in enumerate(parts):
+                with hold_gradients(self.learner, hold=i + 1 < len(parts)):
+                    loss = share * self.learner(inputs.to(world.device))
+                    # Gradients are averaged over the processes, losses are shares of a sum.
+                    (loss * world.size).backward()
+                step_loss += loss.detach()
+        self.norm.copy_(self.optimiser.measure())
+        bad = self.guard.judge(self.norm, self._step)
+        self.optimiser.step(self.norm, bad)
         if self.average is not None:
             self.average.update(bad)
         self._losses += torch.where(bad, 0.0, step_loss)
         self._counted += ~bad
-        tokens = progress.tokens + recipe.batch.rows * length
-        self.progress = replace(progress, step=progress.step + 1, tokens=tokens)
+
+    def settle(self) -> None:
+        """Let what others ask of the device come after the steps; call it before reading."""
+        if self.graphs is not None:
+            self.graphs.settle()
 
     def feed(self, step: int) -> list[tuple[LossInputs, float]]:
         """This process's inputs of a step, in micro-batches, each with its share of the loss."""
@@ -113,6 +136,7 @@ class Trainer:
             t = draw_times(times, micro, settings.antithetic, first, rows)
             noise = RowStreams.make(derive_seed(seed, "noise", step), range(first, first + micro))
             inputs = replace(objective.prepare(part, t, noise), sees=sees)
+            inputs = pad_inputs(inputs) if world.device.type == "cuda" else inputs
             parts.append((inputs, share))
         return parts
 
@@ -141,6 +165,7 @@ class Trainer:
 
     def snapshot(self) -> Progress:
         """How far the run is, with the losses not read yet; waits for the device."""
+        self.settle()
         losses, counted = float(self.job.world.sum(self._losses)), int(self._counted)
         return replace(self.progress, losses=losses, counted=counted)
 
@@ -163,6 +188,7 @@ class Trainer:
     @contextmanager
     def show_model(self) -> Generator[Model]:
         """The model as it would be saved now, to evaluate and to sample from."""
+        self.settle()
         averaged = nullcontext() if self.average is None else self.average.in_place()
         with averaged, run_plainly(self.compiled), torch.no_grad():
             sharded = any(is_sharded(weight) for weight in self.net.parameters())
@@ -175,6 +201,7 @@ class Trainer:
 
     def export(self) -> Transformer:
         """A plain network on the CPU with the weights as they are: whole, adapters merged."""
+        self.settle()
         weights = {name: full_tensor(x) for name, x in self.net.state_dict().items()}
         if self.job.recipe.start.lora_rank is not None:
             weights = merge_adapters(weights, self.job.recipe.start.lora_alpha)

@@ -1,0 +1,87 @@
+"""Steps captured and replayed: the same as steps that are launched kernel by kernel."""
+
+import pytest
+import torch
+
+from tests.training.runs import SOURCES, make_recipe, make_trainer, take_steps
+from tests.training.test_losses import KINDS
+from unmask.training.build import prepare_job
+from unmask.training.graphs import SHAPES, pad_inputs
+from unmask.training.parallel import World
+from unmask.training.trainer import Trainer
+
+TARGETS = [name for name, changes in KINDS.items() if changes.get("kind") != "gaussian"]
+
+
+def gradients(trainer: Trainer, inputs) -> list[torch.Tensor]:
+    trainer.learner.zero_grad()
+    trainer.learner(inputs).backward()
+    return [weight.grad for weight in trainer.net.parameters() if weight.requires_grad]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_added_targets_weigh_nothing(name):
+    """Padding the targets leaves the loss and every gradient what they were."""
+    trainer = make_trainer(**KINDS[name])
+    ((inputs, _),) = trainer.feed(0)
+    padded = pad_inputs(inputs)
+    assert len(padded.targets.at) > len(inputs.targets.at)
+    assert len(padded.targets.at) % -(-inputs.batch.tokens.numel() // SHAPES) == 0
+    loss, again = trainer.learner(inputs), trainer.learner(padded)
+    torch.testing.assert_close(again, loss, rtol=1e-6, atol=0)
+    for one, other in zip(gradients(trainer, inputs), gradients(trainer, padded), strict=True):
+        assert (one - other).norm() <= 1e-5 * one.norm()
+
+
+def test_batches_have_few_shapes():
+    trainer = make_trainer()
+    counts = {len(pad_inputs(trainer.feed(step)[0][0]).targets.at) for step in range(30)}
+    plain = {len(trainer.feed(step)[0][0].targets.at) for step in range(30)}
+    assert len(counts) <= SHAPES < len(plain)
+
+
+def make_on_gpu(graphs: str, **changes) -> Trainer:
+    machine = {"graphs": graphs, "dtype": "bfloat16"}
+    recipe = make_recipe(**changes | {"machine": machine})
+    return Trainer(prepare_job(recipe, World(torch.device("cuda")), SOURCES))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KINDS)
+def test_replayed_steps_are_the_same(name):
+    """Losses, weights, optimiser and guard, to the bit."""
+    trainers = {graphs: make_on_gpu(graphs, **KINDS[name]) for graphs in ("auto", "off")}
+    losses = {graphs: take_steps(trainer, 12) for graphs, trainer in trainers.items()}
+    replayed, plain = trainers["auto"], trainers["off"]
+    assert plain.graphs is None
+    assert (replayed.graphs.replays > 0) == (name in TARGETS)
+    assert losses["auto"] == losses["off"]
+    for name_, tensor in replayed.tensors().items():
+        assert torch.equal(tensor, plain.tensors()[name_]), name_
+
+
+@pytest.mark.gpu
+def test_a_patched_step_is_not_replayed():
+    """What waits at a site fires in every step, and changes it."""
+    trainer = make_on_gpu("auto")
+    take_steps(trainer, 8)
+    before, fired = trainer.graphs.replays, []
+
+    def act(x):
+        fired.append(1)
+        return x
+
+    with trainer.net.patch({"layers.0.mlp_out": act}):
+        take_steps(trainer, 3)
+    assert len(fired) == 3 and trainer.graphs.replays == before > 0
+
+
+@pytest.mark.gpu
+def test_trainers_side_by_side_learn_what_they_learn_alone():
+    alone = [take_steps(make_on_gpu("auto", seed=seed), 12) for seed in (0, 1)]
+    trainers = [make_on_gpu("auto", seed=seed) for seed in (0, 1)]
+    for _ in range(12):
+        for trainer in trainers:
+            trainer.take_step()
+    for trainer, losses in zip(trainers, alone, strict=True):
+        assert trainer.read_loss() == pytest.approx(sum(losses) / 12, rel=1e-6)
