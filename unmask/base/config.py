@@ -5,15 +5,19 @@ checks and the documentation of a setting are one declaration.
 """
 
 import dataclasses
+import inspect
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
 
 Settings = TypeVar("Settings")
+
+LARGEST = 2**63 - 1
+"""Of whole numbers that have no other limit: what tensors, tables and generators can hold."""
 
 
 class SettingsError(UserError):
@@ -29,6 +33,7 @@ def option(
     help: str,
     *,
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
@@ -36,12 +41,13 @@ def option(
 ) -> Any:
     """A field of a `CheckedSettings`: its default and what a command line says about it.
 
-    `least` is inclusive, `above` and `below` are not; in a tuple they hold for every item.
+    `least` and `most` are inclusive, `above` and `below` are not; in a tuple they hold for every
+    item. A whole number without an upper end is at most `LARGEST`.
     `choices` lists the names a text may be, before an `=`; it is called late, since the tables it
     reads may be heavy to import. What is no `is_identity` (a device, a limit on memory) may differ
     when a run is resumed.
     """
-    limits = {"least": least, "above": above, "below": below}
+    limits = {"least": least, "most": most, "above": above, "below": below}
     more = {"help": help, "choices": choices, "is_identity": is_identity}
     return dataclasses.field(default=default, metadata=limits | more)
 
@@ -55,12 +61,10 @@ class CheckedSettings:
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value, hint = getattr(self, field.name), hints[field.name]
-            if not _fits(value, hint):
-                problems.append(f"{field.name!r} is {value!r}, expected {_describe(hint)}")
-                continue
-            value = _convert(value, hint)
-            object.__setattr__(self, field.name, value)
-            problems += _find_range_problems(field, value)
+            wrong = list(_check(field, value, hint))
+            if not wrong:
+                object.__setattr__(self, field.name, _convert(value, hint))
+            problems += wrong
         if not problems:
             problems += self._problems()
         if problems:
@@ -84,24 +88,52 @@ def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
-def _find_range_problems(field: dataclasses.Field, value: Any) -> Iterator[str]:
-    """What is wrong with a value of the right type, by the limits that its field names."""
+def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") -> Iterator[str]:
+    """What is wrong with a field's value: its type, or the limits and choices the field names."""
+    label = repr(prefix + field.name)
+    if not _fits(value, hint):
+        yield f"{label} is {_show(value)}, expected {_describe(hint)}"
+        return
     limits = field.metadata
-    least, above, below = (limits.get(name) for name in ("least", "above", "below"))
-    for item in value if isinstance(value, tuple) else (value,):
+    ends = {name: limits.get(name) for name in ("least", "most", "above", "below")}
+    for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, float) and not math.isfinite(item):
-            yield f"{field.name!r} is {item}, expected a finite number"
+            yield f"{label} is {item}, expected a finite number"
         elif isinstance(item, int | float) and not isinstance(item, bool):
-            if least is not None and item < least:
-                yield f"{field.name!r} is {item}, expected at least {least:g}"
-            if above is not None and item <= above:
-                yield f"{field.name!r} is {item}, expected more than {above:g}"
-            if below is not None and item >= below:
-                yield f"{field.name!r} is {item}, expected less than {below:g}"
+            yield from (f"{label} is {_show(item)}, {wrong}" for wrong in _compare(item, **ends))
         elif isinstance(item, str) and limits.get("choices") is not None:
             known = list(limits["choices"]())
             if item.partition("=")[0] not in known:
-                yield f"{field.name!r} is {item!r}, expected one of {', '.join(known)}"
+                yield f"{label} is {_show(item)}, expected one of {', '.join(known)}"
+
+
+def _compare(
+    number: float,
+    least: float | None,
+    most: float | None,
+    above: float | None,
+    below: float | None,
+) -> Iterator[str]:
+    """What a number should have been instead."""
+    if least is not None and number < least:
+        yield f"expected at least {least:,}"
+    if above is not None and number <= above:
+        yield f"expected more than {above:,}"
+    if below is not None and number >= below:
+        yield f"expected less than {below:,}"
+    if isinstance(number, int) and below is None:
+        most = LARGEST if most is None else most
+    if most is not None and number > most:
+        yield f"expected at most {most:,}"
+
+
+def _show(value: Any) -> str:
+    """A value in an error message, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = "a number of more digits than can be shown"
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def build(cls: type[Settings], values: Mapping[str, Any], source: str) -> Settings:
@@ -116,6 +148,33 @@ def build(cls: type[Settings], values: Mapping[str, Any], source: str) -> Settin
     if built is None:
         raise SettingsError(source, problems)
     return built
+
+
+def adjust(
+    function: Callable,
+    cls: type[Settings],
+    settings: Settings | None,
+    changes: Mapping[str, Any],
+    leave_out: Collection[str] = (),
+) -> Settings:
+    """The settings, or the defaults for None, with those changed that keyword arguments name.
+
+    `function` took them as its `**changes`; fields to `leave_out` are none of its arguments.
+    """
+    assert dataclasses.is_dataclass(cls)
+    if settings is not None and not isinstance(settings, cls):
+        raise UserError(
+            f"{function.__name__} was given {_show(settings)} as its settings: expected "
+            f"{cls.__name__}(…), or each setting by its name."
+        )
+    fields = [field.name for field in dataclasses.fields(cls) if field.name not in leave_out]
+    parameters = inspect.signature(function).parameters.values()
+    known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    for name in changes:
+        if name not in fields:
+            raise UserError(f"{function.__name__} has no argument {name!r}: {suggest(name, known)}")
+    chosen: Any = cls() if settings is None else settings
+    return dataclasses.replace(chosen, **changes)
 
 
 def _build(
@@ -139,10 +198,10 @@ def _build(
                 problems.append(f"{label} is missing, expected {_describe(hint)}")
         elif dataclasses.is_dataclass(hint) and isinstance(values[name], Mapping):
             accepted[name] = _build(hint, values[name], f"{prefix}{name}.", problems)
-        elif _fits(values[name], hint):
-            accepted[name] = _convert(values[name], hint)
+        elif wrong := list(_check(field, values[name], hint, prefix)):
+            problems += wrong
         else:
-            problems.append(f"{label} is {values[name]!r}, expected {_describe(hint)}")
+            accepted[name] = _convert(values[name], hint)
     if len(problems) > before:
         return None
     try:

@@ -3,18 +3,28 @@
 import logging
 import os
 import sys
-from typing import NoReturn
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from unmask import __version__
-from unmask.base.errors import UserError
 from unmask.cli import data, models, sample, study, toy, train
-from unmask.cli.exits import INTERRUPTED
+from unmask.cli.exits import MISTAKE, end_alike, show_any_text
 from unmask.cli.verbs import add_measures
+
+
+class Verbs(TyperGroup):
+    """All commands; each ends in `end_alike`, before typer makes an exit code of what stops it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with end_alike():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="unmask",
+    cls=Verbs,
     help="Train, sample, evaluate and open up diffusion language models.",
     no_args_is_help=True,
     add_completion=False,
@@ -50,24 +60,18 @@ def _options(
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
+    show_any_text()
     _show_log()
-    try:
-        status = app(standalone_mode=False)
-    except UserError as error:
-        _leave(f"error: {error}", 2)
-    except OSError as error:
-        _leave(f"error: {error.filename or 'a file'}: {error.strerror or error}.", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        status = INTERRUPTED
-    except Exception as error:
-        show = getattr(error, "show", None)  # a usage error of the command line's library
-        if show is None:
-            raise
-        show()
-        sys.exit(getattr(error, "exit_code", 2))
-    if status == INTERRUPTED:
-        _leave("interrupted", INTERRUPTED)
-    sys.exit(status if isinstance(status, int) else 0)
+    with end_alike():
+        try:
+            status = app(standalone_mode=False)
+        except Exception as error:
+            show = getattr(error, "show", None)  # a usage error of the command line's library
+            if show is None:
+                raise
+            show()
+            sys.exit(getattr(error, "exit_code", MISTAKE))
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 class _StderrHandler(logging.Handler):
@@ -82,8 +86,3 @@ def _show_log() -> None:
     log = logging.getLogger("unmask")
     log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
     log.addHandler(_StderrHandler())
-
-
-def _leave(message: str, status: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    sys.exit(status)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from unmask.cli.exits import INTERRUPTED
+from unmask.cli.exits import note_when_stopped
 
 if TYPE_CHECKING:
     from unmask.sampling.trajectory import Trajectory
@@ -47,7 +47,6 @@ def sample(
 ) -> None:
     """Draw texts from a model; in a terminal the un-masking is shown step by step."""
     import json
-    import sys
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -97,18 +96,18 @@ def sample(
         "seed": seed,
         "watch": watch if live or save is not None else None,
     }
-    try:
-        with screen or nullcontext():
-            if infill:
-                trajectory = texts.infill(model, rows, **settings)
-            else:
-                trajectory = texts.sample(model, rows, length=length, chat=chat, **settings)
-    except KeyboardInterrupt:
+
+    def keep() -> str | None:
         if save is None or not so_far:
-            raise
+            return None
         so_far[0].save(save)
-        print(f"interrupted; what was written so far is in {save}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        return f"what was written so far is in {save}"
+
+    with note_when_stopped(keep), screen or nullcontext():
+        if infill:
+            trajectory = texts.infill(model, rows, **settings)
+        else:
+            trajectory = texts.sample(model, rows, length=length, chat=chat, **settings)
     if save is not None:
         trajectory.save(save)
     if as_json:

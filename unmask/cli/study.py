@@ -3,7 +3,6 @@
 import inspect
 import json
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from unmask.base.errors import UserError, describe_notice
-from unmask.cli.exits import INTERRUPTED
+from unmask.cli.exits import note_when_stopped
 from unmask.cli.options import add_option, make_command
 from unmask.study.settings import StudySettings
 
@@ -58,15 +57,12 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
         took = "done before" if seconds is None else f"{seconds:.1f} s"
         console.print(f"{stage}: {took}", style="dim", highlight=False)
 
-    try:
+    resume = f"unmask study --resume --out {shlex.quote(str(out))}"
+    with note_when_stopped(lambda: f"go on where it stopped with: {resume}"):
         if extras["resume"]:
             study = resume_study(out, stages=stages, report=report)
         else:
             study = run_study(replace(settings, size=size), out, stages, report)
-    except KeyboardInterrupt:
-        resume = f"unmask study --resume --out {shlex.quote(str(out))}"
-        print(f"interrupted; go on where it stopped with: {resume}", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
     if extras["as_json"]:
         print(json.dumps(_collect(study), ensure_ascii=False))
     else:

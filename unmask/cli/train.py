@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unmask.cli.exits import INTERRUPTED, TERMINATED
+from unmask.cli.exits import INTERRUPTED, TERMINATED, note_when_stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,17 +56,18 @@ def train(
         _show_plan(console, name, resume, words, device)
         return
     folder = resume or run.choose_folder(name or "", out)
-    outcome = run.train(
-        name,
-        folder,
-        *words,
-        resume=resume,
-        allow_changes=allow_changes,
-        minutes=minutes,
-        device=device,
-        sources=SOURCES,
-        watch=_watch,
-    )
+    with note_when_stopped(lambda: _describe_rest(folder)):
+        outcome = run.train(
+            name,
+            folder,
+            *words,
+            resume=resume,
+            allow_changes=allow_changes,
+            minutes=minutes,
+            device=device,
+            sources=SOURCES,
+            watch=_watch,
+        )
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))
@@ -113,13 +114,24 @@ def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> N
     if outcome.ended != "done":
         of = "" if outcome.total is None else f" of {outcome.total}"
         say(f"stopped ({outcome.ended}) after {outcome.step}{of} steps; everything is saved.")
-        say(f"go on with: unmask train --resume {shlex.quote(str(folder))}")
+        say(_write_resume(folder))
         return
     loss = "" if outcome.loss is None else f", last loss {outcome.loss:.4f}"
     say(f"trained {outcome.step} steps{loss}")
     say(f"run: {folder}  curve: {folder / 'loss.png'}")
     prompt = [outcome.prompt] if outcome.prompt else []
     say(f"try it: {shlex.join(['unmask', 'sample', str(folder / MODEL), *prompt])}")
+
+
+def _write_resume(folder: Path) -> str:
+    return f"go on with: unmask train --resume {shlex.quote(str(folder))}"
+
+
+def _describe_rest(folder: Path) -> str | None:
+    """For a run that was stopped outside its loop, while it was loading or saving."""
+    from unmask.training.folder import FILE
+
+    return _write_resume(folder) if (folder / FILE).is_file() else None
 
 
 def _show_plan(

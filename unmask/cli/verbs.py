@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from unmask.base.config import CheckedSettings
+from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
 from unmask.measures.table import list_measures
@@ -62,7 +63,8 @@ def run_verb(
     from unmask.measures.runner import run_measure
     from unmask.report.render_terminal import show_section
 
-    result = run_measure(measure, measure.inputs.read(given, settings), settings, out)
+    with note_when_stopped(lambda: _describe_rest(out)):
+        result = run_measure(measure, measure.inputs.read(given, settings), settings, out)
     if result is None:  # another process of several shows it
         return
     if page is not None:
@@ -78,3 +80,10 @@ def run_verb(
     show_section(console, result.section)
     drawn = f"page: {page}" if page else f"draw it: unmask report {out}"
     console.print(f"tables: {out}; {drawn}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _describe_rest(out: Path) -> str | None:
+    """What a run that was stopped leaves, and how it is resumed."""
+    if not (out / "run.json").is_file():
+        return None
+    return f"what is done is kept in {out}; go on where it stopped with: {repeat_command()}"
