@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json
+from unmask.base.reading import read_json
 from unmask.toy.language import (
     LENGTH,
     PAD,

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.base.files import create_folder, read_json_object
+from unmask.base.files import create_folder
+from unmask.base.reading import read_json_object
 from unmask.base.units import format_bytes
 from unmask.data.corpus import TESTS
 from unmask.measures.runner import read_result

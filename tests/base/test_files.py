@@ -8,7 +8,8 @@ import pytest
 
 from unmask import UserError
 from unmask.base import files
-from unmask.base.files import create_folder, read_json, replace_file, write_json
+from unmask.base.files import create_folder, replace_file, write_json
+from unmask.base.reading import read_json
 
 
 def listing(folder: Path) -> list[str]:

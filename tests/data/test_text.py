@@ -35,7 +35,7 @@ def test_all_kinds_of_files(tmp_path):
     [
         ("a.jsonl", b'{"text": "x"}\n{"txt": "y"}\n', "line 2: 'text' is missing"),
         ("a.jsonl", b'{"text": "x"}\n{"text": 3}\n', "line 2: 'text' is 3"),
-        ("a.jsonl", b'{"text": "x"}\n{"text"\n', "line 2: not valid JSON"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"\n', "line 2 is not valid JSON"),
         ("a.jsonl", b"", "a.jsonl is empty"),
         ("a.txt", b" \n", "a.txt is empty"),
         ("a.txt.xz", b"no xz", "cannot be read as UTF-8 text"),

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
 from unmask import UserError
 from unmask.base.config import SettingsError
-from unmask.base.files import read_json_object, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json_object
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import pool_results, read_result, run_measure

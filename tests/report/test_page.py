@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import unmask
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
-from unmask.base.files import read_json_object, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json_object
 from unmask.base.runs import read_record
 from unmask.blocks.blocks import Figure
 from unmask.cli import verbs

@@ -10,7 +10,8 @@ import torch
 import unmask
 from tests.training.runs import CPU, make_recipe, make_trainer, run
 from unmask.base.errors import UserError
-from unmask.base.files import read_json, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json
 from unmask.training import checkpoints
 from unmask.training.checkpoints import list_checkpoints, save_checkpoint
 from unmask.training.journal import Journal, read_journal

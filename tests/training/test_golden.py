@@ -3,7 +3,7 @@
 import pytest
 
 from tests.training.golden import FILE, RUNS, STEPS, measure
-from unmask.base.files import read_json
+from unmask.base.reading import read_json
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -6,8 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -80,29 +80,39 @@ def replace_folder(path: str | Path) -> Generator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
+def create_file(path: str | Path, text: str) -> bool:
+    """Write a file that is not there yet; False where one is. Of several processes one succeeds."""
+    path = Path(path)
+    with _told_as_sentence(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+    return True
+
+
+def remove_files(folder: str | Path, patterns: Iterable[str]) -> None:
+    """Remove the files in `folder` that fit the patterns, their drafts, and folders left empty."""
+    folder, emptied = Path(folder), set[Path]()
+    for pattern in patterns:
+        parent, _, name = pattern.rpartition("/")
+        draft = f"{parent}/.{name}.*.draft" if parent else f".{name}.*.draft"
+        for path in [*folder.glob(pattern), *folder.glob(draft)]:
+            if path.is_dir() and not path.is_symlink():
+                continue
+            path.unlink(missing_ok=True)
+            emptied.update(above for above in path.parents if folder in above.parents)
+    for path in sorted(emptied, reverse=True):
+        with suppress(OSError):  # it holds something else
+            path.rmdir()
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as readable JSON, whole or not at all."""
     with replace_file(path) as draft:
         draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_json(path: str | Path) -> Any:
-    """The value in a JSON file; a missing or broken file is a `UserError`."""
-    path = Path(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there: expected a JSON file at this path.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}): repair it or make it anew.") from None
-
-
-def read_json_object(path: str | Path) -> dict[str, Any]:
-    """The same for a file that must hold an object."""
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a JSON {type(value).__name__}, expected an object {{…}}.")
-    return value
 
 
 def _draft_of(path: Path) -> Path:

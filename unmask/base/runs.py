@@ -10,7 +10,8 @@ from typing import Any
 from unmask import __version__
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json_object
 
 RUN_FORMAT = 2
 

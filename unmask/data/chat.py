@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from unmask.base.errors import UserError
 from unmask.base.extras import require_study
-from unmask.base.files import read_json_object
+from unmask.base.reading import read_json_object, read_text
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class ChatTemplate:
 def read_chat_template(folder: Path) -> ChatTemplate | None:
     """The template beside a tokenizer, from its own file or from the tokenizer's settings."""
     settings_file, own_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    settings = read_json_object(settings_file) if settings_file.is_file() else {}
-    source = own_file.read_text("utf-8") if own_file.is_file() else settings.get("chat_template")
+    settings = (
+        read_json_object(settings_file, wide_integers=True) if settings_file.is_file() else {}
+    )
+    source = read_text(own_file) if own_file.is_file() else settings.get("chat_template")
     if not isinstance(source, str):
         return None
     tokens = {}

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
-from unmask.base.files import create_folder, read_json_object, write_json
+from unmask.base.files import create_folder, write_json
+from unmask.base.reading import read_json_object
 from unmask.data.facts import Fact, find_mixed_ids, read_facts, tokenize_fact, write_facts
 from unmask.data.tokenizer import Tokenizer
 

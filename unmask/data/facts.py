@@ -7,18 +7,16 @@ where `{}` in the prompt stands for the subject (or the prompt holds the subject
     Zorvia,Lumen Bay,The capital of {} is
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
-from unmask.data.lines import read_json_lines, read_text, require_text
+from unmask.base.reading import read_csv, read_json_lines, require_text
 from unmask.data.tokenizer import Tokenizer
 
 Direction = Literal["p2d", "d2p"]
@@ -117,7 +115,7 @@ def read_facts(path: str | Path) -> list[Fact]:
     """All facts of a CSV or JSON-lines file; the first wrong line is reported by its number."""
     path = Path(path)
     if path.suffix == ".csv":
-        records = _read_csv(path)
+        records = read_csv(path)
     elif path.suffix == ".jsonl" or path.name.endswith(".jsonl.xz"):
         records = read_json_lines(path)
     else:
@@ -145,24 +143,6 @@ def find_mixed_ids(facts: Iterable[Fact]) -> Iterator[str]:
                 f"{one.object!r} and {other.subject!r} with {other.object!r}: expected one; give "
                 "each a fact_id of its own"
             )
-
-
-def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(StringIO(read_text(path), newline=""))
-    empty = True
-    try:
-        for record in reader:
-            empty = False
-            if None in record or None in record.values():
-                raise UserError(
-                    f"{path}, line {reader.line_num}: the number of fields differs from the "
-                    "header's; put fields that hold commas in double quotes."
-                )
-            yield reader.line_num, {key: value for key, value in record.items() if value != ""}
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}; is this a CSV file?") from None
-    if empty:
-        raise UserError(f"{path} is empty: expected a header and one fact a line.")
 
 
 def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:

@@ -13,9 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
 from unmask.base.errors import UserError
+from unmask.base.reading import parse_yaml
 from unmask.base.seeds import python_stream
 from unmask.data.corpus import TESTS, Corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained
@@ -76,7 +75,8 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
     """A corpus of `num_facts` facts in each of the groups d2p, p2d and both."""
     if not 2 <= num_facts <= _MOST_FACTS:
         raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
-    words = yaml.safe_load(files("unmask.assets").joinpath("reversal.yaml").read_text("utf-8"))
+    text = files("unmask.assets").joinpath("reversal.yaml").read_text("utf-8")
+    words = parse_yaml(text, "reversal.yaml")
     people = _invent_people(words, num_facts, seed)
     train = {way: _read_phrasings(words, way, "train") for way in get_args(Direction)}
     test = {way: _read_phrasings(words, way, "test") for way in get_args(Direction)}

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.base.errors import UserError
+from unmask.base.reading import read_json_lines, require_text
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run
-from unmask.data.lines import read_json_lines, require_text
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
 _TEST: dict[str, tuple[str, Trained]] = {

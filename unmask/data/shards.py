@@ -10,7 +10,8 @@ import numpy as np
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import create_folder, read_json_object, write_json
+from unmask.base.files import create_folder, write_json
+from unmask.base.reading import read_json_object
 from unmask.data.tokenizer import Tokenizer
 
 SHARDS_FORMAT = 1

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from unmask.base.errors import UserError
-from unmask.data.lines import read_json_lines, read_text, require_text
+from unmask.base.reading import read_json_lines, read_text, require_text
 
 
 def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:

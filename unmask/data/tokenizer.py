@@ -9,7 +9,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object, replace_file, write_json
+from unmask.base.files import replace_file, write_json
+from unmask.base.reading import read_json_object
 from unmask.data.chat import ChatTemplate, read_chat_template
 
 MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
@@ -113,7 +114,11 @@ class Tokenizer:
         )
         backend.decoder = decoders.ByteLevel()
         file = folder / "tokenizer_config.json"
-        added = read_json_object(file).get("added_tokens_decoder", {}) if file.is_file() else {}
+        added = (
+            read_json_object(file, wide_integers=True).get("added_tokens_decoder", {})
+            if file.is_file()
+            else {}
+        )
         tokens = [added[number]["content"] for number in sorted(added, key=int)]
         backend.add_special_tokens(tokens)
         for number, token in zip(sorted(added, key=int), tokens, strict=True):
@@ -134,7 +139,9 @@ class Tokenizer:
         end: Special | Literal["auto"],
     ) -> "Tokenizer":
         beside = file.with_name("tokenizer_config.json")
-        find = _Finder(backend, read_json_object(beside) if beside.is_file() else {}, str(file))
+        find = _Finder(
+            backend, read_json_object(beside, True) if beside.is_file() else {}, str(file)
+        )
         end_id = find("end", end)
         pad_id = find("pad", pad, fallback=end_id)
         mask_id = find("mask", "auto" if mask == "if any" else mask)

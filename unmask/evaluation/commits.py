@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from unmask.base.reading import parse_yaml
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.trajectory import Trajectory
 
@@ -124,7 +125,5 @@ def _classify(word: re.Match[str], text: str) -> str:
 
 @cache
 def _function_words() -> frozenset[str]:
-    import yaml
-
     text = files("unmask.assets").joinpath("english.yaml").read_text("utf-8")
-    return frozenset(yaml.safe_load(text)["function_words"].split())
+    return frozenset(parse_yaml(text, "english.yaml")["function_words"].split())

@@ -10,7 +10,6 @@ In reverse several subjects can be right (many things lie in Antarctica), so tha
 lower bound on knowledge.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from unmask.base.errors import UserError
-from unmask.data.lines import read_text, require_text
+from unmask.base.reading import read_json, require_text
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.chain import entropy, log_softmax
 from unmask.evaluation.questions import check_scored, require_tokenizer
@@ -46,10 +45,7 @@ def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
     """The facts of a JSON list with `subject`, `attribute` and `prompt` (ROME's known_1000)."""
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} facts was given: expected at least 1.")
-    try:
-        records = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): expected a list of facts.") from None
+    records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise UserError(f"{path}: expected a JSON list of objects with subject, attribute, prompt.")
     knowns = []
@@ -80,7 +76,7 @@ def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]
     """A row for each fact and way: the likeliest token, whether it is right, and the entropy."""
     check_scored(model)
     tokenizer = require_tokenizer(model)
-    ways = WAYS if model.kind == "masked" else WAYS[:2]
+    ways = WAYS if model.paradigm.fills_masks else WAYS[:2]
     asked = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
     answered: dict[_Question, dict[str, Any]] = {}
     # Rows of one length need no padding.
@@ -118,7 +114,7 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Questio
         prompt, asked = f'In the sentence "{blank}", the blank stands for', known.subject
     given, whole = (tokenizer.encode(text).ids for text in (prompt, f"{prompt} {asked}"))
     answer = whole[len(given)]
-    if model.kind == "causal":
+    if model.paradigm.predicts_next:
         return _Question(known, way, prompt, tuple(given), len(given) - 1, answer)
     return _Question(known, way, prompt, (*given, require_mask(model)), len(given), answer)
 

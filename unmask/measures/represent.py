@@ -228,7 +228,7 @@ def _choose_layers(
 
 def _make_prefixes(model: Any, settings: RepresentSettings) -> tuple[str, ...]:
     """The same in every process: they depend on the model and the seed alone."""
-    from unmask.data.lines import read_text
+    from unmask.base.reading import read_text
     from unmask.representation.prefixes import make_prefixes
 
     lines = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
+from unmask.base.reading import parse_yaml, read_text
 from unmask.net.hub import find_model, shipped_models
 from unmask.net.loading import inspect
 from unmask.net.model import Model
@@ -42,14 +43,13 @@ class Family:
 
     def read_shipped_recipe(self) -> dict[str, Any] | None:
         """How the corpus of a shipped model was made; None for any other model."""
-        import yaml
-
         first = self.members[0]
         name = first.name if isinstance(first, Model) else first
         folder = shipped_models().get(name)
         if folder is None:
             return None
-        return yaml.safe_load((folder / "recipe.yaml").read_text("utf-8"))["data"]
+        recipe = folder / "recipe.yaml"
+        return parse_yaml(read_text(recipe), str(recipe))["data"]
 
 
 def parse_families(given: Sequence[str | Model]) -> list[Family]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object
+from unmask.base.reading import read_json_object
 from unmask.net.dialects.dialect import Source
 from unmask.net.weights import INDEX, WEIGHTS, WeightFiles
 

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json_object
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

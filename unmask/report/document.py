@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError, describe_notice
-from unmask.base.files import read_json
+from unmask.base.reading import read_json
 from unmask.base.runs import RUN_FORMAT, RunRecord, read_record
 from unmask.blocks.blocks import Notice, Number, Section
 from unmask.measures.measure import Measure

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
+from unmask.base.reading import parse_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
@@ -71,7 +72,9 @@ class Trajectory:
             ) from None
         if notes.get("unmask.trajectory") != FORMAT or not tensors.keys() >= set(_TENSORS):
             raise UserError(f"{path} does not hold a trajectory of this version: sample it anew.")
-        return cls(**tensors, calls=int(notes["calls"]), texts=json.loads(notes["texts"]))
+        return cls(
+            **tensors, calls=int(notes["calls"]), texts=parse_json(notes["texts"], str(path))
+        )
 
 
 Watch = Callable[[Trajectory], None]

@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object, replace_folder, write_json
+from unmask.base.files import replace_folder, write_json
+from unmask.base.reading import read_json_object
 from unmask.training.parallel import World
 
 _log = logging.getLogger(__name__)

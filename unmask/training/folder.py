@@ -6,7 +6,8 @@ from pathlib import Path
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import read_json_object, write_json
+from unmask.base.files import write_json
+from unmask.base.reading import read_json_object
 from unmask.base.runs import RunRecord, open_run
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes, read_recipe, write_recipe

@@ -9,6 +9,7 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
+from unmask.base.reading import parse_json, read_text
 
 FILE = "metrics.jsonl"
 
@@ -54,10 +55,10 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            records.append(parse_json(line, str(path)))
+        except UserError:
             break
     return records
 

@@ -1,6 +1,5 @@
 """Recipes from YAML: shipped by name, one's own by path, single settings given as key=value."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
@@ -12,21 +11,8 @@ import yaml
 from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
+from unmask.base.reading import parse_yaml, read_text
 from unmask.training.recipe import Recipe
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: `1e-3` is one, as everybody writes it."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: list(known) for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
 
 
 def list_recipes() -> list[str]:
@@ -39,10 +25,7 @@ def list_recipes() -> list[str]:
 def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The shipped recipe of a name, or the one in a file, with single settings replaced."""
     text, label = _find_text(str(name))
-    try:
-        values = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{label} is not valid YAML: {' '.join(str(error).split())}.") from None
+    values = parse_yaml(text, label)
     if not isinstance(values, dict):
         raise UserError(f"{label} holds no settings: expected `key: value` lines.")
     problems = list(_apply(values, overrides))
@@ -62,7 +45,7 @@ def _find_text(name: str) -> tuple[str, str]:
         return file.read_text("utf-8"), f"recipe {name}"
     path = Path(name)
     if path.is_file():
-        return path.read_text("utf-8"), str(path)
+        return read_text(path), str(path)
     raise UserError(
         f"recipe {name!r} is neither a file nor shipped: {suggest(name, shipped)}"
         + ("" if "known:" in suggest(name, shipped) else f" (known: {', '.join(shipped)})")
@@ -85,8 +68,8 @@ def _apply(values: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
                 break
         else:
             try:
-                inner[last] = yaml.load(text, _Loader)
-            except yaml.YAMLError:
+                inner[last] = parse_yaml(text, override)
+            except UserError:
                 yield f"{override!r} has a value that YAML cannot read: put it in quotes"
 
 
