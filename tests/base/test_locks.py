@@ -1,0 +1,163 @@
+"""Two processes and one run folder: real ones, of which some are killed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from unmask.base.errors import UserError
+from unmask.base.locks import PATTERN, RunRefusedError, find_start, lock_run
+
+HOLD = """
+import sys
+from unmask.base.locks import lock_run
+with lock_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Starts a process that holds the folder until a line is written to it."""
+    processes = []
+
+    def start(rank: int = 0, world: int = 1) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path), str(rank), str(world)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def list_locks(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(hold, tmp_path):
+    first = hold()
+    host = os.uname().nodename
+    with pytest.raises(RunRefusedError, match=f"in use by process {first.pid} on {host}, since 20"):
+        with lock_run(tmp_path):
+            pass
+    assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+    first.communicate("\n")
+    with lock_run(tmp_path):
+        assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+    assert list_locks(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_a_lock_left_by_a_kill_is_taken_over(is_reaped, hold, tmp_path):
+    first = hold()
+    first.kill()
+    if is_reaped:
+        first.communicate()
+    else:
+        os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table
+    assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+    with lock_run(tmp_path):
+        assert json.loads((tmp_path / "run-0-of-1.lock").read_text())["pid"] == os.getpid()
+    assert list_locks(tmp_path) == []
+
+
+def test_a_process_of_the_same_number_is_another_one(tmp_path):
+    """The number of a killed process may be given to a new one; its start differs."""
+    with lock_run(tmp_path):
+        holder = json.loads((tmp_path / "run-0-of-1.lock").read_text())
+    (tmp_path / "run-0-of-1.lock").write_text(json.dumps(holder))
+    with pytest.raises(RunRefusedError):
+        with lock_run(tmp_path):
+            pass
+    (tmp_path / "run-0-of-1.lock").write_text(json.dumps(holder | {"started": "boot 1"}))
+    with lock_run(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("field", ["host", "namespace"])
+def test_a_process_elsewhere_may_be_alive(field, tmp_path):
+    with lock_run(tmp_path):
+        holder = json.loads((tmp_path / "run-0-of-1.lock").read_text())
+    lock = tmp_path / "run-0-of-1.lock"
+    lock.write_text(json.dumps(holder | {field: "elsewhere", "pid": 2**22 + 1}))
+    with pytest.raises(UserError, match=f"if that process is gone, remove {lock}"):
+        with lock_run(tmp_path):
+            pass
+    lock.unlink()
+    with lock_run(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "{", "3", '{"host": "here"}'])
+def test_a_lock_cut_short_by_a_kill_is_taken_over(content, tmp_path):
+    (tmp_path / "run-0-of-1.lock").write_text(content)
+    with lock_run(tmp_path):
+        pass
+    assert list_locks(tmp_path) == []
+
+
+def test_processes_that_share_a_run_join_it(hold, tmp_path):
+    hold(0, 3)
+    hold(2, 3)
+    with lock_run(tmp_path, 1, 3):
+        assert len(list(tmp_path.glob(PATTERN))) == 3
+        for rank, world in ((2, 3), (0, 1), (0, 2)):
+            with pytest.raises(RunRefusedError, match="in use by process"):
+                with lock_run(tmp_path, rank, world):
+                    pass
+    assert list_locks(tmp_path) == ["run-0-of-3.lock", "run-2-of-3.lock"]
+
+
+def test_locks_of_killed_processes_that_shared_a_run_are_cleared(hold, tmp_path):
+    processes = [hold(rank, 2) for rank in (0, 1)]
+    for process in processes:
+        process.kill()
+        process.communicate()
+    with lock_run(tmp_path):
+        assert list_locks(tmp_path) == ["run-0-of-1.lock"]
+
+
+def test_of_many_processes_at_once_one_holds_a_stale_lock(hold, tmp_path):
+    """Each that gets the lock writes a line, waits, and checks that nobody wrote meanwhile."""
+    first = hold()
+    first.kill()
+    first.communicate()
+    script = """
+import sys, time
+from pathlib import Path
+from unmask.base.errors import UserError
+from unmask.base.locks import lock_run
+while time.time() < float(sys.argv[2]):
+    pass
+try:
+    with lock_run(sys.argv[1]):
+        print("got it")
+        time.sleep(1.5)
+except UserError:
+    print("refused")
+"""
+    import time
+
+    start = str(time.time() + 2)
+    words = [sys.executable, "-c", script, str(tmp_path), start]
+    processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    answers = sorted(process.communicate()[0].strip() for process in processes)
+    assert answers == ["got it", "refused", "refused", "refused"]
+
+
+def test_the_start_of_a_process(hold):
+    process = hold()
+    assert find_start(process.pid) == find_start(process.pid) != find_start(os.getpid())
+    process.communicate("\n")
+    assert find_start(process.pid) is None
