@@ -167,10 +167,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def is_causal(kind: str) -> bool:
+    """Whether a table's rows of that `kind` are about an autoregressive model."""
+    return kind == "causal"
+
+
 def colour_models(kinds: dict[str, str]) -> dict[str, str]:
     """A colour for each model, given their kinds; the first of a kind has the kind's own."""
     colours: dict[str, str] = {}
     for number, (model, kind) in enumerate(kinds.items()):
-        own = "causal" if kind == "causal" else "diffusion"
+        own = "causal" if is_causal(kind) else "diffusion"
         colours[model] = own if own not in colours.values() else f"p{number + 1}"
     return colours

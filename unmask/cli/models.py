@@ -52,7 +52,7 @@ def info(
     blueprint, dialect, checkpoint = inspect(name, also_known=preset_names())
     stored = "/".join(sorted(set(checkpoint.weights.dtypes.values())))
     size = sum(path.stat().st_size for path in checkpoint.weights.files)
-    reads = "position i + 1" if blueprint.kind == "causal" else "position i"
+    reads = "position i + 1" if blueprint.paradigm.predicts_next else "position i"
     more = {
         "kind": blueprint.kind + (", shifted as Dream's" if blueprint.shift else ""),
         "logits row i predicts": reads,

@@ -72,12 +72,12 @@ def _make_argument(argument: Argument) -> inspect.Parameter:
 
 def _make_option(field: dataclasses.Field, hint: Any) -> inspect.Parameter:
     flag = f"--{field.name.replace('_', '-')}"
-    kind, default, flags = _choose_kind(hint), field.default, (flag,)
-    if kind is bool:
+    option_type, default, flags = _choose_type(hint), field.default, (flag,)
+    if option_type is bool:
         flags = (f"{flag}/--no-{flag[2:]}",)
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
-    return add_option(field.name, kind, default, _write_help(field, hint), *flags)
+    return add_option(field.name, option_type, default, _write_help(field, hint), *flags)
 
 
 def _write_help(field: dataclasses.Field, hint: Any) -> str:
@@ -103,11 +103,11 @@ def _is_tuple(hint: Any) -> bool:
     return any(get_origin(option) is tuple for option in _options_of(hint))
 
 
-def _choose_kind(hint: Any) -> Any:
+def _choose_type(hint: Any) -> Any:
     """The type that typer reads: lists and names are texts, parsed and checked by the settings."""
     options = [option for option in _options_of(hint) if option is not type(None)]
-    kind = next((each for each in (bool, int, float, Path) if options == [each]), str)
-    return kind if type(None) not in _options_of(hint) else kind | None
+    chosen = next((each for each in (bool, int, float, Path) if options == [each]), str)
+    return chosen if type(None) not in _options_of(hint) else chosen | None
 
 
 def _parse(value: Any, hint: Any, flag: str) -> Any:
@@ -116,9 +116,9 @@ def _parse(value: Any, hint: Any, flag: str) -> Any:
         return value
     (item,) = (get_args(option)[0] for option in _options_of(hint) if get_origin(option) is tuple)
     words = [word.strip() for word in value.split(",") if word.strip()]
-    kind = {int: int, float: float}.get(item, str)
+    number = {int: int, float: float}.get(item, str)
     try:
-        return tuple(kind(word) for word in words)
+        return tuple(number(word) for word in words)
     except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
+        what = "whole numbers" if number is int else "numbers"
         raise UserError(f"{flag} is {value!r}: expected {what}, separated by commas.") from None

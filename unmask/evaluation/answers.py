@@ -56,13 +56,13 @@ class Scored:
 def score_answers(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
     """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
     asked = [_drop_long(each, length) for each in asked]
-    return (_score_causal if model.kind == "causal" else _score_masked)(model, asked, length)
+    return (_score_masked if model.paradigm.sees_later else _score_causal)(model, asked, length)
 
 
 def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list[list[float]]:
     """log p of each answer's tokens without a prompt: on an otherwise masked canvas, or after an
     end token where the model is causal."""
-    if model.kind == "causal":
+    if not model.paradigm.sees_later:
         start = [require_tokenizer(model).end_id]
         scored = score_continuations(
             model, [start] * len(answers), [[answer] for answer in answers]

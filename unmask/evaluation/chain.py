@@ -154,7 +154,7 @@ def score_orders(
     `cut` are sentences, and where their second part B begins. A masked model keeps the sentence as
     it stands; a causal model reads its parts in the other order.
     """
-    if model.kind == "causal":
+    if not model.paradigm.sees_later:
         start = [require_tokenizer(model).end_id]
         both = [[ids, ids[at:] + ids[:at]] for ids, at in cut]
         scored = score_continuations(model, [start] * len(cut), both)

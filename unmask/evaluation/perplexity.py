@@ -85,13 +85,9 @@ def _condition_on_time(model: Model) -> Logits:
 
 def _choose_score(model: Model, context: int, repeats: int) -> Score:
     """How one window is scored, by the model's kind."""
-    if model.kind == "causal":
+    model.paradigm.require_scored(model.name, "perplexity is measured")
+    if not model.paradigm.sees_later:
         return lambda window, given, seed: score_causal(model.logits, window, given)
-    if model.kind != "masked":
-        raise UserError(
-            f"{model.name} is a {model.kind} model: perplexity is measured for masked and causal "
-            "models."
-        )
     mask_id, rows = require_mask(model), model.net.config.logit_rows
     batch = fit_rows(model, count_row_bytes(model, context, context))
     scorer = Scorer(

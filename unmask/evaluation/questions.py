@@ -11,8 +11,6 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
-SCORED = ("masked", "causal")
-"""Kinds of models whose answers can be scored token by token."""
 STUDY_LENGTH = 52
 """The context of the study: prompt, answer and what follows."""
 
@@ -126,11 +124,7 @@ def encode_facts(facts: Sequence[Fact], tokenizer: Tokenizer) -> dict[Fact, Fact
 
 def check_scored(model: Model) -> None:
     """Raise for a model whose answers cannot be scored token by token."""
-    if model.kind not in SCORED:
-        raise UserError(
-            f"{model.name} is a {model.kind} model: answers are scored for {' and '.join(SCORED)} "
-            "models."
-        )
+    model.paradigm.require_scored(model.name, "answers are scored")
     if model.net.config.time:
         raise UserError(
             f"{model.name} takes the time as an input: answers are scored for networks that see "

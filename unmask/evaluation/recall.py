@@ -130,7 +130,7 @@ class AskedModel:
             return [Continuation(row, self.tokenizer.decode(row), seconds) for row in rows]
 
         # A masked model guesses all that is open, a causal one the next token.
-        num_logits = 1 if model.kind == "causal" else length - min(map(len, prompts))
+        num_logits = length - min(map(len, prompts)) if model.paradigm.has_steps else 1
         passes = 2 if how["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
         texts: dict[int, Continuation] = {}
@@ -146,7 +146,7 @@ def _group_alike(model: Model, prompts: Sequence[list[int]], length: int) -> lis
     A causal model's rows end at the same column, so that a short prompt beside a long one reaches
     further than `length`: both must fit into the context.
     """
-    if model.kind != "causal":
+    if model.paradigm.has_steps:
         return [list(range(len(prompts)))]
     groups: list[list[int]] = []
     for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):

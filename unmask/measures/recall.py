@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Verdict
-from unmask.blocks.labels import order_splits
+from unmask.blocks.labels import is_causal, order_splits
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import Clusters, cluster, estimate_difference
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
@@ -139,14 +139,14 @@ def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[
     A causal model is the same at every step count. Diffusion models come first.
     """
     splits = dict.fromkeys(split for _, split, _ in groups if is_asked(split))
-    models = sorted(kinds, key=lambda model: kinds[model] == "causal")
+    models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
     counts = sorted({steps for _, _, steps in groups if steps is not None})
     for one, other in combinations(models, 2):
-        is_causal = kinds[one] == kinds[other] == "causal"
+        has_steps = not (is_causal(kinds[one]) and is_causal(kinds[other]))
         for split in splits:
-            for steps in [None] if is_causal else counts:
+            for steps in counts if has_steps else [None]:
                 ours, theirs = (
-                    groups.get((model, split, None if kinds[model] == "causal" else steps))
+                    groups.get((model, split, None if is_causal(kinds[model]) else steps))
                     for model in (one, other)
                 )
                 if ours and theirs:
@@ -192,7 +192,7 @@ def _choose_example(rows: Rows) -> Rows:
     texts = keep_last(select(rows, split=split, seed=first_seed), "model")
     scores: dict[str, int] = {}
     for row in texts:
-        won = row["hit"] if row["kind"] != "causal" else -row["hit"]
+        won = -row["hit"] if is_causal(row["kind"]) else row["hit"]
         scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
     prompt = max(scores, key=lambda each: scores[each])
     columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")

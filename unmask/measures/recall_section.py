@@ -87,8 +87,10 @@ def describe_recall(result: "Result") -> Sequence[blocks.Block | blocks.Number]:
 def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict]:
     """A diffusion and an autoregressive model (or two others, or one) at the most steps, and what
     may be said of the difference (or of the one)."""
-    first, *others = sorted(keep_last(hits, "model"), key=lambda cell: cell["kind"] == "causal")
-    others.sort(key=lambda cell: cell["kind"] != "causal")
+    first, *others = sorted(
+        keep_last(hits, "model"), key=lambda cell: labels.is_causal(cell["kind"])
+    )
+    others.sort(key=lambda cell: not labels.is_causal(cell["kind"]))
     for other in others[:1]:
         claim = f"{first['model']} − {other['model']}: {first['split']}"
         if claim in result.verdicts:
@@ -285,7 +287,7 @@ def _compare_published(hits: Rows) -> Iterator[blocks.Block]:
     """The best step count of each side."""
     rows = []
     for (_, split), cells in tidy.group_by(hits, "model", "split").items():
-        if cells[0]["kind"] != "causal" and split in PUBLISHED:
+        if not labels.is_causal(cells[0]["kind"]) and split in PUBLISHED:
             best = max(cells, key=lambda cell: cell["mean"])
             at, percent = max(PUBLISHED[split].items(), key=lambda item: item[1])
             rows.append({**best, "published": percent / 100, "at": at})

@@ -22,6 +22,7 @@ from unmask.blocks.labels import (
     ROLES,
     colour_models,
     count,
+    is_causal,
     name_split,
     name_stage,
     order_splits,
@@ -213,7 +214,7 @@ def _draw_text(row: Mapping[str, Any], is_first: bool) -> MapPanel:
 def _spell(row: Mapping[str, Any], i: int) -> str:
     """A token as it is seen at the step; its position makes it unique."""
     # A causal model is given the answer's earlier tokens.
-    is_masked = row["kind"] != "causal" and row["written"][i] >= row["step"]
+    is_masked = not is_causal(row["kind"]) and row["written"][i] >= row["step"]
     piece = "░" if is_masked else row["piece"][i].strip() or "·"
     arrow, star = "→ " if row["in_answer"][i] else "", "*" if row["in_subject"][i] else ""
     return f"{row['positions'][i]} {arrow}{piece}{star}"

@@ -20,7 +20,7 @@ def show_report(console: Console, report: Report) -> None:
             table.add_row(Text("sample", style="dim"), Text(sentence))
         console.print(table)
 
-    errors = [kind for kind in KINDS if kind != "none"]
+    errors = [error for error in KINDS if error != "none"]
     samples = f"{report.settings.samples:,} samples each"
     table = Table(
         "variant", "loss", "TV", "sentences", *errors, "s", title=samples, box=SIMPLE_HEAD
@@ -31,7 +31,7 @@ def show_report(console: Console, report: Report) -> None:
             f"{outcome.loss:.3f}",
             f"{outcome.distance:.3f}",
             f"{outcome.kinds['none']:.1%}",
-            *(f"{outcome.kinds[kind]:.2%}" for kind in errors),
+            *(f"{outcome.kinds[error]:.2%}" for error in errors),
             f"{outcome.seconds:.0f}",
         )
     console.print(table)

@@ -41,7 +41,7 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
         noise = recipe.noise if recipe.noise != NoiseConfig() else start.blueprint.noise
         blueprint = replace(start.blueprint, noise=noise)
         return replace(start, name="trained", tokenizer=tokenizer, blueprint=blueprint)
-    if start.kind != "causal" or recipe.kind != "masked":
+    if start.paradigm.sees_later or not recipe.paradigm.fills_masks:
         raise UserError(
             f"{start.name} is {start.kind} and the recipe trains {recipe.kind}: only causal models "
             "are adapted, to masked ones; change kind or start.model."

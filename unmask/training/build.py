@@ -16,7 +16,6 @@ from unmask.net.loading import load
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.noise.processes import get_noise
 from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, Source, read_examples
@@ -79,7 +78,7 @@ def prepare_job(
         add_adapters(model.net, recipe.start.lora_rank, recipe.start.lora_alpha, seed)
     else:
         model.net.requires_grad_(True)
-    freeze_unreached(model.net, recipe.kind)
+    freeze_unreached(model.net, recipe.paradigm)
     model.net.to(world.device).train()
     model.net.tie_head()
     objective = make_objective(recipe, model.blueprint)
@@ -95,8 +94,7 @@ def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
 
 def fit_tokenizer(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer that a fresh model gets: with a mask where its noise has one."""
-    has_mask = recipe.kind != "causal" and get_noise(recipe.kind).has_mask
-    return add_mask(tokenizer) if has_mask else tokenizer
+    return add_mask(tokenizer) if recipe.paradigm.has_mask else tokenizer
 
 
 def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
@@ -105,12 +103,12 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     The causal twin has the same shapes, and never meets the mask.
     """
     rows, mask_id = tokenizer.vocab_size, tokenizer.mask_id
-    causal = recipe.kind == "causal"
+    causal = not recipe.paradigm.sees_later
     values = asdict(preset(recipe.network.preset, causal=causal))
     values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
     if mask_id == rows - 1 and not recipe.network.changes.get("tied", values["tied"]):
         values["num_logits"] = rows - 1
-    if recipe.kind == "gaussian":
+    if recipe.paradigm.noises_vectors:
         values |= {"time": True, "latent_width": LATENT_WIDTH}
     wanted = recipe.network.changes.get("vocab_size", rows)
     if isinstance(wanted, int) and wanted < rows:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.net.paradigm import Paradigm
 from unmask.net.transformer import Transformer
 from unmask.training.losses import LossInputs, Objective
 from unmask.training.recipe import ComputeSettings
@@ -49,7 +50,7 @@ def run_plainly(plainly: bool = True) -> Generator[None]:
         yield
 
 
-def freeze_unreached(net: Transformer, kind: str) -> None:
-    """Take out of training what the kind's objective never reaches."""
-    if kind == "gaussian" and not net.config.tied:
+def freeze_unreached(net: Transformer, paradigm: Paradigm) -> None:
+    """Take out of training what no objective of such models reaches."""
+    if paradigm.noises_vectors and not net.config.tied:
         net.embedding.weight.requires_grad_(False)

@@ -54,7 +54,7 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
     def draw(model: Model, step: int) -> list[str]:
         assert model.tokenizer is not None
         # Without a prompt a causal text starts after the end token of the one before it.
-        first = [model.tokenizer.end_id] if model.kind == "causal" else []
+        first = [model.tokenizer.end_id] if model.paradigm.predicts_next else []
         starts = prompts or [first] * cadence.samples
         trajectory = sample(
             model,

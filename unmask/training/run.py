@@ -72,7 +72,7 @@ def train(
 def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
     """Recall where the data are questions, a few texts, and whoever is notified."""
     recipe, corpus = job.recipe, job.examples.corpus
-    asks = corpus is not None and recipe.cadence.facts and recipe.kind in ("masked", "causal")
+    asks = corpus is not None and recipe.cadence.facts and recipe.paradigm.is_scored
     evaluate = make_recall(corpus, recipe) if corpus is not None and asks else None
     return Hooks(evaluate, make_sampler(recipe, corpus), notify)
 

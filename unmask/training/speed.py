@@ -84,7 +84,8 @@ def _count_trained(config: NetConfig, recipe: Recipe) -> int:
     if recipe.start.lora_rank is not None:
         return _count_adapters(config, recipe)
     parts = count_parameters(config)
-    unreached = parts.embedding if recipe.kind == "gaussian" and not config.tied else 0
+    is_unreached = recipe.paradigm.noises_vectors and not config.tied
+    unreached = parts.embedding if is_unreached else 0
     return parts.total - unreached
 
 

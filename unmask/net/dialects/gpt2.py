@@ -79,15 +79,15 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
     yield TensorMap("transformer.wpe.weight", "position.weight")
     if not config.tied:
         yield TensorMap("lm_head.weight", "head.weight")
-    for kind in ("weight", "bias"):
-        yield TensorMap(f"transformer.ln_f.{kind}", f"norm.{kind}")
+    for tensor in ("weight", "bias"):
+        yield TensorMap(f"transformer.ln_f.{tensor}", f"norm.{tensor}")
         for i in range(config.layers):
             theirs, ours = f"transformer.h.{i}.", f"layers.{i}."
             for name, own in _NORMS.items():
-                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+                yield TensorMap(f"{theirs}{name}.{tensor}", f"{ours}{own}.{tensor}")
             for name, own in _PROJECTIONS.items():
-                turns = (_turn, _turn) if kind == "weight" else ()
-                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}", None, *turns)
+                turns = (_turn, _turn) if tensor == "weight" else ()
+                yield TensorMap(f"{theirs}{name}.{tensor}", f"{ours}{own}.{tensor}", None, *turns)
 
 
 DIALECT = Dialect(

@@ -100,18 +100,18 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
     if not config.tied:
         yield TensorMap("embed_out.weight", "head.weight")
     part, join = (partial(turn, heads=config.heads) for turn in (_part_heads, _join_heads))
-    for kind in ("weight", "bias"):
-        yield TensorMap(f"gpt_neox.final_layer_norm.{kind}", f"norm.{kind}")
+    for tensor in ("weight", "bias"):
+        yield TensorMap(f"gpt_neox.final_layer_norm.{tensor}", f"norm.{tensor}")
         for i in range(config.layers):
             theirs, ours = f"gpt_neox.layers.{i}.", f"layers.{i}."
             for name, own in _NORMS.items():
-                yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
+                yield TensorMap(f"{theirs}{name}.{tensor}", f"{ours}{own}.{tensor}")
             for name, own in _PROJECTIONS.items():
-                if kind == "weight" or own != "attn.out" or config.out_bias:
-                    yield TensorMap(f"{theirs}{name}.{kind}", f"{ours}{own}.{kind}")
-            if kind == "weight" or config.qkv_bias:
-                fused = f"{theirs}attention.query_key_value.{kind}"
-                yield TensorMap(fused, f"{ours}attn.qkv.{kind}", None, part, join)
+                if tensor == "weight" or own != "attn.out" or config.out_bias:
+                    yield TensorMap(f"{theirs}{name}.{tensor}", f"{ours}{own}.{tensor}")
+            if tensor == "weight" or config.qkv_bias:
+                fused = f"{theirs}attention.query_key_value.{tensor}"
+                yield TensorMap(fused, f"{ours}attn.qkv.{tensor}", None, part, join)
 
 
 DIALECT = Dialect(

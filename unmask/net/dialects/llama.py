@@ -39,14 +39,14 @@ _TABLE = FieldTable(
 def read_rotary_base(config: Mapping[str, Any], label: str) -> float:
     """The base of the rotary positions, under its old or its new key."""
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = (
+    scaling = (
         rotary.get("rope_type", rotary.get("type", "default"))
         if isinstance(rotary, dict)
         else rotary
     )
-    if kind != "default":
+    if scaling != "default":
         raise SettingsError(
-            label, [f"rotary scaling {kind!r} is not supported, only plain positions"]
+            label, [f"rotary scaling {scaling!r} is not supported, only plain positions"]
         )
     base = rotary.get("rope_theta", config.get("rope_theta", 10_000.0))
     if not isinstance(base, int | float):
