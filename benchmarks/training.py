@@ -94,7 +94,7 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
         "machine": {"compile": tried.compile, "recompute": tried.recompute},
     }
     recipe = build(Recipe, changes, "benchmark")
-    mask_id = config.logit_rows
+    mask_id = min(config.logit_rows, config.vocab_size - 1)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, mask_id, (4 * rows, length), generator=generator)
 
