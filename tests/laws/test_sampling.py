@@ -15,7 +15,7 @@ from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
 from unmask.sampling.loop import set_clock
 from unmask.sampling.remasking import Remasking, get_remasking
-from unmask.sampling.times import Times
+from unmask.sampling.state import StepTimes
 
 LENGTH, STEPS, ROWS, MASK = 2, 4, 20_000, 2
 
@@ -256,9 +256,9 @@ def test_all_that_was_not_given_was_committed(kind):
 
 
 def test_times_of_a_step():
-    times = Times.at(1, 4)
+    times = StepTimes.at(1, 4)
     assert (times.t, times.s, times.highest_rate, times.reveal_chance(0.0)) == (1, 0.75, 1, 0.25)
-    assert Times.at(4, 4).highest_rate == 0 and Times.at(4, 4).reveal_chance(0.0) == 1
+    assert StepTimes.at(4, 4).highest_rate == 0 and StepTimes.at(4, 4).reveal_chance(0.0) == 1
 
 
 TOLD_THE_TIME = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32, "context": 6, "time": True}

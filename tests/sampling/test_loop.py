@@ -7,14 +7,14 @@ import torch
 
 import unmask
 from tests.conftest import lively, make_model
+from tests.sampling.states import make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
-from unmask.sampling.guess import Guess
 from unmask.sampling.orders import ORDERS, choose_first
-from unmask.sampling.plans import PLANS, Stage, get_plan
+from unmask.sampling.plans import PLANS, get_plan
+from unmask.sampling.state import Predictions
 from unmask.sampling.texts import sample
-from unmask.sampling.times import Times
 
 V = 40
 
@@ -31,10 +31,7 @@ def run_plan(name: str, masks: int, steps: int) -> list[int]:
     for step in range(1, steps + 1):
         open_ = (torch.arange(masks) < left)[None]
         p = torch.full((int(left), 3), 1 / 3, dtype=torch.float64)
-        guess = Guess(open_, p.log(), p.argmax(-1))
-        times, start = Times.at(step, steps), torch.tensor([masks])
-        stage = Stage(left, start, step, steps, guess, times, 0.0, streams)
-        count = get_plan(name).count(stage)
+        count = get_plan(name).count(make_state(open_, p, step, steps, masks), streams)
         counts.append(int(count))
         left = left - count
     return counts
@@ -63,13 +60,44 @@ def test_ties_go_to_the_left():
     assert chosen.tolist() == [[True, False, True, True, False]]
 
 
-def test_orders_on_a_known_guess():
+def test_orders_on_known_predictions():
     p = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.49, 0.01], [0.4, 0.3, 0.3]], dtype=torch.float64)
-    guess = Guess(torch.tensor([[True, True, True]]), p.log(), p.argmax(-1))
+    state = make_state(torch.tensor([[True, True, True]]), p)
     streams = RowStreams.make(0, 1)
-    first = {name: int(order(guess, streams).argmax()) for name, order in ORDERS.items()}
+    first = {name: int(order(state, streams).argmax()) for name, order in ORDERS.items()}
     # Surest, least spread out, clearest lead, leftmost.
     assert (first["confidence"], first["entropy"], first["margin"], first["left"]) == (0, 1, 0, 0)
+
+
+def test_summaries_have_the_shape_of_the_canvas():
+    """Against the same computed on whole tensors, with open positions scattered over two rows."""
+    open_ = torch.tensor([[True, False, True, True], [False, True, False, True]])
+    was_open = torch.tensor([[True, True, False, True], [True, False, True, True]])
+    whole, before = (
+        torch.rand(2, 4, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for seed in (0, 1)
+    )
+    whole[..., 4] = 0  # a token that is never written
+    whole, before = (p / p.sum(-1, keepdim=True) for p in (whole, before))
+    state = make_state(open_, whole[open_], last=Predictions(was_open, before[was_open].log()))
+    at = open_.double()
+    torch.testing.assert_close(state.confidence, whole.amax(-1) * at)
+    torch.testing.assert_close(state.entropy, torch.special.entr(whole).sum(-1) * at)
+    ranked = whole.sort(-1, descending=True).values
+    torch.testing.assert_close(state.margin, (ranked[..., 0] - ranked[..., 1]) * at)
+    kl = torch.special.xlogy(whole, whole / before).sum(-1)
+    torch.testing.assert_close(state.kl, torch.where(open_ & was_open, kl, torch.inf))
+    assert torch.equal(state.logp[open_], whole[open_].log())
+    assert state.logp.shape == (2, 4, 5) and (state.logp[~open_] == -torch.inf).all()
+    assert state.last_logp is not None and torch.equal(state.last_logp[0, 1], before[0, 1].log())
+    assert torch.equal(state.num_open, torch.tensor([3, 2]))
+    first = make_state(open_, whole[open_])
+    assert first.last_logp is None and (first.kl == torch.inf).all()
+    none = Predictions(torch.zeros_like(open_), before[:0, 0].log())
+    assert (make_state(open_, whole[open_], last=none).kl == torch.inf).all()
+    some = open_ & torch.tensor([[True, False, False, True], [False, True, False, False]])
+    fresh = make_state(open_, whole[open_]).predictions.entropy_at(some)
+    assert torch.equal(fresh[some], state.entropy[some])
 
 
 @pytest.mark.parametrize("order", [*ORDERS, list(range(31, -1, -1))], ids=str)

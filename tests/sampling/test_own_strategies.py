@@ -23,12 +23,12 @@ def model() -> Model:
     return Model("made", lively(config), Blueprint(config, "masked", V - 1))
 
 
-def right_to_left(guess, streams):
-    return torch.arange(guess.open.shape[1]).double().expand(guess.open.shape)
+def right_to_left(state, streams):
+    return torch.arange(state.open.shape[1]).double().expand(state.open.shape)
 
 
-def two_each(stage):
-    return stage.left.clamp(max=2)
+def two_each(state, streams):
+    return state.num_open.clamp(max=2)
 
 
 def test_an_order(model):
@@ -61,7 +61,7 @@ def test_a_plan(model):
 
 def test_a_plan_that_commits_nothing_ends(model):
     """And when it ends does not depend on the neighbours."""
-    idle = Plan(lambda stage: torch.zeros_like(stage.left), paces_itself=True)
+    idle = Plan(lambda state, streams: torch.zeros_like(state.num_open), paces_itself=True)
     together = unmask.sample(model, [[1, 2], [3]], length=[6, 9], plan=idle)
     for row, prompt, length in ((0, [1, 2], 6), (1, [3], 9)):
         alone = unmask.sample(model, [prompt], length=length, plan=idle)
@@ -82,9 +82,9 @@ class EveryOther:
     def rate(self, times):
         return 0.0
 
-    def choose(self, times, written, confidence, streams):
+    def choose(self, state, streams):
         self.asked += 1
-        return written & (written.cumsum(-1) % 2 == 0) & (times.t > 0.5)
+        return state.written & (state.written.cumsum(-1) % 2 == 0) & (state.times.t > 0.5)
 
 
 def test_a_remasking(model):
@@ -108,7 +108,7 @@ def test_a_remasking_leaves_given_tokens_alone(model):
         [[1, 2]],
         length=12,
         plan="linear",
-        remask=lambda times, written, confidence, streams: torch.ones_like(written),
+        remask=lambda state, streams: torch.ones_like(state.written),
     )
     assert greedy.tokens[0, :2].tolist() == [1, 2] and (greedy.tokens != V - 1).all()
 
@@ -126,19 +126,19 @@ def test_what_one_purpose_draws_changes_no_other(model, plan):
     for greedy in (False, True):
         drawn = seen[greedy] = {"order": [], "count": [], "remasking": []}
 
-        def order(guess, streams: RowStreams, drawn=drawn, greedy=greedy):
+        def order(state, streams: RowStreams, drawn=drawn, greedy=greedy):
             if greedy:
                 streams.uniform(1000)
             drawn["order"].append(streams.at("more").uniform(3))
-            return ORDERS["left"](guess, streams)
+            return ORDERS["left"](state, streams)
 
-        def count(stage, drawn=drawn):
-            drawn["count"].append(stage.streams.uniform(3))
-            return two_each(stage)
+        def count(state, streams, drawn=drawn):
+            drawn["count"].append(streams.uniform(3))
+            return two_each(state, streams)
 
-        def remask(times, written, confidence, streams, drawn=drawn):
+        def remask(state, streams, drawn=drawn):
             drawn["remasking"].append(streams.uniform(3))
-            return torch.zeros_like(written)
+            return torch.zeros_like(state.written)
 
         how = {"length": 20, "steps": 6, "block": 9, "temperature": 1.0, "seed": 1}
         found = unmask.sample(
@@ -162,9 +162,9 @@ def test_purposes_are_named(model):
     """The names under which numbers are drawn are what makes a seed's texts the same for ever."""
     names = []
 
-    def order(guess, streams):
+    def order(state, streams):
         names.append(streams.purpose)
-        return ORDERS["left"](guess, streams)
+        return ORDERS["left"](state, streams)
 
     unmask.sample(model, [[1, 2]], length=8, steps=4, block=3, order=order)
     assert names == [(block, step, "order") for block in (0, 1) for step in (1, 2)]
@@ -173,9 +173,12 @@ def test_purposes_are_named(model):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"order": lambda guess, streams: 3}, "the order returned int: expected a tensor of shape"),
-        ({"order": lambda guess, streams: torch.zeros(3)}, "the order returned (3,): expected"),
-        ({"plan": lambda stage: 2}, "the plan returned int: expected a tensor of shape (1,)"),
+        ({"order": lambda state, streams: 3}, "the order returned int: expected a tensor of shape"),
+        ({"order": lambda state, streams: torch.zeros(3)}, "the order returned (3,): expected"),
+        (
+            {"plan": lambda state, streams: 2},
+            "the plan returned int: expected a tensor of shape (1,)",
+        ),
         ({"remask": lambda *given: None}, "the remasking returned NoneType: expected a tensor"),
     ],
 )
@@ -188,9 +191,9 @@ def test_what_a_function_returns_is_checked(model, settings, said):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"order": 3}, "the order was given as int 3: expected a function of a Guess"),
+        ({"order": 3}, "the order was given as int 3: expected a function of a StepState"),
         ({"order": [0.5, 1]}, "the order was given as list [0.5, 1]"),
-        ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a Stage"),
+        ({"plan": 3}, "the plan was given as int 3: expected a Plan, a function of a StepState"),
         ({"remask": 0.1}, "the remasking was given as float 0.1: expected an object with"),
         ({"guidance": None}, "guidance was given as NoneType None: expected a number"),
     ],

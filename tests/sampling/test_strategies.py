@@ -1,12 +1,14 @@
 """Values, remasking, guidance schedules, thresholds and caches: small functions that combine."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 import unmask
 from tests.conftest import lively, make_model
+from tests.sampling.states import make_state
 from unmask import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint, Model
@@ -14,8 +16,7 @@ from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS, get_plan
 from unmask.sampling.remasking import REMASKINGS, get_remasking
-from unmask.sampling.times import Times
-from unmask.sampling.values import Values, invert
+from unmask.sampling.token_sampler import TokenSampler, invert
 
 V = 40
 
@@ -35,16 +36,16 @@ P = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
 
 
 def test_values_let_through():
-    assert Values(1.0, top_k=2).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
+    assert TokenSampler(1.0, top_k=2).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
         [4 / 7, 3 / 7, 0, 0]
     )
-    assert Values(1.0, top_p=0.6).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
+    assert TokenSampler(1.0, top_p=0.6).sharpen(P.log()).exp()[0].tolist() == pytest.approx(
         [4 / 7, 3 / 7, 0, 0]
     )
-    assert Values(1.0, top_p=1e-9).sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
+    assert TokenSampler(1.0, top_p=1e-9).sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
     squared = P[0] ** 2 / (P[0] ** 2).sum()
-    torch.testing.assert_close(Values(0.5).sharpen(P.log()).exp()[0], squared)
-    assert Values().sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
+    torch.testing.assert_close(TokenSampler(0.5).sharpen(P.log()).exp()[0], squared)
+    assert TokenSampler().sharpen(P.log()).exp()[0].tolist() == [1, 0, 0, 0]
 
 
 def test_inversion_has_the_law_of_the_distribution():
@@ -68,7 +69,7 @@ def test_plans_that_pace_themselves_draw_to_the_end(plan):
 
 
 def test_hybrid_values_end_greedy():
-    values = Values(0.7, stochastic=0.5)
+    values = TokenSampler(0.7, stochastic=0.5)
     kinds = [values.at(step, 4).temperature for step in range(1, 5)]
     assert kinds == [0.7, 0.7, 0.0, 0.0]
 
@@ -191,13 +192,17 @@ def test_the_least_sure_go_back(model, share):
 
 def test_doubt_is_shared_by_confidence():
     """ReMDM conf: sigma_max times softmax(-confidence) over what is written."""
-    rows, times = 40_000, Times.at(2, 4)
-    confidence = torch.tensor([[0.1, 0.9, 0.5]], dtype=torch.float64).expand(rows, -1)
-    written = torch.tensor([[True, True, False]]).expand(rows, -1)
+    rows = 40_000
+    open_ = torch.tensor([[False, False, True]]).expand(rows, -1)
+    state = replace(
+        make_state(open_, torch.full((rows, 3), 1 / 3), step=2, steps=4),
+        written_confidence=torch.tensor([[0.1, 0.9, 0.5]], dtype=torch.float64).expand(rows, -1),
+        written=~open_,
+    )
     remasking = get_remasking("conf")
     assert remasking is not None
-    back = remasking.choose(times, written, confidence, RowStreams.make(0, rows))
-    wanted = times.highest_rate * torch.tensor([-0.1, -0.9]).softmax(-1)
+    back = remasking.choose(state, RowStreams.make(0, rows))
+    wanted = state.times.highest_rate * torch.tensor([-0.1, -0.9]).softmax(-1)
     assert (back[:, :2].double().mean(0) - wanted).abs().max() < 0.012 and not back[:, 2].any()
 
 

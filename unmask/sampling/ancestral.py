@@ -16,21 +16,21 @@ from unmask.noise.process import Process
 from unmask.noise.schedules import check_closed
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints
-from unmask.sampling.guess import find_entropy
 from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy
-from unmask.sampling.trajectory import Record, Trajectory, Watch
-from unmask.sampling.values import invert
+from unmask.sampling.state import entropy_at
+from unmask.sampling.token_sampler import invert
+from unmask.sampling.trajectory import Record, StateCallback, Trajectory
 
-Denoiser = Callable[[Tensor, Tensor], Tensor]
+TimedLogits = Callable[[Tensor, Tensor], Tensor]
 """(x_t [B, L], t [B]) to logits [B, L, V]."""
-VectorDenoiser = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+VectorLogits = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(z_t [B, L, d], t [B], the last guess at the clean vectors) to logits [B, L, V]."""
 
 
 @torch.no_grad()
 def sample_ancestral(
-    denoise: Denoiser, process: Process, length: int, steps: int, streams: RowStreams
+    denoise: TimedLogits, process: Process, length: int, steps: int, streams: RowStreams
 ) -> Int[Tensor, "B L"]:
     """Texts drawn in `steps` equal steps of time from a discrete process with closed ends."""
     check_closed(process.schedule)
@@ -43,7 +43,7 @@ def sample_ancestral(
 
 @torch.no_grad()
 def sample_gaussian(
-    denoise: VectorDenoiser,
+    denoise: VectorLogits,
     process: Gaussian,
     length: int,
     steps: int,
@@ -71,7 +71,7 @@ def walk_back(
     streams: RowStreams,
     constraints: Constraints,
     keep_states: bool = True,
-    watch: Watch | None = None,
+    watch: StateCallback | None = None,
 ) -> Trajectory:
     """Canvases whose open positions a uniform, hybrid or gaussian model un-noises.
 
@@ -89,7 +89,7 @@ def _walk_tokens(
     streams: RowStreams,
     constraints: Constraints,
     keep_states: bool,
-    watch: Watch | None,
+    watch: StateCallback | None,
 ) -> Trajectory:
     process, forbidden = model.make_process(), constraints.find_forbidden(model)
     length, times = canvas.tokens.shape[1], _times(strategy.steps, streams)
@@ -103,7 +103,7 @@ def _walk_tokens(
         logits = model.logits(tokens, canvas.real, t=t).double()
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
-        return strategy.values.at(step, strategy.steps).sharpen(process.predict(logits))
+        return strategy.sampler.at(step, strategy.steps).sharpen(process.predict(logits))
 
     for step, (t, s) in enumerate(times, 1):
         strength = strengths[step - 1]
@@ -118,7 +118,7 @@ def _walk_tokens(
         moved = _find_moved(canvas, xs, xt, step)
         chance = back.gather(-1, xs[..., None])[..., 0].exp()
         _check_numbers(chance, step)
-        record.write(moved, xs, chance, find_entropy(logp[moved]))
+        record.write(moved, xs, chance, entropy_at(logp, moved))
         record.end_step(calls)
         xt = xs
     return record.finish(calls)
@@ -131,7 +131,7 @@ def _walk_vectors(
     streams: RowStreams,
     constraints: Constraints,
     keep_states: bool,
-    watch: Watch | None,
+    watch: StateCallback | None,
 ) -> Trajectory:
     if any(guidance_schedule(strategy.guidance, strategy.steps)):
         raise UserError("guidance of gaussian models is not known here: use guidance 0.")
@@ -153,7 +153,7 @@ def _walk_vectors(
         logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
-        logp = strategy.values.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
+        logp = strategy.sampler.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
         hint = process.denoise(logp)
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)
         drawn = streams.at(step, "values").normal(length, width)
@@ -163,7 +163,7 @@ def _walk_vectors(
         chance = logp.gather(-1, xs.clamp(max=logp.shape[-1] - 1)[..., None])[..., 0].exp()
         _check_numbers(chance, step)
         moved = _find_moved(canvas, xs, record.tokens, step)
-        record.write(moved, xs, chance, find_entropy(logp[moved]))
+        record.write(moved, xs, chance, entropy_at(logp, moved))
         record.end_step(step)
     return record.finish(strategy.steps)
 

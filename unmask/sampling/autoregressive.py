@@ -10,9 +10,9 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import check_lengths
-from unmask.sampling.guess import find_entropy
-from unmask.sampling.trajectory import Record, Trajectory, Watch
-from unmask.sampling.values import Values
+from unmask.sampling.state import find_entropy
+from unmask.sampling.token_sampler import TokenSampler
+from unmask.sampling.trajectory import Record, StateCallback, Trajectory
 
 
 @torch.inference_mode()
@@ -20,11 +20,11 @@ def decode_causal(
     model: Model,
     prompts: Sequence[Sequence[int]],
     length: int | Sequence[int] | None,
-    values: Values,
+    sampler: TokenSampler,
     streams: RowStreams,
     forbidden: Int[Tensor, "n"] | None = None,
     keep_states: bool = True,
-    watch: Watch | None = None,
+    watch: StateCallback | None = None,
 ) -> Trajectory:
     """Texts that continue the prompts from left to right, up to the end token or the length.
 
@@ -46,7 +46,7 @@ def decode_causal(
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
-    drawing = values.stochastic * (limits - counts).double()
+    drawing = sampler.stochastic * (limits - counts).double()
     # Patches and captures see whole texts: while there are any, nothing is kept from step to step.
     cache = None
     if model.net.taps.attached:
@@ -57,8 +57,8 @@ def decode_causal(
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = logits.log_softmax(-1, dtype=torch.float64)
-        token = values.draw(logp, streams.uniform(1)[:, 0] if values.temperature else None)
-        if values.stochastic < 1:
+        token = sampler.draw(logp, streams.uniform(1)[:, 0] if sampler.temperature else None)
+        if sampler.stochastic < 1:
             token = torch.where(step <= drawing, token, logp.argmax(-1))
         at = counts + step - 1
         going = going & (at < limits)
@@ -66,7 +66,7 @@ def decode_causal(
             (places == at[:, None]) & going[:, None],
             token[:, None],
             logp.gather(-1, token[:, None]).exp(),
-            find_entropy(logp)[going],
+            find_entropy(logp)[:, None],
         )
         if watch is not None:
             _check_numbers(record)

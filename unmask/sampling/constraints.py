@@ -12,7 +12,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, list_rows
-from unmask.sampling.oracle import Oracle
+from unmask.sampling.denoiser import Denoiser
 
 Token = str | int
 """A text of one token, or its id."""
@@ -84,12 +84,12 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
     return replace(canvas, tokens=tokens, fixed=fixed)
 
 
-def plant_phrases(oracle: Oracle, canvas: Canvas, constraints: Constraints) -> Canvas:
+def plant_phrases(denoiser: Denoiser, canvas: Canvas, constraints: Constraints) -> Canvas:
     """The canvas with every required phrase in the place where the network finds it likeliest.
 
     Planted before anything else is written, one after the other, so that the text grows around it.
     """
-    model = oracle.model
+    model = denoiser.model
     forbidden = {_find_token(model, token) for token in constraints.forbid}
     phrases = [_encode_clean(model, required, "required") for required in constraints.require]
     for number, (required, phrase) in enumerate(zip(constraints.require, phrases, strict=True)):
@@ -98,7 +98,7 @@ def plant_phrases(oracle: Oracle, canvas: Canvas, constraints: Constraints) -> C
         if both := forbidden & set(phrase):
             raise UserError(f"token {min(both)} is both required and forbidden: choose one.")
         where = torch.tensor(phrase, device=canvas.tokens.device)
-        scores = _score_places(oracle, canvas, where)
+        scores = _score_places(denoiser, canvas, where)
         rest = [len(each) for each in phrases[number + 1 :]]
         places = [
             _choose_place(row, open_, len(phrase), rest)
@@ -145,12 +145,13 @@ def _has_room(open_: list[bool], sizes: list[int]) -> bool:
     return True
 
 
-def _score_places(oracle: Oracle, canvas: Canvas, phrase: Int[Tensor, "n"]) -> Float[Tensor, "B P"]:
+def _score_places(
+    denoiser: Denoiser, canvas: Canvas, phrase: Int[Tensor, "n"]
+) -> Float[Tensor, "B P"]:
     """log p of the phrase starting at each place, -inf where it does not fit."""
     open_ = ~canvas.fixed
-    logp = oracle.ask(canvas.tokens, open_, 0.0)
-    each = logp.new_full((*open_.shape, len(phrase)), -torch.inf)
-    each[open_] = logp[:, phrase]
+    predictions = denoiser.predict(canvas.tokens, open_, 0.0)
+    each = predictions.spread(predictions.rows[:, phrase], -torch.inf)
     if len(phrase) > open_.shape[1]:
         return each.new_full((len(open_), 1), -torch.inf)
     starts = open_.shape[1] - len(phrase) + 1

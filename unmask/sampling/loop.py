@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -11,15 +11,14 @@ from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints, plant_phrases
-from unmask.sampling.guess import Guess
+from unmask.sampling.denoiser import CacheMode, Denoiser, make_denoiser
 from unmask.sampling.guidance import Guidance, guidance_schedule
-from unmask.sampling.oracle import CacheMode, Oracle, make_oracle
 from unmask.sampling.orders import Order, choose_first
-from unmask.sampling.plans import Plan, Stage
+from unmask.sampling.plans import Plan
 from unmask.sampling.remasking import Remasking
-from unmask.sampling.times import Times
-from unmask.sampling.trajectory import Part, Record, Trajectory, Watch, join_rows
-from unmask.sampling.values import Values
+from unmask.sampling.state import Predictions, StepState, StepTimes
+from unmask.sampling.token_sampler import TokenSampler
+from unmask.sampling.trajectory import Part, Record, StateCallback, Trajectory, join_rows
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Strategy:
     steps: int
     plan: Plan
     order: Order
-    values: Values = field(default_factory=Values)
+    sampler: TokenSampler = field(default_factory=TokenSampler)
     remasking: Remasking | None = None
     guidance: Guidance = 0.0
     block: int | None = None
@@ -45,7 +44,7 @@ def fill_masks(
     streams: RowStreams,
     constraints: Constraints | None = None,
     keep_states: bool = True,
-    watch: Watch | None = None,
+    watch: StateCallback | None = None,
 ) -> Trajectory:
     """The canvas with every mask filled, and how that went.
 
@@ -54,7 +53,7 @@ def fill_masks(
     constraints = constraints or Constraints()
     forbidden, planted = constraints.find_forbidden(model), 0
     if constraints.require:
-        planter = Oracle(model, canvas, forbidden)
+        planter = Denoiser(model, canvas, forbidden)
         canvas = plant_phrases(planter, canvas, constraints)
         planted = planter.calls
     number = _number_blocks(canvas, strategy.block)
@@ -77,16 +76,16 @@ def fill_masks(
     for i, (count, (rows, _)) in enumerate(zip(counts, parts, strict=True)):
         part = canvas.pick(rows)
         blocks = [number[rows] == j for j in range(count)]
-        oracle = make_oracle(model, part, strategy.cache, forbidden)
+        denoiser = make_denoiser(model, part, strategy.cache, forbidden)
         record = Record(
             model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
         )
-        parts[i] = rows, _fill_blocks(oracle, record, blocks, strategy, streams.pick(rows))
+        parts[i] = rows, _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
     trajectory = parts[0][1] if len(parts) == 1 else join_rows(parts)
     return replace(trajectory, calls=trajectory.calls + planted)
 
 
-def _show_all(watch: Watch | None, parts: list[Part], number: int) -> Watch | None:
+def _show_all(watch: StateCallback | None, parts: list[Part], number: int) -> StateCallback | None:
     """A watcher of one part that shows all rows, those of the other parts as they are by then."""
     if watch is None or len(parts) == 1:
         return watch
@@ -95,23 +94,24 @@ def _show_all(watch: Watch | None, parts: list[Part], number: int) -> Watch | No
 
 
 def _fill_blocks(
-    oracle: Oracle,
+    denoiser: Denoiser,
     record: Record,
     blocks: list[Bool[Tensor, "B L"]],
     strategy: Strategy,
     streams: RowStreams,
 ) -> Trajectory:
     """The blocks filled from left to right, each in its share of the steps."""
-    canvas, plan, remasking = oracle.canvas, strategy.plan, strategy.remasking
-    hidden = ~canvas.fixed & (record.tokens == oracle.mask_id)
+    canvas, plan, remasking = denoiser.canvas, strategy.plan, strategy.remasking
+    hidden = ~canvas.fixed & (record.tokens == denoiser.mask_id)
     shared = _share_steps(strategy.steps, len(blocks), plan)
     strengths = guidance_schedule(strategy.guidance, strategy.steps)
     for number, inside in enumerate(blocks):
-        oracle.enter_block(inside & ~canvas.fixed)
+        denoiser.enter_block(inside & ~canvas.fixed)
         start = (hidden & inside).sum(-1)
         # A row's last step commits what is left, whatever the plan says. It is the row's own: how
         # long its neighbours take must not matter.
         last = start if plan.paces_itself else torch.full_like(start, shared)
+        earlier: Predictions | None = None
         for step in range(1, int(last.max()) + 1):
             open_ = hidden & inside
             if plan.paces_itself and not open_.any():
@@ -121,47 +121,49 @@ def _fill_blocks(
 
             # 1. What the network says at the open positions, and a token proposed at each.
             strength = strengths[min(number * shared + step, len(strengths)) - 1]
-            logp = oracle.ask(record.tokens, open_, strength)
-            values = strategy.values.at(step, shared)
-            proposed = _propose(logp, open_, values, streams_now.at("values"))
-            guess = Guess(open_, logp, proposed)
-            _check_numbers(guess, record.step + 1)
+            predictions = denoiser.predict(record.tokens, open_, strength)
+            sampler = strategy.sampler.at(step, shared)
+            times = set_clock(remasking, step, shared)
+            state = StepState(
+                tokens=record.tokens,
+                proposed=_propose(record.tokens, predictions, sampler, streams_now.at("values")),
+                written=~canvas.fixed & ~hidden & inside,
+                written_confidence=record.confidence,
+                step=step,
+                steps=shared,
+                num_start=start,
+                times=times,
+                remask_rate=remasking.rate(times) if remasking is not None else 0.0,
+                predictions=predictions,
+                last=earlier,
+            )
+            _check_numbers(state, record.step + 1)
 
             # 2. How many of them are committed in each row [B].
-            times = set_clock(remasking, step, shared)
-            rate = remasking.rate(times) if remasking is not None else 0.0
-            left = open_.sum(-1)
-            stage = Stage(left, start, step, shared, guess, times, rate, streams_now.at("count"))
-            count = _check_tensor("plan", plan.count(stage), left)
+            left = state.num_open
+            count = _check_tensor("plan", plan.count(state, streams_now.at("count")), left)
             count = torch.where(step >= last, left, count)
 
             # 3. Which written tokens become masks again [B, L]; none at the last step.
             back = torch.zeros_like(open_)
             if remasking is not None and step < shared:
-                written = ~canvas.fixed & ~hidden & inside
-                back = remasking.choose(
-                    times, written, record.confidence, streams_now.at("remasking")
-                )
-                back = _check_tensor("remasking", back, written) & written
+                back = remasking.choose(state, streams_now.at("remasking"))
+                back = _check_tensor("remasking", back, open_) & state.written
                 if plan.keeps_schedule:
                     # No more than there is room to make up for, the least confident first.
                     back = choose_first(-record.confidence, back, left - count)
                     count = count + back.sum(-1)
 
             # 4. Which of the proposed tokens are committed [B, L]: the first by the order's scores.
-            scores = strategy.order(guess, streams_now.at("order"))
+            scores = strategy.order(state, streams_now.at("order"))
             chosen = choose_first(_check_tensor("order", scores, open_), open_, count)
-            record.write(
-                chosen,
-                guess.spread(guess.proposed, 0),
-                guess.spread(guess.confidence, 0.0),
-                guess.find_entropy_at(chosen),
-            )
+            record.write(chosen, state.proposed, state.confidence, predictions.entropy_at(chosen))
             if remasking is not None:
-                record.take_back(back, oracle.mask_id)
+                record.take_back(back, denoiser.mask_id)
             hidden = hidden & ~chosen | back
-            record.end_step(oracle.calls)
-    return record.finish(oracle.calls)
+            earlier = predictions
+            record.end_step(denoiser.calls)
+    return record.finish(denoiser.calls)
 
 
 def _check_tensor(what: str, given: object, like: Tensor) -> Tensor:
@@ -176,21 +178,28 @@ def _check_tensor(what: str, given: object, like: Tensor) -> Tensor:
 
 
 def _propose(
-    logp: Tensor, open_: Bool[Tensor, "B L"], values: Values, streams: RowStreams
-) -> Tensor:
-    """A token for each open position."""
-    draws = streams.uniform(open_.shape[1])[open_] if values.temperature else None
-    return values.draw(logp, draws)
+    tokens: Int[Tensor, "B L"],
+    predictions: Predictions,
+    sampler: TokenSampler,
+    streams: RowStreams,
+) -> Int[Tensor, "B L"]:
+    """A token for each open position; the others keep theirs."""
+    draws = None
+    if sampler.temperature:
+        # Drawn for whole rows, so that a position's number does not depend on what is open.
+        draws = predictions.pack(streams.uniform(tokens.shape[1]))
+    proposed = predictions.spread(sampler.draw(predictions.rows, draws), 0)
+    return torch.where(predictions.open, proposed, tokens)
 
 
-def set_clock(remasking: Remasking | None, step: int, steps: int) -> Times:
+def set_clock(remasking: Remasking | None, step: int, steps: int) -> StepTimes:
     """The times of a step; plans that pace themselves may go on after the last one."""
-    times = Times.at(min(step, steps), steps)
+    times = StepTimes.at(min(step, steps), steps)
     return times if remasking is None else remasking.set_clock(times)
 
 
-def _check_numbers(guess: Guess, step: int) -> None:
-    if guess.confidence.isnan().any():
+def _check_numbers(state: StepState, step: int) -> None:
+    if state.confidence.isnan().any():
         raise UserError(
             f"the network's logits are not numbers at step {step}: its weights, the guidance or "
             "the forbidden tokens are off."

@@ -10,38 +10,37 @@ from torch import Tensor
 from unmask.base.choices import refuse_type
 from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
-from unmask.sampling.guess import Guess
+from unmask.sampling.state import StepState
 
-Order = Callable[[Guess, RowStreams], Float[Tensor, "B L"]]
-"""A guess to scores [B, L]; the highest goes first. The streams are the order's own at this step:
-it may draw as much as it likes."""
+Order = Callable[[StepState, RowStreams], Float[Tensor, "B L"]]
+"""A step to scores [B, L], of which those at open positions count; the highest goes first. The
+streams are the order's own at this step: it may draw as much as it likes."""
 
 
-def by_confidence(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+def by_confidence(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]:
     """The probability of the proposed token."""
-    return guess.spread(guess.confidence, -torch.inf)
+    return state.confidence
 
 
-def by_entropy(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+def by_entropy(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]:
     """Least entropy first."""
-    return guess.spread(-guess.entropy, -torch.inf)
+    return -state.entropy
 
 
-def by_margin(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+def by_margin(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]:
     """The lead of the likeliest token over the next."""
-    best = guess.logp.topk(2, dim=-1).values.exp()
-    return guess.spread(best[:, 0] - best[:, 1], -torch.inf)
+    return state.margin
 
 
-def at_random(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+def at_random(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]:
     """In an order drawn anew at each step."""
-    return streams.uniform(guess.open.shape[1])
+    return streams.uniform(state.open.shape[1])
 
 
-def left_to_right(guess: Guess, streams: RowStreams) -> Float[Tensor, "B L"]:
+def left_to_right(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]:
     """The leftmost first."""
-    places = torch.arange(guess.open.shape[1], device=guess.open.device, dtype=torch.float64)
-    return -places.expand(guess.open.shape)
+    positions = torch.arange(state.open.shape[1], device=state.open.device, dtype=torch.float64)
+    return -positions.expand(state.open.shape)
 
 
 def by_permutation(places: Sequence[int]) -> Order:
@@ -49,15 +48,15 @@ def by_permutation(places: Sequence[int]) -> Order:
     if sorted(places) != list(range(len(places))):
         raise UserError(f"the order {list(places)} is not a permutation of 0 to {len(places) - 1}.")
 
-    def score(guess: Guess, streams: RowStreams) -> Tensor:
-        if guess.open.shape[1] != len(places):
+    def score(state: StepState, streams: RowStreams) -> Tensor:
+        if state.open.shape[1] != len(places):
             raise UserError(
                 f"the order names {len(places)} positions, but the canvas has "
-                f"{guess.open.shape[1]}: name them all."
+                f"{state.open.shape[1]}: name them all."
             )
         rank = torch.empty(len(places), dtype=torch.float64)
         rank[torch.tensor(places)] = -torch.arange(len(places)).double()
-        return rank.to(guess.open.device).expand(guess.open.shape)
+        return rank.to(state.open.device).expand(state.open.shape)
 
     return score
 
@@ -81,7 +80,7 @@ def get_order(order: str | Sequence[int] | Order) -> Order:
         return order
     places = getattr(order, "tolist", lambda: order)()  # another library's array
     if not isinstance(places, Sequence) or not all(isinstance(at, Integral) for at in places):
-        expected = "a function of a Guess and its streams, a permutation of the positions"
+        expected = "a function of a StepState and its streams, a permutation of the positions"
         raise refuse_type("the order", order, expected, ORDERS)
     return by_permutation(places)
 

@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from unmask.base.choices import make_choice, refuse_type
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
-from unmask.sampling.times import Times
+from unmask.sampling.state import StepState, StepTimes
 
-Confidence = Float[Tensor, "B L"]
 Written = Bool[Tensor, "B L"]
 
 
@@ -27,41 +26,35 @@ Written = Bool[Tensor, "B L"]
 class Remasking(Protocol):
     """How written tokens become masks again."""
 
-    def set_clock(self, times: Times) -> Times:
+    def set_clock(self, times: StepTimes) -> StepTimes:
         """The step's times as this remasking wants them."""
         ...
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         """sigma where it is the same for every token, 0 where it is not."""
         ...
 
-    def choose(
-        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Written:
-        """The written tokens that become masks; `confidence` is from when they were written.
-
-        The streams are the remasking's own at this step.
-        """
+    def choose(self, state: StepState, streams: RowStreams) -> Written:
+        """Which of `state.written` become masks; the streams are the remasking's own."""
         ...
 
 
-Choose = Callable[[Times, Written, Confidence, RowStreams], Written]
+Choose = Callable[[StepState, RowStreams], Written]
 """`choose` alone: a remasking at the usual times, with no rate that is the same for all tokens."""
 
 
 class _Chance:
     """Every written token with the same chance."""
 
-    def set_clock(self, times: Times) -> Times:
+    def set_clock(self, times: StepTimes) -> StepTimes:
         return times
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         raise NotImplementedError
 
-    def choose(
-        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Written:
-        return written & (streams.uniform(written.shape[1]) < self.rate(times))
+    def choose(self, state: StepState, streams: RowStreams) -> Written:
+        draws = streams.uniform(state.written.shape[1])
+        return state.written & (draws < self.rate(state.times))
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Cap(_Chance):
     def __post_init__(self) -> None:
         _check_share("cap", self.eta)
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return min(self.eta, times.highest_rate)
 
 
@@ -86,7 +79,7 @@ class Rescale(_Chance):
     def __post_init__(self) -> None:
         _check_share("rescale", self.eta)
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return self.eta * times.highest_rate
 
 
@@ -102,15 +95,15 @@ class Loop(_Chance):
     def __post_init__(self) -> None:
         _check_share("loop", self.eta)
 
-    def set_clock(self, times: Times) -> Times:
+    def set_clock(self, times: StepTimes) -> StepTimes:
         if self._is_looping(times):
             return replace(times, alpha_t=self.alpha_on, alpha_s=self.alpha_on)
         return replace(times, alpha_t=self._alpha(times.t), alpha_s=self._alpha(times.s))
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return min(self.eta, times.highest_rate) if self._is_looping(times) else 0.0
 
-    def _is_looping(self, times: Times) -> bool:
+    def _is_looping(self, times: StepTimes) -> bool:
         return self.t_off < times.t <= self.t_on
 
     def _alpha(self, t: float) -> float:
@@ -122,16 +115,14 @@ class Loop(_Chance):
 class Doubtful(_Chance):
     """The tokens written with the least confidence most: the row shares one `highest_rate`."""
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return 0.0
 
-    def choose(
-        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Written:
-        doubt = (-confidence).masked_fill(~written, -torch.inf).softmax(-1)
+    def choose(self, state: StepState, streams: RowStreams) -> Written:
+        doubt = (-state.written_confidence).masked_fill(~state.written, -torch.inf).softmax(-1)
         # A row without a written token has no share to give.
-        chance = times.highest_rate * doubt.nan_to_num(0.0)
-        return written & (streams.uniform(written.shape[1]) < chance)
+        chance = state.times.highest_rate * doubt.nan_to_num(0.0)
+        return state.written & (streams.uniform(state.written.shape[1]) < chance)
 
 
 @dataclass(frozen=True)
@@ -143,13 +134,12 @@ class Lowest(_Chance):
     def __post_init__(self) -> None:
         _check_share("low", self.share)
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return 0.0
 
-    def choose(
-        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Written:
-        return choose_first(-confidence, written, (written.sum(-1) * self.share).long())
+    def choose(self, state: StepState, streams: RowStreams) -> Written:
+        counts = (state.written.sum(-1) * self.share).long()
+        return choose_first(-state.written_confidence, state.written, counts)
 
 
 @dataclass(frozen=True)
@@ -158,13 +148,11 @@ class OwnRemasking(_Chance):
 
     function: Choose
 
-    def rate(self, times: Times) -> float:
+    def rate(self, times: StepTimes) -> float:
         return 0.0
 
-    def choose(
-        self, times: Times, written: Written, confidence: Confidence, streams: RowStreams
-    ) -> Tensor:
-        return self.function(times, written, confidence, streams)
+    def choose(self, state: StepState, streams: RowStreams) -> Tensor:
+        return self.function(state, streams)
 
 
 REMASKINGS: dict[str, Callable[..., Remasking | None]] = {

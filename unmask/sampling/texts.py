@@ -5,6 +5,7 @@ from numbers import Integral
 from typing import get_args
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.ancestral import walk_back
 from unmask.sampling.autoregressive import decode_causal
@@ -18,14 +19,15 @@ from unmask.sampling.canvas import (
     name_streams,
 )
 from unmask.sampling.constraints import Constraints, Token, fix_tokens
+from unmask.sampling.denoiser import CacheMode
 from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.loop import Strategy, fill_masks
-from unmask.sampling.oracle import CacheMode
 from unmask.sampling.orders import Order, get_order
-from unmask.sampling.plans import Count, Plan, Stage, get_plan
+from unmask.sampling.plans import Count, Plan, get_plan
 from unmask.sampling.remasking import Choose, Remasking, get_remasking
-from unmask.sampling.trajectory import Trajectory, Watch
-from unmask.sampling.values import Values
+from unmask.sampling.state import StepState
+from unmask.sampling.token_sampler import TokenSampler
+from unmask.sampling.trajectory import StateCallback, Trajectory
 
 
 def sample(
@@ -34,7 +36,7 @@ def sample(
     steps: int = 16,
     guidance: Guidance = 0.0,
     length: int | Sequence[int] | None = None,
-    plan: str | Plan | Callable[[Stage], Count] = "smdm",
+    plan: str | Plan | Callable[[StepState, RowStreams], Count] = "smdm",
     block: int | None = None,
     order: str | Sequence[int] | Order = "confidence",
     temperature: float | None = None,
@@ -50,7 +52,7 @@ def sample(
     require: Prompt | Sequence[Prompt] = (),
     cache: CacheMode = "none",
     chat: bool = False,
-    watch: Watch | None = None,
+    watch: StateCallback | None = None,
 ) -> Trajectory:
     """Texts that continue the prompts, un-masked in `steps` steps, with all states in between.
 
@@ -67,10 +69,10 @@ def sample(
             steps that are done.
         length: Positions of a whole row, prompt included; one for all rows or one per row.
         plan: How many masks a step commits: "smdm", "llada", "linear", "cosine", "one",
-            "threshold=0.9", "ancestral", or `plan(stage)`, which returns a count per row [B].
+            "threshold=0.9", "ancestral", or `plan(state, streams)`, which returns counts [B].
         block: Positions of a block; blocks are filled from left to right. None: one block.
         order: Which masks are committed first: "confidence", "entropy", "margin", "random",
-            "left", a permutation, or `order(guess, streams)`, which returns scores [B, L].
+            "left", a permutation, or `order(state, streams)`, which returns scores [B, L].
         temperature: 0 takes the likeliest token; by default 0, or 1 for models that are not
             masked or causal.
         seed: Of everything that is drawn.
@@ -79,7 +81,7 @@ def sample(
             probability.
         stochastic: The share of steps that draw; the last ones take the likeliest token.
         remask: Which written tokens become masks again: "none", "cap", "rescale", "conf", "loop",
-            "low", or `remask(times, written, confidence, streams)`, which returns a mask [B, L].
+            "low", or `remask(state, streams)`, which returns a mask [B, L].
         fixed: Texts or ids by the position at which they stand.
         forbid: Tokens that are never written.
         require: Phrases that every text contains.
@@ -131,7 +133,7 @@ def infill(
     texts: Prompt | Sequence[Prompt],
     steps: int = 16,
     guidance: Guidance = 0.0,
-    plan: str | Plan | Callable[[Stage], Count] = "smdm",
+    plan: str | Plan | Callable[[StepState, RowStreams], Count] = "smdm",
     block: int | None = None,
     order: str | Sequence[int] | Order = "confidence",
     temperature: float | None = None,
@@ -145,7 +147,7 @@ def infill(
     forbid: Token | Sequence[Token] = (),
     require: Prompt | Sequence[Prompt] = (),
     cache: CacheMode = "none",
-    watch: Watch | None = None,
+    watch: StateCallback | None = None,
 ) -> Trajectory:
     """Texts with their masks filled, by a diffusion model.
 
@@ -190,7 +192,7 @@ def _fill(
     constraints: Constraints,
     seed: int,
     keep_states: bool,
-    watch: Watch | None,
+    watch: StateCallback | None,
 ) -> Trajectory:
     guided = any(guidance_schedule(strategy.guidance, strategy.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
@@ -210,10 +212,10 @@ def _choose_values(
     top_k: int | None,
     top_p: float | None,
     stochastic: float,
-) -> Values:
+) -> TokenSampler:
     if temperature is None:
         temperature = 0.0 if model.paradigm.sampler in ("unmasking", "causal") else 1.0
-    return Values(temperature, top_k, top_p, stochastic)
+    return TokenSampler(temperature, top_k, top_p, stochastic)
 
 
 def _check_steps(steps: int) -> int:

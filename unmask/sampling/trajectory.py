@@ -77,7 +77,7 @@ class Trajectory:
         )
 
 
-Watch = Callable[[Trajectory], None]
+StateCallback = Callable[[Trajectory], None]
 """Called after every step with the trajectory so far."""
 
 
@@ -95,7 +95,7 @@ class Record:
         real: Bool[Tensor, "B L"] | None,
         in_front: Int[Tensor, "B"] | None = None,
         keep_states: bool = True,
-        watch: Watch | None = None,
+        watch: StateCallback | None = None,
     ):
         self.tokenizer, self.in_front = model.tokenizer, in_front
         self.lengths = (torch.ones_like(tokens) if real is None else real).sum(-1)
@@ -112,13 +112,13 @@ class Record:
         chosen: Bool[Tensor, "B L"],
         tokens: Int[Tensor, "B #L"],
         confidence: Float[Tensor, "B #L"],
-        entropy: Float[Tensor, "n"],
+        entropy: Float[Tensor, "B #L"],
     ) -> None:
-        """One step: the chosen places get their tokens; `entropy` is that of the n chosen ones."""
+        """One step: the chosen positions get their tokens; what is given elsewhere is not read."""
         self.step += 1
         self.tokens = torch.where(chosen, tokens, self.tokens)
         self.confidence = torch.where(chosen, confidence, self.confidence)
-        self.entropy = self.entropy.masked_scatter(chosen, entropy)
+        self.entropy = torch.where(chosen, entropy, self.entropy)
         self.committed_at = torch.where(chosen, self.step, self.committed_at)
 
     def take_back(self, places: Bool[Tensor, "B L"], mask_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Values: which token a position proposes, from the likeliest to a free draw."""
+"""Token samplers: which token a position proposes, from the likeliest to a free draw."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from unmask.base.errors import UserError
 
 
 @dataclass(frozen=True)
-class Values:
+class TokenSampler:
     """Temperature 0 takes the likeliest token; above it, one is drawn among those let through."""
 
     temperature: float = 0.0
@@ -39,16 +39,16 @@ class Values:
                 "above 0 as well."
             )
 
-    def at(self, step: int, steps: int) -> "Values":
-        """The values of one step of so many: greedy once the stochastic share is used up.
+    def at(self, step: int, steps: int) -> "TokenSampler":
+        """The sampler of one step of so many: greedy once the stochastic share is used up.
 
         A plan that paces itself may go on after the last one, and goes on drawing if all draw.
         """
         draws = self.temperature > 0 and (self.stochastic == 1 or step <= self.stochastic * steps)
-        return self if draws else Values()
+        return self if draws else TokenSampler()
 
     def sharpen(self, logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
-        """log p as it is drawn from: at the temperature, what is not let through impossible."""
+        """log p as it is drawn from: at the temperature, -inf for what is not let through."""
         if self.temperature == 0:
             first = logp.argmax(-1, keepdim=True)
             return torch.full_like(logp, -torch.inf).scatter(-1, first, 0.0)
@@ -57,10 +57,11 @@ class Values:
             least = logp.topk(self.top_k, dim=-1).values[..., -1:]
             logp = logp.masked_fill(logp < least, -torch.inf)
         if self.top_p is not None and self.top_p < 1:
-            ranked, places = logp.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
-            before = ranked.exp().cumsum(-1) - ranked.exp()
+            ranked, ids = logp.log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+            p = ranked.exp()
+            before = p.cumsum(-1) - p
             dropped = torch.zeros_like(before, dtype=torch.bool).scatter(
-                -1, places, before >= self.top_p
+                -1, ids, before >= self.top_p
             )
             logp = logp.masked_fill(dropped, -torch.inf)
         return logp.log_softmax(-1)

@@ -1,4 +1,4 @@
-"""The network as a sampler asks it: log p at the open positions, guided, with what can be kept."""
+"""The network as a sampler asks it: predictions at open positions, guided, cached if wanted."""
 
 from typing import Literal
 
@@ -12,13 +12,14 @@ from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
+from unmask.sampling.state import Predictions
 
 CacheMode = Literal["none", "exact", "approximate"]
 Tokens = Int[Tensor, "B L"]
 Open = Bool[Tensor, "B L"]
 
 
-class Oracle:
+class Denoiser:
     """log p over tokens at the open positions of a canvas.
 
     With guidance a second pass hides the prompt; what was generated stays in both. The two are one
@@ -42,10 +43,11 @@ class Oracle:
     def enter_block(self, inside: Open) -> None:
         """Called where a block starts, with what may be written in it: all before that stands."""
 
-    def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
-        """log p at the open positions, row by row and from left to right, in float64."""
+    def predict(self, xt: Tokens, open_: Open, guidance: float) -> Predictions:
+        """Predictions at the open positions of the canvas."""
         logits = self._run(xt, open_, guidance, self.canvas.real, self.canvas.prompt)
-        return self._finish(logits, None if self.inner is None else self.inner[open_])
+        logp = self._finish(logits, None if self.inner is None else self.inner[open_])
+        return Predictions(open_, logp)
 
     def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
         """Logits at the open positions."""
@@ -77,7 +79,7 @@ class Oracle:
         return logits.log_softmax(-1, dtype=torch.float64)
 
 
-class KeepingOracle(Oracle):
+class ExactCacheDenoiser(Denoiser):
     """Runs only rows whose canvas changed: a prediction stays exact while nothing moves.
 
     Bidirectional attention lets every token reach every other, so this is all that can be kept
@@ -86,30 +88,31 @@ class KeepingOracle(Oracle):
 
     def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
         super().__init__(model, canvas, forbidden)
-        self._seen: tuple[Tokens, Open, float, Tensor] | None = None
+        self._seen: tuple[Tokens, float, Predictions] | None = None
 
-    def ask(self, xt: Tokens, open_: Open, guidance: float) -> Float[Tensor, "N V"]:
-        if self._seen is None or self._seen[2] != guidance:
-            logp = super().ask(xt, open_, guidance)
+    def predict(self, xt: Tokens, open_: Open, guidance: float) -> Predictions:
+        if self._seen is None or self._seen[1] != guidance:
+            predictions = super().predict(xt, open_, guidance)
         else:
-            before, was_open, _, known = self._seen
-            changed = ((xt != before) | (open_ != was_open)).any(-1)
+            before, _, known = self._seen
+            changed = ((xt != before) | (open_ != known.open)).any(-1)
             moved = changed & open_.any(-1)
-            logp = known.new_empty(int(open_.sum()), known.shape[1])
+            logp = known.rows.new_empty(int(open_.sum()), known.rows.shape[1])
             of_moved = moved[:, None].expand_as(open_)
             of_same = ~changed[:, None].expand_as(open_)
-            logp[of_same[open_]] = known[of_same[was_open]]
+            logp[of_same[open_]] = known.rows[of_same[known.open]]
             if moved.any():
                 real = None if self.canvas.real is None else self.canvas.real[moved]
                 prompt = self.canvas.prompt[moved]
                 run = self._run(xt[moved], open_[moved], guidance, real, prompt)
                 inner = None if self.inner is None else self.inner[moved][open_[moved]]
                 logp[of_moved[open_]] = self._finish(run, inner)
-        self._seen = xt, open_, guidance, logp
-        return logp
+            predictions = Predictions(open_, logp)
+        self._seen = xt, guidance, predictions
+        return predictions
 
 
-class PrefixOracle(Oracle):
+class PrefixCacheDenoiser(Denoiser):
     """Keeps the keys and values of what stands before the block: faster, and an approximation.
 
     The first step of a block runs everything; the others run the block and what follows it, and see
@@ -160,13 +163,17 @@ def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N 
     return mix(*both.to(wide).chunk(2), guidance)
 
 
-ORACLES = {"none": Oracle, "exact": KeepingOracle, "approximate": PrefixOracle}
+DENOISERS = {
+    "none": Denoiser,
+    "exact": ExactCacheDenoiser,
+    "approximate": PrefixCacheDenoiser,
+}
 
 
-def make_oracle(
+def make_denoiser(
     model: Model, canvas: Canvas, cache: CacheMode, forbidden: Int[Tensor, "n"] | None = None
-) -> Oracle:
-    """The oracle of that cache mode.
+) -> Denoiser:
+    """The denoiser of that cache mode.
 
     While the network is patched or captured nothing is kept: a patch may change at every step, and
     a capture wants all rows. What keeps an approximation would give another text: it refuses.
@@ -175,4 +182,4 @@ def make_oracle(
         model.net.taps.require_none("sampling with cache='approximate'")
     elif model.net.taps.attached:
         cache = "none"
-    return ORACLES[cache](model, canvas, forbidden)
+    return DENOISERS[cache](model, canvas, forbidden)
