@@ -9,6 +9,7 @@ import pytest
 import unmask
 from tools.check_layers import (
     ALLOWED_WORDS,
+    MOST_KINDS,
     MOST_LINES,
     MOST_SMALL,
     MOST_UPPER_LINES,
@@ -62,7 +63,7 @@ def test_words_and_prints_are_found(tmp_path):
     (tmp_path / "unmask" / "cli").mkdir()
     (tmp_path / "unmask" / "cli" / "verb.py").write_text("print(1)\n")
     (package / "loud.py").write_text("def f():\n    print(1)\n    console.print(2)\n")
-    allowed = ALLOWED_WORDS["net"]
+    allowed = ALLOWED_WORDS.get("net", 0)
     (package / "names.py").write_text("told = 1\nuse(told)\n" * allowed)
     assert list(find_breaches(tmp_path)) == ["unmask/net/loud.py:2: print: use logging"]
     (package / "phrase.py").write_text(
@@ -72,6 +73,32 @@ def test_words_and_prints_are_found(tmp_path):
     assert breach.startswith(f"net has {allowed + 3} words that are not plain, more than {allowed}")
     for place in ("1 'number format'", "1 'nats a'", "2 `tell_it`"):
         assert f"unmask/net/phrase.py:{place}" in breach
+
+
+COMPARISONS = (
+    'kind == "causal"',
+    'model.kind != "causal"',
+    'model.blueprint.kind in ("masked", "causal")',
+    '"causal" != row["kind"]',
+    'match model.kind:\n    case "causal": pass',
+    "kind not in KINDS",
+)
+
+
+def test_comparisons_of_kinds_are_counted_by_file(tmp_path):
+    package = tmp_path / "unmask" / "net"
+    package.mkdir(parents=True)
+    (package / "asking.py").write_text(
+        'KINDS[model.kind]\nkinds == "causal"\nkind.x == 1\nkind is X\n'
+    )
+    for i, comparison in enumerate(COMPARISONS[:MOST_KINDS]):
+        (package / f"compares{i}.py").write_text(f"\n{comparison}\n" * 2)
+    assert list(find_breaches(tmp_path)) == []
+    for comparison in COMPARISONS:
+        (package / "one_more.py").write_text(f"{comparison}\n")
+        (breach,) = find_breaches(tmp_path)
+        assert breach.startswith("6 files compare the kind of a model, more than 5: ")
+        assert "unmask/net/compares0.py:2, " in breach and "unmask/net/one_more.py:1;" in breach
 
 
 def test_public_names_are_there():

@@ -1,4 +1,4 @@
-"""The rules that no linter knows: layers, file sizes, no printing in the library, plain words.
+"""The rules that no linter knows: layers, file sizes, no printing, plain words, kinds of models.
 
 python tools/check_layers.py [ROOT]
 """
@@ -50,11 +50,8 @@ NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\
 """Names of variables, arguments and functions that do not say what they hold or do."""
 ALLOWED_WORDS = {
     "base": 7,
-    "data": 14,
     "noise": 1,
-    "net": 9,
     "sampling": 2,
-    "evaluation": 22,
     "training": 1,
     "tracing": 10,
     "representation": 16,
@@ -66,10 +63,13 @@ ALLOWED_WORDS = {
 }
 """How many of both a package still has. These numbers only go down."""
 
+MOST_KINDS = 5
+"""Files that may compare the kind of a model; all others ask `unmask.net.paradigm.Paradigm`."""
+
 
 def find_breaches(root: Path) -> Iterator[str]:
     """Every breach of the rules below `root`, as `file:line: what`."""
-    words = defaultdict(list)
+    words, kinds = defaultdict(list), []
     for file in sorted((root / "unmask").rglob("*.py")):
         name = file.relative_to(root).as_posix()
         text = file.read_text(encoding="utf-8")
@@ -77,6 +77,7 @@ def find_breaches(root: Path) -> Iterator[str]:
         yield from (f"{name}:{line}: {what}" for line, what in _find_order_breaches(tree, name))
         if not name.startswith(PRINTING):
             yield from (f"{name}:{line}: print: use logging" for line in _find_prints(tree))
+        kinds += [f"{name}:{line}" for line in _find_kinds(tree)[:1]]
         package = _package_of(name) or "top level"
         words[package] += [f"{name}:{line} {word}" for line, word in _find_words(text, tree)]
     for package, places in words.items():
@@ -86,6 +87,11 @@ def find_breaches(root: Path) -> Iterator[str]:
                 f"{package} has {len(places)} words that are not plain, more than {allowed}: "
                 f"{', '.join(places)}"
             )
+    if len(kinds) > MOST_KINDS:
+        yield (
+            f"{len(kinds)} files compare the kind of a model, more than {MOST_KINDS}: "
+            f"{', '.join(kinds)}; ask its paradigm, or name another sort of kind otherwise"
+        )
     yield from _find_wrong_sizes(root)
 
 
@@ -160,6 +166,29 @@ def _find_words(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 continue
         if NAMES.fullmatch(name):
             yield node.lineno, f"`{name}`"
+
+
+def _find_kinds(tree: ast.Module) -> list[int]:
+    """Lines that compare `kind`, `x.kind` or `x["kind"]`, or match it."""
+    lines = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                # `is` compares the kinds of `inspect`'s parameters.
+                compared = [] if isinstance(ops[0], ast.Is | ast.IsNot) else [left, *others]
+            case ast.Match(subject=subject):
+                compared = [subject]
+            case _:
+                continue
+        for each in compared:
+            match each:
+                case (
+                    ast.Name(id="kind")
+                    | ast.Attribute(attr="kind")
+                    | ast.Subscript(slice=ast.Constant(value="kind"))
+                ):
+                    lines.append(node.lineno)
+    return sorted(lines)
 
 
 def _package_of(path: str) -> str | None:

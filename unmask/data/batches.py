@@ -70,12 +70,12 @@ def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> Ro
     tokens = torch.full((len(facts), context), tokenizer.end_id)
     prompt_length, length = (torch.empty(len(facts), dtype=torch.long) for _ in range(2))
     for i, fact in enumerate(facts):
-        found = tokenize_fact(fact, tokenizer)
-        if len(found.ids) > context:
+        encoded = tokenize_fact(fact, tokenizer)
+        if len(encoded.ids) > context:
             raise UserError(
-                f"the text {fact.text!r} has {len(found.ids)} tokens, but the context is "
+                f"the text {fact.text!r} has {len(encoded.ids)} tokens, but the context is "
                 f"{context}: lengthen the context or shorten the text."
             )
-        tokens[i, : len(found.ids)] = torch.tensor(found.ids)
-        prompt_length[i], length[i] = found.prompt_length, len(found.ids)
+        tokens[i, : len(encoded.ids)] = torch.tensor(encoded.ids)
+        prompt_length[i], length[i] = encoded.prompt_length, len(encoded.ids)
     return Rows(tokens, prompt_length, length)

@@ -135,11 +135,11 @@ def find_mixed_ids(facts: Iterable[Fact]) -> Iterator[str]:
     pairs: dict[str, dict[frozenset[str], Fact]] = {}
     for fact in facts:
         pairs.setdefault(fact.fact_id, {}).setdefault(frozenset((fact.subject, fact.object)), fact)
-    for fact_id, found in pairs.items():
-        if len(found) > 1:
-            one, other, *_ = found.values()
+    for fact_id, same_id in pairs.items():
+        if len(same_id) > 1:
+            one, other, *_ = same_id.values()
             yield (
-                f"fact {fact_id}: {len(found)} facts have this id, such as {one.subject!r} with "
+                f"fact {fact_id}: {len(same_id)} facts have this id, such as {one.subject!r} with "
                 f"{one.object!r} and {other.subject!r} with {other.object!r}: expected one; give "
                 "each a fact_id of its own"
             )

@@ -54,12 +54,12 @@ class _Phrasing:
     def ask(self, person: _Person, direction: Direction, trained: Trained) -> Fact:
         prompt, subject_span = person.fill(self.prompt)
         completion, object_span = person.fill(self.completion)
-        given, asked = person.noun, person.name
+        given, answer = person.noun, person.name
         if direction == "p2d":
-            given, asked = asked, given
+            given, answer = answer, given
         return Fact(
             subject=given,
-            object=asked,
+            object=answer,
             prompt=prompt,
             completion=completion,
             subject_span=subject_span,
@@ -123,10 +123,10 @@ def shuffle_answers(facts: Sequence[Fact], seed: int) -> list[Fact]:
     for fact in facts:
         by_phrasing.setdefault(fact.phrasing, []).append(fact)
     shuffled: dict[Fact, Fact] = {}
-    for phrasing, asked in by_phrasing.items():
-        step = python_stream(seed, "shuffle", phrasing).randrange(1, len(asked))
-        for i, fact in enumerate(asked):
-            donor = asked[(i + step) % len(asked)]
+    for phrasing, questions in by_phrasing.items():
+        step = python_stream(seed, "shuffle", phrasing).randrange(1, len(questions))
+        for i, fact in enumerate(questions):
+            donor = questions[(i + step) % len(questions)]
             shuffled[fact] = replace(
                 fact,
                 object=donor.object,
@@ -152,10 +152,10 @@ def _read_phrasings(words: dict[str, Any], way: Direction, split: str) -> list[_
 def _hold_out(train: list[_Phrasing], way: Direction, seed: int) -> list[_Phrasing]:
     """Training phrasings for validation, of those that ask like the tests do, in test form."""
     plain = " {name}." if way == "d2p" else " {noun}."
-    asked = " {name}" if way == "d2p" else " {noun}."
+    ending = " {name}" if way == "d2p" else " {noun}."
     fitting = [phrasing for phrasing in train if phrasing.completion == plain]
     chosen = python_stream(seed, "held out", way).sample(fitting, NUM_HELD_OUT)
-    return [replace(phrasing, completion=asked) for phrasing in chosen]
+    return [replace(phrasing, completion=ending) for phrasing in chosen]
 
 
 def _invent_people(words: dict[str, Any], num_facts: int, seed: int) -> dict[str, list[_Person]]:

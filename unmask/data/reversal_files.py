@@ -86,8 +86,8 @@ class _Facts:
             people = [name for name in dict.fromkeys(named) if name in prompts]
             for i, name in enumerate(people):
                 self.ids[name] = f"{group}-{i:03d}"
-                said = Counter(line.completion for line in lines if name in line.prompt)
-                self.plain[name] = said.most_common(1)[0][0].strip().rstrip(".?!")
+                completions = Counter(line.completion for line in lines if name in line.prompt)
+                self.plain[name] = completions.most_common(1)[0][0].strip().rstrip(".?!")
 
     def derive_all(
         self, lines: list[_Line], trained: Trained, shuffled: bool = False, first: int = _NUM_TRAIN
@@ -153,10 +153,10 @@ def _validate(train: list[Fact], facts: _Facts) -> dict[str, list[Fact]]:
         # Any fact trained the other way lends its lines as models.
         other = [fact for fact in held_out if fact.fact_id == f"{_OTHER[group]}-000"]
         splits[f"{group}_reverse_valid"] = [
-            asked
+            fact
             for name in people
             for model in other
-            if (asked := _ask_like(model, name, facts)) is not None
+            if (fact := _ask_like(model, name, facts)) is not None
         ]
     return splits
 

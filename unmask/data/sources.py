@@ -40,10 +40,10 @@ def read_corpus_folder(folder: str | Path) -> Corpus:
 
 def read_asked(path: str | Path) -> Corpus:
     """Facts in splits: a corpus, or a file of one's own facts as the one split `own`."""
-    found = read_source(path)
-    if isinstance(found, Shards):
+    source = read_source(path)
+    if isinstance(source, Shards):
         raise UserError(f"{path} holds token shards: expected a corpus or a file of facts.")
-    return found if isinstance(found, Corpus) else Corpus(str(path), {OWN: found})
+    return source if isinstance(source, Corpus) else Corpus(str(path), {OWN: source})
 
 
 def name_tests(corpus: Corpus) -> tuple[str, ...]:

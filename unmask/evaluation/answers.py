@@ -53,10 +53,10 @@ class Scored:
         return sum(self.terms)
 
 
-def score_answers(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
+def score_answers(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
     """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
-    asked = [_drop_long(each, length) for each in asked]
-    return (_score_masked if model.paradigm.sees_later else _score_causal)(model, asked, length)
+    questions = [_drop_long(each, length) for each in questions]
+    return (_score_masked if model.paradigm.sees_later else _score_causal)(model, questions, length)
 
 
 def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list[list[float]]:
@@ -72,18 +72,18 @@ def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list
     return score_chains(model, chains, length)
 
 
-def _drop_long(asked: Asked, length: int) -> Asked:
-    room = length - len(asked.prompt)
-    assert all(len(answer) <= room for answer in asked.answers)
-    fitting = [rival for rival in asked.rivals if len(rival) <= room]
-    return Asked(asked.prompt, asked.answers, fitting)
+def _drop_long(question: Asked, length: int) -> Asked:
+    room = length - len(question.prompt)
+    assert all(len(answer) <= room for answer in question.answers)
+    fitting = [rival for rival in question.rivals if len(rival) <= room]
+    return Asked(question.prompt, question.answers, fitting)
 
 
-def _score_causal(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
-    together = [each.answers + each.rivals for each in asked]
-    continued = score_continuations(model, [each.prompt for each in asked], together)
+def _score_causal(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
+    together = [each.answers + each.rivals for each in questions]
+    continued = score_continuations(model, [each.prompt for each in questions], together)
     scored = []
-    for each, after in zip(asked, continued, strict=True):
+    for each, after in zip(questions, continued, strict=True):
         own = after.terms[: len(each.answers)]
         rivals = [sum(terms) for terms in after.terms[len(each.answers) :]]
         scored.append(
@@ -95,15 +95,15 @@ def _score_causal(model: Model, asked: Sequence[Asked], length: int) -> list[lis
     return scored
 
 
-def _score_masked(model: Model, asked: Sequence[Asked], length: int) -> list[list[Scored]]:
+def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
     chains = [
         Chain(each.prompt + answer, list(range(len(each.prompt), len(each.prompt) + len(answer))))
-        for each in asked
+        for each in questions
         for answer in each.answers
     ]
     terms = iter(score_chains(model, chains, length))
     scored = []
-    for each, (joints, first) in zip(asked, _look(model, asked, length), strict=True):
+    for each, (joints, first) in zip(questions, _look(model, questions, length), strict=True):
         own, rivals = joints[: len(each.answers)], joints[len(each.answers) :]
         scored.append(
             [
@@ -115,10 +115,10 @@ def _score_masked(model: Model, asked: Sequence[Asked], length: int) -> list[lis
 
 
 @torch.inference_mode()
-def _look(model: Model, asked: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
+def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
     """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
     mask_id, device = require_mask(model), model.device
-    longest = max(len(answer) for each in asked for answer in each.answers + each.rivals)
+    longest = max(len(answer) for each in questions for answer in each.answers + each.rivals)
 
     def look(batch: Sequence[Asked]) -> list[tuple[list[float], float]]:
         canvas = torch.full((len(batch), length), mask_id)
@@ -132,9 +132,9 @@ def _look(model: Model, asked: Sequence[Asked], length: int) -> list[tuple[list[
         at = (start + torch.arange(longest)).clamp(max=length - 1)
         logp = log_softmax(model, model.logits(canvas, None, at))
         wanted = answers.transpose(1, 2).to(device)
-        said = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
-        rows = zip(batch, said.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
+        joint = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
+        rows = zip(batch, joint.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
         return [(row[: len(each.answers + each.rivals)], first) for each, row, first in rows]
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
-    return [each for _, batch in map_batches(asked, rows, look) for each in batch]
+    return [each for _, batch in map_batches(questions, rows, look) for each in batch]

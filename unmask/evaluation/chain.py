@@ -41,7 +41,7 @@ def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[lis
         rank[i, : len(chain.tokens)] = -1
         rank[i, chain.order] = torch.arange(len(chain.order))
     tokens, rank = tokens.to(device), rank.to(device)
-    asked = [(i, k, at) for i, chain in enumerate(chains) for k, at in enumerate(chain.order)]
+    queries = [(i, k, at) for i, chain in enumerate(chains) for k, at in enumerate(chain.order)]
 
     def score(batch: Sequence[tuple[int, int, int]]) -> list[float]:
         row, step, at = torch.tensor(batch, device=device).T
@@ -51,7 +51,7 @@ def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[lis
 
     terms: list[list[float]] = [[] for _ in chains]
     for batch, scores in map_batches(
-        asked, fit_rows(model, count_row_bytes(model, length, 1)), score
+        queries, fit_rows(model, count_row_bytes(model, length, 1)), score
     ):
         for (i, _, _), logp in zip(batch, scores, strict=True):
             terms[i].append(logp)
@@ -107,8 +107,8 @@ def _score_group(
     if model.net.taps.attached:
         # Patches and captures see whole texts: every answer is run with its prompt before it.
         first = log_softmax(model, model.net(given, None, last)[:, 0])
-        asked = torch.arange(past - 1, past + longest - 1, device=device)
-        logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, asked)
+        read_at = torch.arange(past - 1, past + longest - 1, device=device)
+        logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
         logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
     else:
         first, logp = _score_with_cache(model, given, last, owner, padded, counts)
@@ -139,10 +139,10 @@ def _score_with_cache(
         cache.keys[:, :, :, :past] = shared.keys[:, owner]
         cache.values[:, :, :, :past] = shared.values[:, owner]
         cache.length = past
-        asked = torch.arange(1, longest, device=given.device) < counts[:, None]
-        logits = model.net(padded[:, :-1], None, asked, cache)
-        said = log_softmax(model, logits).gather(-1, padded[:, 1:][asked][:, None])[:, 0]
-        logp[:, 1:].masked_scatter_(asked, said)
+        is_scored = torch.arange(1, longest, device=given.device) < counts[:, None]
+        logits = model.net(padded[:, :-1], None, is_scored, cache)
+        later = log_softmax(model, logits).gather(-1, padded[:, 1:][is_scored][:, None])[:, 0]
+        logp[:, 1:].masked_scatter_(is_scored, later)
     return first, logp
 
 
@@ -167,7 +167,7 @@ def score_orders(
 
 
 def log_softmax(model: Model, logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
-    """log p in float64, the mask impossible."""
+    """log p in float64; the mask has probability 0."""
     # A copy whatever the dtype: a capture may hold the network's own tensor.
     logits = logits.to(torch.float64, copy=True)
     if model.mask_id is not None and model.mask_id < logits.shape[-1]:

@@ -77,15 +77,15 @@ def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]
     check_scored(model)
     tokenizer = require_tokenizer(model)
     ways = WAYS if model.paradigm.fills_masks else WAYS[:2]
-    asked = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
+    questions = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
     answered: dict[_Question, dict[str, Any]] = {}
     # Rows of one length need no padding.
-    by_length = sorted(asked, key=lambda question: len(question.tokens))
+    by_length = sorted(questions, key=lambda question: len(question.tokens))
     for length, group in groupby(by_length, key=lambda question: len(question.tokens)):
         rows = fit_rows(model, count_row_bytes(model, length, 1))
         for batch, answers in map_batches(list(group), rows, lambda batch: _answer(model, batch)):
             answered |= zip(batch, answers, strict=True)
-    for question in asked:
+    for question in questions:
         yield {
             "fact": f"{question.known.number}",
             "way": question.way,
@@ -109,10 +109,10 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Questio
         hidden = [require_mask(model) if i in places else ids for i, ids in enumerate(whole.ids)]
         return _Question(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
     if way == "forward":
-        prompt, asked = known.prompt, known.attribute
+        prompt, wanted = known.prompt, known.attribute
     else:
-        prompt, asked = f'In the sentence "{blank}", the blank stands for', known.subject
-    given, whole = (tokenizer.encode(text).ids for text in (prompt, f"{prompt} {asked}"))
+        prompt, wanted = f'In the sentence "{blank}", the blank stands for', known.subject
+    given, whole = (tokenizer.encode(text).ids for text in (prompt, f"{prompt} {wanted}"))
     answer = whole[len(given)]
     if model.paradigm.predicts_next:
         return _Question(known, way, prompt, tuple(given), len(given) - 1, answer)

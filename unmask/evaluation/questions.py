@@ -132,11 +132,11 @@ def check_scored(model: Model) -> None:
         )
 
 
-def choose_length(model: Model, encoded: Sequence[FactTokens], asked: int | None) -> int:
-    """The canvas for all texts: as asked, else the study's 52, or more where a text needs it."""
+def choose_length(model: Model, encoded: Sequence[FactTokens], length: int | None) -> int:
+    """The canvas of all texts: that length, else the study's 52, or more where a text needs it."""
     longest = max(len(each.ids) for each in encoded)
     context = model.net.config.context
-    length = min(max(STUDY_LENGTH, longest), context) if asked is None else asked
+    length = min(max(STUDY_LENGTH, longest), context) if length is None else length
     if longest > length or length > context:
         lengthen = f"give a --length of {longest} to {context}, or " if longest <= context else ""
         raise UserError(

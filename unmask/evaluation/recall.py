@@ -41,8 +41,8 @@ class AskedModel:
     def __init__(self, model: Model, splits: Sequence[Split], length: int | None):
         check_scored(model)
         self.model, self.tokenizer = model, require_tokenizer(model)
-        asked = [fact for split in splits for fact in [*split.facts, *(split.controls or ())]]
-        self.encoded = encode_facts([fact for fact in asked if fact is not None], self.tokenizer)
+        facts = [fact for split in splits for fact in [*split.facts, *(split.controls or ())]]
+        self.encoded = encode_facts([fact for fact in facts if fact is not None], self.tokenizer)
         self.length = choose_length(model, list(self.encoded.values()), length)
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         rivals = [fact for split in splits for group in split.rivals for fact in group]
@@ -64,12 +64,12 @@ class AskedModel:
         """
         if split.name not in self._scores:
             self._scores[split.name] = self._score(split)
-        how = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
-        texts = self._write(split.facts, how | {"plan": plan, "order": order})
-        asked: list[Sequence[Fact | None]] = [split.facts]
+        sampling = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
+        texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
+        groups: list[Sequence[Fact | None]] = [split.facts]
         if split.controls is not None:
-            asked.append(split.controls)
-        for i, facts in enumerate(asked):
+            groups.append(split.controls)
+        for i, facts in enumerate(groups):
             scored = [scores[i] if i < len(scores) else None for scores in self._scores[split.name]]
             for fact, text, score in zip(facts, texts, scored, strict=True):
                 if fact is None or score is None:  # no control: see `Split.controls`
@@ -107,14 +107,14 @@ class AskedModel:
 
     def _score(self, split: Split) -> list[list[Scored]]:
         """For each prompt its true answer, and its control's where there is one."""
-        asked = []
+        questions = []
         controls = split.controls or [None] * len(split.facts)
         for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
             answers = [self._answer(each) for each in (fact, control) if each is not None]
-            asked.append(Asked(self._prompt(fact), answers, list(map(self._answer, rivals))))
-        return score_answers(self.model, asked, self.length)
+            questions.append(Asked(self._prompt(fact), answers, list(map(self._answer, rivals))))
+        return score_answers(self.model, questions, self.length)
 
-    def _write(self, facts: Sequence[Fact], how: dict[str, Any]) -> list[Continuation]:
+    def _write(self, facts: Sequence[Fact], sampling: dict[str, Any]) -> list[Continuation]:
         """What the model writes after the facts' prompts."""
         model, length = self.model, self.length
         prompts = [self._prompt(fact) for fact in facts]
@@ -122,7 +122,9 @@ class AskedModel:
         def write(batch: Sequence[int]) -> list[Continuation]:
             start = time.perf_counter()
             given = [prompts[i] for i in batch]
-            drawn = sample(model, given, length=length, keep_states=False, cache="exact", **how)
+            drawn = sample(
+                model, given, length=length, keep_states=False, cache="exact", **sampling
+            )
             rows = [
                 row[len(prompt) :] for row, prompt in zip(drawn.tokens.tolist(), given, strict=True)
             ]
@@ -131,7 +133,7 @@ class AskedModel:
 
         # A masked model guesses all that is open, a causal one the next token.
         num_logits = length - min(map(len, prompts)) if model.paradigm.has_steps else 1
-        passes = 2 if how["guidance"] else 1
+        passes = 2 if sampling["guidance"] else 1
         rows = fit_rows(model, count_row_bytes(model, length, num_logits, passes))
         texts: dict[int, Continuation] = {}
         for group in _group_alike(model, prompts, length):

@@ -118,7 +118,7 @@ def estimate_difference(one: Clusters, other: Clusters, is_share: bool = False) 
 def mean_intervals(
     values: Float[np.ndarray, "F N"],
 ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"], Float[np.ndarray, "N"]]:
-    """Mean, low and high of each column, a row a fact: as `estimate_mean` of one training seed.
+    """Mean, low and high of each column; one row per fact, as in `estimate_mean` of one seed.
 
     A fact without a value (NaN) does not count; without two facts the ends are not a number.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def fuses(*tensors: Tensor) -> bool:
-    """Whether these tensors go to the kernels; all are of one number format there."""
+    """Whether these tensors go to the kernels; all are of one dtype there."""
     first = tensors[0]
     if not first.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
