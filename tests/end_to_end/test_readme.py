@@ -10,7 +10,7 @@ import pytest
 
 from unmask.cli.main import app
 from unmask.measures.runner import read_result
-from unmask.measures.trace_summary import Group, list_groups
+from unmask.measures.trace_summary import list_groups, name_cell
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -167,13 +167,13 @@ def test_keys_and_values_are_what_was_measured():
     assert most == max(read_shares("berglund-ar"))
 
 
-def read_groups(name: str, corruption: str, stage: str) -> dict[str, Group]:
+def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
     """The averages of a page's diffusion model by way of asking, and by name what is clear."""
     averages = read_result(ROOT / "docs" / "results" / name).summary["averages"]
     return {
-        group.split: group
+        group["split"]: group
         for group in list_groups(averages)
-        if (group.model, group.corruption, group.stage) == ("diffusion", corruption, stage)
+        if (group["model"], group["corruption"], group["stage"]) == ("diffusion", corruption, stage)
     }
 
 
@@ -182,9 +182,9 @@ def test_traced_states_are_what_was_measured():
     for name in ("tracing-berglund", "tracing"):
         verdicts = read_result(ROOT / "docs" / "results" / name).verdicts
         for split, group in read_groups(name, "gaussian", "first").items():
-            cell = group.best_subject()
-            share = round(100 * cell["mean"] / group.total["mean"])
-            shares[name, split] = share if verdicts[group.claim(cell)].is_clear else None
+            cell = group["best"]
+            share = round(100 * cell["mean"] / group["total"]["mean"])
+            shares[name, split] = share if verdicts[name_cell(cell)].is_clear else None
     best = [share for (name, _), share in shares.items() if name == "tracing-berglund"]
     assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
     stated = read_numbers(r"shows it less, (\d+) and (\d+) % for description → name, or not")
@@ -218,7 +218,7 @@ def test_leading_states_are_what_was_measured():
 )
 def test_traced_differences_are_what_was_measured(splits, sentence):
     groups = read_groups("tracing-berglund", "gaussian", "first")
-    lost = [round(groups[split].total["mean"], 1) for split in splits]
+    lost = [round(groups[split]["total"]["mean"], 1) for split in splits]
     (test,) = (
         test
         for test in read_result(ROOT / "docs" / "results" / "tracing-berglund").summary["tests"]
@@ -239,9 +239,9 @@ def test_last_steps_are_what_was_measured():
         r"takes at most ([\d.]+) nats, yet Shapley's shares give it ([\d.]+) and ([\d.]+) of the "
         r"probability of names \(([\d.]+) and ([\d.]+) of descriptions\)"
     )
-    assert most == round(max(group.total["mean"] for group in groups.values()), 2)
+    assert most == round(max(group["total"]["mean"] for group in groups.values()), 2)
     ways = ("p2d_reverse", "d2p_same", "d2p_reverse", "p2d_same")
-    assert shares == [round(groups[way].flow("subject").mean, 2) for way in ways]
+    assert shares == [round(groups[way]["subject"]["mean"], 2) for way in ways]
 
 
 def find_steps(lines: list[str]) -> str:

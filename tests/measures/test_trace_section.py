@@ -15,7 +15,7 @@ from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.roles import PLACEBO_ROLES, SUBJECT_ROLES
-from unmask.tracing.sweep import PARTS
+from unmask.tracing.settings import PARTS
 from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
 
 
@@ -75,18 +75,18 @@ def test_groups_come_in_one_order_and_know_their_best_cell():
     rows.append(make_row(9.0, "mlp", split="p2d_reverse"))
     rows.append(make_row(9.0, role="answer mask", split="p2d_reverse"))
     groups = list_groups(rows)
-    assert [(group.split, group.stage) for group in groups] == [
+    assert [(group["split"], group["stage"]) for group in groups] == [
         (split, stage)
         for stages in (("first", "last"), ("2", "10"))
         for split in ("p2d_reverse", "d2p_same")
         for stage in stages
     ]
-    best = groups[0].best_subject()
+    best = groups[0]["best"]
     assert (best["part"], best["role"], best["layer"]) == ("resid", "last subject", 1)
     heads = [make_total(4.0)]
     heads += [make_row(head / 2, "attn_z", layer=3, head=head) for head in (1, 2, 0)]
     (group,) = list_groups(heads)
-    assert group.best_subject()["head"] == 2
+    assert group["best"]["head"] == 2
 
 
 def test_the_section_says_first_what_was_found(done):
@@ -118,7 +118,7 @@ def test_equal_training_seeds_change_no_mean(causal, tmp_path):
     """A fact's seeds are averaged first, as its phrasings are."""
     settings = {"facts": 3, "phrasings": 1, "parts": ("resid",), "at": ("first",)}
     one = trace(causal, make_facts(), **settings)
-    family = Family("causal", (causal, causal), "causal", ("a", "b"))
+    family = Family("causal", (causal, causal), "causal")
     two = ask(MEASURE, [family], make_facts(), tmp_path, **USUAL | settings)
     assert {row["seed"] for row in two.rows("facts")} == {0, 1}
     pairs = zip(one.summary["averages"], two.summary["averages"], strict=True)

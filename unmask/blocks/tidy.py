@@ -65,7 +65,7 @@ def group_by(rows: Iterable[Record], *names: Get) -> dict[Any, list[Record]]:
     """Rows by the value of a column (or a tuple of several), in the order they are met."""
     groups: dict[Any, list[Record]] = {}
     for row in rows:
-        key = tuple(_get(row, name) for name in names)
+        key = tuple(get_value(row, name) for name in names)
         groups.setdefault(key[0] if len(key) == 1 else key, []).append(row)
     return groups
 
@@ -93,7 +93,7 @@ def tabulate(
 ) -> Table:
     """A table with a row for each row: `columns` say what stands under each heading."""
     heads = [each if isinstance(each, Column) else Column(each) for each in columns]
-    lines = [Row([_get(row, get) for get in columns.values()], role(row)) for row in rows]
+    lines = [Row([get_value(row, get) for get in columns.values()], role(row)) for row in rows]
     return Table(name, caption, heads, lines, most)
 
 
@@ -138,13 +138,13 @@ def draw_lines(
     """Lines with bands: a panel for each value of `panel`, a line for each of `line`."""
 
     def make_line(label: str, points: list[Record]) -> Line:
-        points.sort(key=lambda row: _get(row, x))
+        points.sort(key=lambda row: get_value(row, x))
         y, low, high = ([scale * row[end] for row in points] for end in ends)
-        place = [_get(row, x) for row in points]
+        place = [get_value(row, x) for row in points]
         first = points[0]
         has_band = any(end != y[i] for i, end in enumerate(low))
         band = (low, high) if has_band else (None, None)
-        return Line(label, _get(first, colour), place, y, *band, dash=_get(first, dash))
+        return Line(label, get_value(first, colour), place, y, *band, dash=get_value(first, dash))
 
     def fill(title: str, points: Records) -> Panel:
         return LinePanel(title, [make_line(*each) for each in group_by(points, line).items()])
@@ -172,8 +172,8 @@ def draw_dots(
 
     def make_dot(row: Record) -> Dot:
         chance = to_interval(row, null) if null is not None else None
-        names = (_get(row, label), _get(row, group), _get(row, colour))
-        return Dot(*names, to_interval(row, ends), _get(row, note), chance)
+        names = (get_value(row, label), get_value(row, group), get_value(row, colour))
+        return Dot(*names, to_interval(row, ends), get_value(row, note), chance)
 
     def fill(title: str, points: Records) -> Panel:
         return DotPanel(title, [make_dot(row) for row in points])
@@ -203,7 +203,7 @@ def draw_map(
 
     def fill(title: str, points: Records) -> Panel:
         columns, lines = list(group_by(points, x)), group_by(points, y)
-        cells = {(_get(row, y), _get(row, x)): row for row in points}
+        cells = {(get_value(row, y), get_value(row, x)): row for row in points}
 
         def spread(end: str) -> list[list[float | None]]:
             return [
@@ -211,7 +211,7 @@ def draw_map(
                 for line in lines
             ]
 
-        notes = [_get(members[0], note) for members in lines.values()]
+        notes = [get_value(members[0], note) for members in lines.values()]
         return MapPanel(
             title, list(map(str, columns)), list(map(str, lines)), *map(spread, ends), notes=notes
         )
@@ -234,13 +234,13 @@ def _make_figure(
     # A choice of one is none; the way of asking is always shown.
     choose = [each for each in choose if each is ASKED or len(distinct(rows, each.column)) > 1]
     options = [list(each.arrange(distinct(rows, each.column))) for each in choose]
+    chosen = group_by(rows, lambda row: tuple(row[each.column] for each in choose))
     views: dict[Choice, Sequence[Panel]] = {}
     for numbers in product(*(range(len(each)) for each in options)):
-        values = (option[i] for option, i in zip(options, numbers, strict=True))
-        chosen = dict(zip((each.column for each in choose), values, strict=True))
-        panels = group_by(select(rows, **chosen), panel)
-        if panels:
-            views[numbers] = [fill(str(title), points) for title, points in panels.items()]
+        values = tuple(option[i] for option, i in zip(options, numbers, strict=True))
+        if values in chosen:
+            panels = group_by(chosen[values], panel).items()
+            views[numbers] = [fill(str(title), points) for title, points in panels]
     controls = [
         Control(each.label, [each.name(option) for option in own], each.is_slider)
         for each, own in zip(choose, options, strict=True)
@@ -262,7 +262,7 @@ def describe_figure(figure: Figure) -> str:
     measured = f" of {figure.ylabel or figure.xlabel}" if figure.xlabel else ""
     by = f" by {figure.xlabel}" if figure.xlabel and figure.ylabel else ""
     panels = [panel for view in figure.views.values() for panel in view]
-    titles = list(dict.fromkeys(panel.title for panel in panels if panel.title))
+    titles = [panel.title for panel in next(iter(figure.views.values()), ()) if panel.title]
     apart = f", side by side: {', '.join(titles)}" if len(titles) > 1 else ""
     choices = [f"{each.label} ({len(each.options)})" for each in figure.controls]
     chosen = f", to be chosen by {' and '.join(choices)}" if choices else ""
@@ -290,5 +290,6 @@ def _list_values(panel: Panel) -> Iterable[tuple[float, str]]:
                         yield value, f"{title}, {line}, {at}"
 
 
-def _get(row: Record, get: Get) -> Any:
+def get_value(row: Record, get: Get) -> Any:
+    """What a row holds in a column, or what a function makes of it."""
     return row[get] if isinstance(get, str) else get(row)

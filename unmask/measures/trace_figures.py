@@ -1,295 +1,350 @@
-"""Figures of traces: role by layer, roles at their best layer, and single texts."""
+"""Figures and tables of traces: role by layer, roles at their best layer, single texts, counts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from textwrap import shorten
 from typing import Any
 
-from unmask.blocks.blocks import (
-    Chart,
-    Control,
-    Dot,
-    DotPanel,
-    Figure,
-    MapPanel,
-    Panel,
-    make_views,
-)
-from unmask.blocks.labels import (
-    CORRUPTIONS,
-    METRICS,
-    PARTS,
-    PLACEBOS,
-    ROLES,
-    colour_models,
-    count,
-    is_causal,
-    name_split,
-    name_stage,
-    order_splits,
-)
-from unmask.blocks.tidy import distinct, to_interval
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Column, Figure, Fold, Table, Text, Verdict
 from unmask.measures.measure import Rows
-from unmask.measures.trace_summary import Group, rank_stage
-from unmask.tracing.table import RESULT
+from unmask.measures.trace_summary import name_cell, name_test, rank_stage
+from unmask.tracing.averages import TOTAL
+from unmask.tracing.table import FLOW, RESULT
 
-Choice = dict[str, Any]
-"""What is chosen in each control, by its label."""
+Verdicts = Mapping[str, Verdict]
+RESTORED = tidy.Choose(
+    "restored",
+    "part",
+    labels.PARTS.__getitem__,
+    lambda parts: [part for part in labels.PARTS if part in parts],
+)
 
 
-def draw_roles(groups: Sequence[Group], kinds: Mapping[str, str], metric: str, how: str) -> Figure:
-    """Average effect by role and layer, a panel for each model; `how` says how it was traced."""
+def draw_roles(averages: Rows, kinds: Mapping[str, str], metric: str, method: str) -> Figure:
+    """Average effect by role and layer, a panel for each model; of heads the strongest.
 
-    def fill(choice: Choice) -> list[Panel]:
-        shown = _select(groups, choice)
-        return _draw_maps(shown, kinds, choice["restored"]) if shown else []
-
-    is_one = all(group.total["facts"] == 1 for group in groups)
+    A model that recalls nothing asked this way has an empty panel.
+    """
+    effects = [row for row in averages if row["control"] == RESULT and row["layer"] >= 0]
+    cells = [max(heads, key=lambda row: row["mean"]) for heads in tidy.group_by(
+        _name_steps(effects, "stage"), "model", "split", "at", "part", "role", "layer"
+    ).values()]  # fmt: skip
+    rows = []
+    for view in tidy.group_by(cells, "split", "at", "part").values():
+        known = tidy.distinct(view, "role")
+        for model in kinds:
+            own = tidy.select(view, model=model)
+            at = {(row["role"], row["layer"]): row for row in own}
+            title = model if own else f"{model}: nothing recalled"
+            empty = {**view[0], **dict.fromkeys(tidy.ENDS), "facts": 0}
+            rows += [
+                {**empty, **at.get((role, layer), {}), "title": title, "role": role, "layer": layer}
+                for role in labels.ROLES
+                if role in known
+                for layer in sorted(tidy.distinct(own or view, "layer"))
+            ]
+    is_one = all(row["facts"] == 1 for row in averages if row["part"] == TOTAL)
     averaged = "Of one fact each." if is_one else "Averages over facts with 95 % intervals."
-    return _make_figure(
+    return tidy.draw_map(
+        rows,
         "effects",
         f"{'Effect' if is_one else 'Average effect'} by role and layer",
-        "Heatmaps, one for each model: rows are roles of tokens, columns layers. Purple states "
-        "give the answer back, orange ones take it away.",
-        f"{averaged} {how}",
-        "heatmap",
-        _list_options(groups),
-        fill,
-        "layer",
-        _name_effect(metric),
+        f"{averaged} {method} Purple states give the answer back, orange ones take it away.",
+        x="layer",
+        y=lambda row: labels.ROLES[row["role"]],
+        note=lambda row: labels.count(row["facts"], "fact"),
+        panel="title",
+        choose=[tidy.ASKED, RESTORED, _choose_step(rows, "stage")],
+        xlabel="layer",
+        ylabel=_name_effect(metric),
         is_signed=True,
     )
 
 
-def _draw_maps(shown: Mapping[str, Group], kinds: Mapping[str, str], part: str) -> list[Panel]:
-    """A panel for each model; one that recalls nothing asked this way has an empty one."""
-    cells = {model: _find_cells(group, part) for model, group in shown.items()}
-    known = {role for own in cells.values() for role, _ in own}
-    roles = [role for role in ROLES if role in known]
-    most = 1 + max((layer for own in cells.values() for _, layer in own), default=-1)
-    panels: list[Panel] = []
-    for model in kinds if roles else ():
-        own = cells.get(model, {})
-        layers = 1 + max((layer for _, layer in own), default=most - 1)
-
-        def fill(column: str, own=own, layers=layers) -> list[list[float | None]]:
-            return [
-                [own[role, i][column] if (role, i) in own else None for i in range(layers)]
-                for role in roles
-            ]
-
-        facts = [
-            max((own[at]["facts"] for at in own if at[0] == role), default=0) for role in roles
-        ]
-        panels.append(
-            MapPanel(
-                model if own else f"{model}: nothing recalled",
-                [str(layer) for layer in range(layers)],
-                [ROLES[role] for role in roles],
-                fill("mean"),
-                fill("low"),
-                fill("high"),
-                [count(number, "fact") for number in facts],
-            )
-        )
-    return panels
-
-
-def _find_cells(group: Group, part: str) -> dict[tuple[str, int], Any]:
-    """Rows of the averages by role and layer; of heads the strongest."""
-    cells: dict[tuple[str, int], Any] = {}
-    for (own, layer, _, role, control), row in group.cells.items():
-        if own != part or control != RESULT or layer < 0:
-            continue
-        if (role, layer) not in cells or row["mean"] > cells[role, layer]["mean"]:
-            cells[role, layer] = row
-    return cells
-
-
-def draw_peaks(groups: Sequence[Group], kinds: Mapping[str, str], metric: str) -> Figure:
+def draw_peaks(groups: Rows, kinds: Mapping[str, str], metric: str) -> Figure:
     """Each role's effect at its best layer, a panel for each model, with placebos."""
-    colours = colour_models(dict(kinds))
-
-    def fill(choice: Choice) -> list[Panel]:
-        shown = _select(groups, choice)
-        panels = (
-            DotPanel(model, list(_list_dots(group, choice["restored"], colours[model])))
-            for model, group in shown.items()
-        )
-        return [panel for panel in panels if panel.dots]
-
-    return _make_figure(
+    colours = labels.colour_models(dict(kinds))
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        who = {"who": group["model"], "colour": colours[group["model"]]}
+        for peaks in tidy.group_by(group["peaks"], "part").values():
+            by_role = {cell["role"]: cell for cell in peaks}
+            rows += [
+                {**by_role[role], **who, "label": label}
+                for role, label in labels.ROLES.items()
+                if role in by_role
+            ]
+            subjects = [cell for role, cell in by_role.items() if role.endswith("subject")]
+            best = max(subjects, key=lambda cell: cell["mean"], default={"placebos": {}})
+            placebo = {"who": "placebo", "colour": "control"}
+            rows += [
+                {**row, **placebo, "label": labels.PLACEBOS[name]}
+                for name, row in best["placebos"].items()
+            ]
+    return tidy.draw_dots(
+        _name_steps(rows, "stage"),
         "roles",
         "Effect by role, each at its best layer",
-        "Dots with intervals, a panel for each model: for every role of a token, the average "
-        "indirect effect at the layer where it is highest; placebos below in grey.",
         "The layer is chosen on the same facts, so intervals are narrow for a claim about that "
-        "very layer. Placebos stand at the layer of the best subject token.",
-        "dots",
-        _list_options(groups),
-        fill,
-        _name_effect(metric),
+        "very layer. Placebos (grey) stand at the layer of the best subject token.",
+        label="label",
+        group="who",
+        colour="colour",
+        note=lambda row: f"layer {name_layer(row)}, {labels.count(row['facts'], 'fact')}",
+        choose=[tidy.ASKED, RESTORED, _choose_step(rows, "stage")],
+        xlabel=_name_effect(metric),
     )
-
-
-def _list_dots(group: Group, part: str, colour: str) -> Iterator[Dot]:
-    peaks = {row["role"]: row for row in group.peaks() if row["part"] == part}
-    for role in (role for role in ROLES if role in peaks):
-        yield _make_dot(peaks[role], ROLES[role], group.model, colour)
-    subjects = [row for role, row in peaks.items() if role.endswith("subject")]
-    if subjects:
-        best = max(subjects, key=lambda row: row["mean"])
-        for name, row in group.placebos(best).items():
-            yield _make_dot(row, PLACEBOS[name], "placebo", "control")
-
-
-def _make_dot(row: Mapping[str, Any], label: str, group: str, colour: str) -> Dot:
-    note = f"layer {name_layer(row)}, {count(row['facts'], 'fact')}"
-    return Dot(label, group, colour, to_interval(row), note)
-
-
-def name_layer(cell: Mapping[str, Any]) -> str:
-    """A cell's layer, and its head where it has one."""
-    return f"{cell['layer']}" + (f", head {cell['head']}" if cell["head"] >= 0 else "")
 
 
 def draw_texts(texts: Rows, metric: str) -> Figure:
     """Single texts: tokens by layers, what is restored side by side, a slider over the steps."""
-    keys = ("split", "model", "corruption", "fact", "phrasing")
-    numbers: dict[tuple[Any, ...], int] = {}
-    for split, model, corruption, *fact in distinct(texts, *keys):
-        group = (split, model, corruption)
-        before = [key for key in numbers if key[:3] == group]
-        numbers[*group, *fact] = len(before)
-    splits, models = order_splits(distinct(texts, "split")), distinct(texts, "model")
-    steps = {at: f"step {at[1]}" for at in sorted(distinct(texts, "corruption", "step"))}
-    options = {
-        "asked": {split: name_split(split) for split in splits},
-        "model": {model: model for model in models},
-        "text": {number: f"text {number + 1}" for number in sorted(set(numbers.values()))},
-        "step": _name_steps(steps),
-    }
-
-    def fill(choice: Choice) -> list[Panel]:
-        rows = {
-            row["part"]: row
-            for row in texts
-            if (row["split"], row["model"]) == (choice["asked"], choice["model"])
-            and (row["corruption"], row["step"]) == choice["step"]
-            and numbers[tuple(row[key] for key in keys)] == choice["text"]
-        }
-        return [_draw_text(row, is_first=i == 0) for i, row in enumerate(rows.values())]
-
-    return _make_figure(
+    known: dict[tuple[Any, ...], list[Any]] = {}
+    cells = []
+    keys = ("split", "model", "corruption", "fact", "phrasing", "step")
+    for (*group, fact, phrasing, _), rows in tidy.group_by(texts, *keys).items():
+        numbers = known.setdefault(tuple(group), [])
+        numbers += [] if (fact, phrasing) in numbers else [(fact, phrasing)]
+        for row in rows:
+            title = labels.PARTS[row["part"]]
+            if row is rows[0]:
+                scores = f"{row['clean']:.3g} → {row['corrupted']:.3g}".replace("-", "−")
+                title += f": {shorten(row['object'], 24, placeholder='…')}, {scores}"
+            about = {name: row[name] for name in keys}
+            about |= {"title": title, "text": 1 + numbers.index((fact, phrasing))}
+            # What comes after the first end token is padding.
+            size = row["piece"].index("⏎") + 1 if "⏎" in row["piece"] else len(row["piece"])
+            for i, effects in enumerate(row["effects"][:size]):
+                token = {"token": _spell(row, i), "role": row["roles"][i]}
+                places = enumerate(effects)
+                cells += [about | token | {"layer": at, "effect": effect} for at, effect in places]
+    return tidy.draw_map(
+        _name_steps(cells, "step"),
         "texts",
         "One text, token by token",
-        "Heatmaps of single texts: rows are tokens, columns layers, a panel for what is restored. "
-        "Purple states bring the answer back, orange ones take it away.",
         "Starred: the subject. → marks the answer, ░ what is still masked at that step. In "
         "the title, the answer and its score, clean → with the subject hidden.",
-        "heatmap",
-        options,
-        fill,
-        "layer",
-        f"effect, {METRICS.get(metric, metric)}",
+        x="layer",
+        y="token",
+        ends=("effect",),
+        note=lambda row: labels.ROLES.get(row["role"], row["role"]),
+        panel="title",
+        choose=[
+            tidy.ASKED,
+            tidy.Choose("model", "model"),
+            tidy.Choose("text", "text", lambda number: f"text {number}", sorted),
+            _choose_step(cells, "step"),
+        ],
+        xlabel="layer",
+        ylabel=f"effect, {labels.METRICS.get(metric, metric)}",
         is_signed=True,
     )
 
 
-def _draw_text(row: Mapping[str, Any], is_first: bool) -> MapPanel:
-    # What comes after the first end token is padding.
-    size = row["piece"].index("⏎") + 1 if "⏎" in row["piece"] else len(row["piece"])
-    effects = row["effects"][:size]
-    answer = shorten(row["object"], 24, placeholder="…")
-    scores = f"{row['clean']:.3g} → {row['corrupted']:.3g}".replace("-", "−")
-    about = f": {answer}, {scores}" if is_first else ""
-    return MapPanel(
-        PARTS[row["part"]] + about,
-        [str(layer) for layer in range(len(effects[0]))],
-        [_spell(row, i) for i in range(size)],
-        effects,
-        notes=[ROLES.get(role, role) for role in row["roles"][:size]],
-    )
-
-
-def _spell(row: Mapping[str, Any], i: int) -> str:
+def _spell(row: tidy.Record, i: int) -> str:
     """A token as it is seen at the step; its position makes it unique."""
     # A causal model is given the answer's earlier tokens.
-    is_masked = not is_causal(row["kind"]) and row["written"][i] >= row["step"]
+    is_masked = not labels.is_causal(row["kind"]) and row["written"][i] >= row["step"]
     piece = "░" if is_masked else row["piece"][i].strip() or "·"
     arrow, star = "→ " if row["in_answer"][i] else "", "*" if row["in_subject"][i] else ""
     return f"{row['positions'][i]} {arrow}{piece}{star}"
 
 
-def _select(groups: Sequence[Group], choice: Choice) -> dict[str, Group]:
-    """The chosen group of each model."""
-    return {
-        group.model: group
-        for group in groups
-        if (group.split, (group.corruption, group.stage)) == (choice["asked"], choice["step"])
-    }
+def name_layer(cell: tidy.Record) -> str:
+    """A cell's layer, and its head where it has one."""
+    return f"{cell['layer']}" + (f", head {cell['head']}" if cell["head"] >= 0 else "")
 
 
-def _list_options(groups: Sequence[Group]) -> dict[str, dict[Any, str]]:
-    """What can be chosen, by the label of its control: ids with their names."""
-    restored = {cell[0] for group in groups for cell in group.cells if cell[1] >= 0}
-    ordered = sorted(groups, key=lambda group: (group.corruption, rank_stage(group.stage)))
-    steps = {(group.corruption, group.stage): name_stage(group.stage) for group in ordered}
-    return {
-        "asked": {split: name_split(split) for split in order_splits([g.split for g in groups])},
-        "restored": {part: name for part, name in PARTS.items() if part in restored},
-        "step": _name_steps(steps),
-    }
+def _name_steps(rows: Rows, column: str) -> list[dict[str, Any]]:
+    """The rows with what `_choose_step` chooses: the step under its corruption."""
+    return [{**row, "at": (row["corruption"], str(row[column]))} for row in rows]
 
 
-def _name_steps(steps: Mapping[tuple[str, Any], str]) -> dict[tuple[str, Any], str]:
-    """Steps under each corruption; it is named where there are several."""
-    if len({corruption for corruption, _ in steps}) == 1:
-        return dict(steps)
-    return {at: f"{name}, {CORRUPTIONS.get(at[0], at[0])}" for at, name in steps.items()}
+def _choose_step(rows: Rows, column: str) -> tidy.Choose:
+    """The choice of a step; the corruption is named where there are several, and numbers of steps
+    that follow each other are a slider."""
+    has_several = len(tidy.distinct(rows, "corruption")) > 1
+    is_slider = not has_several and all(str(row[column]).isdecimal() for row in rows)
 
+    def name(at: tuple[str, str]) -> str:
+        corruption, step = at
+        hidden = f", {labels.CORRUPTIONS.get(corruption, corruption)}" if has_several else ""
+        return step if is_slider else labels.name_stage(step) + hidden
 
-def _make_figure(
-    name: str,
-    title: str,
-    alt: str,
-    caption: str,
-    chart: Chart,
-    options: Mapping[str, Mapping[Any, str]],
-    fill: Callable[[Choice], Sequence[Panel]],
-    xlabel: str,
-    ylabel: str = "",
-    is_signed: bool = False,
-) -> Figure:
-    """A figure with a control for each choice; the way of asking is always one."""
-    labels = [label for label in options if label == "asked" or len(options[label]) > 1]
-    only = {label: next(iter(each)) for label, each in options.items()}
+    def arrange(options: Any) -> list[Any]:
+        return sorted(options, key=lambda at: (at[0], rank_stage(at[1])))
 
-    def fill_view(*values: Any) -> Sequence[Panel]:
-        return fill(only | dict(zip(labels, values, strict=True)))
-
-    return Figure(
-        name=name,
-        title=title,
-        alt=alt,
-        caption=caption,
-        chart=chart,
-        views=make_views([list(options[label]) for label in labels], fill_view),
-        controls=[_make_control(label, options[label]) for label in labels],
-        xlabel=xlabel,
-        ylabel=ylabel,
-        is_signed=is_signed,
-    )
-
-
-def _make_control(label: str, options: Mapping[Any, str]) -> Control:
-    """A choice; steps that follow each other are a slider over their numbers."""
-    if label == "step":
-        corruptions = {corruption for corruption, _ in options}
-        steps = [str(step) for _, step in options]
-        if len(corruptions) == 1 and all(step.isdecimal() for step in steps):
-            return Control(label, steps, is_slider=True)
-    return Control(label, list(options.values()))
+    return tidy.Choose("step", "at", name, arrange, is_slider)
 
 
 def _name_effect(metric: str) -> str:
-    return f"average indirect effect, {METRICS.get(metric, metric)}"
+    return f"average indirect effect, {labels.METRICS.get(metric, metric)}"
+
+
+Columns = dict[str | Column, tidy.Get]
+
+
+def _name_groups(groups: Rows) -> Columns:
+    """What tells groups apart: corruption and step only where there are several."""
+    columns: Columns = {"model": "model", "asked": _name_split}
+    if len(tidy.distinct(groups, "corruption")) > 1:
+        columns["hidden by"] = _name_corruption
+    if len(tidy.distinct(groups, "stage")) > 1:
+        columns["step"] = lambda row: labels.name_stage(row["stage"])
+    return columns
+
+
+def _name_split(row: tidy.Record) -> str:
+    return labels.name_split(row["split"])
+
+
+def _name_corruption(row: tidy.Record) -> str:
+    return labels.CORRUPTIONS.get(row["corruption"], row["corruption"])
+
+
+def _name_place(cell: tidy.Record) -> str:
+    part = "" if cell["part"] == "resid" else f"{labels.PARTS[cell['part']]}, "
+    return f"{part}{labels.ROLES[cell['role']]}, layer {name_layer(cell)}"
+
+
+def _find_placebo(cell: tidy.Record) -> Any:
+    """The highest placebo that was measured beside a cell."""
+    placebos = map(tidy.to_interval, cell["placebos"].values())
+    return max(placebos, key=lambda placebo: placebo.mean, default=None)
+
+
+_CELL: Columns = {
+    Column("given back", is_short=True): tidy.to_interval,
+    Column("of lost, %", digits=0, is_percent=True): "share",
+    Column("highest placebo", is_short=True): _find_placebo,
+}
+
+
+def _lose(metric: str) -> Columns:
+    lost = Column(f"lost, {labels.METRICS.get(metric, metric)}", is_short=True)
+    return {lost: lambda group: tidy.to_interval(group["total"])}
+
+
+def tabulate_groups(groups: Rows, verdicts: Verdicts, metric: str) -> Table:
+    """What is lost, and what the subject's best state gives back."""
+    shown: Columns = {"best at the subject": _name_place} | _CELL
+
+    def of_best(get: tidy.Get) -> tidy.Get:
+        return lambda group: None if group["best"] is None else tidy.get_value(group["best"], get)
+
+    def is_clear(group: tidy.Record) -> bool:
+        return group["best"] is not None and verdicts[name_cell(group["best"])].is_clear
+
+    return tidy.tabulate(
+        "groups",
+        "What hiding the subject takes, and what its best state gives back",
+        groups,
+        _name_groups(groups)
+        | {"facts": lambda group: group["total"]["facts"]}
+        | _lose(metric)
+        | {head: of_best(get) for head, get in shown.items()},
+        lambda group: "strong" if is_clear(group) else "plain",
+    )
+
+
+def tabulate_steps(groups: Rows, metric: str) -> Table:
+    """What is asked and lost at each step, and where p comes from."""
+
+    def count_asked(group: tidy.Record) -> float | None:
+        return None if group["asked"] is None else group["asked"]["mean"]
+
+    def give(source: str) -> tidy.Get:
+        return lambda group: None if group[source] is None else tidy.to_interval(group[source])
+
+    columns = _name_groups(groups) | {"facts": lambda group: group["total"]["facts"]}
+    columns |= {Column("tokens asked", digits=1): count_asked} | _lose(metric)
+    if metric == "logp":
+        columns[Column("per token", is_short=True)] = lambda group: (
+            group["total"]["mean"] / count_asked(group) if group["asked"] else None
+        )
+    if any(group["committed"] for group in groups):
+        columns[Column("p from the subject", is_short=True)] = give("subject")
+        columns[Column("p from written tokens", is_short=True)] = give("committed")
+    return tidy.tabulate(
+        "steps",
+        "Step by step; a step asks for the tokens that are still masked, and early steps are those "
+        "of facts that begin early: compare steps with as many facts",
+        groups,
+        columns,
+    )
+
+
+def fold_peaks(groups: Rows, verdicts: Verdicts) -> Fold:
+    """Every part and role at its best layer, the clear ones first."""
+    peaks = [
+        {**cell, "is_clear": verdicts[name_cell(cell)].is_clear}
+        for group in groups
+        for cell in group["peaks"]
+    ]
+    table = tidy.tabulate(
+        "peaks",
+        "Restored states, or outputs where named; bold: above 0 and above every placebo",
+        sorted(peaks, key=lambda cell: (not cell["is_clear"], -cell["mean"])),
+        _name_groups(groups) | {"restored": _name_place} | _CELL | {"facts": "facts"},
+        lambda cell: "strong" if cell["is_clear"] else "plain",
+    )
+    return Fold("Every part and role, at its best layer", [table])
+
+
+def tabulate_counts(counts: Rows) -> Table:
+    """Which facts were traced, and why others were not."""
+    columns: Columns = {"model": "model", "asked": _name_split}
+    columns |= {"subject hidden by": _name_corruption, "prompts": "prompts"}
+    if any(row["considered"] is not None for row in counts):
+        columns["recalled of considered"] = lambda row: (
+            None if row["considered"] is None else f"{row['recalled']} of {row['considered']}"
+        )
+    columns |= {"traced": "kept", "left out": lambda row: row["left_out"] or None}
+    columns[Column("p of the answer", is_short=True)] = "clean"
+    splits = labels.order_splits(tidy.distinct(counts, "split"))
+    rows = sorted(counts, key=lambda row: splits.index(row["split"]))
+    return tidy.tabulate("facts", "Facts that were traced", rows, columns)
+
+
+def fold_tests(tests: Rows, verdicts: Verdicts, metric: str) -> Iterator[Fold]:
+    """Differences between groups, the total effects and what passes its test first."""
+    rows = [
+        {**test, "is_clear": verdicts[name_test(test)].is_clear}
+        for test in tests
+        if test["part"] != FLOW
+    ]
+    if not rows:
+        return
+
+    def name_what(test: tidy.Record) -> str:
+        part, role = test["part"], test["role"]
+        where = f"{labels.PARTS.get(part, part)}, {labels.ROLES.get(role, role)}"
+        return "total effect" if part == TOTAL else where
+
+    def name_step(test: tidy.Record) -> str:
+        hidden = labels.CORRUPTIONS.get(test["corruption"], "")
+        return f"{labels.name_stage(test['stage'])}, {hidden}".rstrip(", ")
+
+    table = tidy.tabulate(
+        "tests",
+        "Differences between groups",
+        sorted(rows, key=lambda test: (not test["is_clear"], test["p_holm"])),
+        {
+            "one": lambda test: f"{test['model']}, {_name_split(test)}",
+            "minus": lambda test: (
+                f"{test['other_model']}, {labels.name_split(test['other_split'])}"
+            ),
+            "at": name_step,
+            "what": name_what,
+            Column(
+                f"difference, {labels.METRICS.get(metric, metric)}", is_short=True
+            ): tidy.to_interval,
+            Column("p (Holm)", digits=3): "p_holm",
+            "facts": lambda test: f"{test['facts']} {'' if test['paired'] else 'un'}paired",
+        },
+        lambda test: "strong" if test["is_clear"] else "plain",
+    )
+    sentence = Text(
+        "Mean effects over layers, one group minus the other; permutation tests by fact, corrected "
+        f"within each pair of groups. {sum(row['is_clear'] for row in rows)} of {len(rows)} pass."
+    )
+    yield Fold("Differences between models and ways of asking", [sentence, table])

@@ -1,43 +1,15 @@
 """The section of traces: what the subject's states give back, in sentences, figures and tables."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unmask.blocks.blocks import (
-    Block,
-    Finding,
-    Fold,
-    Notice,
-    Number,
-    Section,
-    Text,
-    Verdict,
-)
-from unmask.blocks.labels import (
-    CORRUPTIONS,
-    JOINTS,
-    METRICS,
-    PARTS,
-    ROLES,
-    UNITS,
-    count,
-    name_split,
-)
-from unmask.blocks.tidy import distinct, to_interval
-from unmask.evaluation.statistics import Interval
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Block, Finding, Fold, Notice, Number, Section, Text, Verdict
+from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
-from unmask.measures.trace_figures import draw_peaks, draw_roles, draw_texts, name_layer
-from unmask.measures.trace_summary import Group, list_groups
-from unmask.measures.trace_tables import (
-    find_share,
-    fold_peaks,
-    fold_tests,
-    tabulate_counts,
-    tabulate_groups,
-    tabulate_steps,
-)
+from unmask.measures.trace_summary import list_groups, name_cell
 
 TITLE = "Where facts are recalled"
 HIDDEN = {
@@ -58,57 +30,47 @@ LIMITS = (
 
 def describe(result: Result) -> Section:
     """The findings, the maps, the tables of facts and effects; methods folded away."""
-    summary, settings = result.summary, result.settings.to_record()
+    summary, settings, verdicts = result.summary, result.settings.to_record(), result.verdicts
     groups, counts = list_groups(summary["averages"]), summary["counts"]
-    kinds = dict(distinct(counts, "model", "kind"))
-    metric, how = settings["metric"], _describe_method(groups, counts, settings)
-    firsts = [
-        next(group for group in groups if group.model == model)
-        for model in kinds
-        if any(group.model == model for group in groups)
-    ]
-    notices = [Notice(text) for text in _list_notices(result)]
-    texts = [draw_texts(summary["texts"], metric)] if summary["texts"] else []
+    kinds = dict(tidy.distinct(counts, "model", "kind"))
+    metric, method = settings["metric"], _describe_method(groups, counts, settings)
+    by_model = tidy.group_by(groups, "model")
+    firsts = [by_model[model][0] for model in kinds if model in by_model]
+    stages = tidy.distinct(groups, "stage")
+    named = [group for group in groups if not group["stage"].isdecimal()]
+    texts = [figures.draw_texts(summary["texts"], metric)] if summary["texts"] else []
     blocks: list[Block] = []
     if texts and sum(row["prompts"] for row in counts) == 1:
-        blocks += [_state_text(groups[0], summary["texts"], result.verdicts, metric), *texts]
+        blocks += [_state_text(groups[0], summary["texts"], verdicts, metric), *texts]
     else:
-        blocks += [_state(group, result.verdicts, settings) for group in firsts[:2]]
-        blocks += [*notices, draw_roles(groups, kinds, metric, how)]
-        named = [group for group in groups if not group.stage.isdecimal()]
-        blocks += [draw_peaks(named, kinds, metric)] if named else []
-        blocks += [tabulate_groups(groups, result.verdicts, metric)]
-        blocks += [tabulate_steps(groups, metric)] if _has_steps(groups) else []
-        blocks += [tabulate_counts(counts), _explain_scores(groups, counts), *texts]
-        blocks.append(fold_peaks(groups, result.verdicts))
-        blocks += fold_tests(summary["tests"], result.verdicts, metric)
-    blocks.append(Fold("Method", [Text(how), Text(_describe_statistics(counts))]))
+        blocks += [_state(group, verdicts, settings) for group in firsts[:2]]
+        blocks += map(Notice, _list_notices(result))
+        blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method))
+        blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
+        blocks.append(figures.tabulate_groups(groups, verdicts, metric))
+        blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
+        blocks += [Fold("Single texts, token by token", texts)] if texts else []
+        facts = [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
+        blocks += [Fold("Facts that were traced", facts), figures.fold_peaks(groups, verdicts)]
+        blocks += figures.fold_tests(summary["tests"], verdicts, metric)
+    blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
-    numbers = list(_make_numbers(firsts, result.verdicts, metric))
-    return Section("trace", _make_title(groups), blocks, numbers)
-
-
-def _has_steps(groups: Sequence[Group]) -> bool:
-    return len({group.stage for group in groups}) > 1
-
-
-def _make_title(groups: Sequence[Group]) -> str:
-    if any(group.stage.isdecimal() for group in groups):
-        return f"{TITLE}, step by step"
-    return f"{TITLE}, from the first step to the last" if _has_steps(groups) else TITLE
+    title = TITLE
+    if len(stages) > 1 or len(named) < len(groups):
+        is_named = len(named) == len(groups)
+        title += ", from the first step to the last" if is_named else ", step by step"
+    return Section("trace", title, blocks, list(_make_numbers(firsts, verdicts, metric)))
 
 
 def _list_notices(result: Result) -> Iterator[str]:
     """What is not here: facts that a model does not recall, single traces of older runs."""
-    counts = result.summary["counts"]
-    for model in distinct(counts, "model"):
-        rows = [row for row in counts if row["model"] == model]
+    for model, rows in tidy.group_by(result.summary["counts"], "model").items():
         kept = {row["split"] for row in rows if row["kept"]}
-        empty = [name_split(split) for split in distinct(rows, "split") if split not in kept]
+        empty = [s for s in tidy.distinct(rows, "split") if s not in kept]
         if empty:
             yield (
-                f"{model}: no fact was left to trace of those asked {'; '.join(empty)}. The table "
-                "of facts says why."
+                f"{model}: no fact was left to trace of those asked "
+                f"{'; '.join(map(labels.name_split, empty))}. The table of facts says why."
             )
     if not result.tables["trace"].num_rows:
         yield (
@@ -117,39 +79,41 @@ def _list_notices(result: Result) -> Iterator[str]:
         )
 
 
-def _state(group: Group, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]) -> Finding:
+def _state(
+    group: tidy.Record, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]
+) -> Finding:
     """What a model loses, and which of the subject's states gives back most."""
-    metric, lost = settings["metric"], to_interval(group.total)
-    way = name_split(group.split)
+    metric, way, cell = settings["metric"], labels.name_split(group["split"]), group["best"]
     taken = (
-        f"In {group.model}, {'asked' if '→' in way else 'on'} {way}, hiding "
-        f"{HIDDEN[settings['source']]} takes {_format(lost, metric)} from the answer's "
+        f"In {group['model']}, {'asked' if '→' in way else 'on'} {way}, hiding "
+        f"{HIDDEN[settings['source']]} takes {_format(group['total'], metric)} from the answer's "
         f"{_name_score(metric)}"
     )
-    verdict, cell = verdicts[group.claim(group.total)], group.best_subject()
+    verdict = verdicts[name_cell(group["total"])]
     if verdict.outcome in ("unsettled", "below"):
         return Finding(f"{taken}: nothing is clearly lost, so nothing can be given back.", verdict)
     if cell is None:
         return Finding(f"{taken}.", verdict)
-    verdict = verdicts[group.claim(cell)]
+    verdict = verdicts[name_cell(cell)]
     beside = {
         "above": "more than every placebo",
         "unsettled": "which a placebo could give as well",
-        "too few": f"on {count(verdict.facts, 'fact')}, too few to tell it from placebos",
+        "too few": f"on {labels.count(verdict.facts, 'fact')}, too few to tell it from placebos",
     }[verdict.outcome]
-    what = "state" if cell["part"] == "resid" else PARTS[cell["part"]]
+    what = "state" if cell["part"] == "resid" else labels.PARTS[cell["part"]]
     does = f"Putting back one clean {what} gives back most"
     if settings["mode"] == "ablate":
         does = f"Corrupting one {what} costs most"
     text = (
-        f"{taken}. {does} at the {ROLES[cell['role']]}, layer {name_layer(cell)}: "
-        f"{_format(to_interval(cell), metric)}, {find_share(cell, group):.0%} of what was lost, "
-        f"{beside}."
+        f"{taken}. {does} at the {labels.ROLES[cell['role']]}, layer {figures.name_layer(cell)}: "
+        f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
     )
     return Finding(text, verdict)
 
 
-def _state_text(group: Group, texts: Rows, verdicts: Mapping[str, Verdict], metric: str) -> Finding:
+def _state_text(
+    group: tidy.Record, texts: Rows, verdicts: Mapping[str, Verdict], metric: str
+) -> Finding:
     """Of a single text, the token and the layer whose state gives back most."""
     row = next((row for row in texts if row["part"] == "resid"), texts[0])
     effect, i, layer = max(
@@ -157,54 +121,51 @@ def _state_text(group: Group, texts: Rows, verdicts: Mapping[str, Verdict], metr
         for i, line in enumerate(row["effects"])
         for layer, effect in enumerate(line)
     )
-    lost = to_interval(group.total)
+    back = {"mean": effect, "low": math.nan, "high": math.nan}
     text = (
-        f"In {group.model}, hiding the subject takes {_format(lost, metric)} from the "
+        f"In {group['model']}, hiding the subject takes {_format(group['total'], metric)} from the "
         f"{_name_score(metric)} of {row['object'].strip()!r}. Most is given back at "
         f"{row['piece'][i].strip()!r} (position {row['positions'][i]}), layer {layer}: "
-        f"{_format(Interval(effect, math.nan, math.nan), metric)}."
+        f"{_format(back, metric)}."
     )
-    return Finding(text, verdicts[group.claim(group.total)])
+    return Finding(text, verdicts[name_cell(group["total"])])
 
 
 def _name_score(metric: str) -> str:
-    return METRICS.get(metric, metric).partition(" (")[0]
+    return labels.METRICS.get(metric, metric).partition(" (")[0]
 
 
-def _format(value: Interval, metric: str) -> str:
+def _format(row: tidy.Record, metric: str) -> str:
     """An effect with its unit: 2.07 nats [1.5, 2.6]."""
-    unit = UNITS.get(metric, "")
-    ends = "" if math.isnan(value.low) else f" [{value.low:.3g}, {value.high:.3g}]"
-    return f"{value.mean:.3g}{unit}{ends}".replace("-", "−")
+    unit = labels.UNITS.get(metric, "")
+    ends = "" if math.isnan(row["low"]) else f" [{row['low']:.3g}, {row['high']:.3g}]"
+    return f"{row['mean']:.3g}{unit}{ends}".replace("-", "−")
 
 
-def _make_numbers(
-    groups: Sequence[Group], verdicts: Mapping[str, Verdict], metric: str
-) -> Iterator[Number]:
+def _make_numbers(groups: Rows, verdicts: Mapping[str, Verdict], metric: str) -> Iterator[Number]:
     """The first model's best subject state, where it is clear."""
     for group in groups[:1]:
-        cell = group.best_subject()
-        if cell is not None and verdicts[group.claim(cell)].is_clear:
-            lost = f"{group.total['mean']:.3g}{UNITS.get(metric, '')}"
+        cell = group["best"]
+        if cell is not None and verdicts[name_cell(cell)].is_clear:
+            lost = f"{group['total']['mean']:.3g}{labels.UNITS.get(metric, '')}"
             yield Number(
                 "given back by one state of the subject",
-                f"{find_share(cell, group):.0%}",
-                f"of {lost} lost: {group.model}, {name_split(group.split)}, "
-                f"{ROLES[cell['role']]}, layer {cell['layer']}",
+                f"{cell['share']:.0%}",
+                f"of {lost} lost: {group['model']}, {labels.name_split(group['split'])}, "
+                f"{labels.ROLES[cell['role']]}, layer {cell['layer']}",
             )
 
 
-def _explain_scores(groups: Sequence[Group], counts: Rows) -> Text:
+def _explain_scores(groups: Rows, counts: Rows) -> Text:
     """What the probability of an answer is the product of, and where models differ in it."""
     parts = []
-    for model, joint in distinct(counts, "model", "joint"):
-        tokens = [group.asked for group in groups if group.model == model]
-        known = [number for number in tokens if not math.isnan(number)]
+    for model, joint in tidy.distinct(counts, "model", "joint"):
+        known = [g["asked"]["mean"] for g in groups if g["model"] == model and g["asked"]]
         ends = dict.fromkeys(f"{each(known):.0f}" for each in (min, max)) if known else ()
         size = f", {' to '.join(ends)} tokens" if ends else ""
-        parts.append(f"in {model} {JOINTS[joint]}{size}")
+        parts.append(f"in {model} {labels.JOINTS[joint]}{size}")
     text = f"p is the probability of the whole answer at the first step traced: {'; '.join(parts)}."
-    joints = distinct(counts, "joint")
+    joints = tidy.distinct(counts, "joint")
     if "mean_field" in joints:
         text += (
             " A product over masks can be near 0 for an answer that is recalled: it is written "
@@ -218,17 +179,18 @@ def _explain_scores(groups: Sequence[Group], counts: Rows) -> Text:
     return Text(text)
 
 
-def _describe_method(groups: Sequence[Group], counts: Rows, settings: Mapping[str, Any]) -> str:
+def _describe_method(groups: Rows, counts: Rows, settings: Mapping[str, Any]) -> str:
     """How the facts were traced, in sentences."""
-    hidden = " or ".join(CORRUPTIONS.get(each, each) for each in distinct(counts, "corruption"))
-    window = counts[0]["window"]
-    sentences = [f"{HIDDEN[settings['source']].capitalize()} is hidden by {hidden}."]
-    if settings["source"] != "subject":
-        sentences = [f"Hidden are {HIDDEN[settings['source']]}, the subject by {hidden}."]
-    if window and any(cell[0] in ("mlp", "attn") for group in groups for cell in group.cells):
-        width = (
-            "one by one" if window == 1 else f"in windows of {window} layers around the named one"
-        )
+    corruptions = tidy.distinct(counts, "corruption")
+    hidden = " or ".join(labels.CORRUPTIONS.get(each, each) for each in corruptions)
+    window, source = counts[0]["window"], settings["source"]
+    sentences = [f"{HIDDEN[source].capitalize()} is hidden by {hidden}."]
+    if source != "subject":
+        sentences = [f"Hidden are {HIDDEN[source]}, the subject by {hidden}."]
+    parts = {cell["part"] for group in groups for cell in group["peaks"]}
+    if window and parts & {"mlp", "attn"}:
+        width = f"in windows of {window} layers around the named one"
+        width = "one by one" if window == 1 else width
         sentences.append(f"MLP and attention outputs are restored {width}.")
     if settings["mode"] == "ablate":
         sentences.append(

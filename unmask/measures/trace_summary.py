@@ -1,8 +1,8 @@
 """The statistics of traces: averages, differences, counts of facts, single texts; and verdicts."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,20 +10,13 @@ import numpy as np
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import order_splits
-from unmask.blocks.tidy import distinct, to_interval
-from unmask.evaluation.statistics import ENOUGH, Interval, is_clear
+from unmask.blocks.tidy import distinct, group_by, to_interval
+from unmask.evaluation.statistics import ENOUGH, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
-from unmask.tracing.averages import (
-    OTHER_TOKEN,
-    PLACEBO,
-    TOTAL,
-    average,
-    compare_groups,
-    find_effects,
-)
+from unmask.tracing import averages as averaging
+from unmask.tracing import table as traced
 from unmask.tracing.roles import SUBJECT_ROLES
 from unmask.tracing.settings import STEPS, Tracing
-from unmask.tracing.table import ASKED, CLEAN, CORRUPTED, FLOW, OTHER_FACT, RESULT, SHUFFLED
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,24 +25,25 @@ MOST_TEXTS = 2
 """Texts of each model and split whose effects are kept cell by cell."""
 MOST_CELLS = 200_000
 """Cells of single texts that a summary holds; more texts are left out."""
-Row = Mapping[str, Any]
+GROUP = ("model", "kind", "split", "corruption", "stage")
+Record = Mapping[str, Any]
 
 
 def summarise(tables: Tables, settings: Tracing) -> Summary:
     """Averages over facts, differences between groups, counts of facts, and a few single texts."""
     facts = tables["facts"].to_pylist()
     if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
-    effects = find_effects(tables["trace"], settings.mode)
+        raise _explain_nothing(facts)
+    effects = averaging.find_effects(tables["trace"], settings.mode)
     return {
-        "averages": average(effects),
-        "tests": compare_groups(effects, settings.seed),
+        "averages": averaging.average(effects),
+        "tests": averaging.compare_groups(effects, settings.seed),
         "counts": list(count_facts(facts)),
         "texts": list(_list_texts(tables, facts, settings.mode)),
     }
 
 
-def explain_nothing(facts: Rows) -> UserError:
+def _explain_nothing(facts: Rows) -> UserError:
     """Why no fact was traced at all."""
     reasons = {fact["reason"] for fact in facts}
     if reasons <= {"not recalled", "not aligned"}:
@@ -63,8 +57,7 @@ def explain_nothing(facts: Rows) -> UserError:
 def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
     """How many prompts of each model and split were traced, and why others were not."""
     by = ("model", "kind", "split", "corruption")
-    for key in distinct(facts, *by):
-        rows = [fact for fact in facts if tuple(fact[name] for name in by) == key]
+    for key, rows in group_by(facts, *by).items():
         kept = [fact for fact in rows if fact["kept"]]
         reasons = [fact["reason"] for fact in rows if not fact["kept"]]
         yield dict(zip(by, key, strict=True)) | {
@@ -73,7 +66,7 @@ def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
             "facts": len(distinct(kept, "fact")),
             "seeds": len(distinct(rows, "seed")),
             "left_out": ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons))),
-            "clean": sum(fact["clean"] for fact in kept) / len(kept) if kept else float("nan"),
+            "clean": sum(fact["clean"] for fact in kept) / len(kept) if kept else math.nan,
             **{name: rows[0][name] for name in ("joint", "window", "considered", "recalled")},
         }
 
@@ -101,7 +94,7 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
         yield from (about | row for row in rows)
 
 
-def _select(table: "pyarrow.Table", fact: Row, *more: str) -> "pyarrow.Table":
+def _select(table: "pyarrow.Table", fact: Record, *more: str) -> "pyarrow.Table":
     """The rows of one prompt in one model."""
     import pyarrow.compute as pc
 
@@ -116,15 +109,14 @@ def _lay_out_text(table: "pyarrow.Table", tokens: Rows, mode: str) -> Iterator[d
     import pyarrow.compute as pc
 
     cell = ["stage", "step", "part", "layer", "head", "token", "role"]
-    results = table.filter(pc.field("control") == RESULT)
+    results = table.filter(pc.field("control") == traced.RESULT)
     rows = results.group_by(cell, use_threads=False).aggregate([("value", "mean")]).to_pylist()
     spelled = {token["position"]: token for token in tokens}
-    for stage, step in distinct(rows, "stage", "step"):
-        here = [row for row in rows if row["stage"] == stage]
+    for (stage, step), here in group_by(rows, "stage", "step").items():
         ends = {row["part"]: row["value_mean"] for row in here if row["token"] < 0}
-        clean, corrupted = ends[CLEAN], ends[CORRUPTED]
-        for part in distinct((row for row in here if row["token"] >= 0), "part"):
-            own = [row for row in here if row["part"] == part]
+        clean, corrupted = ends[traced.CLEAN], ends[traced.CORRUPTED]
+        cells = [row for row in here if row["token"] >= 0]
+        for part, own in group_by(cells, "part").items():
             roles = {row["token"]: row["role"] for row in own}
             places = sorted(roles)
             effects = np.full((len(places), 1 + max(row["layer"] for row in own)), -np.inf)
@@ -149,83 +141,53 @@ def _lay_out_text(table: "pyarrow.Table", tokens: Rows, mode: str) -> Iterator[d
             }
 
 
-@dataclass(frozen=True)
-class Group:
-    """The averages of one model, split, corruption and step."""
+def list_groups(averages: Rows) -> list[dict[str, Any]]:
+    """A record for each model, split, corruption and step; named steps and reversed ways first.
 
-    model: str
-    kind: str
-    split: str
-    corruption: str
-    stage: str
-    cells: Mapping[tuple[str, int, int, str, str], Row]
-    """By part, layer, head, role and control."""
+    `total` is what the corruption takes, `asked` how many answer tokens were asked for, `subject`
+    and `committed` what these tokens give to p, `peaks` every part and role at its best layer
+    beside its placebos, and `best` the subject's state that gives back most (without states, the
+    best of other parts). What was not measured is None.
+    """
+    names = ("part", "layer", "head", "role", "control")
+    places = {"total": (averaging.TOTAL, ""), "asked": (traced.ASKED, "")}
+    places |= {name: (traced.FLOW, name) for name in ("subject", "committed")}
+    groups = []
+    for key, rows in group_by(averages, *GROUP).items():
+        cells = {tuple(row[name] for name in names): row for row in rows}
+        group: dict[str, Any] = dict(zip(GROUP, key, strict=True))
+        for name, (part, role) in places.items():
+            group[name] = cells.get((part, -1, -1, role, traced.RESULT))
+        if group["total"] is not None:
+            group["peaks"] = list(_list_peaks(cells, group["total"]["mean"]))
+            subjects = [cell for cell in group["peaks"] if cell["role"] in SUBJECT_ROLES]
+            states = [cell for cell in subjects if cell["part"] == "resid"] or subjects
+            group["best"] = max(states, key=lambda cell: cell["mean"], default=None)
+            groups.append(group)
+    models, splits = distinct(averages, "model"), order_splits(distinct(averages, "split"))
 
-    @property
-    def total(self) -> Row:
-        """What the corruption takes."""
-        return self.cells[TOTAL, -1, -1, "", RESULT]
-
-    @property
-    def asked(self) -> float:
-        """How many answer tokens were asked for, the mean over facts; NaN in older tables."""
-        row = self.cells.get((ASKED, -1, -1, "", RESULT))
-        return float("nan") if row is None else row["mean"]
-
-    def flow(self, source: str) -> Interval | None:
-        """What the subject or the committed answer tokens give to p; None where none are."""
-        row = self.cells.get((FLOW, -1, -1, source, RESULT))
-        return None if row is None else to_interval(row)
-
-    def peaks(self) -> list[Row]:
-        """The best layer of each part and role, of heads the best head and layer."""
-        best: dict[tuple[str, str], Row] = {}
-        for (part, layer, _, role, control), row in self.cells.items():
-            if control != RESULT or layer < 0:
-                continue
-            if (part, role) not in best or row["mean"] > best[part, role]["mean"]:
-                best[part, role] = row
-        return list(best.values())
-
-    def best_subject(self) -> Row | None:
-        """The subject's state that gives back most; without states, the best of other parts."""
-        cells = [row for row in self.peaks() if row["role"] in SUBJECT_ROLES]
-        states = [row for row in cells if row["part"] == "resid"] or cells
-        return max(states, key=lambda row: row["mean"], default=None)
-
-    def placebos(self, cell: Row) -> dict[str, Row]:
-        """What was measured beside a cell: another token, another fact's state, another answer."""
-        at = (cell["part"], cell["layer"], cell["head"])
-        keys = {
-            OTHER_TOKEN: (*at, PLACEBO, OTHER_TOKEN),
-            OTHER_FACT: (*at, cell["role"], OTHER_FACT),
-            SHUFFLED: (*at, cell["role"], SHUFFLED),
-        }
-        return {name: self.cells[key] for name, key in keys.items() if key in self.cells}
-
-    def claim(self, cell: Row) -> str:
-        """The name of the verdict on a cell, or on the total effect."""
-        where = f"{self.model}, {self.split}, {self.corruption}, {self.stage}"
-        return f"{where}: {cell['part']} {cell['role']}".rstrip()
-
-
-def list_groups(averages: Rows) -> list[Group]:
-    """The groups that have results, those of named steps and of reversed ways of asking first."""
-    cells: dict[tuple[str, ...], dict[tuple[str, int, int, str, str], Row]] = {}
-    for row in averages:
-        key = tuple(row[name] for name in ("model", "kind", "split", "corruption", "stage"))
-        at = (row["part"], row["layer"], row["head"], row["role"], row["control"])
-        cells.setdefault(key, {})[at] = row
-    models = distinct(averages, "model")
-    splits = order_splits(distinct(averages, "split"))
-    has_total = (TOTAL, -1, -1, "", RESULT)
-    groups = [Group(*key, own) for key, own in cells.items() if has_total in own]
-
-    def rank(group: Group) -> tuple[Any, ...]:
-        place = (splits.index(group.split), models.index(group.model), group.corruption)
-        return (group.stage.isdecimal(), *place, rank_stage(group.stage))
+    def rank(group: Record) -> tuple[Any, ...]:
+        place = (splits.index(group["split"]), models.index(group["model"]), group["corruption"])
+        return (group["stage"].isdecimal(), *place, rank_stage(group["stage"]))
 
     return sorted(groups, key=rank)
+
+
+def _list_peaks(cells: Mapping[tuple[Any, ...], Record], lost: float) -> Iterator[dict[str, Any]]:
+    """The best layer (of heads the best head and layer) of each part and role, its share of what
+    was lost, and its placebos: another token, another fact's state, another answer."""
+    effects = [
+        row for row in cells.values() if row["control"] == traced.RESULT and row["layer"] >= 0
+    ]
+    for (part, role), rows in group_by(effects, "part", "role").items():
+        best = max(rows, key=lambda row: row["mean"])
+        roles = {averaging.OTHER_TOKEN: averaging.PLACEBO, traced.OTHER_FACT: role}
+        keys = {
+            control: (part, best["layer"], best["head"], at, control)
+            for control, at in (roles | {traced.SHUFFLED: role}).items()
+        }
+        placebos = {control: cells[at] for control, at in keys.items() if at in cells}
+        yield {**best, "share": best["mean"] / lost if lost else math.nan, "placebos": placebos}
 
 
 def rank_stage(stage: str) -> int:
@@ -237,26 +199,32 @@ def judge(summary: Summary, settings: Tracing) -> Sequence[Verdict]:
     """What the corruption takes, which cells are above their placebos, which groups differ."""
     verdicts = []
     for group in list_groups(summary["averages"]):
-        total = group.total
-        verdicts.append(judge_interval(group.claim(total), to_interval(total), total["facts"]))
-        verdicts += [_judge_cell(group, cell) for cell in group.peaks()]
+        total = group["total"]
+        verdicts.append(judge_interval(name_cell(total), to_interval(total), total["facts"]))
+        verdicts += [_judge_cell(cell) for cell in group["peaks"]]
     for test in summary["tests"]:
         value = to_interval(test)
-        verdicts.append(judge_p(claim_test(test), value, test["p_holm"], test["facts"]))
+        verdicts.append(judge_p(name_test(test), value, test["p_holm"], test["facts"]))
     return verdicts
 
 
-def _judge_cell(group: Group, cell: Row) -> Verdict:
+def _judge_cell(cell: Record) -> Verdict:
     """Whether a cell is above 0 and above every placebo that was measured beside it."""
-    claim, value, facts = group.claim(cell), to_interval(cell), cell["facts"]
+    claim, value, facts = name_cell(cell), to_interval(cell), cell["facts"]
     if facts < ENOUGH:
         return Verdict(claim, "too few", value, facts)
-    placebos = [to_interval(row) for row in group.placebos(cell).values()]
+    placebos = [to_interval(row) for row in cell["placebos"].values()]
     outcome = "above" if is_clear(value, placebos, facts) else "unsettled"
     return Verdict(claim, outcome, value, facts)
 
 
-def claim_test(test: Row) -> str:
+def name_cell(cell: Record) -> str:
+    """The name of the verdict on a cell, or on the total effect."""
+    where = ", ".join(cell[name] for name in ("model", "split", "corruption", "stage"))
+    return f"{where}: {cell['part']} {cell['role']}".rstrip()
+
+
+def name_test(test: Record) -> str:
     """The name of the verdict on a difference between two groups."""
     pair = f"{test['model']}, {test['split']} − {test['other_model']}, {test['other_split']}"
     where = f"{test['corruption']}, {test['stage']}"
