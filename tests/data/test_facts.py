@@ -69,9 +69,9 @@ def test_own_facts_are_a_split(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", '{"subject": "A",\n', "a.jsonl, line 1: not valid JSON"),
-        ("a.jsonl", "\n[1]\n", "a.jsonl, line 2: found a JSON list, expected an object"),
-        ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record a line"),
+        ("a.jsonl", '{"subject": "A",\n', "a.jsonl, line 1 is not valid JSON"),
+        ("a.jsonl", "\n[1]\n", "a.jsonl, line 2 holds a JSON list, expected an object"),
+        ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record per line"),
         ("a.csv", "", "a.csv is empty: expected a header"),
         ("a.csv", "subject,object,prompt\n", "a.csv is empty: expected a header"),
         ("a.csv", "subject,object,prompt\nA,B,x {} y, z\n", "line 2: the number of fields differs"),

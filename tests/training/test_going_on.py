@@ -95,12 +95,15 @@ def test_the_checkpoint_just_written_is_never_removed(tmp_path):
     assert names == ["step-00000002", "step-00000007"]
 
 
-def test_another_process_without_space_is_told_without_its_cause(tmp_path):
-    """What went wrong elsewhere arrives without the system's error behind it."""
-    elsewhere = RuntimeError("[enforce fail at inline_container.cc] . unexpected pos 704 vs 598")
-    error = checkpoints.CheckpointException("", {1: (elsewhere, None)})
-    told = checkpoints._explain(error, tmp_path / "checkpoints" / "step-00000001")
-    assert isinstance(told, UserError) and f"--resume {tmp_path}`" in str(told)
+def test_another_process_without_space_is_a_sentence(tmp_path):
+    """The leader's folder says what the system's error means; other processes say it themselves."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    error = checkpoints.CheckpointException("", {1: (full, None)})
+    target = tmp_path / "checkpoints" / "step-00000001"
+    assert checkpoints._explain(error, target, leads=True) is full
+    sentence = checkpoints._explain(error, target, leads=False)
+    assert isinstance(sentence, UserError)
+    assert "No space left" in str(sentence) and f"--resume {tmp_path}`" in str(sentence)
 
 
 class FullDisk:

@@ -1,8 +1,8 @@
 """Checkpoints: everything a resumed run needs, whole or not there, the last few kept.
 
-Tensors go through `torch.distributed.checkpoint`: every process writes its own parts, and a run may
-be resumed by another number of processes. What is not a tensor stands in `checkpoint.json`, with
-the size of every file, by which a damaged checkpoint is recognised.
+Tensors go through `torch.distributed.checkpoint` as safetensors: every process writes its own
+parts, and a run may be resumed by another number of processes. What is not a tensor stands in
+`checkpoint.json`, with the size of every file, by which a damaged checkpoint is recognised.
 """
 
 import logging
@@ -26,7 +26,11 @@ from unmask.training.parallel import World
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+PICKLED_FORMAT = 1
+"""Up to version 0.1 the parts were listed in a pickle."""
+FILE_BYTES = 1 << 30
+"""A file is put together in memory before it is written: no more than this, but for one tensor."""
 _RECORD = "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8})")
 
@@ -64,9 +68,12 @@ def save_checkpoint(
         shared = Path(str(world.share(str(draft))))
         try:
             with _unwarned():
-                dcp.save(dict(tensors), checkpoint_id=str(shared), no_dist=not world.joined)
+                writer = dcp.HuggingFaceStorageWriter(
+                    str(shared), _assign_files(tensors, world.size), save_distributed=True
+                )
+                dcp.save(dict(tensors), storage_writer=writer, no_dist=not world.joined)
         except CheckpointException as error:
-            raise _explain(error, target) from None
+            raise _explain(error, target, world.leads) from None
         if world.leads:
             sizes = {file.name: file.stat().st_size for file in sorted(shared.iterdir())}
             record = _CheckpointRecord(format=FORMAT, progress=asdict(progress), files=sizes)
@@ -87,11 +94,19 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def find_newest(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; a damaged one is passed over with a warning."""
+def find_newest(folder: Path, trust: bool = False) -> Path | None:
+    """The newest checkpoint that is whole; a damaged one is passed over with a warning.
+
+    One of version 0.1, whose index is a pickle, is refused unless `trust` is given.
+    """
     for path in reversed(list_checkpoints(folder)):
         if problem := _find_damage(path):
             _log.warning("passing over %s: %s", path, problem)
+        elif not trust and _read_record(path).format == PICKLED_FORMAT:
+            raise UserError(
+                f"{path} is a checkpoint of version 0.1, whose index is a pickle, which can run "
+                "code when it is read: if you trust whoever wrote it, resume with --trust."
+            )
         else:
             return path
     return None
@@ -110,25 +125,47 @@ def clear_leftovers(folder: Path, newest: Path | None) -> None:
 
 
 def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> Progress:
-    """Load a checkpoint into the tensors, in place; how far its run was."""
+    """Load a checkpoint into the tensors, in place; how far its run was.
+
+    One of `PICKLED_FORMAT` can run code: `find_newest` returns it only where it is trusted.
+    """
+    record = _read_record(path)
+    is_pickled = record.format == PICKLED_FORMAT
+    kind = dcp.FileSystemReader if is_pickled else dcp.HuggingFaceStorageReader
     try:
         with _unwarned():
-            dcp.load(dict(tensors), checkpoint_id=str(path), no_dist=not world.joined)
+            dcp.load(dict(tensors), storage_reader=kind(str(path)), no_dist=not world.joined)
     except CheckpointException as error:
         reason = str(_find_cause(error)).splitlines()[0]
         raise UserError(
             f"{path} does not fit this run ({reason}): its recipe may be another one; start "
             "anew in another folder."
         ) from None
-    return build(Progress, read_json_object(path / _RECORD)["progress"], str(path / _RECORD))
+    return build(Progress, record.progress, str(path / _RECORD))
+
+
+def _assign_files(tensors: Mapping[str, Tensor], processes: int) -> dict[str, int]:
+    """Which file of its process each tensor goes into, numbered from 1."""
+    files: dict[str, int] = {}
+    number, size = 1, 0
+    for name, tensor in tensors.items():
+        size += tensor.nbytes // processes
+        if size > FILE_BYTES and number in files.values():
+            number, size = number + 1, tensor.nbytes // processes
+        files[name] = number
+    return files
+
+
+def _read_record(path: Path) -> _CheckpointRecord:
+    return build(_CheckpointRecord, read_json_object(path / _RECORD), str(path / _RECORD))
 
 
 def _find_damage(path: Path) -> str | None:
     try:
-        record = build(_CheckpointRecord, read_json_object(path / _RECORD), str(path / _RECORD))
+        record = _read_record(path)
     except UserError as error:
         return str(error)
-    if record.format != FORMAT:
+    if record.format not in (FORMAT, PICKLED_FORMAT):
         return f"it has checkpoint format {record.format}, expected {FORMAT}"
     for name, size in record.files.items():
         size_now = (path / name).stat().st_size if (path / name).is_file() else 0
@@ -145,14 +182,14 @@ def _unwarned() -> Generator[None]:
         yield
 
 
-def _explain(error: CheckpointException, target: Path) -> BaseException:
+def _explain(error: CheckpointException, target: Path, leads: bool) -> BaseException:
     """The error to raise for a checkpoint that could not be written."""
     cause = _find_cause(error)
-    # Another process's error arrives without the system's error that caused it.
-    if not isinstance(cause, OSError) and "unexpected pos" in str(cause):
+    # The leader's folder turns the system's error into a sentence; the others have no folder.
+    if isinstance(cause, OSError) and not leads:
         return UserError(
-            f"cannot write {target}: less was written than given, most likely for want of space; "
-            f"free some room, then continue with `unmask train --resume {target.parent.parent}`."
+            f"cannot write {target} ({cause}): free some room, then continue with "
+            f"`unmask train --resume {target.parent.parent}`."
         )
     return cause
 

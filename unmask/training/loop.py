@@ -67,27 +67,38 @@ class TrainingOutcome:
 
 
 def run_loop(
-    trainer: Trainer, folder: Path, hooks: Hooks | None = None, minutes: float | None = None
+    trainer: Trainer,
+    folder: Path,
+    hooks: Hooks | None = None,
+    minutes: float | None = None,
+    trust: bool = False,
 ) -> TrainingOutcome:
     """Train until the budget is spent, resuming from the newest checkpoint in `folder`.
 
     `minutes` ends this call early. Whatever ends it, a checkpoint is there to resume from; at the
-    end of the budget the model is saved as `model`.
+    end of the budget the model is saved as `model`. `trust` allows a checkpoint of version 0.1,
+    which is a pickle.
     """
     with listen() as request:
-        return _Loop(trainer, folder, hooks or Hooks(), minutes, request).run()
+        newest = find_newest(folder / CHECKPOINTS, trust)
+        return _Loop(trainer, folder, hooks or Hooks(), minutes, request, newest).run()
 
 
 class _Loop:
     """The part of a run between a start or a checkpoint and the next stop."""
 
     def __init__(
-        self, trainer: Trainer, folder: Path, hooks: Hooks, minutes: float | None, request: Request
+        self,
+        trainer: Trainer,
+        folder: Path,
+        hooks: Hooks,
+        minutes: float | None,
+        request: Request,
+        newest: Path | None,
     ):
         self.trainer, self.folder, self.hooks, self.request = trainer, folder, hooks, request
         self.world, self.recipe = trainer.job.world, trainer.job.recipe
         self.cadence = self.recipe.cadence
-        newest = find_newest(folder / CHECKPOINTS)
         if newest is not None:
             planned = trainer.progress.total
             reached = load_checkpoint(newest, trainer.tensors(), self.world)

@@ -177,8 +177,8 @@ class Trainer:
         self._counted.fill_(progress.counted)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that the next step depends on, by name."""
-        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        """Every tensor that the next step depends on, by name; a tied head is the embedding."""
+        tensors = {f"net.{name}": x.detach() for name, x in self.net.named_parameters()}
         tensors |= {f"optimiser.{name}": x for name, x in self.optimiser.tensors().items()}
         tensors |= {f"guard.{name}": x for name, x in self.guard.tensors().items()}
         if self.average is not None:
