@@ -63,6 +63,9 @@ def test_info():
     done = run("info", "1028M", "--causal")
     assert done.returncode == 0
     assert "1,142,365,952" in done.stdout and "4.57 GB float32" in done.stdout
+    assert "sequential: RMS norm, rotary positions, SwiGLU" in done.stdout
+    pythia = run("info", "tiny-pythia").stdout
+    assert "bidirectional transformer" in pythia and "parallel: layer norm, rotary" in pythia
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,11 @@ def show_network(
     """Shapes, counts and memory of a network, the sites it offers, and `more` on top."""
     parameters = count_parameters(config)
     flops = count_flops(config, config.context) / config.context
-    kind = "causal" if config.causal else "bidirectional"
-    block = "Llama block" if config.mlp == "swiglu" else "GPT-2 block"
-    table = Table(show_header=False, title=f"{escape(name)}: {kind} transformer, {block}")
+    attention = "causal" if config.causal else "bidirectional"
+    table = Table(show_header=False, title=f"{escape(name)}: {attention} transformer")
     rows = {
         **(more or {}),
+        "block": describe_block(config),
         "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
         "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
         "vocabulary, logits": f"{config.vocab_size:,}, {config.logit_rows:,}",
@@ -109,6 +109,14 @@ def show_network(
     for label, value in rows.items():
         table.add_row(label, escape(value))
     console.print(table)
+
+
+def describe_block(config: NetConfig) -> str:
+    """What a network's block is made of, such as "sequential: RMS norm, rotary positions, …"."""
+    norm = {"rms": "RMS norm", "layer": "layer norm"}[config.norm]
+    mlp = {"swiglu": "SwiGLU", "gelu": "GELU"}[config.mlp]
+    share = f" ({config.rotary_share:.0%} of a head)" if config.rotary_share < 1 else ""
+    return f"{config.residual}: {norm}, {config.positions} positions{share}, {mlp}"
 
 
 def show_shards(console: Console, source: str, info: ShardsInfo, excerpt: str) -> None:

@@ -1,0 +1,130 @@
+"""How models of each kind are read: every question has an answer, and networks behave like it."""
+
+import pytest
+import torch
+
+from tests.conftest import lively, make_model
+from unmask import UserError, preset
+from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import Paradigm, find_unknown, get_paradigm, list_kinds
+from unmask.noise.processes import PROCESSES
+from unmask.noise.uniform import Uniform
+
+QUESTIONS = (
+    "sees_later",
+    "predicts_next",
+    "has_steps",
+    "fills_masks",
+    "is_scored",
+    "hides_behind_mask",
+    "has_mask",
+    "noises_vectors",
+    "is_bound",
+)
+YES = {
+    "masked": {
+        *("sees_later", "has_steps", "fills_masks", "is_scored", "hides_behind_mask"),
+        *("has_mask", "is_bound"),
+    },
+    "uniform": {"sees_later", "has_steps", "hides_behind_mask", "is_bound"},
+    "hybrid": {"sees_later", "has_steps", "hides_behind_mask", "has_mask", "is_bound"},
+    "gaussian": {"sees_later", "has_steps", "hides_behind_mask", "noises_vectors", "is_bound"},
+    "causal": {"predicts_next", "is_scored"},
+}
+SAMPLERS = {
+    "masked": "unmasking",
+    "uniform": "ancestral",
+    "hybrid": "ancestral",
+    "gaussian": "vectors",
+    "causal": "causal",
+}
+SCORED = {"masked", "causal"}
+
+
+def make(kind: str, shift: bool = False) -> Model:
+    config = preset("tiny", causal=kind == "causal")
+    if kind == "gaussian":
+        config = preset("tiny", time=True, latent_width=4)
+    mask_id = 511 if get_paradigm(kind).has_mask else None
+    return Model(kind, lively(config), Blueprint(config, kind, mask_id, shift))
+
+
+@pytest.mark.parametrize("kind", list_kinds())
+def test_every_question_has_an_answer(kind):
+    paradigm = make(kind).paradigm
+    answers = {question: getattr(paradigm, question) for question in QUESTIONS}
+    assert answers == {question: question in YES[kind] for question in QUESTIONS}
+    assert paradigm.sampler == SAMPLERS[kind] and paradigm.kind == kind
+    expected = ("next_token",) if kind == "causal" else PROCESSES[kind].objectives
+    assert paradigm.objectives == expected
+    assert paradigm == get_paradigm(kind) and hash(paradigm) == hash(get_paradigm(kind))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in list_kinds() if kind != "gaussian"])
+def test_networks_see_what_is_said_of_them(kind, tokens):
+    model = make(kind)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 500
+    same = (model.logits(tokens) == model.logits(changed)).flatten(2).all(-1)[:, :-1]
+    assert bool(same.all()) != model.paradigm.sees_later
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_rows_of_a_group_can_share_a_batch(kind, tokens):
+    """Filled up to one length, each row of a group has the logits that it has alone."""
+    model = make(kind)
+    rows = [tokens[0, :7], tokens[1], tokens[2, :7], tokens[3, :4]]
+    groups = model.paradigm.group_rows([len(row) for row in rows])
+    assert groups == ([[0, 1, 2, 3]] if kind == "causal" else [[0, 2], [1], [3]])
+    for group in groups:
+        filled = torch.zeros(len(group), max(len(rows[i]) for i in group), dtype=torch.long)
+        for row, i in zip(filled, group, strict=True):
+            row[: len(rows[i])] = rows[i]
+        for logits, i in zip(model.logits(filled), group, strict=True):
+            alone = model.logits(rows[i][None])[0]
+            torch.testing.assert_close(logits[: len(rows[i])], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_the_row_that_predicts_a_position():
+    for kind in ("masked", "uniform", "hybrid", "gaussian"):
+        assert [make(kind).row_of(position) for position in (0, 1, 5)] == [0, 1, 5]
+    assert [make("masked", shift=True).row_of(position) for position in (0, 1, 5)] == [0, 0, 4]
+    assert [make("causal").row_of(position) for position in (1, 5)] == [0, 4]
+    with pytest.raises(UserError, match="does not predict position 0"):
+        make("causal").row_of(0)
+
+
+@pytest.mark.parametrize("kind", list_kinds())
+def test_what_is_not_scored_says_so(kind):
+    paradigm = get_paradigm(kind)
+    if kind in SCORED:
+        paradigm.require_scored("it", "recall is measured")
+        return
+    with pytest.raises(UserError) as refused:
+        paradigm.require_scored("it", "recall is measured")
+    sentence = f"it is a {kind} model: recall is measured for masked and causal models."
+    assert str(refused.value) == sentence
+
+
+def test_a_noise_of_ones_own_is_sampled_but_not_scored(monkeypatch):
+    monkeypatch.setitem(PROCESSES, "own", Uniform)
+    assert type(get_paradigm("own")) is Paradigm and not get_paradigm("own").is_scored
+    assert get_paradigm("own").sampler == "ancestral" and list(find_unknown("own")) == []
+    monkeypatch.delitem(PROCESSES, "own")
+    assert list(find_unknown("own")) == [
+        "'kind' is 'own', expected one of masked, uniform, hybrid, gaussian, causal"
+    ]
+    with pytest.raises(UserError, match="noise 'own' is unknown"):
+        get_paradigm("own")
+
+
+def test_a_blueprint_fits_its_network():
+    causal, masked = make_model(causal=True).blueprint.config, make_model().blueprint.config
+    with pytest.raises(UserError, match="'masked', but the network sees only earlier tokens"):
+        Blueprint(causal, "masked", 1)
+    with pytest.raises(UserError, match="'causal', but the network sees both directions"):
+        Blueprint(masked, "causal")
+    with pytest.raises(UserError, match="a hybrid model needs a mask id"):
+        Blueprint(masked, "hybrid")
+    with pytest.raises(UserError, match="'kind' is 'other', expected one of masked"):
+        Blueprint(masked, "other")
