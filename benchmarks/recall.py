@@ -40,7 +40,7 @@ def make_model(
     rows = {} if vocab == 0 else {"vocab_size": vocab + (not causal), "num_logits": vocab}
     config = preset(size, causal=causal, context=context, **rows)
     learned = Tokenizer.train(texts, min(config.logit_rows, 4096))
-    mask_id = None if causal else config.logit_rows
+    mask_id = None if causal else config.vocab_size - 1
     tokenizer = Tokenizer(learned.backend, mask_id, learned.pad_id, learned.end_id)
     with torch.device(place["device"]):
         net = Transformer(config).to(place["dtype"]).eval().requires_grad_(False)

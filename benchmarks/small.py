@@ -18,20 +18,12 @@ from torch.profiler import ProfilerActivity, profile
 from training import Try, clear, make_trainer
 
 from unmask.net.config import NetConfig
+from unmask.net.presets import preset
 from unmask.training.parallel import World
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
 from unmask.training.trainer import Trainer
 
-SMOLLM2 = NetConfig(
-    layers=30,
-    heads=9,
-    kv_heads=3,
-    width=576,
-    mlp_width=1536,
-    vocab_size=49_153,
-    context=256,
-    tied=True,
-)
+SMOLLM2 = preset("smollm2-135m")
 WARM_UP = 60
 """Steps before the clock starts: every number of targets is met twice."""
 

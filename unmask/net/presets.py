@@ -1,4 +1,4 @@
-"""Networks known by name: SMDM's thirty sizes, and tiny ones for tests and first steps."""
+"""Networks known by name: SMDM's thirty sizes, SmolLM2, and tiny ones for first steps."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ _SMDM_SIZES = {
 
 _TINY = NetConfig(vocab_size=512, width=64, layers=3, heads=4, mlp_width=160, context=128)
 
-_TINY_SIZES = {
+_OTHERS = {
     "tiny": _TINY,
     "tiny-grouped": replace(_TINY, kv_heads=2, qkv_bias=True, tied=True),
     "tiny-gpt2": replace(
@@ -70,12 +70,24 @@ _TINY_SIZES = {
         out_bias=True,
         mlp_bias=True,
     ),
+    # Its causal original has no row for a mask: 49,152.
+    "smollm2-135m": NetConfig(
+        vocab_size=49_153,
+        width=576,
+        layers=30,
+        heads=9,
+        kv_heads=3,
+        mlp_width=1536,
+        context=8192,
+        rotary_base=100_000.0,
+        tied=True,
+    ),
 }
 
 
 def preset_names() -> list[str]:
     """All names that `preset` knows, smallest first."""
-    return [*_TINY_SIZES, *_SMDM_SIZES]
+    return [*_OTHERS, *_SMDM_SIZES]
 
 
 def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
@@ -83,8 +95,8 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
 
     `changes` replaces single fields, such as `vocab_size` or `context`.
     """
-    if name in _TINY_SIZES:
-        config = replace(_TINY_SIZES[name], causal=causal)
+    if name in _OTHERS:
+        config = replace(_OTHERS[name], causal=causal)
     elif name in _SMDM_SIZES:
         config = _smdm(*_SMDM_SIZES[name], causal=causal)
     else:
