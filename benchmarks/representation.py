@@ -29,9 +29,8 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.representation.extraction import choose_facts
 from unmask.representation.keys import find_keys
-from unmask.representation.prefixes import make_prefixes
+from unmask.representation.prompts import Case, lay_out_case, make_prefixes, stack_rows
 from unmask.representation.settings import Extraction, choose_extraction
-from unmask.representation.states import Case, lay_out_case, stack_rows
 from unmask.representation.values import find_values
 
 
@@ -57,15 +56,15 @@ def make_model(options: argparse.Namespace, causal: bool, tokenizer: Tokenizer) 
 def search_plainly(model: Model, case: Case, layer: int, settings: Extraction) -> Tensor:
     """The delta of one fact, by whole forward passes."""
     net, device = model.net, model.device
-    rows = stack_rows([*case.rows, case.essence], device)
+    rows = stack_rows([*case.rows, case.kl_prompt], device)
     at, count = torch.arange(len(rows.tokens), device=device), len(case.rows)
     delta: Tensor | None = None
 
     def add(_module: object, _given: object, x: Tensor) -> Tensor:
         if delta is None:
-            values.append(x[0, rows.place[0]].detach().float())
+            values.append(x[0, rows.position[0]].detach().float())
             return x
-        return x.index_put((at, rows.place), x[at, rows.place] + delta.to(x.dtype))
+        return x.index_put((at, rows.position), x[at, rows.position] + delta.to(x.dtype))
 
     def predict() -> Tensor:
         logits = net(rows.tokens).float()
@@ -85,8 +84,8 @@ def search_plainly(model: Model, case: Case, layer: int, settings: Extraction) -
             logp = predict()
             said = logp[at[:count, None], rows.reads[:count]]
             said = said.gather(-1, rows.targets[:count, :, None])[..., 0]
-            asked = torch.arange(said.shape[1], device=device) < rows.count[:count, None]
-            nll = -(torch.where(asked, said, 0.0).sum(-1) / rows.count[:count]).mean()
+            asked = torch.arange(said.shape[1], device=device) < rows.num_targets[:count, None]
+            nll = -(torch.where(asked, said, 0.0).sum(-1) / rows.num_targets[:count]).mean()
             now = logp[count, rows.reads[count, 0]]
             loss = nll + settings.kl * (now.exp() * (now - meant)).sum()
             if step + 1 == settings.steps or not torch.isfinite(loss):
@@ -123,26 +122,26 @@ def measure(model: Model, options: argparse.Namespace, layer: int) -> list[list[
     device = model.device
 
     def together() -> list[Tensor]:
-        find_keys(model, cases, layer, prefixes)
-        return [found.delta for found in find_values(model, cases, layer, settings, prefixes)]
+        find_keys(model, cases, layer)
+        return [found.delta for found in find_values(model, cases, layer, settings)]
 
     few = list(range(0, len(cases), max(1, len(cases) // options.single)))[: options.single]
 
     def alone() -> list[Tensor]:
         found = []
         for i in few:
-            find_keys(model, [cases[i]], layer, prefixes)
-            found += find_values(model, [cases[i]], layer, settings, prefixes)
+            find_keys(model, [cases[i]], layer)
+            found += find_values(model, [cases[i]], layer, settings)
         return [each.delta for each in found]
 
     def plainly() -> list[Tensor]:
         found = []
         for i in few:
-            find_keys(model, [cases[i]], layer, prefixes)
+            find_keys(model, [cases[i]], layer)
             found.append(search_plainly(model, cases[i], layer, settings).cpu())
         return found
 
-    find_values(model, cases[:2], layer, settings, prefixes)
+    find_values(model, cases[:2], layer, settings)
     search_plainly(model, cases[0], layer, settings)
     ways = (("all facts together", together, len(cases)),)
     ways += (("ours, one by one", alone, len(few)), ("whole passes, one by one", plainly, len(few)))

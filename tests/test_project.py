@@ -77,8 +77,14 @@ EXAMPLES = [
     unmask.Transformer.patch,
     unmask.trace_tokens,
     unmask.trace_steps,
-    unmask.key,
-    unmask.value,
+    unmask.Tracing,
+    unmask.corruptions.Noise,
+    unmask.corruptions.Mask,
+    unmask.corruptions.Mean,
+    unmask.corruptions.Replace,
+    unmask.corruptions.Corrupted,
+    unmask.extract_key,
+    unmask.extract_value,
 ]
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unmask import corruptions
     from unmask.base.errors import UserError
     from unmask.data.facts import Fact, read_facts
     from unmask.data.reversal_corpus import make_corpus
@@ -28,15 +29,16 @@ if TYPE_CHECKING:
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
     from unmask.report.page import draw_report
-    from unmask.representation.keys import key
-    from unmask.representation.values import value
+    from unmask.representation.keys import extract_key
+    from unmask.representation.settings import Extraction
+    from unmask.representation.values import extract_value
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
     from unmask.study.pipeline import resume_study, run_study
     from unmask.toy.run import run_toy
     from unmask.tracing.attribution import estimate_effects
-    from unmask.tracing.corruption import Mask, Mean, Noise, Replace
     from unmask.tracing.grid import TraceGrid
+    from unmask.tracing.settings import Tracing
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
     from unmask.training.recipe import Recipe
@@ -46,6 +48,7 @@ __version__ = "0.2.0.dev0"
 
 # The module of each public name; `module:name` where the module has it under another name.
 _HOME_OF = {
+    "Extraction": "unmask.representation.settings",
     "Fact": "unmask.data.facts",
     "draw_report": "unmask.report.page",
     "make_corpus": "unmask.data.reversal_corpus",
@@ -53,21 +56,19 @@ _HOME_OF = {
     "resume_study": "unmask.study.pipeline",
     "run_study": "unmask.study.pipeline",
     "run_toy": "unmask.toy.run",
-    "Mask": "unmask.tracing.corruption",
-    "Mean": "unmask.tracing.corruption",
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
-    "Noise": "unmask.tracing.corruption",
     "Recipe": "unmask.training.recipe",
-    "Replace": "unmask.tracing.corruption",
     "Tokenizer": "unmask.data.tokenizer",
     "Trajectory": "unmask.sampling.trajectory",
     "TraceGrid": "unmask.tracing.grid",
+    "Tracing": "unmask.tracing.settings",
     "Transformer": "unmask.net.transformer",
     "UserError": "unmask.base.errors",
     "infill": "unmask.sampling.texts",
+    "extract_key": "unmask.representation.keys",
+    "extract_value": "unmask.representation.values",
     "estimate_effects": "unmask.tracing.attribution",
-    "key": "unmask.representation.keys",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -76,7 +77,6 @@ _HOME_OF = {
     "trace_steps": "unmask.tracing.steps",
     "trace_tokens": "unmask.tracing.tokens",
     "train": "unmask.training.run",
-    "value": "unmask.representation.values",
 } | {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
@@ -93,25 +93,25 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "Extraction",
     "Fact",
-    "Mask",
-    "Mean",
     "Model",
     "NetConfig",
-    "Noise",
     "Recipe",
-    "Replace",
     "Tokenizer",
     "TraceGrid",
+    "Tracing",
     "Trajectory",
     "Transformer",
     "UserError",
     "__version__",
+    "corruptions",
     "draw_report",
     "estimate_effects",
+    "extract_key",
+    "extract_value",
     "factorization",
     "infill",
-    "key",
     "knowns",
     "load",
     "make_corpus",
@@ -133,11 +133,12 @@ __all__ = [
     "trace_steps",
     "trace_tokens",
     "train",
-    "value",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "corruptions":
+        return import_module("unmask.corruptions")
     if name in _HOME_OF:
         home, _, own_name = _HOME_OF[name].partition(":")
         return getattr(import_module(home), own_name or name)

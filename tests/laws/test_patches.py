@@ -67,17 +67,17 @@ def estimate(model: Model) -> list[torch.Tensor]:
 
 def trace_along(model: Model) -> list[torch.Tensor]:
     how = {"corruption": "mean", "any_answer": True, "length": 20, "parts": ("resid",)}
-    grids = unmask.trace_steps(model, FACT, 3, "first", metric="logp", **how)
+    grids = unmask.trace_steps(model, FACT, steps=3, at="first", metric="logp", **how)
     return [grid.values("resid") for grid in grids]
 
 
 def find_key(model: Model) -> list[torch.Tensor]:
-    found = unmask.key(model, FACT, LAYER, PREFIXES)
+    found = unmask.extract_key(model, FACT, LAYER, prefixes=PREFIXES)
     return [found.k_star, found.mapped]
 
 
 def find_value(model: Model) -> list[torch.Tensor]:
-    found = unmask.value(model, FACT, LAYER, prefixes=2, steps=3)
+    found = unmask.extract_value(model, FACT, LAYER, prefixes=2, steps=3)
     return [found.v_star, torch.tensor([found.p_before, found.p_after])]
 
 

@@ -10,13 +10,13 @@ from tests.conftest import KINDS
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from tests.representation.planted import OBJECT, SUBJECT, plant
 from unmask.net.model import Model
-from unmask.representation.keys import find_keys, key
+from unmask.representation.keys import extract_key, find_keys
 from unmask.representation.likeness import LIKENESSES
 from unmask.representation.nulls import assess
-from unmask.representation.problem import Problem
+from unmask.representation.prompts import Case, PromptRow, lay_out_case
 from unmask.representation.settings import Extraction, choose_extraction
-from unmask.representation.states import Case, Row, lay_out_case
-from unmask.representation.values import Value, find_values, search, value
+from unmask.representation.value_loss import ValueLoss
+from unmask.representation.values import Value, extract_value, find_values, search
 
 LAYER = 1
 SHORT = {"length": 32}
@@ -28,12 +28,14 @@ def model(request) -> Model:
     return make_model(*request.param)
 
 
-def read_plainly(model: Model, row: Row, layer: int, delta: torch.Tensor, guidance: float) -> float:
+def read_plainly(
+    model: Model, row: PromptRow, layer: int, delta: torch.Tensor, guidance: float
+) -> float:
     """p of a row's targets by whole forward passes, the delta added by a patch at the site."""
 
     def add(x: torch.Tensor) -> torch.Tensor:
         x = x.clone()
-        x[0, row.place] += delta
+        x[0, row.position] += delta
         return x
 
     tokens = torch.tensor([row.tokens])
@@ -59,7 +61,7 @@ def test_zero_steps_change_nothing(model):
     """To the bit: v* is v0, p is the same, and so are all logits."""
     settings = settle(model, steps=0)
     case = lay_out_case(model, make_fact(0, "p2d"), PREFIXES, settings)
-    found = find_values(model, [case], LAYER, settings, PREFIXES)[0]
+    found = find_values(model, [case], LAYER, settings)[0]
     assert found.v_star.equal(found.v0) and found.distance == 0
     assert found.p_after == found.p_before and found.updates == 0
     tokens = torch.tensor([case.rows[0].tokens])
@@ -68,7 +70,7 @@ def test_zero_steps_change_nothing(model):
         assert model.net(tokens).equal(plain)
     with model.net.capture(f"layers.{LAYER}.mlp_out") as taken:
         model.net(tokens)
-    own = taken[f"layers.{LAYER}.mlp_out"][0, case.rows[0].place]
+    own = taken[f"layers.{LAYER}.mlp_out"][0, case.rows[0].position]
     torch.testing.assert_close(found.v0, own, atol=1e-5, rtol=1e-5)
 
 
@@ -78,7 +80,7 @@ def test_the_delta_gives_the_reported_p(model, layer):
     settings = settle(model, steps=6)
     fact = make_fact(1, "d2p")
     case = lay_out_case(model, fact, PREFIXES, settings)
-    found = find_values(model, [case], layer, settings, PREFIXES)[0]
+    found = find_values(model, [case], layer, settings)[0]
     assert found.distance > 0 and found.p_after != found.p_before
     for delta, p in ((torch.zeros_like(found.v0), found.p_before), (found.delta, found.p_after)):
         plain = read_plainly(model, case.rows[0], layer, delta, settings.guidance)
@@ -92,7 +94,7 @@ def test_the_delta_gives_the_reported_p(model, layer):
     assert found.nll == pytest.approx(np.mean([part.mean() for part in each]), rel=1e-4)
 
 
-def replace_one(row: Row, i: int) -> Row:
+def replace_one(row: PromptRow, i: int) -> PromptRow:
     """The row with one of its targets alone."""
     return replace(row, reads=[row.reads[i]], targets=[row.targets[i]])
 
@@ -102,15 +104,15 @@ def test_gradients_are_finite_differences():
         model = make_model(name, kind, torch.float64)
         settings = settle(model)
         cases = [lay_out_case(model, fact, PREFIXES[:2], settings) for fact in make_facts()[:2]]
-        problem = Problem(model, cases, LAYER, settings)
+        value_loss = ValueLoss(model, cases, LAYER, settings)
         delta = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)).double()
         delta.requires_grad_()
-        loss = problem.evaluate(delta).loss
+        loss = value_loss.evaluate(delta).loss
         (slope,) = torch.autograd.grad(loss.sum(), delta)
         way = torch.randn(2, 64, generator=torch.Generator().manual_seed(1)).double()
         with torch.no_grad():
-            ahead, behind = (problem.evaluate(delta + h * way).loss for h in (1e-5, -1e-5))
-        measured = (ahead - behind) / 2e-5
+            ahead, back = (value_loss.evaluate(delta + h * way).loss for h in (1e-5, -1e-5))
+        measured = (ahead - back) / 2e-5
         torch.testing.assert_close((slope * way).sum(-1), measured, atol=1e-7, rtol=1e-6)
         assert measured.abs().min() > 1e-4
 
@@ -119,15 +121,15 @@ def test_gradients_are_finite_differences():
 def test_a_fact_does_not_depend_on_its_batch(model, stop):
     settings = settle(model, stop=stop, steps=8)
     cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in make_facts()[:5]]
-    together = find_values(model, cases, LAYER, settings, PREFIXES)
+    together = find_values(model, cases, LAYER, settings)
     for case, found in zip(cases, together, strict=True):
-        (alone,) = find_values(model, [case], LAYER, settings, PREFIXES)
+        (alone,) = find_values(model, [case], LAYER, settings)
         assert alone.stopped == found.stopped and alone.updates == found.updates
         torch.testing.assert_close(alone.delta, found.delta, atol=1e-5, rtol=1e-5)
         assert alone.p_after == pytest.approx(found.p_after, rel=1e-5)
-    keys = find_keys(model, cases, LAYER, PREFIXES)
+    keys = find_keys(model, cases, LAYER)
     for case, found in zip(cases, keys, strict=True):
-        (alone,) = find_keys(model, [case], LAYER, PREFIXES)
+        (alone,) = find_keys(model, [case], LAYER)
         torch.testing.assert_close(alone.k_star, found.k_star, atol=1e-5, rtol=1e-5)
 
 
@@ -135,28 +137,28 @@ def test_adam_is_torch_s_with_the_reference_s_projection(model):
     """The whole path again, one fact, in the plainest words."""
     settings = settle(model, steps=5)
     case = lay_out_case(model, make_fact(2, "p2d"), PREFIXES, settings)
-    problem = Problem(model, [case], LAYER, settings)
+    value_loss = ValueLoss(model, [case], LAYER, settings)
     delta = torch.zeros(1, 64, requires_grad=True)
     adam = torch.optim.Adam([delta], lr=settings.lr)
     for _ in range(4):
         adam.zero_grad()
-        problem.evaluate(delta).loss.sum().backward()
+        value_loss.evaluate(delta).loss.sum().backward()
         adam.step()
-        most = settings.clamp * problem.v0.norm()
+        most = settings.clamp * value_loss.v0.norm()
         if delta.norm() > most:
             delta.data *= most / delta.norm()
-    (found,) = search(problem, LAYER)
+    (found,) = search(value_loss, LAYER, [case])
     torch.testing.assert_close(found.delta, delta.detach()[0], atol=1e-6, rtol=1e-5)
 
 
 def test_a_key_is_the_mean_over_prefixes(model):
     case: Case = lay_out_case(model, make_fact(0, "d2p"), PREFIXES, settle(model))
-    found = key(model, make_fact(0, "d2p"), LAYER, PREFIXES, **SHORT)
+    found = extract_key(model, make_fact(0, "d2p"), LAYER, prefixes=PREFIXES, **SHORT)
     each = []
-    for row in case.keys:
+    for row in case.key_rows:
         with model.net.capture(f"layers.{LAYER}.mlp_key", f"layers.{LAYER}.mlp_out") as taken:
             model.net(torch.tensor([row.tokens]))
-        each.append([x[0, row.place] for x in taken.values()])
+        each.append([x[0, row.position] for x in taken.values()])
     keys, values = (torch.stack(part) for part in zip(*each, strict=True))
     torch.testing.assert_close(found.k_star, keys.mean(0), atol=1e-5, rtol=1e-5)
     # The down projection is linear: the mean key's image is the mean value.
@@ -173,13 +175,13 @@ def test_a_planted_key_and_value_are_recovered(causal):
     planted = plant(causal)
     fact, quiet = planted.fact, {"kl": 0.0, "clamp": None, "lr": 0.1}
     assert (fact.subject, fact.object) == (SUBJECT, OBJECT)
-    found = key(planted.model, fact, 0, 1)
+    found = extract_key(planted.model, fact, 0, prefixes=1)
     assert cosine(found.k_star, planted.key) > 0.99
     assert cosine(found.mapped, planted.value) > 0.99
-    known: Value = value(planted.model, fact, 0, prefixes=1, **quiet)
+    known: Value = extract_value(planted.model, fact, 0, prefixes=1, **quiet)
     assert known.p_before > 0.9 and cosine(known.v_star, planted.value) > 0.99
     planted.erase()
-    lost = value(planted.model, fact, 0, prefixes=1, steps=40, **quiet)
+    lost = extract_value(planted.model, fact, 0, prefixes=1, steps=40, **quiet)
     assert lost.p_before < 0.1 and lost.p_after > 0.9
     assert cosine(lost.v_star, planted.value) > 0.99
 

@@ -19,7 +19,7 @@ from unmask.net.counts import count_parameters
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.representation.keys import map_keys
-from unmask.representation.tail import Tail
+from unmask.representation.value_loss import LayersAbove
 from unmask.tracing.corruption import Noise
 from unmask.tracing.tokens import trace_tokens
 
@@ -80,7 +80,16 @@ def test_tracing_is_the_plain_tracer(model):
         tokens[7:], answer = [model.mask_id] * 2, {7: 30, 8: 31}
     noise = Noise(sigma=1.0, samples=2)
     bad = noise.apply(model, torch.tensor(tokens), range(1, 4))
-    found = trace_tokens(model, tokens, (1, 4), answer, ("resid", "mlp", "attn"), 2, noise, "logp")
+    found = trace_tokens(
+        model,
+        tokens,
+        (1, 4),
+        answer,
+        parts=("resid", "mlp", "attn"),
+        window=2,
+        corruption=noise,
+        metric="logp",
+    )
     for part in ("resid", "mlp", "attn"):
         window = 1 if part == "resid" else 2
         expected = trace_plainly(model, tokens, bad, answer, part, window).log()
@@ -90,7 +99,9 @@ def test_tracing_is_the_plain_tracer(model):
 
 def test_a_value_and_a_key(model):
     """What the search runs is a patch at the site; a key gives what the site would hold."""
-    found = unmask.value(model, make_fact(0, "p2d"), layer=1, prefixes=PREFIXES, steps=4, length=32)
+    found = unmask.extract_value(
+        model, make_fact(0, "p2d"), layer=1, prefixes=PREFIXES, steps=4, length=32
+    )
     assert found.distance > 0 and found.p_after > found.p_before
     net, tokens, generator = (
         model.net,
@@ -111,8 +122,8 @@ def test_a_value_and_a_key(model):
             net(tokens)
         expected = sites["layers.2.resid_out"].take_along_dim(reads[..., None], dim=1)
         leaving = net.run_layers(net.embed(tokens), 0, layer + 1)
-        tail = Tail(net, layer, leaving, place, reads)
-        torch.testing.assert_close(tail.run(added), expected, atol=1e-5, rtol=1e-5)
+        above = LayersAbove(net, layer, leaving, place, reads)
+        torch.testing.assert_close(above.run(added), expected, atol=1e-5, rtol=1e-5)
     key = torch.randn(3, net.config.mlp_width, generator=generator)
     with net.patch({"layers.1.mlp_key": lambda x: key.expand_as(x)}):
         with net.capture("layers.1.mlp_out") as sites:

@@ -1,6 +1,7 @@
 """A few facts, asked both ways, and small models of every kind for them."""
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -51,10 +52,15 @@ def make_tokenizer() -> Tokenizer:
 
 
 def make_model(
-    name: str = "tiny", kind: str = "masked", dtype: torch.dtype = torch.float32, layers: int = 4
+    name: str = "tiny",
+    kind: str = "masked",
+    dtype: torch.dtype = torch.float32,
+    layers: int = 4,
+    **changes: Any,
 ) -> Model:
     tokenizer, causal = make_tokenizer(), kind == "causal"
-    config = preset(name, causal=causal, vocab_size=tokenizer.vocab_size, layers=layers, context=64)
+    sizes = {"vocab_size": tokenizer.vocab_size, "layers": layers, "context": 64}
+    config = preset(name, causal=causal, **(sizes | changes))
     mask = None if causal else tokenizer.mask_id
     plan = Blueprint(config, "causal" if causal else "masked", mask, shift=kind == "shifted")
     return Model(f"{name}-{kind}", lively(config).to(dtype), plan, tokenizer)

@@ -7,17 +7,22 @@ import torch
 from tests.conftest import KINDS
 from tests.representation.facts import make_fact, make_facts, make_model
 from unmask import UserError
-from unmask.representation.lens import look_through
-from unmask.representation.probes import can_probe, collect_streams, fit_and_predict, probe
+from unmask.representation.prompts import lay_out_case
+from unmask.representation.readout import (
+    can_probe,
+    collect_streams,
+    fit_and_predict,
+    logit_lens,
+    probe,
+)
 from unmask.representation.settings import Extraction
-from unmask.representation.states import lay_out_case
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_the_lens_ends_at_what_the_model_says(name, kind):
     model = make_model(name, kind)
     facts = make_facts()[:3]
-    looked = list(look_through(model, facts, steps=2, length=32))
+    looked = list(logit_lens(model, facts, steps=2, length=32))
     moments = 1 if kind == "causal" else 2
     assert [len(rows) for rows in looked] == [moments * 4] * 3
     settings = Extraction(revealed=(0.0, 0.5)[:moments], length=32)
@@ -42,7 +47,7 @@ def test_streams_are_those_of_the_subject():
         row = lay_out_case(model, fact, ("",), Extraction(length=32)).rows[0]
         with model.net.capture("layers.*.resid_out") as taken:
             model.net(torch.tensor([row.tokens]))
-        plain = np.stack([x[0, row.place].numpy() for x in taken.values()])
+        plain = np.stack([x[0, row.position].numpy() for x in taken.values()])
         np.testing.assert_allclose(found, plain, atol=1e-4)
 
 

@@ -11,12 +11,18 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
+from unmask.net.blocks import BLOCKS, Block
+from unmask.net.sites import untouched
 from unmask.representation.extraction import choose_facts, find_groups
-from unmask.representation.layers import choose_layers, find_traced_layer
-from unmask.representation.prefixes import make_prefixes, put_before
-from unmask.representation.problem import Problem, Terms
-from unmask.representation.settings import OBJECTIVES, ROME_LOSS, choose_extraction
-from unmask.representation.states import lay_out_case
+from unmask.representation.prompts import lay_out_case, make_prefixes, put_before
+from unmask.representation.settings import (
+    OBJECTIVES,
+    ROME_LOSS,
+    choose_extraction,
+    choose_layers,
+    find_traced_layer,
+)
+from unmask.representation.value_loss import LossTerms, ValueLoss
 from unmask.representation.values import find_values, search
 
 LAYER = 1
@@ -39,11 +45,11 @@ def ask(model, fact=None, prefixes=PREFIXES, **changes):
 
 def test_public_names_give_small_results(model):
     fact = make_fact(0, "p2d")
-    found = unmask.key(model, fact, LAYER, prefixes=2, length=32)
+    found = unmask.extract_key(model, fact, LAYER, prefixes=2, length=32)
     assert found.k_star.shape == (160,) and found.mapped.shape == (64,)
     assert len(found.prefixes) == 2 and found.prefixes[0] == ""
     quick = {"steps": 4, "length": 32, "lr": 0.05, "norm": 0.0}
-    value = unmask.value(model, fact, LAYER, objective="rome", prefixes=2, **quick)
+    value = unmask.extract_value(model, fact, LAYER, "rome", prefixes=2, **quick)
     assert value.prefixes == found.prefixes, "the same seed gives the same prefixes"
     assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"
     assert value.losses[-1] < value.losses[0] and not value.diverged
@@ -59,22 +65,22 @@ def test_the_objectives_are_those_of_the_papers():
 
 def test_terms_add_up(model):
     case, settings = ask(model, kl=0.3, norm=0.7)
-    problem = Problem(model, [case], LAYER, settings)
+    value_loss = ValueLoss(model, [case], LAYER, settings)
     delta = torch.ones(1, 64)
-    terms = problem.evaluate(delta)
-    assert float(terms.norm) == pytest.approx(8 / float(problem.v0.norm()) ** 2, rel=1e-5)
+    terms = value_loss.evaluate(delta)
+    assert float(terms.norm) == pytest.approx(8 / float(value_loss.v0.norm()) ** 2, rel=1e-5)
     total = terms.nll + 0.3 * terms.kl + 0.7 * terms.norm
     torch.testing.assert_close(terms.loss, total)
-    start = problem.evaluate(torch.zeros(1, 64))
+    start = value_loss.evaluate(torch.zeros(1, 64))
     assert abs(float(start.kl)) < 1e-6 < float(terms.kl)
 
 
 def test_the_kl_is_about_the_next_token(model, twin):
-    """Behind the subject, or behind "is a"; in a causal network the former is the reference's."""
+    """After the subject, or after "is a"; in a causal network the former is the reference's."""
     for each in (model, twin):
         fact = make_fact(0, "d2p")
-        last, subject = (ask(each, fact, kl_read=read)[0].essence for read in ("last", "subject"))
-        assert last.place == subject.place == subject.prompt_length - 1
+        last, subject = (ask(each, fact, kl_read=read)[0].kl_prompt for read in ("last", "subject"))
+        assert last.position == subject.position == subject.prompt_length - 1
         words = each.tokenizer.decode(last.tokens[: last.prompt_length])
         assert words == f"{fact.subject} is a"
         shown = each.tokenizer.decode(subject.tokens[: subject.prompt_length])
@@ -86,34 +92,34 @@ def test_the_kl_is_about_the_next_token(model, twin):
 def test_stopping_is_explicit(model):
     """A target that is reached at once leaves v0; the reference's rule stops below its loss."""
     case, settings = ask(model, stop="p=1e-30")
-    (found,) = find_values(model, [case], LAYER, settings, PREFIXES)
+    (found,) = find_values(model, [case], LAYER, settings)
     assert found.stopped == "target" and found.updates == 0 and found.v_star.equal(found.v0)
     case, settings = ask(model, stop="rome", steps=5)
-    (found,) = find_values(model, [case], LAYER, settings, PREFIXES)
+    (found,) = find_values(model, [case], LAYER, settings)
     assert found.stopped == "steps" and found.updates == 4, "its loss is far above 0.05"
 
 
-class Scripted(Problem):
+class Scripted(ValueLoss):
     """Losses by a script instead of a network: one list a fact."""
 
     def __init__(self, script, **changes):
         self.settings = choose_extraction(kl=0.0, **changes)
         self.num_facts, self.script, self.at = len(script), script, -1
         self.v0 = torch.ones(len(script), 3)
-        self.size = torch.linalg.vector_norm(self.v0, dim=-1)
+        self.v0_norm = torch.linalg.vector_norm(self.v0, dim=-1)
 
     def evaluate(self, delta):
         self.at += 1
         wanted = torch.tensor([losses[self.at] for losses in self.script])
         loss = wanted + (delta - delta.detach()).sum(-1)
-        return Terms(loss, loss, torch.zeros_like(loss), torch.zeros_like(loss), -loss)
+        return LossTerms(loss, loss, torch.zeros_like(loss), torch.zeros_like(loss), -loss)
 
 
 def test_a_diverged_search_is_kept_and_flagged():
     """Fact 0 is sound, 1 meets no number, 2 ends worse than it began, 3 arrives early."""
     nan = float("nan")
     script = [[3.0, 2.0, 1.0, 0.5], [3.0, 2.0, nan, nan], [1.0, 0.8, 1.5, 2.0], [2.0, 0.01, 9, 9]]
-    found = search(Scripted(script, steps=4, stop="rome"), LAYER)
+    found = search(Scripted(script, steps=4, stop="rome"), LAYER, [ask(make_model())[0]] * 4)
     assert [one.stopped for one in found] == ["steps", "not finite", "steps", "loss"]
     assert [one.diverged for one in found] == [False, True, True, False]
     assert [one.updates for one in found] == [3, 2, 3, 1]
@@ -125,14 +131,14 @@ def test_a_diverged_search_is_kept_and_flagged():
 
 def test_a_broken_network_is_told(model):
     case, settings = ask(model, steps=3)
-    problem = Problem(model, [case], LAYER, settings)
-    problem.tail.x = problem.tail.x * torch.nan
-    (found,) = search(problem, LAYER)
+    value_loss = ValueLoss(model, [case], LAYER, settings)
+    value_loss.above.x = value_loss.above.x * torch.nan
+    (found,) = search(value_loss, LAYER, [case])
     assert found.stopped == "not finite" and found.diverged and found.distance == 0
 
 
 def test_patterns_show_a_share_of_the_object(model):
-    """Shown tokens stand in their places, are not asked, and are the same behind every prefix."""
+    """Shown tokens stand in their places, are not asked, and are the same after every prefix."""
     case, settings = ask(model, make_fact(1, "p2d"), revealed=(0.0, 0.5))
     full, half = case.rows[:2]
     assert len(case.rows) == 2 * len(PREFIXES)
@@ -158,8 +164,8 @@ def test_rows_end_where_the_text_does_for_a_causal_model(twin):
 
 def test_keys_of_the_subject_alone(model):
     case, _ = ask(model, key_text="subject")
-    for row, prefix in zip(case.keys, PREFIXES, strict=True):
-        text = model.tokenizer.decode(row.tokens[: row.place + 1])
+    for row, prefix in zip(case.key_rows, PREFIXES, strict=True):
+        text = model.tokenizer.decode(row.tokens[: row.position + 1])
         assert text == f"{prefix}{'. ' if prefix else ''}{case.fact.subject}"
 
 
@@ -184,38 +190,83 @@ def test_mistakes_are_sentences(model, twin):
         fact_id="whole",
     )
     with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
-        unmask.value(model, whole, LAYER, prefixes=1)
-    for find in (unmask.key, unmask.value):
+        unmask.extract_value(model, whole, LAYER, prefixes=1)
+    for find in (unmask.extract_key, unmask.extract_value):
         with pytest.raises(UserError, match="a list was given: expected one unmask.Fact"):
             find(model, [whole], LAYER)
     fact = make_fact(0, "p2d")
     with pytest.raises(UserError, match="layer 9 is out of range: .* layers 0 to 3"):
-        unmask.key(model, fact, 9)
+        unmask.extract_key(model, fact, 9)
     with pytest.raises(UserError, match="layer 3 is the last"):
-        unmask.value(model, fact, 3, prefixes=1)
+        unmask.extract_value(model, fact, 3, prefixes=1)
     with pytest.raises(UserError, match="neither guidance nor mask patterns"):
-        unmask.value(twin, fact, LAYER, prefixes=1, guidance=0.5)
+        unmask.extract_value(twin, fact, LAYER, prefixes=1, guidance=0.5)
+    with pytest.raises(UserError, match="'prefixes' is 0, expected at least 1"):
+        unmask.extract_key(model, fact, LAYER, prefixes=0)
     with pytest.raises(UserError, match="0 prefixes were asked for"):
-        unmask.key(model, fact, LAYER, prefixes=0)
+        make_prefixes(model, 0)
+    with pytest.raises(UserError, match="unknown key 'step' .did you mean 'steps'"):
+        unmask.extract_value(model, fact, LAYER, step=3)
+    with pytest.raises(UserError, match="objective 'room' is unknown: did you mean 'rome'"):
+        unmask.extract_value(model, fact, LAYER, "room")
     with pytest.raises(UserError, match="only 2 different prefixes"):
         make_prefixes(model, 3, texts=["boats"])
     with pytest.raises(UserError, match="text to cut prefixes from is empty"):
         make_prefixes(model, 3, texts=[" "])
     mute = replace(model, tokenizer=None)
     with pytest.raises(UserError, match="has no tokenizer"):
-        unmask.key(mute, fact, LAYER)
+        unmask.extract_key(mute, fact, LAYER)
     with pytest.raises(SettingsError, match="'kl' is -1.*'steps' is -2"):
         choose_extraction(kl=-1.0, steps=-2)
     for name in ("kl", "norm", "guidance", "lr", "clamp"):
         for number in (float("nan"), float("inf"), -1.0):
-            with pytest.raises(SettingsError, match=f"'{name}' is {number}, expected a number"):
+            expected = "at least 0|more than 0" if number < 0 else "a finite number"
+            with pytest.raises(SettingsError, match=f"'{name}' is {number}, expected ({expected})"):
                 choose_extraction(**{name: number})
-    with pytest.raises(UserError, match="prefixes are 'text', a single text: expected a list"):
-        unmask.value(model, fact, LAYER, prefixes="text")
+    with pytest.raises(UserError, match="'prefixes' is 'text', expected an integer or a list of"):
+        unmask.extract_value(model, fact, LAYER, prefixes="text")
     with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
         choose_layers("one", 1, "all")
     with pytest.raises(UserError, match="does not hold"):
-        unmask.value(model, fact, LAYER, prefixes=["", "boats " * 60])
+        unmask.extract_value(model, fact, LAYER, prefixes=["", "boats " * 60])
+
+
+class PostNormBlock(Block):
+    """As BERT's: the sums are normalised, not what the parts read."""
+
+    def read(self, x, cos, sin):
+        return self.attn.project(x, cos, sin)
+
+    def after_attention(self, x, attn):
+        x = self.attn_norm(x + attn)
+        return x, x
+
+    def mlp_key(self, x, tap=untouched):
+        return self.mlp(tap("mlp_in", x))
+
+    def after_mlp(self, stream, mlp):
+        return self.mlp_norm(stream + mlp)
+
+
+@pytest.mark.parametrize("gain", [None, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_post_norm_block_is_refused(monkeypatch, gain, dtype):
+    """Also where its norms are as they are initialised; its keys are read all the same."""
+    monkeypatch.setitem(BLOCKS, "post", PostNormBlock)
+    model, fact = make_model(residual="post", dtype=dtype), make_fact(0, "p2d")
+    if gain is not None:
+        for layer in range(4):
+            model.net.block(layer).mlp_norm.weight.fill_(gain)
+    with pytest.raises(UserError, match="layer 1 is a PostNormBlock, which does more with its MLP"):
+        unmask.extract_value(model, fact, LAYER, prefixes=1, length=32)
+    key = unmask.extract_key(model, fact, LAYER, prefixes=1, length=32)
+    row = ask(model, fact, ("",))[0].rows[0]
+    with model.net.capture(f"layers.{LAYER}.mlp_key") as taken:
+        model.net(torch.tensor([row.tokens]))
+    expected = taken[f"layers.{LAYER}.mlp_key"][0, row.position].float()
+    torch.testing.assert_close(key.k_star, expected, atol=1e-5, rtol=1e-5)
+    plain = unmask.extract_value(make_model(dtype=dtype), fact, LAYER, prefixes=1, length=32)
+    assert plain.p_after > plain.p_before
 
 
 def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
@@ -230,7 +281,7 @@ def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
         object_span=(1, 6),
         fact_id="end",
     )
-    found = unmask.value(twin, fact, 3, prefixes=1, steps=3)
+    found = unmask.extract_value(twin, fact, 3, prefixes=1, steps=3)
     assert found.p_after > found.p_before
 
 
@@ -242,9 +293,9 @@ def test_facts_of_many_sizes_keep_their_order(model):
     cases = [lay_out_case(model, fact, prefixes, settings) for fact in facts[:4]]
     cases[2] = lay_out_case(model, facts[2], ("", "boats"), settings)
     assert len({case.length for case in cases}) > 1
-    found = find_values(model, cases, LAYER, settings, prefixes)
+    found = find_values(model, cases, LAYER, settings)
     for case, one in zip(cases, found, strict=True):
-        (alone,) = find_values(model, [case], LAYER, settings, prefixes)
+        (alone,) = find_values(model, [case], LAYER, settings)
         assert one.p_before == pytest.approx(alone.p_before, rel=1e-4)
 
 

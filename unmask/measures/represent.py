@@ -25,20 +25,25 @@ import numpy as np
 
 from unmask.base.config import SettingsError, option
 from unmask.blocks.tidy import distinct
-from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, RunFolders, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Stage
-from unmask.measures.represent_section import describe
-from unmask.measures.represent_summary import judge, summarise
+from unmask.measures.represent_section import describe, judge, summarise
 from unmask.measures.settings import MachineSettings
-from unmask.representation.layers import Reason, choose_layers, find_traced_layer
-from unmask.representation.settings import OBJECTIVES, Extraction, choose_extraction
+from unmask.representation.settings import (
+    OBJECTIVES,
+    Extraction,
+    Reason,
+    choose_extraction,
+    choose_layers,
+    find_traced_layer,
+)
 
 if TYPE_CHECKING:
     import pyarrow
 
     from unmask.data.facts import Fact
     from unmask.measures.result import Result
-    from unmask.representation.extraction import Asked
+    from unmask.representation.extraction import ChosenFact
 
 CHUNK = 64
 """Prompts whose keys and values are one part of a run."""
@@ -98,11 +103,11 @@ class RepresentSettings(MachineSettings):
     def extraction(self) -> Extraction:
         """How keys and values are extracted."""
         weights = {"kl": self.kl, "norm": self.norm}
-        names = ("steps", "lr", "stop", "revealed", "guidance", "length", "key_text", "seed")
+        names = ("steps", "lr", "stop", "prefixes", "revealed", "guidance", "length", "key_text")
         return choose_extraction(
             self.objective,
             **{name: weight for name, weight in weights.items() if weight is not None},
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, "seed")},
             clamp=self.clamp or None,
         )
 
@@ -122,7 +127,7 @@ class RepresentSettings(MachineSettings):
 class FactsAsked:
     """The facts that are looked into, and every phrasing of them by group."""
 
-    asked: "list[Asked]"
+    asked: "list[ChosenFact]"
     phrasings: "dict[str, list[Fact]]"
 
 
@@ -141,14 +146,19 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[FactsA
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:
     """For each checkpoint: its layers in chunks of prompts, its lens, its probes by group."""
-    from unmask.representation.probes import can_probe
+    from unmask.representation.readout import can_probe
 
-    averages = _read_averages(settings.trace)
+    averages: list[Rows] = []
+    if settings.trace:
+        traces = RunFolders("trace").read({"runs": settings.trace}, settings)
+        averages = [result.summary["averages"] for _, result in traces]
     facts = inputs.data
     chunks = [facts.asked[i : i + CHUNK] for i in range(0, len(facts.asked), CHUNK)]
     prefixes: dict[str, tuple[str, ...]] = {}
 
-    def search(member: Member, layer: int, reason: Reason, asked: "list[Asked]") -> dict[str, Any]:
+    def search(
+        member: Member, layer: int, reason: Reason, asked: "list[ChosenFact]"
+    ) -> dict[str, Any]:
         from unmask.representation.extraction import extract
 
         model = inputs.load(member)
@@ -161,23 +171,21 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         return {"represent": table, "vectors": tabulate_vectors(vectors)}
 
     def look(member: Member) -> dict[str, Any]:
-        from unmask.representation.extraction import describe_question
-        from unmask.representation.lens import look_through
+        from unmask.representation.readout import logit_lens
 
         questions = [each.fact for each in facts.asked]
-        looked = look_through(
+        looked = logit_lens(
             inputs.load(member), questions, length=settings.length, seed=settings.seed
         )
         names = ("group", "split", "fact", "direction", "trained")
         rows = []
         for each, lines in zip(facts.asked, looked, strict=True):
-            question = describe_question(each)
-            which = member.columns | {name: question[name] for name in names}
+            which = member.columns | {name: each.columns[name] for name in names}
             rows += [which | line for line in lines]
         return {"lens": rows}
 
     def fit(member: Member, group: str) -> dict[str, Any]:
-        from unmask.representation.probes import probe
+        from unmask.representation.readout import probe
 
         rows = probe(inputs.load(member), facts.phrasings[group], settings.length)
         return {"probes": [member.columns | {"group": group} | row for row in rows]}
@@ -196,23 +204,6 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
                 yield Job(f"{member.key}-probes-{group}", partial(fit, member, group))
 
 
-def _read_averages(folders: Sequence[str]) -> list[Rows]:
-    """The averages of each run of `unmask trace`."""
-    from unmask.base.errors import UserError
-    from unmask.measures.runner import read_result
-
-    averages = []
-    for folder in folders:
-        result = read_result(folder)
-        if result.measure.name != "trace":
-            raise UserError(
-                f"{folder} is a run of `unmask {result.measure.name}`: expected one of `unmask "
-                "trace`."
-            )
-        averages.append(result.summary["averages"])
-    return averages
-
-
 def _choose_layers(
     member: Member, settings: RepresentSettings, averages: Sequence[Rows]
 ) -> tuple[tuple[int, ...], Reason]:
@@ -229,7 +220,7 @@ def _choose_layers(
 def _make_prefixes(model: Any, settings: RepresentSettings) -> tuple[str, ...]:
     """The same in every process: they depend on the model and the seed alone."""
     from unmask.base.reading import read_text
-    from unmask.representation.prefixes import make_prefixes
+    from unmask.representation.prompts import make_prefixes
 
     lines = None
     if settings.prefix_text is not None:
@@ -304,6 +295,7 @@ MEASURE = Measure(
     describe=describe,
     method=__doc__,
     finish=save_vectors,
+    files=("vectors.safetensors",),
     stages=[
         Stage(
             sizes={

@@ -13,8 +13,8 @@ from unmask.data.facts import Fact
 from unmask.data.sources import OWN
 from unmask.net.model import Model
 from unmask.representation.keys import find_keys
+from unmask.representation.prompts import lay_out_case
 from unmask.representation.settings import Extraction
-from unmask.representation.states import lay_out_case
 from unmask.representation.values import find_values
 
 VECTORS = ("k_star", "k_mapped", "v0", "delta")
@@ -24,15 +24,28 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "both": ("both_p2d", "both_d2p"),
 }
 """Facts by the direction they were trained in, and the splits that ask them both ways."""
+_OF_VALUES = ("p_before", "p_after", "nll_before", "nll", "kl", "distance", "relative_distance")
+_OF_SEARCHES = ("updates", "stopped", "diverged")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChosenFact:
     """A fact that is looked into, with its group and its split."""
 
     group: str
     split: str
     fact: Fact
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that say which question a row is about."""
+        names = ("direction", "trained", "phrasing", "subject", "object", "prompt")
+        return {
+            "group": self.group,
+            "split": self.split,
+            "fact": self.fact.fact_id,
+            **{name: getattr(self.fact, name) for name in names},
+        }
 
 
 def choose_facts(
@@ -41,37 +54,33 @@ def choose_facts(
     directions: Sequence[str],
     number: int,
     phrasing: int = 0,
-) -> list[Asked]:
+) -> list[ChosenFact]:
     """The first `number` facts of each group, in one phrasing for each direction.
 
     What one phrasing adds to every vector is the same for all facts, and falls out with the mean.
     Groups that the corpus lacks are left out; one's own facts are one group, `own`.
     """
-    splits_of = find_groups(corpus, groups)
-    chosen = []
-    for group, splits in splits_of.items():
-        phrasings: dict[tuple[str, str], list[Asked]] = {}
+    chosen, known = [], []
+    for group, splits in find_groups(corpus, groups).items():
+        phrasings: dict[tuple[str, str], list[ChosenFact]] = {}
         for split in splits:
             for fact in corpus[split]:
-                asked = phrasings.setdefault((fact.fact_id, fact.direction), [])
-                asked.append(Asked(group, split, fact))
+                same = phrasings.setdefault((fact.fact_id, fact.direction), [])
+                same.append(ChosenFact(group, split, fact))
+        known += [direction for _, direction in phrasings]
         names = list(dict.fromkeys(fact_id for fact_id, _ in phrasings))[:number]
-        for (fact_id, direction), asked in phrasings.items():
+        for (fact_id, direction), same in phrasings.items():
             if fact_id in names and direction in directions:
-                if not 0 <= phrasing < len(asked):
+                if not 0 <= phrasing < len(same):
                     raise UserError(
-                        f"phrasing {phrasing} was asked for, but {fact_id} has {len(asked)}: "
-                        f"expected 0 to {len(asked) - 1}."
+                        f"phrasing {phrasing} was asked for, but {fact_id} has {len(same)}: "
+                        f"expected 0 to {len(same) - 1}."
                     )
-                chosen.append(asked[phrasing])
+                chosen.append(same[phrasing])
     if not chosen:
-        facts = [
-            fact for splits in splits_of.values() for split in splits for fact in corpus[split]
-        ]
-        known = " or ".join(dict.fromkeys(fact.direction for fact in facts))
         raise UserError(
-            f"no fact is asked in the direction {' or '.join(directions)}: expected {known}, as "
-            "the data have it."
+            f"no fact is asked in the direction {' or '.join(directions)}: expected "
+            f"{' or '.join(dict.fromkeys(known))}, as the data have it."
         )
     return chosen
 
@@ -93,10 +102,10 @@ def find_groups(corpus: Corpus, groups: Sequence[str]) -> dict[str, tuple[str, .
     return there
 
 
-def gather_phrasings(corpus: Corpus, asked: Sequence[Asked]) -> dict[str, list[Fact]]:
-    """By group, every phrasing of the facts asked, in the directions asked."""
-    ways = {(each.fact.fact_id, each.fact.direction) for each in asked}
-    splits_of = find_groups(corpus, list(dict.fromkeys(each.group for each in asked)))
+def gather_phrasings(corpus: Corpus, chosen: Sequence[ChosenFact]) -> dict[str, list[Fact]]:
+    """By group, every phrasing of the facts chosen, in the directions chosen."""
+    ways = {(each.fact.fact_id, each.fact.direction) for each in chosen}
+    groups = find_groups(corpus, list(dict.fromkeys(each.group for each in chosen)))
     return {
         group: [
             fact
@@ -104,59 +113,34 @@ def gather_phrasings(corpus: Corpus, asked: Sequence[Asked]) -> dict[str, list[F
             for fact in corpus[split]
             if (fact.fact_id, fact.direction) in ways
         ]
-        for group, splits in splits_of.items()
+        for group, splits in groups.items()
     }
 
 
 def extract(
     model: Model,
-    asked: Sequence[Asked],
+    chosen: Sequence[ChosenFact],
     layer: int,
     prefixes: Sequence[str],
     settings: Extraction,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """A row for each fact, and its vectors by name; row i of each belongs to row i."""
-    cases = [lay_out_case(model, each.fact, prefixes, settings) for each in asked]
-    values = find_values(model, cases, layer, settings, prefixes)
-    keys = find_keys(model, cases, layer, prefixes)
+    cases = [lay_out_case(model, each.fact, prefixes, settings) for each in chosen]
+    values = find_values(model, cases, layer, settings)
+    keys = find_keys(model, cases, layer)
     rows = [
-        describe_question(each)
-        | {
-            "layer": layer,
-            "p_before": value.p_before,
-            "p_after": value.p_after,
-            "nll_before": value.nll_before,
-            "nll": value.nll,
-            "kl": value.kl,
-            "distance": value.distance,
-            "relative_distance": value.relative_distance,
-            "updates": value.updates,
-            "stopped": value.stopped,
-            "diverged": value.diverged,
-            "losses": list(value.losses),
-        }
-        for each, value in zip(asked, values, strict=True)
+        each.columns
+        | {"layer": layer}
+        | {name: getattr(value, name) for name in (*_OF_VALUES, *_OF_SEARCHES)}
+        | {"losses": list(value.losses)}
+        for each, value in zip(chosen, values, strict=True)
     ]
-    vectors = {
-        "k_star": [key.k_star for key in keys],
-        "k_mapped": [key.mapped for key in keys],
-        "v0": [value.v0 for value in values],
-        "delta": [value.delta for value in values],
-    }
-    return rows, {name: torch.stack(each).float().numpy() for name, each in vectors.items()}
-
-
-def describe_question(asked: Asked) -> dict[str, Any]:
-    """The columns that say which question a row is about."""
-    fact = asked.fact
-    return {
-        "group": asked.group,
-        "split": asked.split,
-        "fact": fact.fact_id,
-        "direction": fact.direction,
-        "trained": fact.trained,
-        "phrasing": fact.phrasing,
-        "subject": fact.subject,
-        "object": fact.object,
-        "prompt": fact.prompt,
+    vectors = (
+        [key.k_star for key in keys],
+        [key.mapped for key in keys],
+        [value.v0 for value in values],
+        [value.delta for value in values],
+    )
+    return rows, {
+        name: torch.stack(each).float().numpy() for name, each in zip(VECTORS, vectors, strict=True)
     }

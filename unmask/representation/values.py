@@ -5,7 +5,7 @@ output at the last subject token, after every prefix alike, and moved by Adam. E
 own delta, its own state of Adam and its own end; many facts share a batch and nothing else.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,12 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.data.facts import Fact
-from unmask.net.batches import fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.representation.keys import check_fact, settle_prefixes
-from unmask.representation.problem import Problem, Terms
+from unmask.representation.prompts import Case, map_cases, prepare_case
 from unmask.representation.settings import ROME_LOSS, Extraction, choose_extraction
-from unmask.representation.states import Case, check_layer, lay_out_case
+from unmask.representation.value_loss import LossTerms, ValueLoss
 
 WORSE = 0.1
 """Nats per token by which a search must miss v0 to count as diverged; Adam's last swing is less."""
@@ -77,13 +75,8 @@ class Value:
         return self.stopped == "not finite" or self.nll > self.nll_before + WORSE
 
 
-def value(
-    model: Model,
-    fact: Fact,
-    layer: int,
-    objective: str = "seed",
-    prefixes: Sequence[str] | int = 4,
-    **settings: Any,
+def extract_value(
+    model: Model, fact: Fact, layer: int, settings: Extraction | str = "seed", **changes: Any
 ) -> Value:
     """The value v* = v0 + delta of the fact's object at the last token of its subject.
 
@@ -93,127 +86,94 @@ def value(
     Args:
         model: Masked or causal.
         fact: Prompt, subject and object.
-        layer: Whose MLP's output is replaced, counted from 0.
-        objective: "seed", the study's loss, or "rome", the reference's.
-        prefixes: Texts that are put before the prompt, the empty one first; or how many to sample
-            from the model.
-        settings: Fields of `unmask.representation.settings.Extraction`, such as steps, lr, stop,
-            revealed, guidance and seed.
+        layer: Of the MLP that is changed, counted from 0.
+        settings: Settings, or those of an objective by its name: "seed", the study's loss, or
+            "rome", the reference's (Meng et al. 2022).
+        changes: Single settings that differ from these, such as `steps=40` or `prefixes=1`.
+
+    Returns:
+        `v0`, `delta` and `v_star` [width], the losses on the way, the object's probability before
+        and after, and why the search stopped.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> searched = unmask.value(model, fact, layer=2, prefixes=1, steps=2)
-    >>> searched.v_star.shape == searched.v0.shape
+    >>> quick = unmask.Extraction(prefixes=1, steps=2)
+    >>> value = unmask.extract_value(model, fact, 2, quick)
+    >>> value.v_star.shape == (model.net.config.width,)
     True
     """
-    check_fact(fact)
-    model.net.taps.require_none("the search for values")
-    chosen = choose_extraction(objective, **settings)
-    check_layer(model, layer)
-    texts = settle_prefixes(model, prefixes, chosen)
-    case = lay_out_case(model, fact, texts, chosen)
-    return find_values(model, [case], layer, chosen, texts)[0]
+    extraction = choose_extraction(settings, **changes)
+    case = prepare_case(model, fact, layer, extraction)
+    return find_values(model, [case], layer, extraction)[0]
 
 
 def find_values(
-    model: Model,
-    cases: Sequence[Case],
-    layer: int,
-    settings: Extraction,
-    prefixes: Sequence[str],
+    model: Model, cases: Sequence[Case], layer: int, settings: Extraction
 ) -> list[Value]:
     """The values of many facts, in the order given."""
-    values = dict(iterate_values(model, cases, layer, settings, prefixes))
-    return [values[i] for i in range(len(cases))]
-
-
-def iterate_values(
-    model: Model,
-    cases: Sequence[Case],
-    layer: int,
-    settings: Extraction,
-    prefixes: Sequence[str],
-) -> Iterator[tuple[int, Value]]:
-    """The values with their cases' numbers, batch by batch as they are found."""
-    for group in group_alike(model, cases):
-        for numbers, values in _run(model, cases, group, layer, settings, tuple(prefixes)):
-            yield from zip(numbers, values, strict=True)
-
-
-def group_alike(model: Model, cases: Sequence[Case]) -> list[list[int]]:
-    """The cases' numbers in groups that can be one batch, those with as many targets together."""
-    groups = model.paradigm.group_rows([case.length for case in cases])
-    return [
-        sorted(group, key=lambda i: (cases[i].num_targets, cases[i].length)) for group in groups
-    ]
-
-
-def _run(
-    model: Model,
-    cases: Sequence[Case],
-    group: Sequence[int],
-    layer: int,
-    settings: Extraction,
-    prefixes: tuple[str, ...],
-) -> Iterator[tuple[Sequence[int], Sequence[Value]]]:
-    per_fact = len(cases[group[0]].rows)
-    each = _count_bytes(model, [cases[i] for i in group], layer)
-
-    def find(batch: Sequence[int]) -> list[Value]:
-        problem = Problem(model, [cases[i] for i in batch], layer, settings)
-        return search(problem, layer, prefixes)
-
-    return map_batches(group, max(1, fit_rows(model, each) // per_fact), find)
-
-
-def _count_bytes(model: Model, cases: Sequence[Case], layer: int) -> int:
-    """Bytes that a row keeps for its gradient, at worst."""
     config, itemsize = model.net.config, model.net.embedding.weight.dtype.itemsize
     length = max(case.length for case in cases)
+    # What a row keeps for its gradient, at worst.
     streams = (config.layers - layer + 2) * length * (16 * config.width + 6 * config.mlp_width)
-    return streams * itemsize + 16 * max(case.num_targets for case in cases) * config.logit_rows
+    logits = 16 * max(case.num_targets for case in cases) * config.logit_rows
+    return map_cases(
+        model,
+        cases,
+        streams * itemsize + logits,
+        len(cases[0].rows),
+        lambda batch: search(ValueLoss(model, batch, layer, settings), layer, batch),
+    )
 
 
-def search(problem: Problem, layer: int, prefixes: tuple[str, ...] = ("",)) -> list[Value]:
+def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
     """The values at the end of Adam's path, one per fact.
 
     A fact that has stopped stays where it is; one whose loss is not a number goes back to
     where it last was finite.
     """
-    settings, count = problem.settings, max(1, problem.settings.steps)
-    delta = torch.zeros_like(problem.v0, requires_grad=True)
+    settings, last = loss.settings, max(1, loss.settings.steps) - 1
+    delta = torch.zeros_like(loss.v0, requires_grad=True)  # [N, D]
     adam = torch.optim.Adam([delta], lr=settings.lr)
-    active = torch.ones(problem.num_facts, dtype=torch.bool, device=delta.device)
-    reason = torch.full_like(active, _STEPS, dtype=torch.long)
-    curve: list[Tensor] = []
-    kept, ends, first = delta.detach().clone(), None, None
-    for step in range(count):
-        with torch.set_grad_enabled(step + 1 < count):
-            terms = problem.evaluate(delta)
-        finite = terms.loss.detach().isfinite()
-        curve.append(torch.where(active, terms.loss.detach(), torch.nan))
-        first = terms if first is None else first
-        here = active & finite
-        kept = torch.where(here[:, None], delta.detach(), kept)
-        ends = _keep(here, terms, ends)
-        reason = torch.where(active & ~finite, _BROKEN, reason)
-        active = here & ~_has_arrived(terms, settings)
-        reason = torch.where(here & ~active, _TARGET if settings.target else _LOSS, reason)
-        if step + 1 == count or (settings.stop != "steps" and not bool(active.any())):
+    kept = delta.detach().clone()  # each fact's delta where its loss last was finite
+    is_active = torch.ones(loss.num_facts, dtype=torch.bool, device=delta.device)
+    reason = torch.full_like(is_active, _STEPS, dtype=torch.long)
+    curve: list[Tensor] = []  # the losses of active facts, [N] per evaluation
+    first = final = torch.empty(0)  # log p, nll and KL [3, N] at v0, and where each fact ends
+    for step in range(last + 1):
+        # 1. The loss of every fact at its delta. The last evaluation needs no gradient.
+        with torch.set_grad_enabled(step < last):
+            terms = loss.evaluate(delta)
+        losses = terms.loss.detach()
+        curve.append(torch.where(is_active, losses, torch.nan))
+        # 2. Keep where active facts are, unless their loss is not finite: these stop.
+        is_sound = is_active & losses.isfinite()
+        kept = torch.where(is_sound[:, None], delta.detach(), kept)
+        now = torch.stack((terms.logp, terms.nll, terms.kl)).detach()
+        if step == 0:
+            first = final = now
+        final = torch.where(is_sound, now, final)
+        reason = torch.where(is_active & ~is_sound, _BROKEN, reason)
+        # 3. Facts that have arrived stop as well.
+        is_active = is_sound & ~_has_arrived(terms, settings)
+        reason = torch.where(is_sound & ~is_active, _TARGET if settings.target else _LOSS, reason)
+        # Asking whether any is left waits for the device: only where facts can stop early.
+        if step == last or (settings.stop != "steps" and not bool(is_active.any())):
             break
-        (delta.grad,) = torch.autograd.grad(torch.where(active, terms.loss, 0.0).sum(), delta)
+        # 4. One update of Adam. Facts do not share anything: the gradient of the sum is each
+        #    fact's own, and Adam's state is elementwise.
+        (delta.grad,) = torch.autograd.grad(torch.where(is_active, terms.loss, 0.0).sum(), delta)
         adam.step()
+        # 5. Shorten long deltas; facts that stopped, or broke in the update, go back to `kept`.
         with torch.no_grad():
-            delta.copy_(_project(delta, problem.size, settings.clamp))
-            sound = active & delta.isfinite().all(-1)
-            reason = torch.where(active & ~sound, _BROKEN, reason)
-            delta.copy_(torch.where(sound[:, None], delta, kept))
-            active = sound
-    assert ends is not None and first is not None
-    return _collect(problem, layer, kept, first, ends, torch.stack(curve, -1), reason, prefixes)
+            delta.copy_(_shorten(delta, loss.v0_norm, settings.clamp))
+            is_sound = is_active & delta.isfinite().all(-1)
+            reason = torch.where(is_active & ~is_sound, _BROKEN, reason)
+            delta.copy_(torch.where(is_sound[:, None], delta, kept))
+            is_active = is_sound
+    return _collect(loss, layer, cases, kept, first, final, torch.stack(curve, -1), reason)
 
 
-def _has_arrived(terms: Terms, settings: Extraction) -> Tensor:
+def _has_arrived(terms: LossTerms, settings: Extraction) -> Tensor:
     if settings.target is not None:
         return terms.logp.detach().exp() >= settings.target
     if settings.stop == "rome":
@@ -221,43 +181,33 @@ def _has_arrived(terms: Terms, settings: Extraction) -> Tensor:
     return torch.zeros_like(terms.loss, dtype=torch.bool)
 
 
-def _project(delta: Tensor, size: Float[Tensor, "N"], clamp: float | None) -> Tensor:
-    """The delta, shortened where it is longer than `clamp` lengths of v0."""
+def _shorten(delta: Tensor, v0_norm: Float[Tensor, "N"], clamp: float | None) -> Tensor:
+    """The deltas, none longer than `clamp` lengths of v0."""
     if clamp is None:
         return delta
     length = torch.linalg.vector_norm(delta, dim=-1)
-    return delta * (clamp * size / length.clamp(min=1e-30)).clamp(max=1.0)[:, None]
-
-
-def _keep(here: Tensor, terms: Terms, before: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
-    """log p, nll and KL at each fact's last finite evaluation."""
-    now = tuple(term.detach() for term in (terms.logp, terms.nll, terms.kl))
-    if before is None:
-        return now
-    return tuple(torch.where(here, new, old) for new, old in zip(now, before, strict=True))
+    return delta * (clamp * v0_norm / length.clamp(min=1e-30)).clamp(max=1.0)[:, None]
 
 
 def _collect(
-    problem: Problem,
+    loss: ValueLoss,
     layer: int,
+    cases: Sequence[Case],
     delta: Tensor,
-    first: Terms,
-    ends: tuple[Tensor, ...],
-    curve: Tensor,
+    first: Float[Tensor, "3 N"],
+    final: Float[Tensor, "3 N"],
+    curve: Float[Tensor, "N S"],
     reason: Tensor,
-    prefixes: tuple[str, ...],
 ) -> list[Value]:
     # In float64: the product over the tokens of a long object is small.
-    p_before = first.logp.detach().double().exp().tolist()
-    nll_before = first.nll.tolist()
-    p_after, nll, kl = ends[0].double().exp().tolist(), ends[1].tolist(), ends[2].tolist()
-    curves, reasons = curve.tolist(), reason.tolist()
-    v0, delta = problem.v0.cpu(), delta.cpu()
-    # An evaluation that a stopped fact did not take part in is not part of its curve; one whose
-    # loss is not a number is its last.
+    p_before, p_after = (logp.double().exp().tolist() for logp in (first[0], final[0]))
+    nll_before, nll, kl = first[1].tolist(), final[1].tolist(), final[2].tolist()
+    reasons, v0, delta = reason.tolist(), loss.v0.cpu(), delta.cpu()
     values = []
-    for i, losses in enumerate(curves):
-        taken = [loss for loss in losses if loss == loss]
+    for i, losses in enumerate(curve.tolist()):
+        # An evaluation that a stopped fact did not take part in is not part of its curve; one
+        # whose loss is not a number is its last.
+        taken = [number for number in losses if number == number]
         if reasons[i] == _BROKEN and len(taken) < len(losses):
             taken.append(float("nan"))
         values.append(
@@ -272,7 +222,7 @@ def _collect(
                 p_before=p_before[i],
                 p_after=p_after[i],
                 stopped=_REASONS[reasons[i]],
-                prefixes=prefixes,
+                prefixes=cases[i].prefixes,
             )
         )
     return values
