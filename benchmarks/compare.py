@@ -60,7 +60,13 @@ def list_traces(size: str, device: torch.device, dtype: torch.dtype) -> Calls:
                 f"trace, {'causal' if causal else 'masked'}, {part}",
                 lambda model=model, tokens=tokens, answer=answer, part=part, noise=noise: (
                     tracing.trace_tokens(
-                        model, tokens, tracing.SUBJECT, answer, (part,), tracing.WINDOW, noise
+                        model,
+                        tokens,
+                        tracing.SUBJECT,
+                        answer,
+                        parts=(part,),
+                        window=tracing.WINDOW,
+                        corruption=noise,
                     )
                 ),
             )

@@ -153,7 +153,16 @@ def measure(model: Model, cells: int, memory: int) -> list[list[str]]:
     plain = PlainTracer(model, tokens, answer, sigma)
 
     def ours(*parts: str) -> TraceGrid:
-        return trace_tokens(model, tokens, SUBJECT, answer, parts, WINDOW, noise, memory=memory)
+        return trace_tokens(
+            model,
+            tokens,
+            SUBJECT,
+            answer,
+            parts=parts,
+            window=WINDOW,
+            corruption=noise,
+            memory=memory,
+        )
 
     counts: dict[str, int] = {}
     for part in PARTS:  # both warmed up

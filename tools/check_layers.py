@@ -31,8 +31,8 @@ LAYERS = (
     "cli",
 )
 """The packages of `unmask`; each imports only from itself and from those before it."""
-TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py")
-"""Files that belong to no package; `__init__` only names what the packages offer."""
+TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py", "unmask/corruptions.py")
+"""Files that belong to no package; they only name what the packages offer."""
 PRINTING = ("unmask/cli/", "unmask/__main__.py")
 """Where the built-in `print` may be called; a library logs."""
 MOST_LINES = 400

@@ -9,6 +9,7 @@ from unmask import preset
 from unmask.net.model import Blueprint, Model
 from unmask.tracing.attribution import estimate_effects
 from unmask.tracing.corruption import Corrupted, Mask, Mean, Noise, Replace
+from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
 
 V, MASK, L, LAYERS = 40, 39, 9, 4
@@ -64,7 +65,9 @@ def corrupt(model: Model, tokens: list[int], corruption=NOISE) -> Corrupted:
 def test_engine_is_the_plain_tracer(model, state, window):
     """Window 4 has windows that begin together and end apart, window 10 equal ones."""
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, window, NOISE)
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=PARTS, window=window, corruption=NOISE
+    )
     for part in PARTS if window == 1 else ("mlp", "attn"):
         expected = trace_plainly(model, tokens, corrupt(model, tokens), answer, part, window)
         assert expected.std() > 1e-4, "the cells should differ visibly"
@@ -76,7 +79,9 @@ def check_corruption(model, state, corruption) -> None:
     tokens, answer = state
     bad = corrupt(model, tokens, corruption)
     expected = trace_plainly(model, tokens, bad, answer, "mlp", 2)
-    found = trace_tokens(model, tokens, SUBJECT, answer, ("mlp",), 2, corruption)
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("mlp",), window=2, corruption=corruption
+    )
     torch.testing.assert_close(found.values("mlp"), expected, **CLOSE)
 
 
@@ -96,7 +101,15 @@ def test_guided_is_the_plain_tracer(model, state):
     hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
     guided = (0.7, model.logits(hidden))
     found = trace_tokens(
-        model, tokens, SUBJECT, answer, PARTS, 2, NOISE, guidance=0.7, prompt_length=5
+        model,
+        tokens,
+        SUBJECT,
+        answer,
+        parts=PARTS,
+        window=2,
+        corruption=NOISE,
+        guidance=0.7,
+        prompt_length=5,
     )
     for part in PARTS:
         window = 1 if part == "resid" else 2
@@ -108,7 +121,9 @@ def test_guided_is_the_plain_tracer(model, state):
 def test_ablating_is_the_plain_tracer(model, state):
     tokens, answer = state
     bad = corrupt(model, tokens)
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, mode="ablate")
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, mode="ablate"
+    )
     for part in PARTS:
         window = 1 if part == "resid" else 3
         expected = trace_plainly(model, tokens, bad, answer, part, window, ablate=True)
@@ -122,9 +137,20 @@ def test_severed_is_the_plain_tracer(model, state, severed):
     tokens, answer = state
     bad = corrupt(model, tokens)
     expected = trace_plainly(model, tokens, bad, answer, "resid", severed=severed)
-    found = trace_tokens(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, severed=severed)
+    found = trace_tokens(
+        model,
+        tokens,
+        SUBJECT,
+        answer,
+        parts=("resid",),
+        window=1,
+        corruption=NOISE,
+        severed=severed,
+    )
     torch.testing.assert_close(found.values("resid"), expected, **CLOSE)
-    whole = trace_tokens(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE)
+    whole = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
+    )
     apart = whole.values("resid", "logp") - found.values("resid", "logp")
     assert apart.abs().max() > 1e-4
 
@@ -132,7 +158,9 @@ def test_severed_is_the_plain_tracer(model, state, severed):
 def test_heads_are_the_plain_tracer(model, state):
     """Each head alone."""
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, ("attn_z",), 1, NOISE)
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("attn_z",), window=1, corruption=NOISE
+    )
     heads = model.net.config.heads
     assert found.scores["attn_z"].shape == (L, LAYERS, heads)
     bad = corrupt(model, tokens)
@@ -144,7 +172,9 @@ def test_heads_are_the_plain_tracer(model, state):
 def test_an_empty_patch_gives_the_corrupted_run(model, state):
     """Run through the whole engine, not skipped."""
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, places=[()])
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, places=[()]
+    )
     for part in PARTS:
         expected = found.corrupted_values().expand(1, LAYERS, -1)
         torch.testing.assert_close(found.values(part), expected, **CLOSE)
@@ -153,7 +183,16 @@ def test_an_empty_patch_gives_the_corrupted_run(model, state):
 def test_all_embeddings_give_the_clean_run(model, state):
     tokens, answer = state
     for places in (tuple(range(*SUBJECT)), tuple(range(L))):
-        found = trace_tokens(model, tokens, SUBJECT, answer, ("embed",), 1, NOISE, places=[places])
+        found = trace_tokens(
+            model,
+            tokens,
+            SUBJECT,
+            answer,
+            parts=("embed",),
+            window=1,
+            corruption=NOISE,
+            places=[places],
+        )
         assert abs(found.total_effect) > 1e-4
         clean = torch.full((1, 1, NOISE.samples), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values("embed"), clean, **CLOSE)
@@ -161,7 +200,15 @@ def test_all_embeddings_give_the_clean_run(model, state):
 
 def test_a_state_patched_with_itself_changes_nothing(model, state):
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, Noise(sigma=0.0, samples=2))
+    found = trace_tokens(
+        model,
+        tokens,
+        SUBJECT,
+        answer,
+        parts=PARTS,
+        window=3,
+        corruption=Noise(sigma=0.0, samples=2),
+    )
     for part in PARTS:
         clean = torch.full((L, LAYERS, 2), found.clean, dtype=torch.float64)
         torch.testing.assert_close(found.values(part), clean, **CLOSE)
@@ -172,7 +219,7 @@ def test_a_causal_network_sees_nothing_after_the_answer(model, state):
     """Asked at an early position, everything later, and before the subject, has effect 0."""
     tokens, _ = state
     answer = {SUBJECT[1] + 1: tokens[SUBJECT[1] + 1]}
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE)
+    found = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE)
     bad = corrupt(model, tokens)
     for part in PARTS:
         effects = found.effects(part)
@@ -190,9 +237,18 @@ def test_the_last_layer_is_where_the_answer_is_read(model, state):
     rows = tuple(sorted({model.row_of(position) for position in answer}))
     others = [place for place in range(L) if place not in rows]
     found = trace_tokens(
-        model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, places=[rows, *others]
+        model,
+        tokens,
+        SUBJECT,
+        answer,
+        parts=("resid",),
+        window=1,
+        corruption=NOISE,
+        places=[rows, *others],
     ).effects("resid")[:, -1]
-    whole = trace_tokens(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE)
+    whole = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE
+    )
     assert abs(whole.total_effect) > 1e-4
     assert abs(float(found[0]) - whole.total_effect) < 1e-6
     assert (found[1:] == 0).all()
@@ -202,8 +258,10 @@ def test_the_last_layer_is_where_the_answer_is_read(model, state):
 def test_batches_change_nothing(model, state, memory):
     """One row at a time, a few, or all at once."""
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 4, NOISE, memory=memory)
-    usual = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 4, NOISE)
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=PARTS, window=4, corruption=NOISE, memory=memory
+    )
+    usual = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=4, corruption=NOISE)
     for part in PARTS:
         torch.testing.assert_close(found.values(part), usual.values(part), **CLOSE)
 
@@ -225,25 +283,29 @@ def test_the_chain_rule_is_a_product_of_questions(model, state):
     """Each factor is a trace of its own state; the joint is their product, sample by sample."""
     tokens, answer = state
     (first, a), (second, b) = answer.items()
-    both = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE, joint="chain_rule")
+    both = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE, joint="chain_rule"
+    )
     shown = [*tokens[:first], a, *tokens[first + 1 :]]
     bad = corrupt(model, tokens)
     rest = Corrupted(torch.tensor(shown).expand(3, -1), bad.noisy, bad.added)
-    one = trace_tokens(model, tokens, SUBJECT, {first: a}, PARTS, 3, bad)
-    other = trace_tokens(model, shown, SUBJECT, {second: b}, PARTS, 3, rest)
+    one = trace_tokens(model, tokens, SUBJECT, {first: a}, parts=PARTS, window=3, corruption=bad)
+    other = trace_tokens(model, shown, SUBJECT, {second: b}, parts=PARTS, window=3, corruption=rest)
     assert both.joint == "chain_rule"
     assert abs(both.clean - one.clean * other.clean) < 1e-6
     for part in PARTS:
         product = one.values(part) * other.values(part)
         torch.testing.assert_close(both.values(part), product, **CLOSE)
-    plain = trace_tokens(model, tokens, SUBJECT, answer, PARTS, 3, NOISE)
+    plain = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=3, corruption=NOISE)
     assert abs(plain.clean - both.clean) > 1e-5
 
 
 @DIFFUSION
 def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
     tokens, answer = state
-    found = trace_tokens(model, tokens, SUBJECT, answer, ("resid",), 1, NOISE, guidance=0.8)
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("resid",), window=1, corruption=NOISE, guidance=0.8
+    )
     hidden = torch.tensor([[MASK] * 5 + tokens[5:]])
     expected = []
     for rows, patch in ((torch.tensor([tokens]), {}), (None, corrupt(model, tokens))):
@@ -265,9 +327,9 @@ def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
         tokens,
         SUBJECT,
         answer,
-        ("embed",),
-        1,
-        NOISE,
+        parts=("embed",),
+        window=1,
+        corruption=NOISE,
         guidance=0.8,
         places=[tuple(range(*SUBJECT))],
     )
@@ -283,8 +345,10 @@ def test_the_estimate_is_right_to_first_order(model, state):
     errors = {part: [] for part in PARTS}
     scale = float(model.net.embedding.weight.std())
     for sigma in (0.02 * scale, 0.01 * scale):
-        settings = (model, tokens, SUBJECT, answer, PARTS, 1, Noise(sigma=sigma, samples=1))
-        exact, guess = trace_tokens(*settings, "logp"), estimate_effects(*settings)
+        given = (model, tokens, SUBJECT, answer)
+        settings = Tracing(parts=PARTS, window=1, corruption=Noise(sigma=sigma, samples=1))
+        exact = trace_tokens(*given, settings, metric="logp")
+        guess = estimate_effects(*given, settings)
         assert guess.estimate and guess.metric == "logp" and not exact.estimate
         torch.testing.assert_close(guess.corrupted_logp, exact.corrupted_logp, atol=1e-5, rtol=0)
         for part in PARTS:

@@ -78,7 +78,7 @@ def test_the_table_is_tidy_and_complete(done, causal):
     # The numbers are the trace's own.
     noise = tracing.make_corruption(TraceSettings(samples=2), causal, make_wrong())
     (grid,) = unmask.trace_steps(
-        causal, fact, 6, "first", corruption=noise, window=2, length=LENGTH
+        causal, fact, steps=6, at="first", corruption=noise, window=2, length=LENGTH
     )
     cell = (pc.field("part") == "mlp") & (pc.field("layer") == 1) & (pc.field("token") == 2)
     values = result.filter(cell & (pc.field("sample") == 1))["value"].to_pylist()

@@ -14,9 +14,8 @@ from unmask.net.families import Family
 from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
-from unmask.tracing.roles import PLACEBO_ROLES, SUBJECT_ROLES
 from unmask.tracing.settings import PARTS
-from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+from unmask.tracing.table import OTHER_FACT, PLACEBO_ROLES, RESULT, SHUFFLED, SUBJECT_ROLES
 
 
 @pytest.fixture(scope="module")

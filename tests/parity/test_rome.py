@@ -20,9 +20,13 @@ def test_rome(case):
     assert abs(sigma - float(expected["noise"])) < 1e-5
     tokens, span = expected["tokens"], tuple(expected["span"].tolist())
     answer = {len(tokens) - 1: int(expected["answer"])}
-    noise = unmask.Noise(sigma=float(expected["noise"]), stream="rome")
-    states = unmask.trace_tokens(model, tokens, span, answer, ("resid", "mlp"), 3, noise)
-    attention = unmask.trace_tokens(model, tokens, span, answer, ("attn",), 4, noise)
+    noise = unmask.corruptions.Noise(sigma=float(expected["noise"]), stream="rome")
+    states = unmask.trace_tokens(
+        model, tokens, span, answer, parts=("resid", "mlp"), window=3, corruption=noise
+    )
+    attention = unmask.trace_tokens(
+        model, tokens, span, answer, parts=("attn",), window=4, corruption=noise
+    )
     assert abs(states.clean - float(expected["high"])) < 1e-5
     assert abs(states.corrupted - float(expected["low"])) < 1e-5
     for scores, name in (
@@ -43,7 +47,7 @@ def check(model: unmask.Model, vocabulary: int) -> None:
         tokens[6] = tokens[7] = model.mask_id
         said = model.logits(torch.tensor([tokens]))[0, :, :vocabulary].argmax(-1)
         answer = {6: int(said[6]), 7: int(said[7])}
-    noise = unmask.Noise(samples=2)
+    noise = unmask.corruptions.Noise(samples=2)
     bad = noise.apply(model, torch.tensor(tokens), range(1, 3))
     found = unmask.trace_tokens(model, tokens, (1, 3), answer, window=2, corruption=noise)
     for part in ("resid", "mlp", "attn"):

@@ -57,7 +57,7 @@ def test_operations_are_the_closed_form(name, causal, window, part):
     """Counted by torch, every product of every layer, and equal to the last one."""
     model, tokens, answer = make(causal, name)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        trace_tokens(model, tokens, SUBJECT, answer, (part,), window, NOISE)
+        trace_tokens(model, tokens, SUBJECT, answer, parts=(part,), window=window, corruption=NOISE)
     read = {model.row_of(position) for position in answer}
     length = max(read) + 1 if causal else L
     expected = count_trace_flops(
@@ -148,7 +148,9 @@ def test_memory_setting_bounds_the_batch(monkeypatch):
     most = []
     for memory in (1, 2**20, 2**22, 2**30):
         sizes.clear()
-        trace_tokens(model, tokens, SUBJECT, answer, ("resid",), corruption=NOISE, memory=memory)
+        trace_tokens(
+            model, tokens, SUBJECT, answer, parts=("resid",), corruption=NOISE, memory=memory
+        )
         most.append(max(sizes))
     assert most[0] == 1 and most == sorted(most) and most[-1] == L * 3 and most[1] < most[2]
 
@@ -161,14 +163,14 @@ BAD = {
     "position 9 is not in 0..8": {"answer": {9: 1}},
     "token 39 is none that the model can say": {"answer": {7: 39}},
     "position 5 of the answer holds the token": {"answer": {5: 1}},
-    "part 'mlps' is unknown: did you mean 'mlp'": {"parts": ("mlps",)},
-    "name at least one, and none twice": {"parts": ("mlp", "mlp")},
-    "a window of 0 layers": {"window": 0},
+    "'parts' is ('mlps',), expected a list of one of 'resid', 'mlp'": {"parts": ("mlps",)},
+    "expected at least one, and none twice": {"parts": ("mlp", "mlp")},
+    "'window' is 0, expected at least 1": {"window": 0},
     "metric 'q' is unknown": {"metric": "q"},
     "compares the answer with another one": {"metric": "logit_difference"},
-    "mode 'undo' is unknown": {"mode": "undo"},
-    "joint 'all' is unknown": {"joint": "all"},
-    "severed 'all' is unknown": {"severed": "all"},
+    "'mode' is 'undo', expected one of": {"mode": "undo"},
+    "'joint' is 'all', expected one of": {"joint": "all"},
+    "'severed' is 'all', expected one of": {"severed": "all"},
     "for the part resid alone": {"severed": "mlp"},
     "the foil names the token 3 at position 2": {"foil": {2: 3}},
     "the foil names the token 39 at position 7": {"foil": {7: 39}},
@@ -178,7 +180,11 @@ BAD = {
     "the corrupted rows have the shape (1, 3), the clean text": {
         "corruption": Corrupted(ROW[:, :3])
     },
-    "the guidance is nan": {"guidance": float("nan")},
+    "trace_tokens has no argument 'windows': did you mean 'window'": {"windows": 2},
+    "trace_tokens has no argument 'foils': did you mean 'foil'": {"foils": {7: 3}},
+    "trace_tokens has no argument 'steps': known: corruption": {"steps": 4},
+    "trace_tokens was given ('mlp',) as its settings: expected Tracing": {"settings": ("mlp",)},
+    "'guidance' is nan, expected a finite number": {"guidance": float("nan")},
 }
 
 
@@ -226,7 +232,9 @@ def test_metrics_of_one_trace():
     """All metrics come from the same log-probabilities."""
     model, tokens, answer = make(False)
     foil = {7: 11, 8: 12}
-    grid = trace_tokens(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil=foil)
+    grid = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("mlp",), window=2, corruption=NOISE, foil=foil
+    )
     p, logp = grid.values("mlp", "p"), grid.values("mlp", "logp")
     torch.testing.assert_close(p.log(), logp)
     difference = grid.values("mlp", "logit_difference")
@@ -246,6 +254,10 @@ def test_metrics_of_one_trace():
 
 def test_a_foil_may_be_shorter():
     model, tokens, answer = make(False)
-    short = trace_tokens(model, tokens, SUBJECT, answer, ("mlp",), 2, NOISE, foil={7: 11})
-    alone = trace_tokens(model, tokens, SUBJECT, {7: 11}, ("mlp",), 2, NOISE)
+    short = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=("mlp",), window=2, corruption=NOISE, foil={7: 11}
+    )
+    alone = trace_tokens(
+        model, tokens, SUBJECT, {7: 11}, parts=("mlp",), window=2, corruption=NOISE
+    )
     torch.testing.assert_close(short.values("mlp", which=1), alone.values("mlp"), atol=1e-6, rtol=0)

@@ -12,6 +12,7 @@ from unmask import UserError, preset, trace_tokens
 from unmask.net.model import Blueprint, Model
 from unmask.tracing.corruption import CORRUPTIONS, Corrupted, Mask, Mean, Noise, get_corruption
 from unmask.tracing.metrics import METRICS
+from unmask.tracing.settings import Tracing
 from unmask.tracing.windows import default_window
 
 L, V, SUBJECT = 9, 40, (2, 4)
@@ -60,8 +61,20 @@ def test_a_metric(model, tokens):
 
 def test_a_metric_of_the_foil(model, tokens):
     foil = {7: 11}
-    grid = trace_tokens(model, tokens, SUBJECT, ANSWER, ("mlp",), 2, "mean", worst_token, foil=foil)
-    alone = trace_tokens(model, tokens, SUBJECT, foil, ("mlp",), 2, "mean", "logp")
+    grid = trace_tokens(
+        model,
+        tokens,
+        SUBJECT,
+        ANSWER,
+        parts=("mlp",),
+        window=2,
+        corruption="mean",
+        metric=worst_token,
+        foil=foil,
+    )
+    alone = trace_tokens(
+        model, tokens, SUBJECT, foil, parts=("mlp",), window=2, corruption="mean", metric="logp"
+    )
     foils = grid.values("mlp", which=1)
     torch.testing.assert_close(foils, alone.values("mlp"), atol=1e-5, rtol=0)
 
@@ -70,7 +83,17 @@ def test_named_metrics_are_functions_of_the_same_kind(model, tokens):
     for name, function in METRICS.items():
         foil = {7: 11, 8: 12}
         by_name, by_function = (
-            trace_tokens(model, tokens, SUBJECT, ANSWER, ("resid",), 1, "mask", each, foil=foil)
+            trace_tokens(
+                model,
+                tokens,
+                SUBJECT,
+                ANSWER,
+                parts=("resid",),
+                window=1,
+                corruption="mask",
+                metric=each,
+                foil=foil,
+            )
             for each in (name, function)
         )
         assert torch.equal(by_name.values("resid"), by_function.values("resid"))
@@ -100,46 +123,58 @@ class Shuffled:
 
 
 def test_a_corruption(model, tokens):
-    settings = (model, tokens, SUBJECT, ANSWER, ("resid",), 1)
-    own = trace_tokens(*settings, hide_all_before)
-    given = trace_tokens(*settings, hide_all_before(model, torch.tensor(tokens), range(*SUBJECT)))
-    assert own.corruption == "hide_all_before" and given.corruption == "given"
-    assert torch.equal(own.logp["resid"], given.logp["resid"])
-    drawn = trace_tokens(*settings, Shuffled(3))
+    given = (model, tokens, SUBJECT, ANSWER, Tracing(parts=("resid",), window=1))
+    own = trace_tokens(*given, corruption=hide_all_before)
+    corrupted = hide_all_before(model, torch.tensor(tokens), range(*SUBJECT))
+    ready = trace_tokens(*given, corruption=corrupted)
+    assert own.corruption == "hide_all_before" and ready.corruption == "given"
+    assert torch.equal(own.logp["resid"], ready.logp["resid"])
+    drawn = trace_tokens(*given, corruption=Shuffled(3))
     assert drawn.corruption == "shuffled" and drawn.corrupted_logp.shape[0] == 3
-    guess = unmask.estimate_effects(*settings, hide_all_before)
+    guess = unmask.estimate_effects(*given, corruption=hide_all_before)
     assert guess.corruption == "hide_all_before" and guess.estimate
 
 
 def test_corruptions_by_name_are_the_objects(model, tokens):
-    settings = (model, tokens, SUBJECT, ANSWER, ("resid",), 1)
+    given = (model, tokens, SUBJECT, ANSWER, Tracing(parts=("resid",), window=1))
     noise = {"gaussian": Noise(), "uniform": Noise(shape="uniform"), "rome": Noise(stream="rome")}
     for name, made in (noise | {"mask": Mask(), "mean": Mean()}).items():
-        by_name, by_object = trace_tokens(*settings, name), trace_tokens(*settings, made)
+        by_name, by_object = (trace_tokens(*given, corruption=each) for each in (name, made))
         assert by_name.corruption == by_object.corruption == name
         assert torch.equal(by_name.logp["resid"], by_object.logp["resid"])
     assert torch.equal(
-        trace_tokens(*settings).logp["resid"], trace_tokens(*settings, "gaussian").logp["resid"]
+        trace_tokens(*given).logp["resid"],
+        trace_tokens(*given, corruption="gaussian").logp["resid"],
     )
     made = get_corruption("replace", subjects=[[1, 2], [3, 4, 5]], samples=4, seed=1)
-    assert made == unmask.Replace(((1, 2), (3, 4, 5)), 4, 1)
+    assert made == unmask.corruptions.Replace(((1, 2), (3, 4, 5)), 4, 1)
     assert set(CORRUPTIONS) == {"gaussian", "uniform", "rome", "mask", "mean", "replace"}
     assert get_corruption("uniform", sigma=0.3, samples=2) == Noise(0.3, 2, 0, "uniform")
 
 
 def test_steps_take_them_too(masked, facts):
     settings = {"length": LENGTH, "any_answer": True, "parts": ("resid",)}
-    (by_name,) = unmask.trace_steps(masked, facts[0], 4, "first", corruption="mask", **settings)
-    (by_object,) = unmask.trace_steps(masked, facts[0], 4, "first", corruption=Mask(), **settings)
+    (by_name,) = unmask.trace_steps(
+        masked, facts[0], steps=4, at="first", corruption="mask", **settings
+    )
+    (by_object,) = unmask.trace_steps(
+        masked, facts[0], steps=4, at="first", corruption=Mask(), **settings
+    )
     assert by_name.corruption == "mask"
     assert torch.equal(by_name.logp["resid"], by_object.logp["resid"])
     (own,) = unmask.trace_steps(
-        masked, facts[0], 4, "first", corruption=hide_all_before, metric=worst_token, **settings
+        masked,
+        facts[0],
+        steps=4,
+        at="first",
+        corruption=hide_all_before,
+        metric=worst_token,
+        **settings,
     )
     assert own.corruption == "hide_all_before" and own.metric is worst_token
     assert own.clean == pytest.approx(float(by_name.clean_logp.amin()))
     free = {"run": "free_running", "corruption": Shuffled(2)}
-    (grid,) = unmask.trace_steps(masked, facts[0], 4, "first", **free, **settings)
+    (grid,) = unmask.trace_steps(masked, facts[0], steps=4, at="first", **free, **settings)
     assert grid.corruption == "shuffled" and grid.corrupted_logp.shape[0] == 2
 
 
@@ -160,7 +195,9 @@ def test_the_window_follows_the_depth(model, tokens, masked, facts):
     for part in ("mlp", "attn"):
         assert torch.equal(found.logp[part], half.logp[part])
     assert unmask.estimate_effects(model, tokens, SUBJECT, ANSWER, **settings).window == 2
-    (grid,) = unmask.trace_steps(masked, facts[0], 4, "first", any_answer=True, length=LENGTH)
+    (grid,) = unmask.trace_steps(
+        masked, facts[0], steps=4, at="first", any_answer=True, length=LENGTH
+    )
     assert grid.window == default_window(masked.net.config.layers) == 1
 
 
@@ -171,16 +208,16 @@ def test_the_window_follows_the_depth(model, tokens, masked, facts):
         ({"corruption": "mask=2"}, "corruption 'mask' takes no number"),
         ({"corruption": "replace"}, "but none were given: name their token ids"),
         ({"corruption": Mask}, "corruption was given as the class Mask: expected an object"),
-        ({"corruption": 3}, "the corruption was given as int 3: expected an object with name"),
+        ({"corruption": 3}, "'corruption' is 3, expected a text or Corruption or"),
         ({"corruption": lambda *given: 3}, "the corruption returned int: expected"),
         (
             {"corruption": lambda model, tokens, places: Corrupted(tokens[None, :3])},
             "the corrupted rows have the shape (1, 3), the clean text has 9 tokens",
         ),
         ({"metric": "q"}, "metric 'q' is unknown"),
-        ({"metric": 3}, "the metric was given as int 3: expected a function"),
-        ({"window": 0}, "a window of 0 layers was asked for"),
-        ({"window": 2.5}, "a window of 2.5 layers was asked for: expected a whole number"),
+        ({"metric": 3}, "'metric' is 3, expected a text or Callable"),
+        ({"window": 0}, "'window' is 0, expected at least 1"),
+        ({"window": 2.5}, "'window' is 2.5, expected an integer"),
     ],
 )
 def test_mistakes_are_sentences(model, tokens, settings, said):
@@ -194,13 +231,24 @@ def test_what_a_metric_returns_is_checked(model, tokens):
         (lambda logp, clean, corrupted, which: logp.sum(), r"returned \(\): expected a tensor of"),
         (lambda logp, clean, corrupted, which: 1.0, "the metric returned float: expected"),
     ):
-        grid = trace_tokens(model, tokens, SUBJECT, ANSWER, ("mlp",), 1, "mask", metric)
+        grid = trace_tokens(
+            model,
+            tokens,
+            SUBJECT,
+            ANSWER,
+            parts=("mlp",),
+            window=1,
+            corruption="mask",
+            metric=metric,
+        )
         with pytest.raises(UserError, match=said):
             grid.effects("mlp")
 
 
 def test_a_part_that_was_not_traced(model, tokens):
-    grid = trace_tokens(model, tokens, SUBJECT, ANSWER, ("mlp", "resid"), 1, "mask")
+    grid = trace_tokens(
+        model, tokens, SUBJECT, ANSWER, parts=("mlp", "resid"), window=1, corruption="mask"
+    )
     for read in (grid.effects, grid.values):
         with pytest.raises(UserError, match="part 'foo' was not traced: known: mlp, resid"):
             read("foo")
@@ -212,7 +260,7 @@ def test_mistakes_of_steps(masked, facts):
             unmask.trace_steps(
                 masked,
                 facts[0],
-                4,
+                steps=4,
                 corruption=lambda *_: None,
                 run=run,
                 any_answer=True,

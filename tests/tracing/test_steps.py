@@ -9,107 +9,110 @@ import unmask
 from tests.tracing.conftest import LENGTH
 from unmask import UserError
 from unmask.tracing.attribution import estimate_effects
-from unmask.tracing.corruption import Corrupted, Mean, Noise
-from unmask.tracing.course import (
-    Course,
+from unmask.tracing.clean_run import (
+    CleanRun,
     NotTracedError,
-    find_recalled,
-    follow,
-    follow_corrupted,
+    generate,
+    generate_corrupted,
+    rank_facts,
 )
-from unmask.tracing.roles import find_roles
+from unmask.tracing.corruption import Corrupted, Mean, Noise
+from unmask.tracing.settings import Tracing
+from unmask.tracing.table import find_roles
 
 STEPS = 6
+SETTINGS = Tracing(steps=STEPS, length=LENGTH)
 NOISE = Noise(sigma=0.5, samples=2)
 
 
-def recalled(model, facts) -> Course:
-    """The course of the first fact that the model recalls."""
+def recalled(model, facts) -> CleanRun:
+    """The clean run of the first fact that the model recalls."""
     for fact in facts:
         try:
-            return follow(model, fact, STEPS, LENGTH)
+            return generate(model, fact, SETTINGS)
         except NotTracedError:
             continue
     raise AssertionError("the model should have learned something")
 
 
-def test_facts_asked_at_once_are_found_as_one_by_one(taught, facts):
+def test_facts_generated_at_once_are_ranked_as_one_by_one(taught, facts):
     wrong = replace(facts[0], object="wax masks", completion=" wax masks", object_span=(1, 10))
-    alone = []
+    recalled, rest = [], []
     for fact in (*facts, wrong):
         try:
-            follow(taught, fact, STEPS, LENGTH)
-            alone.append(True)
+            generate(taught, fact, SETTINGS)
+            recalled.append(fact)
         except NotTracedError:
-            alone.append(False)
-    assert find_recalled(taught, [*facts, wrong], STEPS, LENGTH) == alone
-    assert any(alone) and not alone[-1]
+            rest.append(fact)
+    ranked = rank_facts(taught, [*facts, wrong], SETTINGS)
+    assert ranked == ([*recalled, *rest], len(recalled))
+    assert recalled and rest[-1] == wrong
 
 
-def two_steps(course: Course) -> Course:
-    """A masked course with the answer's two tokens committed one after the other."""
-    mask_id, (first, second) = course.model.mask_id, sorted(course.answer)
-    states, at = course.states.clone(), course.committed_at.clone()
+def two_steps(clean: CleanRun) -> CleanRun:
+    """A masked run with the answer's two tokens committed one after the other."""
+    mask_id, (first, second) = clean.model.mask_id, sorted(clean.answer)
+    states, at = clean.states.clone(), clean.committed_at.clone()
     at[first], at[second] = 3, 5
     steps = torch.arange(len(states))
     for position in (first, second):
-        shown = course.answer[position]
+        shown = clean.answer[position]
         states[:, position] = torch.where(steps >= at[position], shown, mask_id)
-    answer = {first: course.answer[first], second: course.answer[second]}
-    return replace(course, states=states, committed_at=at, answer=answer)
+    answer = {first: clean.answer[first], second: clean.answer[second]}
+    return replace(clean, states=states, committed_at=at, answer=answer)
 
 
 def test_the_answer_is_where_the_model_said_it(taught, facts):
-    course = recalled(taught, facts)
-    said = course.states[-1].tolist()
-    assert all(said[position] == token for position, token in course.answer.items())
-    assert min(course.answer) >= course.prompt_length and not course.forced
-    assert 1 <= course.t1 <= course.t2
-    order = [int(course.committed_at[position]) for position in course.answer]
+    clean = recalled(taught, facts)
+    said = clean.states[-1].tolist()
+    assert all(said[position] == token for position, token in clean.answer.items())
+    assert min(clean.answer) >= clean.prompt_length and not clean.forced
+    assert 1 <= clean.t1 <= clean.t2
+    order = [int(clean.committed_at[position]) for position in clean.answer]
     assert order == sorted(order)
 
 
 def test_a_wrong_answer_is_dropped_with_its_reason(causal, facts):
     wrong = replace(facts[0], object="wax masks", completion=" wax masks", object_span=(1, 10))
     with pytest.raises(NotTracedError, match="not recalled in what the model said: 'red") as caught:
-        follow(causal, wrong, STEPS, LENGTH)
+        generate(causal, wrong, SETTINGS)
     assert caught.value.reason == "not recalled"
-    forced = follow(causal, wrong, STEPS, LENGTH, any_answer=True)
+    forced = generate(causal, wrong, replace(SETTINGS, any_answer=True))
     assert forced.forced and min(forced.answer) == forced.prompt_length
-    grids = unmask.trace_steps(causal, forced, STEPS, "all", corruption=NOISE, window=2)
+    grids = unmask.trace_steps(causal, forced, steps=STEPS, at="all", corruption=NOISE, window=2)
     assert [grid.step for grid in grids] == [1, 2] and grids[0].clean < 0.5
     with pytest.raises(NotTracedError) as caught:
-        follow(causal, facts[0], STEPS, 4)
+        generate(causal, facts[0], replace(SETTINGS, length=4))
     assert caught.value.reason == "too long"
 
 
 def test_a_forced_answer_is_committed_when_its_place_was(masked, facts):
     wrong = replace(facts[0], object="wax masks", completion=" wax masks", object_span=(1, 10))
-    own = follow(masked, facts[0], STEPS, LENGTH, any_answer=True)
-    course = follow(masked, wrong, STEPS, LENGTH, any_answer=True)
-    assert course.forced and torch.equal(course.committed_at, own.committed_at)
+    own = generate(masked, facts[0], replace(SETTINGS, any_answer=True))
+    clean = generate(masked, wrong, replace(SETTINGS, any_answer=True))
+    assert clean.forced and torch.equal(clean.committed_at, own.committed_at)
     for step in range(1, STEPS + 2):
-        state = course.states[step - 1]
-        for position, token in course.answer.items():
-            shown = int(course.committed_at[position]) < step
+        state = clean.states[step - 1]
+        for position, token in clean.answer.items():
+            shown = int(clean.committed_at[position]) < step
             assert int(state[position]) == (token if shown else masked.mask_id)
 
 
 def test_steps_are_found_by_name(masked, facts):
-    course = two_steps(recalled(masked, facts))
-    assert (course.t1, course.t2) == (3, 5)
-    assert course.find_steps(["first", "last"]) == [("first", 1), ("last", 5)]
-    assert course.find_steps(["t1", "t2", 2, "9"]) == [("t1", 3), ("t2", 5), ("2", 2)]
-    assert course.find_steps(["all"]) == [("3", 3), ("4", 4), ("5", 5)]
+    clean = two_steps(recalled(masked, facts))
+    assert (clean.t1, clean.t2) == (3, 5)
+    assert clean.find_steps(["first", "last"]) == [("first", 1), ("last", 5)]
+    assert clean.find_steps(["t1", "t2", 2, "9"]) == [("t1", 3), ("t2", 5), ("2", 2)]
+    assert clean.find_steps(["all"]) == [("3", 3), ("4", 4), ("5", 5)]
     with pytest.raises(UserError, match="step 'early' is unknown"):
-        course.find_steps(["early"])
+        clean.find_steps(["early"])
 
 
 def test_a_step_asks_for_what_is_still_open(masked, facts):
-    course = two_steps(recalled(masked, facts))
-    first, second = course.answer
+    clean = two_steps(recalled(masked, facts))
+    first, second = clean.answer
     grids = unmask.trace_steps(
-        masked, course, STEPS, ("first", "all"), corruption=NOISE, parts=("resid",)
+        masked, clean, steps=STEPS, at=("first", "all"), corruption=NOISE, parts=("resid",)
     )
     assert [grid.step for grid in grids] == [1, 3, 4, 5]
     assert [sorted(grid.answer) for grid in grids] == [
@@ -122,10 +125,10 @@ def test_a_step_asks_for_what_is_still_open(masked, facts):
     assert all(grid.run == "teacher_forced" for grid in grids)
     alone = unmask.trace_tokens(
         masked,
-        course.states[4],
-        course.subject,
-        {second: course.answer[second]},
-        ("resid",),
+        clean.states[4],
+        clean.subject,
+        {second: clean.answer[second]},
+        parts=("resid",),
         corruption=NOISE,
     )
     assert torch.equal(grids[-1].logp["resid"], alone.logp["resid"])
@@ -134,84 +137,88 @@ def test_a_step_asks_for_what_is_still_open(masked, facts):
 
 
 def test_the_chain_rule_at_t2_asks_for_the_whole_answer(masked, facts):
-    course = two_steps(recalled(masked, facts))
+    clean = two_steps(recalled(masked, facts))
     (grid,) = unmask.trace_steps(
-        masked, course, STEPS, "t2", joint="chain_rule", corruption=NOISE, parts=("mlp",)
+        masked, clean, steps=STEPS, at="t2", joint="chain_rule", corruption=NOISE, parts=("mlp",)
     )
-    assert grid.joint == "chain_rule" and list(grid.answer) == list(course.answer)
-    first, second = course.answer
-    state = course.states[4].clone()
+    assert grid.joint == "chain_rule" and list(grid.answer) == list(clean.answer)
+    first, second = clean.answer
+    state = clean.states[4].clone()
     state[[first, second]] = masked.mask_id
     p = 1.0
-    for position in course.answer:
+    for position in clean.answer:
         logits = masked.logits(state[None])[0, position].double()
-        p *= float(logits.softmax(-1)[course.answer[position]])
-        state[position] = course.answer[position]
+        p *= float(logits.softmax(-1)[clean.answer[position]])
+        state[position] = clean.answer[position]
     assert abs(grid.clean - p) < 1e-6
 
 
 def test_flows_add_up(taught, facts):
     """Shares of subject and committed tokens sum to what hiding both takes."""
-    course = recalled(taught, facts)
-    course = two_steps(course) if taught.kind == "masked" else course
-    grid = unmask.trace_steps(taught, course, STEPS, "last", corruption=NOISE, window=2)[0]
+    clean = recalled(taught, facts)
+    clean = two_steps(clean) if taught.kind == "masked" else clean
+    grid = unmask.trace_steps(taught, clean, steps=STEPS, at="last", corruption=NOISE, window=2)[0]
     flow = grid.flow
     assert flow is not None and grid.committed
     assert abs(flow.subject + flow.committed - (flow.both - flow.neither)) < 1e-12
     assert abs(flow.both - grid.clean) < 1e-9 and abs(flow.no_subject - grid.corrupted) < 1e-9
-    first = unmask.trace_steps(taught, course, STEPS, "first", corruption=NOISE, window=2)[0]
+    first = unmask.trace_steps(taught, clean, steps=STEPS, at="first", corruption=NOISE, window=2)[
+        0
+    ]
     assert first.flow is None and not first.committed
 
 
 def test_a_source_that_is_committed(masked, facts):
     """Hiding the committed token: its own states are what brings the answer back."""
-    course = two_steps(recalled(masked, facts))
-    first, _ = course.answer
+    clean = two_steps(recalled(masked, facts))
+    first, _ = clean.answer
     settings = {"corruption": NOISE, "parts": ("embed",), "places": [first]}
     grids = unmask.trace_steps(
-        masked, course, STEPS, ("first", "t2"), source="committed", **settings
+        masked, clean, steps=STEPS, at=("first", "t2"), source="committed", **settings
     )
     (grid,) = grids  # at the first step nothing is committed
     assert grid.source == "committed" and grid.corruption == "gaussian of committed"
     assert abs(float(grid.scores["embed"][0, 0]) - grid.clean) < 1e-6
-    (both,) = unmask.trace_steps(masked, course, STEPS, "t2", source="both", **settings)
+    (both,) = unmask.trace_steps(masked, clean, steps=STEPS, at="t2", source="both", **settings)
     assert both.flow is None and abs(both.corrupted - grid.corrupted) > 0
 
 
 def test_free_running_states_are_the_corrupted_prompt_s_own(masked, facts):
-    course = two_steps(recalled(masked, facts))
+    clean = two_steps(recalled(masked, facts))
     (free,) = unmask.trace_steps(
-        masked, course, STEPS, "t2", run="free_running", corruption=Mean(), parts=("resid",)
+        masked, clean, steps=STEPS, at="t2", run="free_running", corruption=Mean(), parts=("resid",)
     )
     assert free.run == "free_running" and free.flow is None
-    bad = Mean().apply(masked, course.states[0], range(*course.subject))
-    states = follow_corrupted(masked, course, bad, STEPS, 0.0)
+    bad = Mean().apply(masked, clean.states[0], range(*clean.subject))
+    states = generate_corrupted(clean, bad, SETTINGS)
     assert states.shape[1] == 1 and (states[-1] != masked.mask_id).all()
     # Sampling by hand, with the same blanked embeddings, gives the same states.
     with masked.net.patch({"embed": bad.embed}):
         again = unmask.sample(
-            masked, [course.states[0, : course.prompt_length].tolist()], STEPS, length=LENGTH
+            masked, [clean.states[0, : clean.prompt_length].tolist()], STEPS, length=LENGTH
         )
     assert torch.equal(states, again.states)
     reached = states[4].clone()
-    _, second = course.answer
+    _, second = clean.answer
     reached[:, second] = masked.mask_id
     alone = unmask.trace_tokens(
         masked,
-        course.states[4],
-        course.subject,
-        {second: course.answer[second]},
-        ("resid",),
+        clean.states[4],
+        clean.subject,
+        {second: clean.answer[second]},
+        parts=("resid",),
         corruption=Corrupted(reached, blanked=bad.blanked, blank=bad.blank),
-        prompt_length=course.prompt_length,
+        prompt_length=clean.prompt_length,
     )
     assert torch.equal(free.corrupted_logp, alone.corrupted_logp)
 
 
 def test_free_running_of_a_causal_model(causal, facts):
-    course = recalled(causal, facts)
+    clean = recalled(causal, facts)
     grids = {
-        run: unmask.trace_steps(causal, course, STEPS, "all", run=run, corruption=Mean(), window=2)
+        run: unmask.trace_steps(
+            causal, clean, steps=STEPS, at="all", run=run, corruption=Mean(), window=2
+        )
         for run in ("teacher_forced", "free_running")
     }
     # Nothing is committed before the first step, so the two are one there.
@@ -220,25 +227,25 @@ def test_free_running_of_a_causal_model(causal, facts):
 
 
 def test_bad_settings(masked, facts):
-    course = recalled(masked, facts)
+    clean = recalled(masked, facts)
     for wrong, sentence in (
-        ({"run": "wild"}, "run 'wild' is unknown"),
-        ({"source": "all"}, "source 'all' is unknown"),
+        ({"run": "wild"}, "'run' is 'wild', expected one of"),
+        ({"source": "all"}, "'source' is 'all', expected one of"),
         ({"run": "free_running", "source": "both"}, "corrupts the subject"),
     ):
         with pytest.raises(UserError, match=sentence):
-            unmask.trace_steps(masked, course, STEPS, **wrong)
+            unmask.trace_steps(masked, clean, steps=STEPS, **wrong)
 
 
 def test_roles_of_a_text(masked, facts):
-    course = recalled(masked, facts)
-    (grid,) = unmask.trace_steps(masked, course, STEPS, "first", corruption=NOISE, window=2)
+    clean = recalled(masked, facts)
+    (grid,) = unmask.trace_steps(masked, clean, steps=STEPS, at="first", corruption=NOISE, window=2)
     roles = find_roles(grid)
     begin, end = grid.subject
     assert roles[begin:end] == ["last subject"], "a subject of one token has one role"
     assert roles[:begin] == ["before subject"] * begin
     assert roles[grid.prompt_length - 1] == "last prompt"
-    assert roles.count("answer mask") == len(course.answer)
+    assert roles.count("answer mask") == len(clean.answer)
     assert set(roles[grid.prompt_length :]) == {"answer mask", "other mask"}
     wide = replace(grid, subject=(0, 3), tokens=tuple(range(1, 9)), prompt_length=7, answer={})
     assert find_roles(wide) == [
@@ -254,6 +261,8 @@ def test_roles_of_a_text(masked, facts):
 
 
 def test_an_estimate_of_what_has_none(masked, facts):
-    course = recalled(masked, facts)
+    clean = recalled(masked, facts)
     with pytest.raises(UserError, match="'attn_z' is not estimated"):
-        estimate_effects(masked, course.state_at(1), course.subject, course.answer, ("attn_z",), 2)
+        estimate_effects(
+            masked, clean.state_at(1), clean.subject, clean.answer, parts=("attn_z",), window=2
+        )

@@ -10,9 +10,17 @@ from tests.tracing.conftest import LENGTH
 from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.tracing import question as questions
-from unmask.tracing.controls import choose_other, make_donor, make_foil
+from unmask.tracing.clean_run import rank_facts
 from unmask.tracing.corruption import CORRUPTIONS, Noise, Replace
-from unmask.tracing.facts import choose_facts, make_corruption, make_fact, rank_facts, trace_fact
+from unmask.tracing.facts import (
+    choose_facts,
+    choose_other,
+    make_corruption,
+    make_donor,
+    make_fact,
+    make_foil,
+    trace_fact,
+)
 from unmask.tracing.question import Donor
 from unmask.tracing.settings import Tracing
 from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
@@ -48,15 +56,15 @@ def test_placebos_are_other_facts(causal, facts):
         assert other.phrasing == fact.phrasing
         assert other == choose_other(fact, facts, causal.tokenizer)
     assert choose_other(facts[0], facts[:2], causal.tokenizer) is None
-    course = recalled(causal, facts)
-    foil = make_foil(course, facts[2], causal.tokenizer)
-    assert set(foil) <= set(course.answer)
+    clean = recalled(causal, facts)
+    foil = make_foil(clean, facts[2], causal.tokenizer)
+    assert set(foil) <= set(clean.answer)
     assert list(foil.values()) == causal.tokenizer.encode(facts[2].completion).ids
     # Where the other answer agrees with the own one, it is no foil.
-    answer = dict(course.answer)
+    answer = dict(clean.answer)
     first = min(answer)
     answer[first] = foil[first]
-    assert first not in make_foil(replace(course, answer=answer), facts[2], causal.tokenizer)
+    assert first not in make_foil(replace(clean, answer=answer), facts[2], causal.tokenizer)
 
 
 def test_another_answer_is_as_long_if_there_is_one(causal, facts):
@@ -74,41 +82,40 @@ def test_another_answer_is_as_long_if_there_is_one(causal, facts):
 
 def test_a_donor_stands_in_a_state_like_ours(taught, facts):
     """Its prompt alone is another: what is committed after ours stands after it, too."""
-    course = recalled(taught, facts)
-    step = max(course.t1, course.t2)
-    donor = make_donor(course, facts[2], taught.tokenizer)
-    ask = {"prompt_length": course.prompt_length, "donor": donor}
-    question = questions.ask(
-        taught, course.state_at(step), course.subject, course.open_at(step), Noise(), **ask
-    )
+    clean = recalled(taught, facts)
+    step = max(clean.t1, clean.t2)
+    donor = make_donor(clean, facts[2], taught.tokenizer)
+    given = (taught, clean.state_at(step), clean.subject, clean.open_at(step), Tracing())
+    question = questions.ask(*given, clean.prompt_length, donor=donor)
     row = question.continue_donor()[0].tolist()
     assert tuple(row[: len(donor.prompt)]) == donor.prompt
-    after = course.state_at(step)[course.prompt_length :].tolist()
-    room = max(len(course.state_at(step)), len(donor.prompt))
+    after = clean.state_at(step)[clean.prompt_length :].tolist()
+    room = max(len(clean.state_at(step)), len(donor.prompt))
     assert row[len(donor.prompt) :] == after[: room - len(donor.prompt)]
 
 
 def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
     """States of the same text, moved nowhere, restore as the clean run's do."""
-    course = recalled(taught, facts)
-    state = course.state_at(1)
+    clean = recalled(taught, facts)
+    state = clean.state_at(1)
     noise = Noise(sigma=0.5, samples=2)
-    settings = (taught, state, course.subject, course.open_at(1), ("resid", "mlp"), 2, noise)
-    places = tuple(range(*course.subject))
-    more = {"places": places, "prompt_length": course.prompt_length}
-    prompt = tuple(state[: course.prompt_length].tolist())
+    settings = Tracing(parts=("resid", "mlp"), window=2, corruption=noise)
+    given = (taught, state, clean.subject, clean.open_at(1), settings)
+    places = tuple(range(*clean.subject))
+    more = {"places": places, "prompt_length": clean.prompt_length}
+    prompt = tuple(state[: clean.prompt_length].tolist())
     own = Donor(prompt, {place: place for place in places})
-    same = unmask.trace_tokens(*settings, donor=own, **more)
-    plain = unmask.trace_tokens(*settings, **more)
+    same = unmask.trace_tokens(*given, donor=own, **more)
+    plain = unmask.trace_tokens(*given, **more)
     for part in plain.logp:
         torch.testing.assert_close(same.values(part), plain.values(part), atol=1e-6, rtol=0)
-    other = make_donor(course, facts[2], taught.tokenizer)
-    placebo = unmask.trace_tokens(*settings, donor=other, **more)
+    other = make_donor(clean, facts[2], taught.tokenizer)
+    placebo = unmask.trace_tokens(*given, donor=other, **more)
     apart = placebo.values("resid", "logp") - plain.values("resid", "logp")
     assert apart.abs().max() > 1e-3
     assert set(other.moved) == set(places)
     with pytest.raises(UserError, match="restored, not ablated"):
-        unmask.trace_tokens(*settings, donor=own, mode="ablate", **more)
+        unmask.trace_tokens(*given, donor=own, mode="ablate", **more)
 
 
 def test_corruptions_by_name(masked, facts):

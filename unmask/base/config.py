@@ -162,9 +162,10 @@ def adjust(
     `function` took them as its `**changes`; fields to `leave_out` are none of its arguments.
     """
     assert dataclasses.is_dataclass(cls)
+    caller = getattr(function, "__name__", "the function")
     if settings is not None and not isinstance(settings, cls):
         raise UserError(
-            f"{function.__name__} was given {_show(settings)} as its settings: expected "
+            f"{caller} was given {_show(settings)} as its settings: expected "
             f"{cls.__name__}(…), or each setting by its name."
         )
     fields = [field.name for field in dataclasses.fields(cls) if field.name not in leave_out]
@@ -172,7 +173,7 @@ def adjust(
     known = fields + [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     for name in changes:
         if name not in fields:
-            raise UserError(f"{function.__name__} has no argument {name!r}: {suggest(name, known)}")
+            raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
     chosen: Any = cls() if settings is None else settings
     return dataclasses.replace(chosen, **changes)
 

@@ -163,7 +163,8 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
     Only recalled facts can be traced; a few taken as they come would often hold none. So where
     `consider` is given, the first model answers so many, and those it recalls come first.
     """
-    from unmask.tracing.facts import choose_facts, rank_facts
+    from unmask.tracing.clean_run import rank_facts
+    from unmask.tracing.facts import choose_facts
 
     if settings.consider is None:
         return Chosen(choose_facts(facts, settings.facts, settings.phrasings))

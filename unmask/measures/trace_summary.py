@@ -15,8 +15,8 @@ from unmask.evaluation.statistics import ENOUGH, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
 from unmask.tracing import averages as averaging
 from unmask.tracing import table as traced
-from unmask.tracing.roles import SUBJECT_ROLES
 from unmask.tracing.settings import STEPS, Tracing
+from unmask.tracing.table import SUBJECT_ROLES
 
 if TYPE_CHECKING:
     import pyarrow

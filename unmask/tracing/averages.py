@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.evaluation.statistics import Difference, compare, holm, mean_intervals
-from unmask.tracing.roles import PLACEBO_ROLES
-from unmask.tracing.table import ASKED, CLEAN, CORRUPTED, FLOW, RESULT
+from unmask.tracing.table import ASKED, CLEAN, CORRUPTED, FLOW, PLACEBO_ROLES, RESULT
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,13 +1,14 @@
 """Corruptions: ways to make a network forget which subject it was asked about.
 
-Each is a small frozen dataclass with a `name`, the number of `samples` it draws, and `apply`, which
-says what becomes of the tokens and of their embeddings. Networks see the result through `embed`.
+A corruption is an object with a `name` and a method `apply(model, tokens, positions)`, or such a
+function alone. It gets the text [L] and the positions to hide, and returns a `Corrupted`: S rows of
+tokens [S, L], and what is added to or put in the place of their embeddings.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,25 +20,41 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.tracing.settings import Corruption
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """A corrupted prompt: S rows of tokens, and what is done to their embeddings."""
+    """A corrupted prompt: S rows of tokens, and what is done to their embeddings.
+
+    It may itself be given as a corruption, then for the one text that it was made of.
+
+    Args:
+        tokens: The rows [S, L]; S is 1 where nothing is drawn.
+        noisy: Positions [P] whose embeddings get noise.
+        added: That noise [S, P, D], in float64.
+        blanked: Positions [Q] whose embeddings are replaced.
+        blank: What replaces them [D], in float64: the mean of all embeddings.
+
+    >>> unmask.corruptions.Corrupted(torch.tensor([[5, 0, 7], [5, 1, 7]])).samples
+    2
+    """
 
     tokens: Int[Tensor, "S L"]
     noisy: Int[Tensor, "P"] | None = None
-    """Positions whose embeddings get noise."""
     added: Float[Tensor, "S P D"] | None = None
-    """That noise, in float64."""
     blanked: Int[Tensor, "Q"] | None = None
-    """Positions whose embeddings become the mean of all embeddings."""
     blank: Float[Tensor, "D"] | None = None
-    """That mean, in float64."""
+    name = "given"
 
     @property
     def samples(self) -> int:
         return len(self.tokens)
+
+    def apply(
+        self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]
+    ) -> "Corrupted":
+        return self
 
     def embed(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Embeddings of rows that start with the S samples, those of the samples corrupted.
@@ -55,28 +72,23 @@ class Corrupted:
         return x
 
 
-@runtime_checkable
-class Corruption(Protocol):
-    """What tracing asks of a corruption."""
-
-    @property
-    def name(self) -> str:
-        """For records and captions."""
-        ...
-
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
-        """The rows that hide what stands at the places."""
-        ...
-
-
 @dataclass(frozen=True)
 class Noise:
-    """Noise on the subject's token embeddings, before any positions are added.
+    """Noise on the subject's token embeddings, before any positional embeddings are added.
 
-    `sigma` is its standard deviation; None is three times that of the subject's own embeddings
-    (`measure_sigma` gives the reference's, over all subjects). `stream` is a seed, under which
-    every text has noise of its own, the same at all its steps, or "rome" for the reference's: the
-    same numbers for all facts.
+    Args:
+        sigma: Its standard deviation; None is three times that of the subject's own embeddings
+            (`unmask.tracing.corruption.measure_sigma` gives ROME's, over all subjects).
+        samples: Rows that are drawn.
+        stream: A seed, under which every text has noise of its own, the same at all its steps, or
+            "rome" for the numbers of ROME's code, the same for all texts.
+        shape: "gaussian" or "uniform".
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> text = torch.tensor(model.tokenizer.encode("We sat down beside").ids)
+    >>> corrupted = unmask.corruptions.Noise(samples=3).apply(model, text, [1, 2])
+    >>> corrupted.tokens.shape == (3, len(text)), tuple(corrupted.added.shape[:2])
+    (True, (3, 2))
     """
 
     sigma: float | None = None
@@ -96,14 +108,14 @@ class Noise:
     def name(self) -> str:
         return "rome" if self.stream == "rome" else self.shape
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]) -> Corrupted:
         sigma = self.sigma
         if sigma is None:
-            sigma = measure_sigma(model, [[int(tokens[i]) for i in places]])
-        drawn = self._draw(_name_text(tokens, places), len(places), model.net.config.width)
+            sigma = measure_sigma(model, [[int(tokens[i]) for i in positions]])
+        drawn = self._draw(_name_text(tokens, positions), len(positions), model.net.config.width)
         drawn = drawn.to(tokens.device)
         rows = tokens.expand(self.samples, -1)
-        return Corrupted(rows, _to_tensor(places, tokens), sigma * drawn)
+        return Corrupted(rows, _to_tensor(positions, tokens), sigma * drawn)
 
     def _draw(self, text: list[int], count: int, width: int) -> Float[Tensor, "S P D"]:
         """Numbers of mean 0 and deviation 1."""
@@ -119,31 +131,40 @@ class Noise:
 
 @dataclass(frozen=True)
 class Mask:
-    """[MASK] in place of the subject: in distribution for a masked model, and one sample."""
+    """[MASK] in place of the subject: in distribution for a masked model, and one sample.
 
-    @property
-    def name(self) -> str:
-        return "mask"
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> unmask.corruptions.Mask().apply(model, torch.tensor([5, 6, 7]), [1]).tokens.tolist() == [
+    ...     [5, model.mask_id, 7]
+    ... ]
+    True
+    """
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
+    name = "mask"
+
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]) -> Corrupted:
         if model.mask_id is None:
             raise UserError(
                 f"the model {model.name} is {model.kind} and has no mask token to hide the subject "
-                "behind: use noise, the mean embedding or another subject."
+                "with: use noise, the mean embedding or another subject."
             )
-        return Corrupted(tokens[None].index_fill(1, _to_tensor(places, tokens), model.mask_id))
+        return Corrupted(tokens[None].index_fill(1, _to_tensor(positions, tokens), model.mask_id))
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of all token embeddings in place of the subject's; one sample."""
+    """The mean of all token embeddings in place of the subject's; one sample.
 
-    @property
-    def name(self) -> str:
-        return "mean"
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> corrupted = unmask.corruptions.Mean().apply(model, torch.tensor([5, 6, 7]), [1])
+    >>> corrupted.blanked.tolist(), corrupted.blank.shape == (model.net.config.width,)
+    ([1], True)
+    """
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
-        at = _to_tensor(places, tokens)
+    name = "mean"
+
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]) -> Corrupted:
+        at = _to_tensor(positions, tokens)
         return Corrupted(tokens[None], blanked=at, blank=_mean_embedding(model))
 
 
@@ -155,7 +176,15 @@ class NoReplacementError(UserError):
 class Replace:
     """Other facts' subjects in place of this one, of the same number of tokens.
 
-    `subjects` are token ids; up to `samples` of those that fit are drawn, without repeats.
+    Args:
+        subjects: Token ids of each; those of another length, and the text's own, are left out.
+        samples: How many of them are drawn at most, without repeats.
+        seed: Of the draw, which is a text's own.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> corruption = unmask.corruptions.Replace(((8,), (9,), (1, 2)))
+    >>> sorted(corruption.apply(model, torch.tensor([5, 6, 7]), [1]).tokens.tolist())
+    [[5, 8, 7], [5, 9, 7]]
     """
 
     subjects: tuple[tuple[int, ...], ...]
@@ -166,15 +195,13 @@ class Replace:
         if not self.subjects:
             raise UserError(
                 "the corruption 'replace' puts other subjects in the subject's place, but none "
-                "were given: name their token ids, as in unmask.Replace(subjects)."
+                "were given: name their token ids in unmask.corruptions.Replace(subjects)."
             )
 
-    @property
-    def name(self) -> str:
-        return "replace"
+    name = "replace"
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
-        own = tuple(int(tokens[i]) for i in places)
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]) -> Corrupted:
+        own = tuple(int(tokens[i]) for i in positions)
         same = {tuple(ids) for ids in self.subjects if len(ids) == len(own)}
         fitting = sorted(same - {own})
         if not fitting:
@@ -183,15 +210,15 @@ class Replace:
                 f"no other subject has {len(own)} tokens (they have {lengths}): give more "
                 "subjects, or use another corruption."
             )
-        stream = python_stream(self.seed, "replace", _name_text(tokens, places))
+        stream = python_stream(self.seed, "replace", _name_text(tokens, positions))
         chosen = stream.sample(fitting, min(self.samples, len(fitting)))
-        at = _to_tensor(places, tokens)
+        at = _to_tensor(positions, tokens)
         rows = tokens.repeat(len(chosen), 1)
         rows[:, at] = torch.tensor(chosen, dtype=tokens.dtype, device=tokens.device)
         return Corrupted(rows)
 
 
-Apply = Callable[[Model, Int[Tensor, "L"], Sequence[int]], Corrupted]
+CorruptionFunction = Callable[[Model, Int[Tensor, "L"], Sequence[int]], Corrupted]
 """`apply` alone: model, tokens and the subject's positions to what the network sees instead."""
 
 
@@ -199,14 +226,14 @@ Apply = Callable[[Model, Int[Tensor, "L"], Sequence[int]], Corrupted]
 class OwnCorruption:
     """The caller's own function, under its own name."""
 
-    function: Apply
+    function: CorruptionFunction
 
     @property
     def name(self) -> str:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def apply(self, model: Model, tokens: Int[Tensor, "L"], places: Sequence[int]) -> Corrupted:
-        return self.function(model, tokens, places)
+    def apply(self, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]) -> Corrupted:
+        return self.function(model, tokens, positions)
 
 
 Subjects = Sequence[Sequence[int]]
@@ -225,21 +252,18 @@ CORRUPTIONS: dict[str, Callable[[float | None, int, int, Subjects], Corruption]]
 
 
 def get_corruption(
-    corruption: str | Corruption | Apply | None,
+    corruption: str | Corruption | CorruptionFunction,
     *,
     sigma: float | None = None,
     samples: int = 10,
     seed: int = 0,
     subjects: Subjects = (),
 ) -> Corruption:
-    """The corruption of that name, made with the settings, or the caller's own as it is.
-
-    None is gaussian noise.
-    """
+    """The corruption of that name, made with the settings, or the caller's own as it is."""
     makers = {
         name: partial(make, sigma, samples, seed, subjects) for name, make in CORRUPTIONS.items()
     }
-    chosen = make_choice("corruption", "gaussian" if corruption is None else corruption, makers)
+    chosen = make_choice("corruption", corruption, makers)
     if isinstance(chosen, Corruption):
         return chosen
     if callable(chosen):
@@ -248,17 +272,20 @@ def get_corruption(
     raise refuse_type("the corruption", corruption, expected, CORRUPTIONS)
 
 
-def check_corrupted(corrupted: object, length: int) -> Corrupted:
-    """What a corruption gave, if it fits the text: a corruption may be the caller's own."""
+def hide(
+    corruption: Corruption, model: Model, tokens: Int[Tensor, "L"], positions: Sequence[int]
+) -> Corrupted:
+    """The text corrupted, if what came of it fits the text: a corruption may be the caller's."""
+    corrupted = corruption.apply(model, tokens, positions)
     if not isinstance(corrupted, Corrupted):
         raise UserError(
             f"the corruption returned {type(corrupted).__name__}: expected "
-            "unmask.tracing.corruption.Corrupted, with a row of tokens for each sample."
+            "unmask.corruptions.Corrupted, with a row of tokens for each sample."
         )
-    if corrupted.tokens.ndim != 2 or corrupted.tokens.shape[1] != length:
+    if corrupted.tokens.ndim != 2 or corrupted.tokens.shape[1] != len(tokens):
         raise UserError(
             f"the corrupted rows have the shape {tuple(corrupted.tokens.shape)}, the clean text "
-            f"has {length} tokens: corrupt the text that is traced, a row for each sample."
+            f"has {len(tokens)} tokens: corrupt the text that is traced, a row for each sample."
         )
     return corrupted
 
@@ -269,9 +296,9 @@ def measure_sigma(model: Model, subjects: Sequence[Sequence[int]], times: float 
     return times * float(model.net.embedding(ids).float().std())
 
 
-def forget(model: Model, corrupted: Corrupted, places: Sequence[int]) -> Corrupted:
+def forget(model: Model, corrupted: Corrupted, positions: Sequence[int]) -> Corrupted:
     """The same with more positions hidden: by masks, or without a mask by the mean embedding."""
-    at = _to_tensor(places, corrupted.tokens)
+    at = _to_tensor(positions, corrupted.tokens)
     if model.mask_id is not None:
         return replace(corrupted, tokens=corrupted.tokens.index_fill(1, at, model.mask_id))
     blanked = at if corrupted.blanked is None else torch.cat((corrupted.blanked, at))
@@ -283,10 +310,10 @@ def _mean_embedding(model: Model) -> Float[Tensor, "D"]:
     return model.net.embedding.weight[: model.net.config.logit_rows].double().mean(0)
 
 
-def _name_text(tokens: Int[Tensor, "L"], places: Sequence[int]) -> list[int]:
+def _name_text(tokens: Int[Tensor, "L"], positions: Sequence[int]) -> list[int]:
     """What names a text's stream: its tokens to the subject's end, the same at every step."""
-    return tokens[: max(places) + 1].tolist()
+    return tokens[: max(positions) + 1].tolist()
 
 
-def _to_tensor(places: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(list(places), dtype=torch.long, device=like.device)
+def _to_tensor(positions: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(list(positions), dtype=torch.long, device=like.device)

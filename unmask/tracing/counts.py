@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_flops
-from unmask.tracing.windows import find_trunks, window_of
+from unmask.tracing.windows import plan_part
 
 
 @dataclass(frozen=True)
@@ -16,24 +16,24 @@ class _Costs:
     length: int
     num_read: int
 
-    def project(self, places: int) -> int:
+    def project(self, positions: int) -> int:
         """Queries, keys and values."""
         config = self.config
         heads = config.heads + 2 * config.kv
-        return 2 * places * config.width * heads * config.head_dim
+        return 2 * positions * config.width * heads * config.head_dim
 
-    def out(self, places: int) -> int:
-        return 2 * places * self.config.heads * self.config.head_dim * self.config.width
+    def out(self, positions: int) -> int:
+        return 2 * positions * self.config.heads * self.config.head_dim * self.config.width
 
-    def mlp(self, places: int) -> int:
+    def mlp(self, positions: int) -> int:
         matrices = 3 if self.config.mlp == "swiglu" else 2
-        return 2 * places * matrices * self.config.width * self.config.mlp_width
+        return 2 * positions * matrices * self.config.width * self.config.mlp_width
 
     def attend(self, queries: int) -> int:
         return 4 * queries * self.length * self.config.heads * self.config.head_dim
 
     def layer(self, changed: int, active: int) -> int:
-        """A layer whose input changed at some places and whose output is wanted at others."""
+        """A layer whose input changed at some positions and whose output is wanted at others."""
         return (
             self.project(changed) + self.attend(self.length) + self.out(active) + self.mlp(active)
         )
@@ -46,7 +46,7 @@ class _Costs:
         return 2 * self.num_read * self.config.width * self.config.logit_rows
 
     def finish(self, layer: int, active: int, fresh: bool) -> int:
-        """From entering `layer` to the logits; `fresh`: only the patched place has changed yet."""
+        """From entering `layer` to the logits; `fresh`: only the patched position changed."""
         last = self.config.layers - 1
         total = self.logits()
         for between in range(layer, last):
@@ -73,20 +73,17 @@ def count_trace_flops(
     costs = _Costs(config, length, len(read_rows))
     total = (1 + samples) * (config.layers * costs.layer(length, length) + costs.logits())
     for part in parts:
-        for place in range(same_before if config.causal else 0, length):
-            active = length - place if config.causal else length
-            is_read = place in read_rows
-            total += samples * _count_place(costs, part, window, active, is_read)
+        for position in range(same_before if config.causal else 0, length):
+            active = length - position if config.causal else length
+            is_read = position in read_rows
+            total += samples * _count_position(costs, part, window, active, is_read)
     return total
 
 
-def _count_place(costs: _Costs, part: str, window: int, active: int, is_read: bool) -> int:
-    """Operations of one place of one part, in all layers, for one sample."""
-    layers, last = costs.config.layers, costs.config.layers - 1
-    width = window if part in ("mlp", "attn") else 1
-    trunks = find_trunks(window_of(layer, width, layers) for layer in range(layers))
-    total = 0
-    for trunk in trunks:
+def _count_position(costs: _Costs, part: str, window: int, active: int, is_read: bool) -> int:
+    """Operations of one position of one part, in all layers, for one sample."""
+    last, total = costs.config.layers - 1, 0
+    for trunk in plan_part(costs.config, part, window).trunks:
         if trunk.start == last and not is_read:
             continue
         if part == "attn":
@@ -107,6 +104,6 @@ def _count_place(costs: _Costs, part: str, window: int, active: int, is_read: bo
 
 
 def count_plain_flops(config: NetConfig, length: int, samples: int, num_parts: int) -> int:
-    """Operations of one whole forward pass a cell, a clean row beside the samples, all logits."""
+    """Operations of one whole forward pass per cell, a clean row beside the samples, all logits."""
     cells = num_parts * config.layers * length
     return (cells + 1) * (samples + 1) * count_flops(config, length)

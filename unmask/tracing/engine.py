@@ -1,32 +1,31 @@
 """The engine: many restored runs at once, and of each only what can differ from the base run.
 
-A cell puts states of a source run into a base run, at some places of a layer, or of a window of
+A cell puts states of a source run into a base run, at some positions of a layer, or of a window of
 layers. Then only this can differ from the base run, and only this is computed:
 
-- nothing before the first patched layer; in it, the patched places alone;
-- queries, keys and values of the patched places, and of all active places from the next layer on;
-- in a causal network, places from the first patched one on; the rest keep the base run's keys and
-  values;
+- nothing before the first patched layer; in it, the patched positions alone;
+- queries, keys and values of the patched positions, and of all active ones from the next layer on;
+- in a causal network, positions from the first patched one on; the rest keep the base run's keys
+  and values;
 - in the last layer, the rows that are read;
 - windows that begin at the same layer run together until they end (`unmask.tracing.windows`).
 
-Streams are flat: the active (row, place) pairs of a batch, one after the other.
+Streams are flat: the active (row, position) pairs of a batch, one after the other.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.net.transformer import Transformer
-from unmask.tracing.reading import Reading
-from unmask.tracing.record import Record
-from unmask.tracing.windows import Trunk
+from unmask.tracing.record import Activations, AnswerReader
+from unmask.tracing.windows import PartPlan, Trunk
 
-Part = Literal["embed", "resid", "mlp", "attn", "attn_z"]
+PatchedCell = tuple[tuple[int, ...], int]
+"""Patched positions, and the noise sample they are patched in."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +36,30 @@ class Stream:
     where: Int[Tensor, "N"] | None
 
 
-@dataclass(frozen=True)
-class Hold:
-    """What is kept at the patched places of later layers: a part's additions, of a record."""
+class CellBatch:
+    """Rows of one batch, each a noise sample with some positions patched."""
 
-    part: Literal["mlp", "attn"]
-    record: Record
-
-
-class Batch:
-    """Rows of one batch, each a noise sample with some places patched."""
-
-    def __init__(self, cells: Sequence[tuple[tuple[int, ...], int]], length: int, engine: "Engine"):
-        device = engine.device
+    def __init__(self, cells: Sequence[PatchedCell], engine: "Engine"):
+        device, length = engine.device, engine.length
         self.rows, self.length = len(cells), length
         self.sample = torch.tensor([sample for _, sample in cells], device=device)
-        pairs = [(row, place) for row, (places, _) in enumerate(cells) for place in places]
-        row, self.place = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).unbind(1)
+        pairs = [(row, at) for row, (positions, _) in enumerate(cells) for at in positions]
+        pairs = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2)
+        row, self.position = pairs.unbind(1)
         self.pair_sample = self.sample[row]
-        self.patched = row * length + self.place
+        self.patched = row * length + self.position
         """Patched pairs, counted over the whole batch."""
         self.active: Tensor | None = None
         self.index = self.patched
         """Patched pairs, counted among the active ones."""
         if engine.causal:
-            first = torch.tensor([min(places, default=0) for places, _ in cells], device=device)
+            first = torch.tensor([min(at, default=0) for at, _ in cells], device=device)
             inside = torch.arange(length, device=device) >= first[:, None]
             self.active = inside.flatten().nonzero()[:, 0]
             self.index = torch.searchsorted(self.active, self.patched)
 
     def locate(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:
-        """The noise sample and the place of each active pair."""
+        """The noise sample and the position of each active pair."""
         pairs = self.active
         if pairs is None:
             pairs = torch.arange(self.rows * self.length, device=self.sample.device)
@@ -81,58 +73,61 @@ class Batch:
 
 
 class Engine:
-    """Restores states of `source` into `base`; both ran the same number of places."""
+    """Restores states of `source` into `base`; both ran the same number of positions."""
 
-    def __init__(self, net: Transformer, base: Record, source: Record, reading: Reading):
+    def __init__(
+        self, net: Transformer, base: Activations, source: Activations, reader: AnswerReader
+    ):
         net.taps.require_none("tracing")
-        self.net, self.base, self.source, self.reading = net, base, source, reading
+        self.net, self.base, self.source, self.reader = net, base, source, reader
         self.layers, self.causal = net.config.layers, net.config.causal
         self.length = base.entering[0].shape[1]
         self.device = base.entering[0].device
         view = net.view(base.entering[0][:1])
         self.cos, self.sin = view.cos, view.sin
-        places = torch.arange(self.length, device=self.device)
-        self.last_mask = places <= reading.rows[:, None] if self.causal else None
+        positions = torch.arange(self.length, device=self.device)
+        self.last_mask = positions <= reader.rows[:, None] if self.causal else None
 
     def run(
-        self, batch: Batch, part: Part, trunk: Trunk, hold: Hold | None = None, head: int = 0
+        self, batch: CellBatch, plan: PartPlan, trunk: Trunk, head: int = 0
     ) -> Iterator[tuple[int, Float[Tensor, "B K A"]]]:
         """(end of the window, log p of the targets) for each window of a trunk.
 
-        `hold` keeps a part's additions at the patched places in layers start + 1 to each end.
+        What the plan's frozen part adds at the patched positions is kept in layers start + 1 to
+        each end.
         """
         last = self.layers - 1
         # 1. The first layer of the window, at the P patched pairs alone [P, D]: nothing before it
         #    and no other position can differ from the base run.
-        stream = Stream(self._patch(batch, part, trunk.start, head), batch.patched)
+        stream = Stream(self._patch(batch, plan.part, trunk.start, head), batch.patched)
         # 2. The layers inside the window, at the N active pairs [N, D]. The last layer is left out:
         #    of it only the rows that are read are wanted.
         for layer in range(trunk.start + 1, min(trunk.end, last)):
             x, attn = self._attend(layer, batch, stream)
             stream = Stream(self.net.block(layer).finish(x, attn)[0], batch.active)
-            # A shorter window ends here: nothing is held in this layer, nor in those above. It
+            # A shorter window ends here: nothing is frozen in this layer, nor in those above. It
             # leaves before step 3 writes into the stream.
             if layer in trunk.stops:
                 yield layer, self._finish(layer + 1, batch, stream)
-            # 3. Windows that go on: at the patched pairs the layer adds what the record added.
-            if hold is not None:
-                held = self._hold(layer, batch, hold, x, attn)
-                stream.x.index_copy_(0, batch.index, held)
+            # 3. Windows that go on: at the patched pairs the layer adds what the frozen part added.
+            if plan.frozen is not None:
+                frozen = self._freeze(layer, batch, plan, x, attn)
+                stream.x.index_copy_(0, batch.index, frozen)
         # 4. The longest window. Below the last layer, or where the window is the last layer alone,
-        #    nothing is left to be held.
+        #    nothing is left to be frozen.
         if trunk.end <= last or trunk.start == last:
             yield trunk.end, self._finish(trunk.end, batch, stream)
             return
-        # 5. It holds the last layer, too: once without for a window that ends just below it, once
-        #    with it.
+        # 5. The last layer is frozen as well: once without, for a window that ends just below it,
+        #    and once with it.
         if last in trunk.stops:
             yield last, self._finish(last, batch, stream)
-        yield trunk.end, self._finish(last, batch, stream, hold)
+        yield trunk.end, self._finish(last, batch, stream, plan)
 
-    def _patch(self, batch: Batch, part: Part, layer: int, head: int) -> Float[Tensor, "P D"]:
-        """What leaves a layer at the patched places, once the part is the source's."""
+    def _patch(self, batch: CellBatch, part: str, layer: int, head: int) -> Float[Tensor, "P D"]:
+        """What leaves a layer at the patched positions, once the part is the source's."""
         base, source = self.base, self.source
-        at = (batch.pair_sample, batch.place)
+        at = (batch.pair_sample, batch.position)
         if part in ("embed", "resid"):
             return source.pick(source.resid(layer), *at)
         block, entering = self.net.block(layer), base.pick(base.entering[layer], *at)
@@ -147,24 +142,30 @@ class Engine:
             attn = block.attn_out(z)
         return block.finish(entering, attn)[0]
 
-    def _hold(
+    def _freeze(
         self,
         layer: int,
-        batch: Batch,
-        hold: Hold,
+        batch: CellBatch,
+        plan: PartPlan,
         x: Float[Tensor, "N D"],
         attn: Float[Tensor, "N D"],
     ) -> Float[Tensor, "P D"]:
-        """What leaves a layer at the patched places, once the held part is the record's."""
-        block, at = self.net.block(layer), (batch.pair_sample, batch.place)
+        """What leaves a layer at the patched positions, once the frozen part is what was kept."""
+        record, kept = self._kept(plan, layer)
+        block, kept = self.net.block(layer), record.pick(kept, batch.pair_sample, batch.position)
         x = x[batch.index]
-        if hold.part == "mlp":
-            _, stream = block.after_attention(x, attn[batch.index])
-            return block.after_mlp(stream, hold.record.pick(hold.record.mlp[layer], *at))
-        return block.finish(x, hold.record.pick(hold.record.attn[layer], *at))[0]
+        if plan.frozen == "attn":
+            return block.finish(x, kept)[0]
+        _, stream = block.after_attention(x, attn[batch.index])
+        return block.after_mlp(stream, kept)
+
+    def _kept(self, plan: PartPlan, layer: int) -> tuple[Activations, Float[Tensor, "S L D"]]:
+        """The run whose additions stay, and what the frozen part adds in a layer of it."""
+        record = self.base if plan.is_severed else self.source
+        return record, (record.mlp if plan.frozen == "mlp" else record.attn)[layer]
 
     def _attend(
-        self, layer: int, batch: Batch, stream: Stream
+        self, layer: int, batch: CellBatch, stream: Stream
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
         """The stream that enters the layer at the active pairs, and what attention adds there."""
         block = self.net.block(layer)
@@ -174,55 +175,57 @@ class Engine:
         if stream.where is batch.active:
             x = stream.x
         else:
-            # The first layer above the patch: all other places are the base run's.
+            # The first layer above the patch: all other positions are the base run's.
             x = self.base.pick(self.base.entering[layer], *batch.locate())
             x = x.index_copy(0, batch.index, stream.x)
         return x, block.attn_out(z)
 
     def _finish(
-        self, layer: int, batch: Batch, stream: Stream, hold: Hold | None = None
+        self, layer: int, batch: CellBatch, stream: Stream, plan: PartPlan | None = None
     ) -> Float[Tensor, "B K A"]:
-        """log p of the targets when the stream enters `layer`; `hold` is for the last layer."""
+        """log p of the targets when the stream enters `layer`; `plan` freezes the last layer."""
         for between in range(layer, self.layers - 1):
             x, attn = self._attend(between, batch, stream)
             stream = Stream(self.net.block(between).finish(x, attn)[0], batch.active)
         if layer == self.layers:
-            return self.reading.read(self._look_up(layer, batch, stream), batch.sample)
-        return self.reading.read(self._run_last(batch, stream, hold), batch.sample)
+            x = self._look_up(layer, batch, stream)
+        else:
+            x = self._run_last(batch, stream, plan)
+        return self.reader.read(x, batch.sample)
 
-    def _run_last(self, batch: Batch, stream: Stream, hold: Hold | None) -> Float[Tensor, "B A D"]:
+    def _run_last(
+        self, batch: CellBatch, stream: Stream, plan: PartPlan | None
+    ) -> Float[Tensor, "B A D"]:
         """The stream that leaves the last layer, at the rows that are read alone."""
-        layer, rows = self.layers - 1, self.reading.rows
-        block = self.net.block(layer)
+        layer, rows = self.layers - 1, self.reader.rows
+        block, frozen = self.net.block(layer), None if plan is None else plan.frozen
         queries, keys, values = self._project(layer, batch, stream)
         z = block.attend(queries[:, rows], keys, values, self.last_mask)
         x, attn = self._look_up(layer, batch, stream), block.attn_out(z)
-        if hold is not None and hold.part == "attn":
-            attn = self._hold_last(batch, hold.record, hold.record.attn[layer], attn)
-        reads, middle = block.after_attention(x, attn)
-        mlp = block.mlp_out(block.mlp_key(reads))
-        if hold is not None and hold.part == "mlp":
-            mlp = self._hold_last(batch, hold.record, hold.record.mlp[layer], mlp)
-        return block.after_mlp(middle, mlp)
 
-    def _hold_last(self, batch: Batch, record: Record, kept: Tensor, now: Tensor) -> Tensor:
-        """What a part adds at the rows that are read: what was kept, where they are patched."""
-        rows = self.reading.rows
-        held = record.pick(kept, batch.sample[:, None], rows)
-        return torch.where(batch.is_patched(rows)[..., None], held, now)
+        def keep(now: Float[Tensor, "B A D"]) -> Float[Tensor, "B A D"]:
+            """What a part adds at the rows that are read: what was kept, where they are patched."""
+            assert plan is not None
+            record, kept = self._kept(plan, layer)
+            kept = record.pick(kept, batch.sample[:, None], rows)
+            return torch.where(batch.is_patched(rows)[..., None], kept, now)
+
+        reads, middle = block.after_attention(x, keep(attn) if frozen == "attn" else attn)
+        mlp = block.mlp_out(block.mlp_key(reads))
+        return block.after_mlp(middle, keep(mlp) if frozen == "mlp" else mlp)
 
     def _project(
-        self, layer: int, batch: Batch, stream: Stream
+        self, layer: int, batch: CellBatch, stream: Stream
     ) -> tuple[Float[Tensor, "B L H d"], Float[Tensor, "B L h d"], Float[Tensor, "B L h d"]]:
-        """Queries, keys and values at all places: new where the stream is, else the base run's."""
+        """Queries, keys, values at all positions: new where the stream is, else the base run's."""
         block = self.net.block(layer)
         shape = (batch.rows, batch.length)
         # A diffusion network above the first layer: the stream is everywhere, N = B L.
         if stream.where is None:
             return block.read(stream.x.unflatten(0, shape), self.cos, self.sin)
-        # 1. The stream's own [N, H, d], turned by the angles of its places.
-        place = stream.where % batch.length
-        cos, sin = (t if t is None else t[place] for t in (self.cos, self.sin))
+        # 1. The stream's own [N, H, d], turned by the angles of its positions.
+        position = stream.where % batch.length
+        cos, sin = (t if t is None else t[position] for t in (self.cos, self.sin))
         new = block.read(stream.x, cos, sin)
         # 2. The base run's, a copy for every row of the batch: [S, L, H, d] to [B L, H, d].
         base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))
@@ -234,9 +237,9 @@ class Engine:
         )
         return queries, keys, values
 
-    def _look_up(self, layer: int, batch: Batch, stream: Stream) -> Float[Tensor, "B A D"]:
+    def _look_up(self, layer: int, batch: CellBatch, stream: Stream) -> Float[Tensor, "B A D"]:
         """The stream that enters a layer, at the rows that are read."""
-        rows = self.reading.rows
+        rows = self.reader.rows
         if stream.where is None:
             return stream.x.unflatten(0, (batch.rows, batch.length))[:, rows]
         # 1. The base run's everywhere [B, A, D]; a clean base has one row for all samples.

@@ -1,14 +1,19 @@
-"""Tracing one fact: its clean run, the corruption, the grids of its steps, and their controls."""
+"""Tracing one fact: its clean run, the corruption, the grids of its steps, and their controls.
+
+Controls are placebos, what a trace must not find, chosen for each fact from the others.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
+from unmask.base.seeds import python_stream
 from unmask.data.facts import Fact, tokenize_fact
-from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
-from unmask.tracing.controls import choose_other, make_donor, make_foil
+from unmask.tracing.clean_run import CleanRun, NotTracedError, generate
 from unmask.tracing.corruption import (
     CORRUPTIONS,
     Corruption,
@@ -16,13 +21,12 @@ from unmask.tracing.corruption import (
     get_corruption,
     measure_sigma,
 )
-from unmask.tracing.course import Course, NotTracedError, find_recalled, follow
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import get_metric, logit_difference
+from unmask.tracing.metrics import NO_FOIL, get_metric, logit_difference
+from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
 from unmask.tracing.table import OTHER_FACT, SHUFFLED, tabulate
-from unmask.tracing.tokens import name_joint
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,17 +67,6 @@ def choose_facts(facts: Sequence[Fact], number: int, phrasings: int) -> list[Fac
         for i, same in enumerate(list(prompts.values())[:number])
         for j in range(min(phrasings, len(same)))
     ]
-
-
-def rank_facts(model: Model, facts: Sequence[Fact], settings: Tracing) -> tuple[list[Fact], int]:
-    """The facts, those that the model recalls first, and how many it recalls."""
-    tokenizer, context = require_tokenizer(model), model.net.config.context
-    ends = [tokenize_fact(fact, tokenizer).object[1] for fact in facts]
-    length = settings.length or min(max(STUDY_LENGTH, *ends), context)
-    fitting = [fact for fact, end in zip(facts, ends, strict=True) if end <= length]
-    is_recalled = find_recalled(model, fitting, settings.steps, length) if fitting else []
-    recalled = {fact for fact, is_hit in zip(fitting, is_recalled, strict=True) if is_hit}
-    return sorted(facts, key=lambda fact: fact not in recalled), len(recalled)
 
 
 def make_fact(prompt: str, subject: str, answer: str) -> Fact:
@@ -145,118 +138,126 @@ def trace_fact(
         "completion": fact.completion,
         "corruption": corruption.name,
         "sigma": getattr(corruption, "sigma", None),
-        "joint": name_joint(model, settings.joint),
+        "joint": name_joint(model, settings),
         "window": settings.window,
     }
     record |= {"said": "", "forced": False, "t1": 0, "t2": 0, "clean": 0.0, "kept": False}
+    settings = replace(settings, corruption=corruption)
     try:
-        course = follow(
-            model, fact, settings.steps, settings.length, settings.guidance, settings.any_answer
-        )
-        record |= {"said": course.text, "forced": course.forced, "t1": course.t1, "t2": course.t2}
-        grids, placebos = _trace_with_placebo(
-            model, course, fact, pool, settings, corruption, memory
-        )
+        clean = generate(model, fact, settings)
+        record |= {"said": clean.text, "forced": clean.forced, "t1": clean.t1, "t2": clean.t2}
+        grids, placebos = _trace_with_placebo(clean, fact, pool, settings, memory)
     except NotTracedError as error:
         return FactTrace(record | {"reason": error.reason}, error)
+    # A logit difference has both answers in it already.
+    has_both = get_metric(settings.metric) is logit_difference
     tables = []
-    for stage, step in course.find_steps(settings.at):
+    for stage, step in clean.find_steps(settings.at):
         if step not in grids:
             continue
         grid, at = grids[step], {**keys, "stage": stage}
         tables.append(tabulate(grid, at))
-        # A logit difference has both answers in it already.
-        has_foil = grid.corrupted_logp.shape[1] > 1
-        if has_foil and get_metric(settings.metric) is not logit_difference:
+        if grid.corrupted_logp.shape[1] > 1 and not has_both:
             tables.append(tabulate(grid, at, SHUFFLED))
         if step in placebos:
             tables.append(tabulate(placebos[step], at, OTHER_FACT))
     # Grids come in the order of their steps.
-    clean = next(iter(grids.values())).clean_value("p")
+    p_clean = next(iter(grids.values())).clean_value("p")
     return FactTrace(
-        record | {"clean": clean, "kept": True, "reason": ""},
+        record | {"clean": p_clean, "kept": True, "reason": ""},
         cells=pyarrow.concat_tables(tables),
-        tokens=[{**keys, **token} for token in _list_tokens(course)],
+        tokens=[{**keys, **token} for token in _list_tokens(clean)],
     )
 
 
-Grids = dict[int | None, TraceGrid]
-
-
 def _trace_with_placebo(
-    model: Model,
-    course: Course,
-    fact: Fact,
-    pool: Sequence[Fact],
-    settings: Tracing,
-    corruption: Corruption,
-    memory: int | None,
-) -> tuple[Grids, Grids]:
+    clean: CleanRun, fact: Fact, pool: Sequence[Fact], settings: Tracing, memory: int | None
+) -> tuple[dict[int | None, TraceGrid], dict[int | None, TraceGrid]]:
     """Grids by step, of the fact's own states and of another fact's put in their place."""
-    tokenizer = require_tokenizer(model)
+    tokenizer = require_tokenizer(clean.model)
     other = choose_other(fact, pool, tokenizer, settings.seed)
-    foil = make_foil(course, other, tokenizer) if other is not None else None
+    foil = make_foil(clean, other, tokenizer) if other is not None else None
     if get_metric(settings.metric) is logit_difference and not foil:
-        raise NotTracedError(
-            "no other answer",
-            "the logit difference compares the answer with another one, and none was given: name "
-            "a --foil, give more facts, or use another metric.",
-        )
-    more: dict[str, Any] = {"foil": foil or None, "memory": memory}
+        raise NotTracedError("no other answer", NO_FOIL)
+
+    def trace(**more: Any) -> dict[int | None, TraceGrid]:
+        grids = trace_steps(clean.model, clean, settings, foil=foil or None, memory=memory, **more)
+        return {grid.step: grid for grid in grids}
+
     try:
-        grids = _trace(model, course, settings, corruption, **more)
+        grids = trace()
     except NoReplacementError as error:
         raise NotTracedError("no subject as long", str(error)) from None
     if not grids:
         raise NotTracedError(
             "no such step",
             f"none of the steps {', '.join(map(str, settings.at))} can be traced with the source "
-            f"{settings.source!r}: the answer is written at steps {course.t1} to {course.t2}; "
+            f"{settings.source!r}: the answer is written at steps {clean.t1} to {clean.t2}; "
             "name others.",
         )
-    placebos: Grids = {}
     # Of a foil that was named for the same prompt, the states are the fact's own.
-    if other is not None and other.prompt != fact.prompt and settings.mode == "restore":
-        more |= {
-            "donor": make_donor(course, other, tokenizer),
-            "places": tuple(range(*course.subject)),
-        }
-        placebos = _trace(model, course, settings, corruption, **more)
-    return grids, placebos
+    if other is None or other.prompt == fact.prompt or settings.mode != "restore":
+        return grids, {}
+    donor, places = make_donor(clean, other, tokenizer), tuple(range(*clean.subject))
+    return grids, trace(donor=donor, places=places)
 
 
-def _trace(
-    model: Model, course: Course, settings: Tracing, corruption: Corruption, **more: Any
-) -> Grids:
-    grids = trace_steps(
-        model,
-        course,
-        settings.steps,
-        settings.at,
-        corruption=corruption,
-        guidance=settings.guidance,
-        joint=settings.joint,
-        run=settings.run,
-        source=settings.source,
-        parts=settings.parts,
-        window=settings.window,
-        metric=settings.metric,
-        mode=settings.mode,
-        severed=settings.severed,
-        **more,
-    )
-    return {grid.step: grid for grid in grids}
-
-
-def _list_tokens(course: Course) -> Iterator[dict[str, Any]]:
+def _list_tokens(clean: CleanRun) -> Iterator[dict[str, Any]]:
     """The clean run's text, token by token, with the step that wrote each (0: given)."""
-    tokenizer = require_tokenizer(course.model)
-    steps = course.committed_at.tolist()
-    for position, token in enumerate(course.states[-1].tolist()):
+    tokenizer = require_tokenizer(clean.model)
+    steps = clean.committed_at.tolist()
+    for position, token in enumerate(clean.states[-1].tolist()):
         yield {
             "position": position,
             "piece": "⏎" if token == tokenizer.end_id else tokenizer.piece(token),
             "written": steps[position],
-            "in_subject": course.subject[0] <= position < course.subject[1],
-            "in_answer": position in course.answer,
+            "in_subject": clean.subject[0] <= position < clean.subject[1],
+            "in_answer": position in clean.answer,
         }
+
+
+def choose_other(
+    fact: Fact, facts: Sequence[Fact], tokenizer: Tokenizer, seed: int = 0
+) -> Fact | None:
+    """Another fact asked the same way, in the same phrasing and as long to answer if there is one.
+
+    A shorter answer would be likelier for its length alone.
+    """
+    others = [
+        each
+        for each in facts
+        if each.fact_id != fact.fact_id
+        and (each.direction, each.trained) == (fact.direction, fact.trained)
+        and each.object != fact.object
+    ]
+    alike = [each for each in others if each.phrasing == fact.phrasing] or others
+    if not alike:
+        return None
+    lengths = [_count_answer(each, tokenizer) for each in alike]
+    wanted = _count_answer(fact, tokenizer)
+    enough = [each for each, length in zip(alike, lengths, strict=True) if length >= wanted]
+    return python_stream(seed, "other", fact.fact_id, fact.phrasing).choice(enough or alike)
+
+
+def make_donor(clean: CleanRun, other: Fact, tokenizer: Tokenizer) -> Donor:
+    """The other fact's prompt, its subject aligned with ours from the end."""
+    tokens = tokenize_fact(other, tokenizer)
+    begin, end = tokens.subject
+    moved = {
+        ours: max(begin, end - 1 - back)
+        for back, ours in enumerate(reversed(range(*clean.subject)))
+    }
+    return Donor(tuple(tokens.ids[: tokens.prompt_length]), moved)
+
+
+def make_foil(clean: CleanRun, other: Fact, tokenizer: Tokenizer) -> dict[int, int]:
+    """The other fact's answer at the answer's positions, where both reach and differ."""
+    tokens = tokenize_fact(other, tokenizer)
+    wanted = tokens.ids[slice(*tokens.object)]
+    pairs = zip(sorted(clean.answer), wanted, strict=False)
+    return {at: token for at, token in pairs if token != clean.answer[at]}
+
+
+def _count_answer(fact: Fact, tokenizer: Tokenizer) -> int:
+    begin, end = tokenize_fact(fact, tokenizer).object
+    return end - begin

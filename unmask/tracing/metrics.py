@@ -51,6 +51,10 @@ def normalised(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Te
     return (_joint(logp, which).exp() - _joint(corrupted, which).exp().mean()) / total
 
 
+NO_FOIL = (
+    "the logit difference compares the answer with another one, and none was given: name a --foil "
+    "(foil={position: token}), give more facts, or use another metric."
+)
 METRICS: dict[str, Metric] = {
     "p": probability,
     "logp": log_probability,
@@ -74,10 +78,7 @@ def get_metric(metric: str | Metric) -> Metric:
 def check_metric(metric: str | Metric, has_foil: bool) -> None:
     """Raise for a metric that is unknown or lacks its foil."""
     if get_metric(metric) is logit_difference and not has_foil:
-        raise UserError(
-            "the logit difference compares the answer with another one, but none was given: name "
-            "a foil (--foil, or foil={position: token})."
-        )
+        raise UserError(NO_FOIL)
 
 
 def score(

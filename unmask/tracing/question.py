@@ -1,6 +1,5 @@
 """Questions: a state, its corruption, and what is asked of it; all of it checked."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +10,11 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
-from unmask.tracing.corruption import (
-    Apply,
-    Corrupted,
-    Corruption,
-    check_corrupted,
-    get_corruption,
-)
-from unmask.tracing.reading import Reading
+from unmask.tracing.corruption import Corrupted, get_corruption, hide
+from unmask.tracing.grid import TraceGrid
+from unmask.tracing.record import AnswerReader
+from unmask.tracing.settings import Tracing
+from unmask.tracing.windows import default_window
 
 
 @dataclass(frozen=True)
@@ -39,14 +35,19 @@ class Question:
 
     model: Model
     clean: Int[Tensor, "1 L"]
+    subject: Span
+    answer: dict[int, int]
+    settings: Tracing
     corruption: str
     """Its name."""
     corrupted: Corrupted
-    answer: dict[int, int]
-    foil: dict[int, int] | None
     prompt_length: int
-    guidance: float
+    foil: dict[int, int] | None = None
     donor: Donor | None = None
+
+    @property
+    def window(self) -> int:
+        return self.settings.window or default_window(self.model.net.config.layers)
 
     @property
     def length(self) -> int:
@@ -70,38 +71,66 @@ class Question:
             corrupted = net.embed(self.corrupted.tokens[:, :length])
         return clean, corrupted
 
-    def make_reading(self) -> Reading:
+    def make_reader(self) -> AnswerReader:
         """Where the answer is read; with guidance, the pass without the prompt is run here."""
-        model = self.model
+        model, guidance = self.model, self.settings.guidance
         rows = [model.row_of(position) for position in self.answer]
         targets = [list(self.answer.values())]
         if self.foil is not None:
             # A position without a foil reads the answer; it is blanked afterwards.
             targets.append([self.foil.get(at, token) for at, token in self.answer.items()])
-        made = Reading(
-            model,
-            torch.tensor(rows, device=model.device),
-            torch.tensor(targets, device=model.device),
-            self.guidance,
-        )
-        if not self.guidance:
-            return made
+        rows, targets = (torch.tensor(each, device=model.device) for each in (rows, targets))
+        reader = AnswerReader(model, rows, targets, guidance)
+        if not guidance:
+            return reader
         # Generated tokens stay, and may differ between samples of a free-running trace.
         without = torch.cat((self.clean, self.corrupted.tokens)).clone()
         assert model.mask_id is not None
         without[:, : self.prompt_length] = model.mask_id
         if bool((without == without[:1]).all()):
             without = without[:1]
-        logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), made.rows)
-        return replace(made, without=logits.float())
+        logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), rows)
+        return replace(reader, without=logits.float())
 
-    def blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:
+    def make_grid(
+        self,
+        places: tuple[tuple[int, ...], ...],
+        logp: Mapping[str, Float[Tensor, "place layer *head S K A"]],
+        clean: Float[Tensor, "1 K A"],
+        corrupted: Float[Tensor, "S K A"],
+    ) -> TraceGrid:
+        """The grid of this question's log-probabilities."""
+        settings = self.settings
+        return TraceGrid(
+            tokens=tuple(self.clean[0].tolist()),
+            subject=self.subject,
+            answer=self.answer,
+            prompt_length=self.prompt_length,
+            mask_id=self.model.mask_id,
+            places=places,
+            logp={part: self._blank(x.cpu()) for part, x in logp.items()},
+            clean_logp=self._blank(clean.cpu()),
+            corrupted_logp=self._blank(corrupted.cpu()),
+            metric=settings.metric,
+            joint=name_joint(self.model, settings),
+            window=self.window,
+            corruption=self.corruption,
+            guidance=settings.guidance,
+            mode=settings.mode,
+            severed=settings.severed,
+        )
+
+    def _blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:
         """NaN where the foil has no token."""
-        if self.foil is not None:
-            for i, position in enumerate(self.answer):
-                if position not in self.foil:
-                    logp[..., 1, i] = torch.nan
+        for i, position in enumerate(self.answer):
+            if self.foil is not None and position not in self.foil:
+                logp[..., 1, i] = torch.nan
         return logp
+
+
+def name_joint(model: Model, settings: Tracing) -> str:
+    """The joint that is used: a causal model's is always the chain rule."""
+    return settings.joint if model.paradigm.sees_later else "chain_rule"
 
 
 def ask(
@@ -109,30 +138,33 @@ def ask(
     tokens: Int[Tensor, "L"] | Sequence[int],
     subject: Span,
     answer: Mapping[int, int],
-    corruption: str | Corruption | Apply | Corrupted | None = None,
-    *,
-    guidance: float = 0.0,
-    foil: Mapping[int, int] | None = None,
+    settings: Tracing,
     prompt_length: int | None = None,
+    foil: Mapping[int, int] | None = None,
     donor: Donor | None = None,
 ) -> Question:
     """The question, once it makes sense; what does not is a sentence."""
+    model.net.taps.require_none("tracing")
     row = torch.as_tensor(tokens, dtype=torch.long).to(model.device).flatten()
-    answer = dict(answer)
-    _check_state(model, row, subject, answer, foil, guidance)
-    name, corrupted = "given", corruption
-    if not isinstance(corruption, Corrupted):
-        chosen = get_corruption(corruption)
-        name, corrupted = chosen.name, chosen.apply(model, row, range(*subject))
-    corrupted = check_corrupted(corrupted, len(row))
+    answer, foil = dict(answer), None if foil is None else dict(foil)
+    _check_state(model, row, subject, answer, foil, settings.guidance)
+    corruption = get_corruption(settings.corruption, samples=settings.samples, seed=settings.seed)
+    corrupted = hide(corruption, model, row, range(*subject))
     if prompt_length is None:
-        hidden = (
-            (row == model.mask_id).nonzero()[:1, 0].tolist() if model.mask_id is not None else []
-        )
-        prompt_length = min([*answer, *hidden, len(row)])
-    given = None if foil is None else dict(foil)
+        # All before the first mask and the first position of the answer.
+        masks = [] if model.mask_id is None else (row == model.mask_id).nonzero()[:, 0].tolist()
+        prompt_length = min([*answer, *masks[:1], len(row)])
     return Question(
-        model, row[None], name, corrupted, answer, given, prompt_length, guidance, donor
+        model,
+        row[None],
+        subject,
+        answer,
+        settings,
+        corruption.name,
+        corrupted,
+        prompt_length,
+        foil,
+        donor,
     )
 
 
@@ -148,7 +180,7 @@ def _check_state(
     begin, end = subject
     if model.paradigm.noises_vectors or model.net.config.time:
         raise UserError(
-            f"the model {model.name} works on noised vectors or is told the time: tracing is for "
+            f"the model {model.name} works on noised vectors or reads the time: tracing is for "
             "masked, uniform, hybrid and causal models that see tokens alone."
         )
     strange = row[(row < 0) | (row >= model.net.config.vocab_size)].tolist()
@@ -195,8 +227,6 @@ def _check_state(
                 f"the foil names the token {token} at position {position}: expected one that the "
                 f"model can say, at one of the answer's positions, {', '.join(map(str, answer))}."
             )
-    if not math.isfinite(guidance):
-        raise UserError(f"the guidance is {guidance}: expected a number, 0 for none.")
     if guidance and model.mask_id is None:
         raise UserError(f"the model {model.name} has no unconditional pass: use guidance 0.")
 
@@ -206,22 +236,22 @@ def reveal(question: Question) -> list[Question]:
     mask_id, factors = question.model.mask_id, []
     if mask_id is None:
         raise UserError(f"the model {question.model.name} has no mask: use joint='mean_field'.")
-    positions = list(question.answer)
-    for i, position in enumerate(positions):
-        clean, rows = question.clean.clone(), question.corrupted.tokens.clone()
-        for j, at in enumerate(positions):
-            token = question.answer[at] if j < i else mask_id
-            clean[:, at], rows[:, at] = token, token
+    clean, rows = question.clean.clone(), question.corrupted.tokens.clone()
+    for position in question.answer:
+        clean[:, position] = rows[:, position] = mask_id
+    for position, token in question.answer.items():
         foil = question.foil
         if foil is not None:
-            foil = {at: token for at, token in foil.items() if at == position}
+            foil = {at: other for at, other in foil.items() if at == position}
+        corrupted = replace(question.corrupted, tokens=rows.clone())
         factors.append(
             replace(
                 question,
-                clean=clean,
-                corrupted=replace(question.corrupted, tokens=rows),
-                answer={position: question.answer[position]},
+                clean=clean.clone(),
+                corrupted=corrupted,
+                answer={position: token},
                 foil=foil,
             )
         )
+        clean[:, position] = rows[:, position] = token
     return factors

@@ -1,15 +1,21 @@
-"""What a run leaves at every layer: what is put back, and what the rest is built on."""
+"""What a run leaves at every layer, and how the answer is read from the stream at its end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.net.model import Model
 from unmask.net.transformer import Transformer
+from unmask.noise.guidance import mix
+
+_MOST_LOGITS = 2**24
+"""Logits held at once: 67 megabytes in float32."""
 
 
 @dataclass
-class Record:
+class Activations:
     """Activations of S rows at every layer; a clean run has one row for all samples."""
 
     entering: list[Float[Tensor, "S L D"]] = field(default_factory=list)
@@ -30,41 +36,30 @@ class Record:
 
     @property
     def bytes(self) -> int:
-        lists = (self.entering, self.queries, self.keys, self.values, self.attn_z, self.attn)
-        return sum(x.nbytes for kept in (*lists, self.mlp) for x in kept)
+        return sum(x.nbytes for kept in self._lists() for x in kept)
 
     def resid(self, layer: int) -> Float[Tensor, "S L D"]:
         """The stream that leaves a layer; layer -1 is the embeddings."""
         return self.entering[layer + 1]
 
-    def pick(self, kept: Tensor, sample: Tensor, place: Tensor) -> Tensor:
-        """What was kept at (sample, place) pairs."""
-        place = place if self.moved is None else self.moved[place]
-        return kept[sample if self.samples > 1 else 0, place]
+    def pick(self, kept: Tensor, sample: Tensor, position: Tensor) -> Tensor:
+        """What was kept at (sample, position) pairs."""
+        position = position if self.moved is None else self.moved[position]
+        return kept[sample if self.samples > 1 else 0, position]
 
-    def take(self, rows: slice, moved: Tensor | None = None) -> "Record":
+    def take(self, rows: slice) -> "Activations":
         """Some of the rows, without copying."""
-        return Record(
-            *(
-                [x[rows] for x in kept]
-                for kept in (
-                    self.entering,
-                    self.queries,
-                    self.keys,
-                    self.values,
-                    self.attn_z,
-                    self.attn,
-                    self.mlp,
-                )
-            ),
-            moved=moved,
-        )
+        return Activations(*([x[rows] for x in kept] for kept in self._lists()), moved=self.moved)
+
+    def _lists(self) -> tuple[list[Tensor], ...]:
+        kept = (self.entering, self.queries, self.keys, self.values)
+        return (*kept, self.attn_z, self.attn, self.mlp)
 
 
-def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Record:
+def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Activations:
     """Run the embedded rows through all layers and keep what tracing needs."""
     net.taps.require_none("tracing")
-    record, view = Record(entering=[x]), net.view(x)
+    record, view = Activations(entering=[x]), net.view(x)
     for layer in range(net.config.layers):
         block = net.block(layer)
         queries, keys, values = block.read(x, view.cos, view.sin)
@@ -79,3 +74,46 @@ def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Record:
         record.mlp.append(mlp)
         record.entering.append(x)
     return record
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """Where the network is read, for which tokens, and against what it is guided."""
+
+    model: Model
+    rows: Int[Tensor, "A"]
+    targets: Int[Tensor, "K A"]
+    """The answer, and after it other tokens to read at the same rows (a foil, a placebo)."""
+    guidance: float = 0.0
+    without: Float[Tensor, "S A V"] | None = None
+    """Logits of the pass that sees no prompt, computed once."""
+
+    def take(self, rows: slice) -> "AnswerReader":
+        """The same for some of the rows that the pass without the prompt was run for."""
+        if self.without is None or len(self.without) == 1:
+            return self
+        return replace(self, without=self.without[rows])
+
+    def read_stream(self, x: Float[Tensor, "S L D"]) -> Float[Tensor, "S K A"]:
+        """log p of each target in every sample of a stream that leaves the last layer."""
+        return self.read(x[:, self.rows], torch.arange(len(x), device=x.device))
+
+    def read(self, x: Float[Tensor, "B A D"], sample: Int[Tensor, "B"]) -> Float[Tensor, "B K A"]:
+        """log p of each target; the mask is not an answer and has no probability.
+
+        `sample` is the noise sample of each row, for the logits of the pass without the prompt.
+        """
+        each = max(1, _MOST_LOGITS // (x.shape[1] * self.model.net.config.logit_rows))
+        mask_id, chunks = self.model.mask_id, []
+        for start in range(0, len(x), each):
+            rows = slice(start, start + each)
+            logits = self.model.net.unembed(x[rows]).float()
+            if self.without is not None:
+                without = self.without if len(self.without) == 1 else self.without[sample[rows]]
+                logits = mix(logits, without, self.guidance)
+            if mask_id is not None and mask_id < logits.shape[-1]:
+                logits[..., mask_id] = -torch.inf
+            wanted = self.targets.T.expand(len(logits), -1, -1)
+            logp = logits.gather(-1, wanted) - logits.logsumexp(-1, keepdim=True)
+            chunks.append(logp.transpose(1, 2))
+        return torch.cat(chunks)

@@ -1,35 +1,79 @@
 """How facts are traced: what is hidden, where states are restored, how the answer is scored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from unmask.base.config import CheckedSettings, option
 
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from unmask.net.model import Model
+    from unmask.tracing.corruption import Corrupted
+
 PartName = Literal["resid", "mlp", "attn", "attn_z", "embed"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
 STEPS = ("first", "t1", "last", "t2", "all")
 """Steps by name; others are numbers."""
+STEP_SETTINGS = ("at", "steps", "length", "run", "source", "any_answer")
+"""Settings about a generation and its steps; a single state of tokens has none of them."""
 
 
 @runtime_checkable
-class CorruptionLike(Protocol):
-    """An object like those of `unmask.tracing.corruption`, without importing torch."""
+class Corruption(Protocol):
+    """What hides a subject: those of `unmask.corruptions`, or an object of one's own."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """For records and captions."""
+        ...
 
-    def apply(self, model: Any, tokens: Any, places: Any) -> Any: ...
+    def apply(
+        self, model: "Model", tokens: "Int[Tensor, 'L']", positions: Sequence[int], /
+    ) -> "Corrupted":
+        """S rows of the text, each with what stands at the positions hidden."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracing(CheckedSettings):
-    """What every fact of a run is traced with.
+    """What a fact is traced with: the settings of `unmask.trace_steps` and `unmask.trace_tokens`.
 
-    `corruption` and `metric` may also be one's own objects and functions
-    (`unmask.tracing.corruption`, `unmask.tracing.metrics.Metric`).
+    Both take one of these, or its fields as keyword arguments.
+
+    Args:
+        corruption: What hides the subject: "gaussian" (the default), "uniform" or "rome" noise,
+            "mask", "mean", "replace", or an object or function as in `unmask.corruptions`.
+        samples: Noise samples, or other subjects; masks and means are one.
+        at: Steps to trace: "first" (step 1), "t1" and "last" or "t2" (that commit the answer's
+            first and last token), "all" from t1 to t2, or numbers. One, or several.
+        parts: "resid", one layer's residual stream; "mlp" and "attn", their outputs in a window of
+            layers; "attn_z", head by head; "embed", the embedding.
+        window: Layers that are restored together; by default half of the network's, at most ten.
+        metric: "p", "logp", "logit_difference", "normalised", or a function as in
+            `unmask.tracing.metrics.Metric`.
+        joint: "mean_field", the product over the masks of one state, or "chain_rule", which reveals
+            the answer token by token. A causal model's is always the chain rule.
+        steps: Denoising steps of the generation.
+        guidance: Strength of classifier-free guidance.
+        length: Positions of the canvas.
+        mode: "restore" clean states into the corrupted run, or "ablate" them from the clean one.
+        run: "teacher_forced" corrupts the clean generation's state of a step; "free_running" takes
+            the state that the corrupted prompt's own generation has reached.
+        source: What is hidden: the "subject", the answer tokens already "committed", or "both".
+        severed: "mlp" or "attn": that part's later additions at the restored position are kept as
+            they were.
+        any_answer: Also trace an answer that the model does not give.
+        seed: Of the noise, the replacements and the placebos.
+
+    >>> settings = unmask.Tracing(corruption="mask", parts=("resid",), at="first")
+    >>> settings.at, settings.window is None
+    (('first',), True)
     """
 
-    corruption: str | CorruptionLike | Callable[..., Any] = option(
+    corruption: str | Corruption | Callable[..., Any] = option(
         "gaussian",
         "How the subject is hidden: gaussian, uniform or rome noise, mask, mean (the mean "
         "embedding), or replace (another fact's subject).",
@@ -85,6 +129,11 @@ class Tracing(CheckedSettings):
     )
     seed: int = option(0, "Seed of the noise, the placebos and the tests.", least=0)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.at, str | int):
+            object.__setattr__(self, "at", (self.at,))
+        super().__post_init__()
+
     def to_record(self) -> dict[str, Any]:
         own = {name: _name(getattr(self, name)) for name in ("corruption", "metric")}
         return super().to_record() | own
@@ -97,6 +146,10 @@ class Tracing(CheckedSettings):
         for step in self.at:
             if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
                 yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
+        if self.severed is not None and set(self.parts) != {"resid"}:
+            yield "'severed' is for the part resid alone, expected parts=('resid',)"
+        if self.run == "free_running" and self.source != "subject":
+            yield "'run' is free_running, which corrupts the subject, expected source='subject'"
 
 
 def _name(choice: Any) -> str:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.tracing.roles import find_roles
-
 if TYPE_CHECKING:
     import pyarrow
 
@@ -20,7 +18,34 @@ CLEAN, CORRUPTED = "clean", "corrupted"
 ASKED, FLOW = "asked", "flow"
 """Parts of the rows that count the answer tokens asked for, and that say what the subject and the
 committed answer tokens give to the answer's probability."""
+SUBJECT_ROLES = ("first subject", "middle subject", "last subject")
+PLACEBO_ROLES = ("before subject", "further")
+"""Prompt tokens that neither are the subject nor end the prompt or follow the subject."""
 _CELLS = ("part", "layer", "head", "token", "role", "sample")
+
+
+def find_roles(grid: "TraceGrid") -> list[str]:
+    """The role of every position; a subject of one token is a last subject token."""
+    begin, end = grid.subject
+    roles = []
+    for position, token in enumerate(grid.tokens):
+        if begin <= position < end:
+            at = 2 if position == end - 1 else 0 if position == begin else 1
+            roles.append(SUBJECT_ROLES[at])
+        elif position in grid.committed:
+            roles.append("answer token")
+        elif position in grid.answer:
+            # A causal model is given the answer's earlier tokens.
+            roles.append("answer mask" if token == grid.mask_id else "answer token")
+        elif position >= grid.prompt_length:
+            roles.append("other mask" if token == grid.mask_id else "other token")
+        elif position == grid.prompt_length - 1:
+            roles.append("last prompt")
+        elif position < begin:
+            roles.append("before subject")
+        else:
+            roles.append("first after" if position == end else "further")
+    return roles
 
 
 def tabulate(grid: "TraceGrid", keys: Mapping[str, Any], control: str = RESULT) -> "pyarrow.Table":

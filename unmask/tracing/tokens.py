@@ -2,26 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.config import adjust
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
-from unmask.tracing.corruption import Apply, Corrupted, Corruption
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import Metric, check_metric
+from unmask.tracing.metrics import check_metric
 from unmask.tracing.question import Donor, Question, ask, reveal
-from unmask.tracing.record import Record, record_run
-from unmask.tracing.sweep import plan, ran_out_of_memory, sweep
-from unmask.tracing.windows import choose_window
-
-Joint = Literal["mean_field", "chain_rule"]
-Mode = Literal["restore", "ablate"]
+from unmask.tracing.record import Activations, record_run
+from unmask.tracing.settings import STEP_SETTINGS, Tracing
+from unmask.tracing.sweep import ran_out_of_memory, sweep
+from unmask.tracing.windows import plan_part
 
 
 @torch.inference_mode()
@@ -30,20 +28,14 @@ def trace_tokens(
     tokens: Int[Tensor, "L"] | Sequence[int],
     subject: Span,
     answer: Mapping[int, int],
-    parts: Sequence[str] = ("resid", "mlp", "attn"),
-    window: int | None = None,
-    corruption: str | Corruption | Apply | Corrupted | None = None,
-    metric: str | Metric = "p",
-    guidance: float = 0.0,
+    settings: Tracing | None = None,
     *,
-    joint: Joint = "mean_field",
-    mode: Mode = "restore",
-    severed: Literal["mlp", "attn"] | None = None,
     foil: Mapping[int, int] | None = None,
     places: Sequence[int | tuple[int, ...]] | None = None,
     prompt_length: int | None = None,
     donor: Donor | None = None,
     memory: int | None = None,
+    **changes: Any,
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
 
@@ -54,21 +46,9 @@ def trace_tokens(
         tokens: The text as token ids [L], with masks where the answer is asked for.
         subject: First position of the subject and the one after its last.
         answer: The tokens expected, by position; for a causal model the position after the last
-            token is one as well. Several are one joint probability.
-        parts: "resid", one layer's residual stream; "mlp" and "attn", their outputs in a window of
-            layers; "attn_z", head by head; "embed", the embedding.
-        window: Layers that are restored together; by default half of the network's, at most ten.
-        corruption: What hides the subject: "gaussian" (the default), "uniform", "rome", "mask",
-            "mean", or an object or function as in `unmask.tracing.corruption`.
-        metric: "p", "logp", "logit_difference", "normalised", or a function as in
-            `unmask.tracing.metrics.Metric`.
-        guidance: Strength of classifier-free guidance.
-        joint: "mean_field", the product over masks of one state, or "chain_rule", which reveals
-            the answer token by token, in the mapping's order. A causal model's is always the chain
-            rule, from left to right.
-        mode: "restore" clean states into the corrupted run, or "ablate" them from the clean one.
-        severed: "mlp" or "attn": that part's later additions at the restored position are kept as
-            they were.
+            token is one as well. Several are one joint probability, by the chain rule in the
+            mapping's order.
+        settings: What is hidden, restored and measured; those about steps are not used.
         foil: Another answer, for metrics that need one.
         places: Rows of the grid: every position by default, or several positions at once.
         prompt_length: Positions that guidance hides: by default all before the first mask and the
@@ -76,6 +56,8 @@ def trace_tokens(
         donor: Another prompt whose clean states are put in instead: a placebo.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
             single restored run allows.
+        changes: Settings by name, as in `unmask.Tracing`: corruption, samples, seed, parts, window,
+            metric, joint, guidance, mode, severed.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> text = model.tokenizer.encode("We sat down beside the[MASK]", allow_mask=True).ids
@@ -83,67 +65,30 @@ def trace_tokens(
     >>> grid.effects("resid").shape == (len(text), 6)
     True
     """
-    model.net.taps.require_none("tracing")
-    question = ask(
-        model,
-        tokens,
-        subject,
-        answer,
-        corruption,
-        guidance=guidance,
-        foil=foil,
-        prompt_length=prompt_length,
-        donor=donor,
-    )
-    check_metric(metric, foil is not None)
-    _check_settings(parts, mode, severed, joint, donor)
-    window = choose_window(window, model.net.config.layers)
-    rows = _check_places(places, question.clean.shape[1], donor)
-    factors, used = [question], name_joint(model, joint)
-    if used == "chain_rule" and model.paradigm.sees_later:
-        factors = reveal(question)
-    runs = [_run(each, parts, window, mode, severed, rows, memory) for each in factors]
+    settings = adjust(trace_tokens, Tracing, settings, changes, STEP_SETTINGS)
+    question = ask(model, tokens, subject, answer, settings, prompt_length, foil, donor)
+    check_metric(settings.metric, foil is not None)
+    if donor is not None and settings.mode == "ablate":
+        raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
+    rows = _check_places(places, question)
+    is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
+    factors = reveal(question) if is_revealed else [question]
+    runs = [_run(factor, rows, memory) for factor in factors]
     # The factors of one answer lie side by side, as its positions do.
-    logp = {part: torch.cat([run[0][part] for run in runs], -1).cpu() for part in parts}
-    clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))
-    return TraceGrid(
-        tokens=tuple(question.clean[0].tolist()),
-        subject=subject,
-        answer=question.answer,
-        prompt_length=question.prompt_length,
-        mask_id=model.mask_id,
-        places=rows,
-        logp={part: question.blank(x) for part, x in logp.items()},
-        clean_logp=question.blank(clean),
-        corrupted_logp=question.blank(corrupted),
-        metric=metric,
-        window=window,
-        corruption=question.corruption,
-        joint=used,
-        guidance=guidance,
-        mode=mode,
-        severed=severed,
-    )
-
-
-def name_joint(model: Model, joint: Joint) -> Joint:
-    """The joint that is used: a causal model's is always the chain rule."""
-    return joint if model.paradigm.sees_later else "chain_rule"
+    logp: dict[str, Tensor] = {
+        part: torch.cat([run[0][part] for run in runs], -1) for part in settings.parts
+    }
+    clean, corrupted = (torch.cat([run[i] for run in runs], -1) for i in (1, 2))
+    return question.make_grid(rows, logp, clean, corrupted)
 
 
 def _run(
-    question: Question,
-    parts: Sequence[str],
-    window: int,
-    mode: Mode,
-    severed: str | None,
-    places: tuple[tuple[int, ...], ...],
-    memory: int | None,
+    question: Question, places: tuple[tuple[int, ...], ...], memory: int | None
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """log p of one state: of every cell by part, clean, and corrupted."""
-    net, samples = question.model.net, question.corrupted.samples
-    reading = question.make_reading()
-    # One batch, so that places which cannot differ do not differ by rounding either.
+    net, settings, samples = question.model.net, question.settings, question.corrupted.samples
+    reader = question.make_reader()
+    # One batch, so that positions which cannot differ do not differ by rounding either.
     embedded = torch.cat(question.embed())
     try:
         both = record_run(net, embedded)
@@ -155,23 +100,27 @@ def _run(
             f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller "
             "dtype or another device."
         ) from error
-    clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, 1 + samples))
-    source = clean if question.donor is None else _record_donor(question)
-    base, source = (corrupted, source) if mode == "restore" else (clean, corrupted)
-    of_clean, of_corrupted = reading.take(slice(0, 1)), reading.take(slice(1, None))
-    engine = Engine(net, base, source, of_corrupted if mode == "restore" else of_clean)
-    read_clean = of_clean.read_stream(clean.entering[-1])
-    read_corrupted = of_corrupted.read_stream(corrupted.entering[-1])
-    _check_numbers(read_clean, read_corrupted)
-    start = read_corrupted if mode == "restore" else read_clean.expand(samples, -1, -1)
+    clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, None))
+    read_clean, read_corrupted = reader.take(slice(0, 1)), reader.take(slice(1, None))
+    logp_clean = read_clean.read_stream(clean.entering[-1])
+    logp_corrupted = read_corrupted.read_stream(corrupted.entering[-1])
+    _check_numbers(logp_clean, logp_corrupted)
+    if settings.mode == "restore":
+        source = clean if question.donor is None else _record_donor(question)
+        engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
+    else:
+        engine = Engine(net, clean, corrupted, read_clean)
+        start = logp_clean.expand(samples, -1, -1)
     same_before = 0
     if net.config.causal and question.donor is None:
         changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
         same_before = min(changed, default=0)
-    jobs = [plan(engine, part, window, severed) for part in parts]
-    grids = sweep(engine, jobs, places, start, memory, same_before)
+    plans = [
+        plan_part(net.config, part, question.window, settings.severed) for part in settings.parts
+    ]
+    grids = sweep(engine, plans, places, start, memory, same_before)
     _check_numbers(*grids)
-    return dict(zip(parts, grids, strict=True)), read_clean, read_corrupted
+    return dict(zip(settings.parts, grids, strict=True)), logp_clean, logp_corrupted
 
 
 def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
@@ -183,7 +132,7 @@ def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
         )
 
 
-def _record_donor(question: Question) -> Record:
+def _record_donor(question: Question) -> Activations:
     """The clean run of another text, its positions named as ours."""
     assert question.donor is not None
     net, device = question.model.net, question.model.device
@@ -194,34 +143,14 @@ def _record_donor(question: Question) -> Record:
     return replace(record, moved=moved)
 
 
-def _check_settings(
-    parts: Sequence[str],
-    mode: str,
-    severed: str | None,
-    joint: str,
-    donor: Donor | None,
-) -> None:
-    if not parts or len(set(parts)) < len(parts):
-        raise UserError(f"the parts are {tuple(parts)}: name at least one, and none twice.")
-    if mode not in ("restore", "ablate"):
-        raise UserError(f"mode {mode!r} is unknown: expected restore or ablate.")
-    if joint not in ("mean_field", "chain_rule"):
-        raise UserError(f"joint {joint!r} is unknown: expected mean_field or chain_rule.")
-    if severed not in (None, "mlp", "attn"):
-        raise UserError(f"severed {severed!r} is unknown: expected mlp or attn.")
-    if severed is not None and set(parts) != {"resid"}:
-        raise UserError("a severed graph is for the part resid alone: ask for parts=('resid',).")
-    if donor is not None and mode == "ablate":
-        raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
-
-
 def _check_places(
-    places: Sequence[int | tuple[int, ...]] | None, length: int, donor: Donor | None
+    places: Sequence[int | tuple[int, ...]] | None, question: Question
 ) -> tuple[tuple[int, ...], ...]:
+    length, donor = question.clean.shape[1], question.donor
     wanted = range(length) if places is None else places
     rows = tuple((at,) if isinstance(at, int) else tuple(sorted(set(at))) for at in wanted)
     for at in rows:
-        if any(not 0 <= place < length for place in at):
+        if any(not 0 <= position < length for position in at):
             raise UserError(f"the places {at} are not all in 0..{length - 1}.")
         if donor is not None and not set(at) <= set(donor.moved):
             raise UserError(

@@ -1,0 +1,211 @@
+"""Clean runs: a model's own generation of an answer, and the states of it that can be traced.
+
+The state of step s is the one that step s starts from. t1 is the step that commits the first token
+of the answer, t2 the last; after t2 nothing of the answer is left to ask for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Fact, FactTokens, Span, tokenize_fact
+from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
+from unmask.net.model import Model
+from unmask.sampling.texts import sample
+from unmask.tracing.corruption import Corrupted
+from unmask.tracing.settings import STEPS, Tracing
+
+
+class NotTracedError(UserError):
+    """A fact that cannot be traced; `reason` is short, for counting."""
+
+    def __init__(self, reason: str, message: str):
+        self.reason = reason
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class CleanRun:
+    """A clean generation, and where in it the answer stands."""
+
+    model: Model
+    states: Int[Tensor, "states L"]
+    committed_at: Int[Tensor, "L"]
+    prompt_length: int
+    subject: Span
+    answer: dict[int, int]
+    """Positions and tokens, in the order in which they were committed."""
+    text: str
+    """What the model said."""
+    forced: bool = False
+    """True where the model did not say the answer, and it was placed after the prompt."""
+
+    @property
+    def t1(self) -> int:
+        return min(self._steps())
+
+    @property
+    def t2(self) -> int:
+        return max(self._steps())
+
+    def _steps(self) -> list[int]:
+        return [int(self.committed_at[position]) for position in self.answer]
+
+    def open_at(self, step: int) -> dict[int, int]:
+        """The answer's positions that are still to be committed at a step."""
+        return {
+            position: token
+            for position, token in self.answer.items()
+            if int(self.committed_at[position]) >= step
+        }
+
+    def committed_before(self, step: int) -> tuple[int, ...]:
+        """The answer's positions that are committed before a step."""
+        return tuple(sorted(set(self.answer) - set(self.open_at(step))))
+
+    def state_at(self, step: int) -> Int[Tensor, "L"]:
+        """The tokens that a step starts from.
+
+        A causal model's are its text up to the answer's last token: the answer is read token by
+        token, the earlier ones given.
+        """
+        if not self.model.paradigm.has_steps:
+            return self.states[-1][: max(self.answer)]
+        return self.states[step - 1]
+
+    def find_steps(self, at: Sequence[str | int]) -> list[tuple[str, int]]:
+        """(label, step) of steps by name or number; those after t2 are left out."""
+        # What a causal model says before the answer is given anyway: its first step is t1.
+        first = 1 if self.model.paradigm.has_steps else self.t1
+        named = {"first": first, "t1": self.t1, "last": self.t2, "t2": self.t2}
+        labelled: list[tuple[str, int]] = []
+        for each in at:
+            if each == "all":
+                labelled += [(str(step), step) for step in range(self.t1, self.t2 + 1)]
+            elif each in named:
+                labelled.append((str(each), named[str(each)]))
+            elif str(each).isdecimal() and int(each) >= 1:
+                labelled.append((str(each), max(int(each), first)))
+            else:
+                raise UserError(
+                    f"step {each!r} is unknown: expected {', '.join(STEPS)}, or a number from 1."
+                )
+        return [(label, step) for label, step in dict.fromkeys(labelled) if step <= self.t2]
+
+
+def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
+    """The clean run of a fact: the model's own generation, the answer located in it.
+
+    A fact that is not recalled, or whose answer is not a run of tokens there, is not traced, unless
+    `any_answer` places the true answer right after the prompt.
+    """
+    tokenizer = require_tokenizer(model)
+    tokens = tokenize_fact(fact, tokenizer)
+    prompt, wanted = tokens.ids[: tokens.prompt_length], tokens.ids[slice(*tokens.object)]
+    length = choose_length(model, [tokens], settings)
+    if tokens.object[1] > length:
+        raise NotTracedError(
+            "too long",
+            f"prompt and answer have {tokens.object[1]} tokens, more than the length {length}.",
+        )
+    trajectory = sample(
+        model, [prompt], steps=settings.steps, guidance=settings.guidance, length=length
+    )
+    assert trajectory.states is not None
+    states, committed_at = trajectory.states[:, 0], trajectory.committed_at[0]
+    generated = trajectory.tokens[0].tolist()
+    text = tokenizer.decode(generated[len(prompt) :])
+    begin = _find_run(generated, wanted, len(prompt))
+    forced = begin is None
+    if forced and not settings.any_answer:
+        is_in_words = fact.object.strip().lower() in text.lower()
+        reason = "not aligned" if is_in_words else "not recalled"
+        raise NotTracedError(
+            reason,
+            f"the answer {fact.object!r} is {reason} in what the model said: {text.strip()!r}.",
+        )
+    begin = tokens.object[0] if begin is None else begin
+    answer = {begin + i: token for i, token in enumerate(wanted)}
+    if forced:
+        states, committed_at = _force(model, states, committed_at, tokens)
+    order = sorted(answer, key=lambda position: (int(committed_at[position]), position))
+    return CleanRun(
+        model=model,
+        states=states,
+        committed_at=committed_at,
+        prompt_length=tokens.prompt_length,
+        subject=tokens.subject,
+        answer={position: answer[position] for position in order},
+        text=text,
+        forced=forced,
+    )
+
+
+def choose_length(model: Model, facts: Sequence[FactTokens], settings: Tracing) -> int:
+    """Positions of the canvas: the setting, or room for the facts and what a study gives them."""
+    longest = max([STUDY_LENGTH, *(tokens.object[1] for tokens in facts)])
+    return settings.length or min(longest, model.net.config.context)
+
+
+def generate_corrupted(
+    clean: CleanRun, corrupted: Corrupted, settings: Tracing
+) -> Int[Tensor, "states n L"]:
+    """States of the corrupted prompts' own generations, in as many rows as there are samples."""
+    model, length = clean.model, clean.states.shape[1]
+    prompts = corrupted.tokens[:, : clean.prompt_length].tolist()
+    with model.net.patch({"embed": corrupted.embed}):
+        trajectory = sample(
+            model, prompts, steps=settings.steps, guidance=settings.guidance, length=length
+        )
+    assert trajectory.states is not None
+    return trajectory.states
+
+
+def rank_facts(model: Model, facts: Sequence[Fact], settings: Tracing) -> tuple[list[Fact], int]:
+    """The facts, those that the model recalls first, and how many it recalls.
+
+    Recalled is what `generate` would trace, but without guidance; a fact too long for the canvas is
+    not.
+    """
+    tokenizer = require_tokenizer(model)
+    tokens = [tokenize_fact(fact, tokenizer) for fact in facts]
+    length = choose_length(model, tokens, settings)
+    fitting = [i for i, each in enumerate(tokens) if each.object[1] <= length]
+    recalled = set()
+    if fitting:
+        prompts = [tokens[i].ids[: tokens[i].prompt_length] for i in fitting]
+        trajectory = sample(model, prompts, steps=settings.steps, length=length, keep_states=False)
+        for i, generated in zip(fitting, trajectory.tokens.tolist(), strict=True):
+            wanted = tokens[i].ids[slice(*tokens[i].object)]
+            if _find_run(generated, wanted, tokens[i].prompt_length) is not None:
+                recalled.add(facts[i])
+    return sorted(facts, key=lambda fact: fact not in recalled), len(recalled)
+
+
+def _find_run(generated: list[int], wanted: list[int], start: int) -> int | None:
+    """Where the wanted tokens stand in what was generated, after the prompt."""
+    begins = range(start, len(generated) - len(wanted) + 1)
+    return next((i for i in begins if generated[i : i + len(wanted)] == wanted), None)
+
+
+def _force(
+    model: Model,
+    states: Int[Tensor, "states L"],
+    committed_at: Int[Tensor, "L"],
+    tokens: FactTokens,
+) -> tuple[Int[Tensor, "states L"], Int[Tensor, "L"]]:
+    """The same run with the true completion in its place, committed when that place was."""
+    states, committed_at = states.clone(), committed_at.clone()
+    for position in range(tokens.prompt_length, tokens.object[1]):
+        token = tokens.ids[position]
+        if model.paradigm.has_steps:
+            filled = torch.arange(len(states), device=states.device) >= committed_at[position]
+            states[filled, position] = token
+        else:
+            states[:, position] = token
+            committed_at[position] = position - tokens.prompt_length + 1
+    return states, committed_at
