@@ -1,12 +1,14 @@
 """Families of models, named on the command line."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import unmask
 from tests.conftest import make_model
 from unmask import UserError
-from unmask.net.families import digest_weights, parse_families
+from unmask.net.families import digest_model, parse_families
 
 
 @pytest.fixture
@@ -21,7 +23,9 @@ def test_words_name_families(folder):
     assert (one.name, one.kind, len(one.members)) == ("c", "causal", 1)
     assert (several.name, several.kind) == ("mdm", "masked")
     assert several.members == (f"{folder}/a", f"{folder}/b")
-    assert len(set(several.digests)) == 2
+    weights = [each["weights in model.safetensors"] for each in several.digests.values()]
+    assert list(several.digests) == ["mdm, seed 0", "mdm, seed 1"] and len(set(weights)) == 2
+    assert list(one.digests) == ["c"]
     (fitting,) = parse_families([f"mdm={folder}/[ab]*"])
     assert fitting.members == several.members
 
@@ -33,14 +37,45 @@ def test_a_path_may_hold_the_signs_of_a_list(folder, tmp_path):
     assert family.name == "a" and family.members == (str(odd / "a"),)
 
 
-def test_other_weights_have_another_digest(folder):
-    before = digest_weights(f"{folder}/a")
-    assert digest_weights(f"{folder}/a") == before
+def test_the_digest_of_a_model_on_disk_is_of_every_byte_that_is_read(folder):
+    """Files beside the model do not count; any byte of what it is read from does."""
+    before = digest_model(f"{folder}/a")
+    assert list(before) == [
+        "weights in model.safetensors",
+        "settings in config.json",
+        "tokenizer in tokenizer.json",
+        "tokenizer in tokenizer_config.json",
+    ]
+    (folder / "a" / "README.md").write_text("words")
+    assert digest_model(f"{folder}/a") == before
+    for part in before:
+        path = folder / "a" / part.partition(" in ")[2]
+        content = path.read_bytes()
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+        if not part.startswith("settings"):  # this one is read as JSON, and now broken
+            after = digest_model(f"{folder}/a")
+            assert [each for each in before if before[each] != after[each]] == [part]
+        path.write_bytes(content)
+    assert digest_model(f"{folder}/a") == before
+
+
+def test_the_digest_of_a_loaded_model_is_of_what_it_computes_from(folder):
     model = unmask.load(folder / "a", device="cpu")
+    before = digest_model(model)
+    assert digest_model(unmask.load(folder / "a", device="cpu")) == before
     with torch.no_grad():
         model.net.norm.weight[0] += 1e-3
-    unmask.save(model, folder / "a")
-    assert digest_weights(f"{folder}/a") != before
+    assert find_changed(before, digest_model(model)) == ["weights"]
+    other = replace(model.blueprint, noise=replace(model.blueprint.noise, schedule="cosine"))
+    changed = replace(unmask.load(folder / "a", device="cpu"), blueprint=other)
+    assert find_changed(before, digest_model(changed)) == ["settings"]
+    bare = unmask.load(folder / "a", device="cpu", tokenizer=None)
+    assert find_changed(before, digest_model(bare)) == ["tokenizer"]
+
+
+def find_changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return [part for part in before if before[part] != after[part]]
 
 
 def test_bad_words(folder):

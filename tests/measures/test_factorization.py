@@ -50,7 +50,7 @@ def test_a_consistent_model_has_one_joint_and_one_mutual_information(tmp_path):
     joint = torch.rand(size - 1, size - 1, generator=torch.Generator().manual_seed(0)).double()
     joint /= joint.sum()
     model = Pairs("pairs", lively(config), Blueprint(config, "masked", size - 1), tokenizer, joint)
-    family = Family("pairs", (model,), "masked", ("",))
+    family = Family("pairs", (model,), "masked")
     result = ask(MEASURE, [family], [fact], tmp_path, length=2)
     (row,) = result.rows()
     a, b = tokenizer.encode("ab").ids
@@ -66,7 +66,7 @@ def test_a_consistent_model_has_one_joint_and_one_mutual_information(tmp_path):
 
 def test_a_causal_model_reads_the_parts_in_both_orders(corpus, tokenizer, tmp_path):
     twin = make_twin(tokenizer)
-    family = Family("ar", (twin,), "causal", ("",))
+    family = Family("ar", (twin,), "causal")
     result = ask(MEASURE, [family], corpus, tmp_path, splits=("p2d_same",), limit=2)
     for row in result.rows():
         fact = next(fact for fact in corpus["p2d_same"] if fact.text == row["text"])
@@ -85,7 +85,7 @@ def test_a_causal_model_reads_the_parts_in_both_orders(corpus, tokenizer, tmp_pa
 
 def test_facts_trained_both_ways_are_asked_as_well(corpus, tokenizer, tmp_path):
     """Unless splits are named; differences go over all sentences of a model."""
-    family = Family("ar", (make_twin(tokenizer),), "causal", ("",))
+    family = Family("ar", (make_twin(tokenizer),), "causal")
     result = ask(MEASURE, [family], corpus, tmp_path / "run", limit=2)
     splits = distinct(result.rows(), "split")
     assert splits[-2:] == ["both_d2p", "both_p2d"] and len(splits) == 6

@@ -58,7 +58,7 @@ def test_facts_are_asked_both_ways(path, causal):
 
 def test_the_section_compares_the_ways(path, tmp_path):
     families = [
-        Family(name, (make(path, causal),), kind, ("",))
+        Family(name, (make(path, causal),), kind)
         for name, causal, kind in (("mdm", False, "masked"), ("ar", True, "causal"))
     ]
     result = ask(MEASURE, families, path, tmp_path / "run", examples=1)
@@ -78,17 +78,18 @@ def test_the_section_compares_the_ways(path, tmp_path):
         assert result.verdicts[row["model"]].outcome == "too few"
     assert len(result.summary["examples"]) == 5
     text = show(result)
-    assert "2 facts are too few to compare the two" in text and "lower bound on knowledge" in text
+    assert "in reverse, a difference of" in text and "[too few facts]" in text
+    assert "lower bound on knowledge" in text
     # How many are shown is no other run.
     more = ask(MEASURE, families, path, tmp_path / "run", examples=2)
     assert len(more.summary["examples"]) == 10
 
 
 def test_a_run_is_known_by_the_content_of_its_file(path, tmp_path):
-    family = Family("mdm", (make(path, False),), "masked", ("",))
+    family = Family("mdm", (make(path, False),), "masked")
     ask(MEASURE, [family], path, tmp_path / "run")
     path.write_text(json.dumps([KNOWNS[0] | {"attribute": "mines"}, KNOWNS[1]]))
-    with pytest.raises(UserError, match="holds another run .asked was"):
+    with pytest.raises(UserError, match="holds another run .the contents of the data changed"):
         ask(MEASURE, [family], path, tmp_path / "run")
 
 

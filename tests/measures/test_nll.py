@@ -17,8 +17,8 @@ def families(corpus, tokenizer) -> list[Family]:
     oracle = make_oracle(corpus, ("d2p_same",), tokenizer)
     twins = tuple(make_twin(tokenizer, seed) for seed in (0, 1))
     return [
-        Family("mdm", (oracle,), "masked", ("",)),
-        Family("ar", twins, "causal", ("0", "1")),
+        Family("mdm", (oracle,), "masked"),
+        Family("ar", twins, "causal"),
     ]
 
 

@@ -20,12 +20,12 @@ SMALL = {"limit": 3, "examples": 1, "steps": 4, "splits": ("d2p_same", "d2p_reve
 
 @pytest.fixture
 def masked(corpus, tokenizer) -> Family:
-    return Family("mdm", (make_oracle(corpus, ("d2p_same",), tokenizer),), "masked", ("",))
+    return Family("mdm", (make_oracle(corpus, ("d2p_same",), tokenizer),), "masked")
 
 
 @pytest.fixture
 def causal(tokenizer) -> Family:
-    return Family("ar", (make_twin(tokenizer),), "causal", ("",))
+    return Family("ar", (make_twin(tokenizer),), "causal")
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_figures_begin_with_a_long_answer_in_reverse(result):
 
 def test_two_seeds_and_two_models_and_runs_beside_each_other(masked, corpus, tokenizer, tmp_path):
     other = make_oracle(corpus, ("d2p_reverse",), tokenizer)
-    both = Family("both", (*masked.members, other), "masked", ("0", "1"))
+    both = Family("both", (*masked.members, other), "masked")
     result = ask(MEASURE, [masked, both], corpus, tmp_path / "both", **SMALL)
     assert distinct(result.rows(), "model", "seed") == [("mdm", 0), ("both", 0), ("both", 1)]
     views = next(block for block in result.section.walk() if isinstance(block, Figure)).views
@@ -123,7 +123,7 @@ def test_two_seeds_and_two_models_and_runs_beside_each_other(masked, corpus, tok
 
 def test_lines_of_a_text_file(tmp_path):
     model = make_model()
-    family = Family("made", (model,), "masked", ("",))
+    family = Family("made", (model,), "masked")
     path = tmp_path / "prompts.txt"
     path.write_text("The caves of\n\nThe baker\nThe\n")
     how = {"limit": 2, "steps": 4, "length": 20}

@@ -20,7 +20,7 @@ TEXT = "The caves of Orsel are deep – très profondes. " * 4
 
 
 def family(model: Model, name: str) -> Family:
-    return Family(name, (model,), model.kind, (name,))
+    return Family(name, (model,), model.kind)
 
 
 @pytest.fixture

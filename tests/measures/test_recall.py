@@ -31,14 +31,14 @@ CONTROL = "_shuffled"
 def masked(corpus, tokenizer) -> Family:
     """A model that knows two of the splits."""
     oracle = make_oracle(corpus, ("d2p_same", "p2d_reverse"), tokenizer)
-    return Family("mdm", (oracle,), "masked", ("",))
+    return Family("mdm", (oracle,), "masked")
 
 
 @pytest.fixture
 def causal(tokenizer) -> Family:
     """Two training seeds of a model that knows nothing."""
     seeds = tuple(make_twin(tokenizer, seed) for seed in (0, 1))
-    return Family("ar", seeds, "causal", ("0", "1"))
+    return Family("ar", seeds, "causal")
 
 
 def find(result: Result, model: str, split: str, steps: int | None, metric: str = "hit"):
@@ -189,7 +189,7 @@ def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
     assert "ar (autoregressive) recalls 0 %" in show(twin) and not twin.section.numbers
     plain = ask(MEASURE, [masked], corpus, tmp_path / "plain", **SMALL, controls=False)
     assert not any(row["split"].endswith(CONTROL) for row in plain.rows())
-    assert plain.summary["controls"] == [] and "control" not in plain.section.blocks[0].text
+    assert plain.summary["controls"] == [] and "(control)" not in plain.section.blocks[0].text
     assert plain.section == read_result(tmp_path / "plain").section
 
 
@@ -264,7 +264,8 @@ def test_one_model_is_held_against_its_control():
     """Or against nothing, where there is none, and then the sentence says so."""
     rows = make_rows({"mdm": [True] * 9 + [False]}, {"mdm": "masked"})
     text = judge_rows(rows).section.blocks[0].text
-    assert text.endswith("That is more than the same texts hit of other facts' answers (control).")
+    assert "That is +90 points [" in text
+    assert text.endswith("] compared with other facts' answers in the same texts (control).")
     plain = [row for row in rows if not row["split"].endswith(CONTROL)]
     alone = judge_rows(plain)
     assert alone.section.blocks[0].text.endswith("No control was measured.")
@@ -275,9 +276,10 @@ def test_few_facts_and_no_difference_are_said_as_such():
     kinds = {"mdm": "masked", "ar": "causal"}
     few = judge_rows(make_rows({"mdm": [True] * 3, "ar": [False] * 3}, kinds))
     assert few.verdicts["mdm − ar: p2d_reverse"].outcome == "too few" and not few.section.numbers
-    assert "3 facts are too few to compare them." in few.section.blocks[0].text
+    assert few.section.blocks[0].verdict.facts == 3 and "[too few facts]" in show(few)
     alike = judge_rows(make_rows({"mdm": [True, False] * 5, "ar": [False, True] * 5}, kinds))
-    assert "could be chance." in alike.section.blocks[0].text and not alike.section.numbers
+    assert "The difference is +0 points [" in alike.section.blocks[0].text
+    assert "[not settled]" in show(alike) and not alike.section.numbers
     worse = judge_rows(make_rows({"mdm": [False] * 10, "ar": [True] * 10}, kinds))
     value = worse.verdicts["mdm − ar: p2d_reverse"].value
     assert isinstance(value, Interval) and value.mean == -1 and value.high < 0

@@ -62,6 +62,9 @@ def lock_run(folder: str | Path, rank: int = 0, world: int = 1) -> Generator[Non
     others, and is refused where its own place is taken or another run is at work.
     """
     folder = Path(folder)
+    was_there = folder.exists()
+    if was_there and not folder.is_dir():
+        raise UserError(f"{folder} is a file: expected the path of a folder to write a run to.")
     own = folder / f"run-{rank}-of-{world}.lock"
     _take(own)
     try:
@@ -74,6 +77,9 @@ def lock_run(folder: str | Path, rank: int = 0, world: int = 1) -> Generator[Non
         yield
     finally:
         own.unlink(missing_ok=True)
+        if not was_there:
+            with suppress(OSError):  # it holds a run
+                folder.rmdir()
 
 
 def _take(path: Path) -> None:

@@ -1,8 +1,14 @@
-"""Run folders: where artefacts go, with what made them, so that a run resumes or is refused."""
+"""Run folders: where artefacts go, with what made them, so that a run resumes or is refused.
 
+open_run     begins a run in a folder, or resumes the one that is there if it is the same
+RunRecord    what a run was made with and from, as `run.json` says
+"""
+
+import logging
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,10 +16,20 @@ from typing import Any
 from unmask import __version__
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import write_json
+from unmask.base.files import remove_files, write_json
+from unmask.base.locks import RunRefusedError, lock_run
 from unmask.base.reading import read_json_object
 
+_log = logging.getLogger(__name__)
+
 RUN_FORMAT = 2
+RECORD, PAGE = "run.json", "page.html"
+DIGESTS = "digests"
+"""The entry of a run's inputs that holds digests of contents, by owner and part: for a model
+`{"weights in model.safetensors": …}`, for the data `{"contents": …}`."""
+BEGIN_ANEW = "begin anew with --fresh (in Python fresh=True), or choose another folder with --out"
+
+Digests = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,49 +40,146 @@ class RunRecord:
     verb: str
     settings: dict
     inputs: dict = field(default_factory=dict)
-    """What the run was made from: models and data, with digests of their contents."""
+    """What the run was made from: names and places, and digests of contents."""
+    tables: dict = field(default_factory=dict)
+    """The schema of each table."""
     versions: dict
     """Of the programs that started the run, and the machine."""
 
 
-def open_run(
-    folder: str | Path,
+def make_record(
     verb: str,
     settings: Mapping[str, Any],
     inputs: Mapping[str, Any] | None = None,
-    loose: frozenset[str] = frozenset(),
+    tables: Mapping[str, str] | None = None,
     machine: str = "",
-) -> Path:
-    """The run folder, made where missing, with a `run.json` that says how to repeat the run.
-
-    A folder that holds a run of other settings or inputs is refused: its artefacts would be mixed
-    up. Settings named in `loose` may differ. `machine` says what the run was begun on.
-    """
-    folder, inputs = Path(folder), dict(inputs or {})
-    if (folder / "run.json").is_file():
-        before = read_record(folder)
-        old, new = before.settings | before.inputs, {**settings, **inputs}
-        changed = [
-            f"{key} was {old.get(key)!r} and is now {new.get(key)!r}"
-            for key in sorted((old.keys() | new.keys()) - loose)
-            if old.get(key) != new.get(key)
-        ]
-        if changed or before.verb != verb:
-            what = "; ".join(changed) or f"it is a run of `unmask {before.verb}`"
-            raise UserError(
-                f"{folder} holds another run ({what}): choose another folder, or remove this one."
-            )
-        return folder
+) -> RunRecord:
+    """The record of a run that begins now; `machine` says what on."""
     versions = {"unmask": __version__, "python": platform.python_version()}
-    record = RunRecord(
+    return RunRecord(
         format=RUN_FORMAT,
         verb=verb,
         settings=dict(settings),
-        inputs=inputs,
+        inputs=dict(inputs or {}),
+        tables=dict(tables or {}),
         versions=versions | {"torch": version("torch"), "machine": machine},
     )
-    write_json(folder / "run.json", asdict(record))
-    return folder
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    write_json(folder / RECORD, asdict(record))
+
+
+@contextmanager
+def open_run(
+    folder: str | Path,
+    record: RunRecord,
+    *,
+    loose: frozenset[str] = frozenset(),
+    files: Iterable[str] = (),
+    fresh: bool = False,
+    rank: int = 0,
+    world: int = 1,
+) -> Generator[Path]:
+    """The run folder, held inside the block, with a `run.json` that says how to repeat the run.
+
+    A folder that holds a run of other settings or contents is refused: its artefacts would be
+    mixed up. Settings named in `loose` may differ. With `fresh` the run that is there is removed:
+    `files` are the patterns of all that such a run writes, and nothing else goes. `rank` of
+    `world` processes that share a run may be in the folder at once.
+    """
+    folder, files = Path(folder), tuple(files)
+    if fresh and world > 1:
+        raise UserError(
+            f"--fresh was given to {world} processes at once, which would remove each other's "
+            "parts: choose another folder with --out."
+        )
+    with lock_run(folder, rank, world):
+        if (folder / RECORD).is_file():
+            before = read_record(folder, formats=(1, RUN_FORMAT) if fresh else (RUN_FORMAT,))
+            _check_verb(folder, before.verb, record.verb)
+            if fresh:
+                remove_files(folder, [*files, PAGE, RECORD])  # the record goes last
+            else:
+                _check_same(folder, before, record, loose)
+        elif fresh:
+            remove_files(folder, [*files, PAGE])
+        elif left := sorted(path for pattern in files for path in folder.glob(pattern)):
+            raise RunRefusedError(
+                f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} that says what it "
+                f"was made from: {BEGIN_ANEW}."
+            )
+        if not (folder / RECORD).is_file():
+            write_record(folder, record)
+        elif rank == 0:
+            note_version(folder)
+        yield folder
+
+
+def _check_verb(folder: Path, before: str, now: str) -> None:
+    if before != now:
+        raise RunRefusedError(
+            f"{folder} holds another run (it is a run of `unmask {before}`): choose another folder."
+        )
+
+
+def _check_same(folder: Path, before: RunRecord, now: RunRecord, loose: frozenset[str]) -> None:
+    changes = compare_values(before.settings, now.settings, loose)
+    changes += compare_values(before.tables, now.tables, what="the schema of the table ")
+    changes += compare_inputs(before.inputs, now.inputs)
+    if changes:
+        raise RunRefusedError(f"{folder} holds another run ({'; '.join(changes)}): {BEGIN_ANEW}.")
+
+
+def compare_values(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    loose: frozenset[str] = frozenset(),
+    what: str = "",
+) -> list[str]:
+    """What differs between two mappings, a clause for each key."""
+    return [
+        f"{what}{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted((before.keys() | now.keys()) - loose)
+        if before.get(key) != now.get(key)
+    ]
+
+
+def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between the inputs of two runs, a clause for each difference."""
+    old, new = (_flatten(inputs.get(DIGESTS, {})) for inputs in (before, now))
+    if not new:
+        return compare_values(before, now)
+    # Where inputs lie does not matter: the same contents may have been moved. Names of models do:
+    # they stand in the tables.
+    before, now = ({"models": list(inputs.get("models", ()))} for inputs in (before, now))
+    if changes := compare_values(before, now):
+        return changes
+    if not old:
+        return ["it was begun by a version that did not record what its inputs held"]
+    changed = [each for each in sorted(old.keys() | new.keys()) if old.get(each) != new.get(each)]
+    return [
+        f"the {part} of {owner} "
+        + ("appeared" if key not in old else "disappeared" if key not in new else "changed")
+        for key in changed
+        for owner, part in [key]
+    ]
+
+
+def _flatten(digests: Digests) -> dict[tuple[str, str], str]:
+    return {
+        (owner, part): digest for owner, each in digests.items() for part, digest in each.items()
+    }
+
+
+def note_version(folder: Path) -> None:
+    """Record that this version resumes a run of another one, and log it."""
+    before = read_record(folder)
+    known = before.versions.get("resumed by unmask", before.versions.get("unmask"))
+    if known != __version__:
+        _log.warning("%s is a run of unmask %s, resumed by %s.", folder, known, __version__)
+        versions = before.versions | {"resumed by unmask": __version__}
+        write_record(folder, replace(before, versions=versions))
 
 
 def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) -> RunRecord:
@@ -74,9 +187,9 @@ def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) ->
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: expected the folder of a run.")
-    if not (folder / "run.json").is_file():
-        raise UserError(f"{folder} has no run.json: expected the folder of a run.")
-    record = build(RunRecord, read_json_object(folder / "run.json"), f"{folder}/run.json")
+    if not (folder / RECORD).is_file():
+        raise UserError(f"{folder} has no {RECORD}: expected the folder of a run.")
+    record = build(RunRecord, read_json_object(folder / RECORD), str(folder / RECORD))
     if record.format not in formats:
         made_by = record.versions.get("unmask", "another version")
         raise UserError(

@@ -30,6 +30,9 @@ EXTRAS: dict[str, inspect.Parameter] = {
     "resume": add_option(
         "resume", bool, False, "Go on with the study in --out, with its own settings.", "--resume"
     ),
+    "fresh": add_option(
+        "fresh", bool, False, "Remove the study that --out holds, and begin anew.", "--fresh"
+    ),
     "as_json": add_option("as_json", bool, False, "Print the findings as JSON.", "--json"),
     "out": add_option(
         "out", Path, Path("runs/study"), "Folder of the tables and the page.", "--out"
@@ -50,6 +53,8 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
     out, console = extras["out"], Console(quiet=extras["as_json"])
     if extras["quick"] and extras["full"]:
         raise UserError("--quick and --full were both given: leave one of them out.")
+    if extras["resume"] and extras["fresh"]:
+        raise UserError("--resume and --fresh were both given: leave one of them out.")
     size = "quick" if extras["quick"] else "full" if extras["full"] else settings.size
     stages = tuple(name.strip() for name in extras["stages"].split(",") if name.strip())
 
@@ -62,7 +67,7 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
         if extras["resume"]:
             study = resume_study(out, stages=stages, report=report)
         else:
-            study = run_study(replace(settings, size=size), out, stages, report)
+            study = run_study(replace(settings, size=size), out, stages, report, extras["fresh"])
     if extras["as_json"]:
         print(json.dumps(_collect(study), ensure_ascii=False))
     else:

@@ -30,7 +30,11 @@ def train(
     ),
     out: Path | None = typer.Option(None, help="Folder of the run; runs/RECIPE by default."),
     resume: Path | None = typer.Option(None, help="Go on with the run in this folder."),
-    allow_changes: bool = typer.Option(False, help="Resume although settings changed."),
+    fresh: bool = typer.Option(False, help="Remove the run that --out holds, and begin anew."),
+    allow_changes: bool = typer.Option(False, help="Resume although settings or data changed."),
+    trust: bool = typer.Option(
+        False, help="Resume from a checkpoint of version 0.1, a pickle, which can run code."
+    ),
     minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dry_run: bool = typer.Option(False, help="Show what would be trained, and stop."),
@@ -62,7 +66,9 @@ def train(
             folder,
             *words,
             resume=resume,
+            fresh=fresh,
             allow_changes=allow_changes,
+            trust=trust,
             minutes=minutes,
             device=device,
             sources=SOURCES,

@@ -31,6 +31,9 @@ def make_verb(measure: Measure) -> Any:
             "Folder of the run; resumes what it holds.",
             "--out",
         ),
+        "fresh": add_option(
+            "fresh", bool, False, "Remove the run that --out holds, and begin anew.", "--fresh"
+        ),
         "page": add_option(
             "page", Path | None, None, "Also draw the result to this .html or .md file.", "--page"
         ),
@@ -54,6 +57,7 @@ def run_verb(
     given: Mapping[str, Any],
     settings: CheckedSettings,
     out: Path,
+    fresh: bool,
     page: Path | None,
     as_json: bool,
 ) -> None:
@@ -64,7 +68,7 @@ def run_verb(
     from unmask.report.render_terminal import show_section
 
     with note_when_stopped(lambda: _describe_rest(out)):
-        result = run_measure(measure, measure.inputs.read(given, settings), settings, out)
+        result = run_measure(measure, measure.inputs.read(given, settings), settings, out, fresh)
     if result is None:  # another process of several shows it
         return
     if page is not None:

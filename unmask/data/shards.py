@@ -84,6 +84,11 @@ class Shards:
             )
         self.maps = [self._map(i, count) for i, count in enumerate(self.info.tokens)]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tokens."""
+        return tuple(_shard_path(self.folder, i) for i in range(len(self.maps)))
+
     def find_problems(self) -> Iterator[str]:
         """What is wrong with the tokens themselves, a sentence each; all of them are read."""
         for i, tokens in enumerate(self.maps):

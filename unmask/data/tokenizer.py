@@ -13,6 +13,14 @@ from unmask.base.files import replace_file, write_json
 from unmask.base.reading import read_json_object
 from unmask.data.chat import ChatTemplate, read_chat_template
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+"""Files that a tokenizer may be read from."""
 MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
 
 # What checkpoints in the wild call these tokens, tried in this order.
@@ -198,8 +206,8 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str], allow_mask: bool = False) -> list[Encoded]:
         """Ids of each text."""
-        found = self.backend.encode_batch(texts, add_special_tokens=False)
-        encoded = [Encoded(one.ids, one.offsets) for one in found]
+        encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+        encoded = [Encoded(one.ids, one.offsets) for one in encodings]
         if self.mask_id is not None and not allow_mask:
             for text, one in zip(texts, encoded, strict=True):
                 if self.mask_id in one.ids:
@@ -215,10 +223,10 @@ class Tokenizer:
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
-            found = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         finally:
             self.backend.encode_special_tokens = before
-        return [one.ids for one in found]
+        return [one.ids for one in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids up to the first end token, without special tokens but the mask."""
@@ -240,6 +248,10 @@ class Tokenizer:
         once, twice = self.backend.decode([token]), self.backend.decode([token, token])
         return twice[len(once) :]
 
+    def list_contents(self) -> list[object]:
+        """All that decides what it does, to tell tokenizers apart by."""
+        return [self.backend.to_str(), self.mask_id, self.pad_id, self.end_id, self.chat]
+
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json`, and the names of the special tokens beside it."""
         folder = Path(folder)
@@ -260,18 +272,18 @@ class _Finder:
     def __init__(self, backend: tokenizers.Tokenizer, config: dict, source: str):
         self.backend, self.config, self.source = backend, config, source
 
-    def __call__(self, role: str, asked: Special, fallback: int | None = None) -> int | None:
-        if asked is None:
+    def __call__(self, role: str, special: Special, fallback: int | None = None) -> int | None:
+        if special is None:
             return fallback
-        if isinstance(asked, int):
-            return self._check_id(role, asked)
-        if asked != "auto":
-            return self._require(role, asked)
+        if isinstance(special, int):
+            return self._check_id(role, special)
+        if special != "auto":
+            return self._require(role, special)
         if configured := self._configured(role):
             return self._require(role, configured)
         for token in _KNOWN[role]:
-            if (found := self.backend.token_to_id(token)) is not None:
-                return found
+            if (token_id := self.backend.token_to_id(token)) is not None:
+                return token_id
         return fallback
 
     def _configured(self, role: str) -> str | None:
@@ -280,10 +292,10 @@ class _Finder:
         return value if isinstance(value, str) else None
 
     def _require(self, role: str, token: str) -> int:
-        found = self.backend.token_to_id(token)
-        if found is None:
+        token_id = self.backend.token_to_id(token)
+        if token_id is None:
             raise UserError(f"{self.source} has no token {token!r}, which was named as its {role}.")
-        return found
+        return token_id
 
     def _check_id(self, role: str, token: int) -> int:
         highest = max(self.backend.get_vocab(with_added_tokens=True).values())

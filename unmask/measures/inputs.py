@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_values
+from unmask.base.runs import DIGESTS
 from unmask.measures.measure import Argument, Job
 
 if TYPE_CHECKING:
@@ -94,11 +96,20 @@ class ModelInputs:
 
     def record(self) -> dict[str, Any]:
         return {
-            "models": {family.name: list(map(str, family.places)) for family in self.families},
-            "weights": {family.name: list(family.digests) for family in self.families},
+            **record_models(self.families),
             "data": self.source,
-            "asked": self.digest,
+            DIGESTS: digest_families(self.families) | {"the data": {"contents": self.digest}},
         }
+
+
+def record_models(families: "Iterable[Family]") -> dict[str, Any]:
+    """Models by name, and where they lie."""
+    return {"models": {family.name: list(map(str, family.places)) for family in families}}
+
+
+def digest_families(families: "Iterable[Family]") -> dict[str, Mapping[str, str]]:
+    """Digests of everything that the models compute from."""
+    return {name: parts for family in families for name, parts in family.digests.items()}
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,9 @@ def read_questions(
     refuse_controls(names)
     limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
     splits = choose_splits(corpus, names, limit, controls)
-    return Questions(corpus, splits), corpus.source, digest_splits(splits)
+    # Canvases and controls may depend on facts that are not asked.
+    contents = digest_values([digest_splits(splits), *corpus.splits.items()])
+    return Questions(corpus, splits), corpus.source, contents
 
 
 def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
@@ -210,15 +223,19 @@ class RunInputs:
     results: "dict[str, Result]"
 
     def record(self) -> dict[str, Any]:
-        from unmask.evaluation.questions import digest
-
-        # A run that was made anew in the same folder is another one.
+        # A run that was made anew in the same folder, or has come further, is another one.
         made_from = {
-            name: digest(record.settings | record.inputs for record in result.records)
+            name: digest_values(
+                [
+                    *((record.settings, record.inputs) for record in result.records),
+                    result.tables[result.measure.name].num_rows,
+                ]
+            )
             for name, result in self.results.items()
         }
         places = {name: str(result.folder) for name, result in self.results.items()}
-        return {"runs": places, "asked": made_from}
+        digests = {f"the run {name}": {"contents": each} for name, each in made_from.items()}
+        return {"runs": places, DIGESTS: digests}
 
     def __iter__(self) -> "Iterator[tuple[str, Result]]":
         return iter(self.results.items())

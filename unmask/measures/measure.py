@@ -4,13 +4,14 @@ Its verb, its run folder, its stage in the study, its section on the page, `unma
 page in the docs are derived from this record. A new measure is one file and its test.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_study
 from unmask.blocks.blocks import Block, Number, Section, Verdict
+from unmask.blocks.tidy import to_interval
 from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
 
 if TYPE_CHECKING:
@@ -82,6 +83,31 @@ class Stage:
     """Settings that depend on earlier stages, given their folders by name."""
 
 
+def judge_interval(claim: str, value: Interval | None, facts: int) -> Verdict:
+    """Whether a difference lies above or below 0; too few facts settle nothing."""
+    if value is None:
+        return Verdict(claim, "not measured")
+    if facts < ENOUGH:
+        return Verdict(claim, "too few", value, facts)
+    outcome = "above" if value.low > 0 else "below" if value.high < 0 else "unsettled"
+    return Verdict(claim, outcome, value, facts)
+
+
+def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict:
+    """Whether a value passes its corrected test against chance."""
+    if value is None or value.mean != value.mean:
+        return Verdict(claim, "not measured")
+    if facts < ENOUGH:
+        return Verdict(claim, "too few", value, facts, p)
+    return Verdict(claim, "above" if p <= ALPHA else "unsettled", value, facts, p)
+
+
+def judge_differences(summary: Summary, settings: Any) -> Iterator[Verdict]:
+    """Whether each row of the summary's `differences` lies above or below 0, by its model."""
+    for row in summary["differences"]:
+        yield judge_interval(row["model"], to_interval(row), row["facts"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure(Generic[S]):
     """One thing that can be asked of models. Calling it is what its verb does.
@@ -103,7 +129,7 @@ class Measure(Generic[S]):
     """The parts of a run, in the order of their rows; nothing is computed until one is worked."""
     summarise: Callable[[Tables, S], Summary]
     """The only place that computes statistics; what it gives is written with the run."""
-    judge: Callable[[Summary, S], Iterable[Verdict]]
+    judge: Callable[[Summary, S], Iterable[Verdict]] = judge_differences
     """The only place that says what is clear, by the rules of `evaluation.statistics`."""
     describe: "Callable[[Result], Sequence[Block | Number] | Section]"
     """Sentences, figures as data and tables of values; every number comes from the summary."""
@@ -115,6 +141,8 @@ class Measure(Generic[S]):
     """Reads a run folder of version 0.1, where that is still possible."""
     finish: "Callable[[Result], None] | None" = None
     """Writes what a run leaves beside its tables, for other programs."""
+    files: Sequence[str] = ()
+    """Patterns of what `finish` writes, so that a run that is begun anew removes it."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
 
@@ -124,34 +152,16 @@ class Measure(Generic[S]):
         data: Any = None,
         out: "str | Path | None" = None,
         settings: S | None = None,
+        fresh: bool = False,
         **changes: Any,
     ) -> "Result":
         """Run the measure on models, or on run folders; `changes` are single settings.
 
         `data` is a path, a corpus, a fact or facts (which may also stand after the models). `out`
-        the folder of the run, which is resumed if it holds one; without it the tables live as
-        long as the result.
+        the folder of the run, which is resumed if it holds one, or begun anew if `fresh`; without
+        it the tables live as long as the result.
         """
         from unmask.measures.runner import call_measure
 
         require_study(f"unmask.{self.name}")
-        return call_measure(self, subjects, data, out, settings, changes)
-
-
-def judge_interval(claim: str, value: Interval | None, facts: int) -> Verdict:
-    """Whether a difference lies above or below 0; too few facts settle nothing."""
-    if value is None:
-        return Verdict(claim, "not measured")
-    if facts < ENOUGH:
-        return Verdict(claim, "too few", value, facts)
-    outcome = "above" if value.low > 0 else "below" if value.high < 0 else "unsettled"
-    return Verdict(claim, outcome, value, facts)
-
-
-def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict:
-    """Whether a value passes its corrected test against chance."""
-    if value is None or value.mean != value.mean:
-        return Verdict(claim, "not measured")
-    if facts < ENOUGH:
-        return Verdict(claim, "too few", value, facts, p)
-    return Verdict(claim, "above" if p <= ALPHA else "unsettled", value, facts, p)
+        return call_measure(self, subjects, data, out, settings, changes, fresh)

@@ -74,7 +74,7 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
 
     if isinstance(data, str | Path) and Path(data).suffix == ".txt":
         return _read_lines(Path(data), settings)
-    questions, source, _ = read_questions(data, settings, families)
+    questions, source, contents = read_questions(data, settings, families)
     splits = {split.name: questions.corpus[split.name] for split in questions.splits}
 
     def choose(limit: int | None) -> dict[str, list[Prompt]]:
@@ -92,7 +92,7 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     most = settings.limit or settings.examples
     asked, examples = choose(settings.limit), choose(min(settings.examples, most))
     parts = [item for each in (asked, examples) for item in each.items()]
-    return Prompts(asked, examples, facts, texts), source, digest([*parts, *texts])
+    return Prompts(asked, examples, facts, texts), source, digest([contents, *parts, *texts])
 
 
 def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.progress import track
-from unmask.base.runs import RUN_FORMAT, open_run, read_record
+from unmask.base.runs import RUN_FORMAT, make_record, open_run, read_record
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.measures.inputs import Inputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
@@ -38,6 +38,7 @@ def call_measure(
     out: str | Path | None,
     settings: CheckedSettings | None,
     changes: Mapping[str, Any],
+    fresh: bool = False,
 ) -> Result:
     """What calling a measure from Python does."""
     if settings is None:
@@ -53,7 +54,7 @@ def call_measure(
         given = {"models": models, "data": asked or data}
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
-        return _require(run_measure(measure, inputs, chosen, Path(out)))
+        return _require(run_measure(measure, inputs, chosen, Path(out), fresh))
     folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
     result = _require(run_measure(measure, inputs, chosen, folder))
     weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
@@ -83,12 +84,13 @@ def _require(result: Result | None) -> Result:
 
 
 def run_measure(
-    measure: Measure, inputs: Inputs, settings: CheckedSettings, folder: Path
+    measure: Measure, inputs: Inputs, settings: CheckedSettings, folder: Path, fresh: bool = False
 ) -> Result | None:
     """Run what is missing of a measure in `folder`, and write its tables and its summary.
 
-    Under torchrun every process works on its share of the jobs; they share nothing but the folder.
-    The first one gathers the tables, the others return None.
+    With `fresh` the run that the folder holds is removed first. Under torchrun every process works
+    on its share of the jobs; they share nothing but the folder. The first one gathers the tables,
+    the others return None.
     """
     jobs = list(measure.jobs(inputs, settings))
     if not jobs:
@@ -97,11 +99,33 @@ def run_measure(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
     )
     machine = describe_machine(getattr(settings, "device", "cpu"))
-    open_run(folder, measure.name, settings.to_record(), inputs.record(), loose, machine)
+    record = make_record(
+        measure.name, settings.to_record(), inputs.record(), measure.tables, machine
+    )
+    rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
+    files = list_files(measure)
+    with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
+        return _run_jobs(measure, jobs, settings, folder, rank, world)
+
+
+def list_files(measure: Measure) -> list[str]:
+    """Patterns of all files that a run of the measure leaves in its folder."""
+    tables = [f"{name}.parquet" for name in measure.tables]
+    parts = [f"parts/{name}/*.parquet" for name in measure.tables]
+    return [*tables, *parts, f"{SUMMARY}/*.parquet", *measure.files]
+
+
+def _run_jobs(
+    measure: Measure,
+    jobs: Sequence[Job],
+    settings: CheckedSettings,
+    folder: Path,
+    rank: int,
+    world: int,
+) -> Result | None:
     parts = {
         name: Parts(folder / "parts" / name, schema) for name, schema in measure.tables.items()
     }
-    rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
     # The last table's part is written last: with it, all parts of a job are there.
     done = parts[list(parts)[-1]]
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.runs import RunRecord
+from unmask.base.runs import DIGESTS, RunRecord
 from unmask.base.tables import Parts, read_table
 from unmask.blocks.labels import KINDS, SPLITS
 from unmask.blocks.tidy import distinct
@@ -69,9 +69,11 @@ def pool(results: Sequence[Result]) -> Tables:
 
 
 def _identify(result: Result, model: str) -> str:
-    """What tells models of one name apart: their weights, or in older runs where they lay."""
+    """What tells models of one name apart: what they hold, or in older runs where they lay."""
     inputs = result.records[0].inputs
-    return str(inputs.get("weights", {}).get(model) or inputs.get("models", {}).get(model))
+    digests = inputs.get(DIGESTS, {})
+    held = [digests[name] for name in digests if name == model or name.startswith(f"{model}, seed")]
+    return str(held or inputs.get("weights", {}).get(model) or inputs.get("models", {}).get(model))
 
 
 def _check_settings(results: Sequence[Result], names: Sequence[str], which: str) -> None:

@@ -1,20 +1,21 @@
 """Model families: one name for a model, or for the same model trained with several seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_file, digest_values
 from unmask.base.reading import parse_yaml, read_text
+from unmask.data.tokenizer import TOKENIZER_FILES
 from unmask.net.hub import find_model, shipped_models
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 from unmask.net.paradigm import Kind, Paradigm, get_paradigm
-from unmask.net.sources import open_checkpoint
-
-_SAMPLE_BYTES = 1 << 20
+from unmask.net.sources import SETTINGS, open_checkpoint
+from unmask.net.weights import INDEX
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,6 @@ class Family:
     members: tuple[str | Model, ...]
     """Names, folders, files or hub ids; or models that are loaded already."""
     kind: Kind
-    digests: tuple[str, ...]
-    """Of each member's weights, so that a run is not resumed with others."""
 
     @property
     def paradigm(self) -> Paradigm:
@@ -40,6 +39,14 @@ class Family:
             f"{member.name}, loaded" if isinstance(member, Model) else member
             for member in self.members
         )
+
+    @cached_property
+    def digests(self) -> dict[str, dict[str, str]]:
+        """Of each member's contents, so that a run is not resumed with others."""
+        names = [f"{self.name}, seed {i}" for i in range(len(self.members))]
+        if len(names) == 1:
+            names = [self.name]
+        return dict(zip(names, map(digest_model, self.members), strict=True))
 
     def read_shipped_recipe(self) -> dict[str, Any] | None:
         """How the corpus of a shipped model was made; None for any other model."""
@@ -70,7 +77,7 @@ def parse_families(given: Sequence[str | Model]) -> list[Family]:
 
 
 def _hold(model: Model) -> Family:
-    return Family(_name_path(model.name), (model,), model.kind, (digest_parameters(model),))
+    return Family(_name_path(model.name), (model,), model.kind)
 
 
 def _parse(word: str) -> Family:
@@ -87,19 +94,30 @@ def _parse(word: str) -> Family:
     name = name or _name_path(members[0])
     if set(name) & set("/\\\0"):
         raise UserError(f"the model's name {name!r} holds a slash: choose another.")
-    digests = tuple(digest_weights(member) for member in members)
+    for member in members:
+        find_model(member)  # fetches what is not on this machine yet
     kinds = {inspect(member)[0].kind for member in members}
     if len(kinds) > 1:
         raise UserError(
             f"the models of {name} are of several kinds ({', '.join(sorted(kinds))}): give each "
             "kind a name of its own."
         )
-    if len(set(digests)) < len(digests):
+    family = Family(name, members, kinds.pop())
+    if len(members) > 1:
+        _check_weights_differ(family)
+    return family
+
+
+def _check_weights_differ(family: Family) -> None:
+    weights = {
+        tuple(digest for part, digest in parts.items() if part.startswith("weights"))
+        for parts in family.digests.values()
+    }
+    if len(weights) < len(family.members):
         raise UserError(
-            f"the models of {name} hold the same weights twice: expected one model for each "
+            f"the models of {family.name} hold the same weights twice: expected one model for each "
             "training seed."
         )
-    return Family(name, members, kinds.pop(), digests)
 
 
 def _name_path(place: str) -> str:
@@ -119,25 +137,31 @@ def _expand(part: str) -> list[str]:
     return [str(each) for each in matches]
 
 
-def digest_weights(model: str) -> str:
-    """A short name for a model's weights as they are on disk now, from both ends of each file."""
-    digest = blake2b(digest_size=8)
-    for path in open_checkpoint(find_model(model).path).weights.files:
-        size = path.stat().st_size
-        digest.update(str(size).encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_SAMPLE_BYTES))
-            file.seek(max(0, size - _SAMPLE_BYTES))
-            digest.update(file.read())
-    return digest.hexdigest()
+def digest_model(model: str | Model) -> dict[str, str]:
+    """Digests of everything that a model computes from, by what they are of.
+
+    On disk these are all bytes of its weights, its settings and its tokenizer; of a loaded model
+    its tensors, whatever was done to them.
+    """
+    if isinstance(model, Model):
+        tokenizer = () if model.tokenizer is None else model.tokenizer.list_contents()
+        return {
+            "weights": digest_values(_list_tensors(model)),
+            "settings": digest_values([model.blueprint]),
+            "tokenizer": digest_values(tokenizer),
+        }
+    location = find_model(model)
+    checkpoint = open_checkpoint(location.path)
+    tokenizer_folder = location.find_tokenizer() or checkpoint.folder
+    files = [("weights", path) for path in checkpoint.weights.files]
+    files += [("settings", checkpoint.folder / name) for name in (*SETTINGS, INDEX)]
+    files += [("tokenizer", tokenizer_folder / name) for name in TOKENIZER_FILES]
+    return {f"{part} in {path.name}": digest_file(path) for part, path in files if path.is_file()}
 
 
-def digest_parameters(model: Model) -> str:
-    """A short name for the weights of a loaded model."""
+def _list_tensors(model: Model) -> Iterator[object]:
     import torch
 
-    digest = blake2b(digest_size=8)
-    for name, weight in model.net.state_dict().items():
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+    for name, tensor in model.net.state_dict().items():
+        yield name, tensor.dtype, tuple(tensor.shape)
+        yield memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

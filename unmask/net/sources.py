@@ -9,7 +9,7 @@ from unmask.net.dialects.dialect import Source
 from unmask.net.weights import INDEX, WEIGHTS, WeightFiles
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_SETTINGS = ("lit_config.json", "config.json")
+SETTINGS = ("lit_config.json", "config.json")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         _refuse_foreign(path)
         weights = WeightFiles([path])
     folder = path if path.is_dir() else path.parent
-    settings = next((folder / name for name in _SETTINGS if (folder / name).is_file()), None)
+    settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
     config = read_json_object(settings) if settings else {}
     return Checkpoint(Source(str(path), config, weights.shapes), folder, weights)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
-from unmask.base.runs import RunRecord
+from unmask.base.runs import DIGESTS, RunRecord
 from unmask.blocks.blocks import Block, Column, Fold, Row, Section, Table, Text
 from unmask.measures.table import list_measures
 
@@ -30,11 +30,12 @@ def _describe(record: RunRecord, stages: Sequence[Mapping[str, Any]], number: in
         (name, _show(value), known[name].metadata.get("help", "") if name in known else "")
         for name, value in record.settings.items()
     ]
-    digests = ("weights", "asked")
-    inputs = [(key, _show(value)) for key, value in record.inputs.items() if key not in digests]
+    inputs = [(key, _show(value)) for key, value in record.inputs.items() if key != DIGESTS]
     inputs += [(key, str(value)) for key, value in record.versions.items() if value]
     inputs += [
-        (f"digest of {key}", _show(record.inputs[key])) for key in digests if key in record.inputs
+        (f"digest of the {part} of {owner}", digest)
+        for owner, parts in record.inputs.get(DIGESTS, {}).items()
+        for part, digest in parts.items()
     ]
     blocks: list[Block] = [
         Text(f"`{write_command(record)}`"),

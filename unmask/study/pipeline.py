@@ -5,17 +5,22 @@ well. What is done is not done again; what a stage could not measure is stored a
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import NotMeasuredError, UserError, suggest
-from unmask.base.files import read_json, write_json
+from unmask.base.files import write_json
+from unmask.base.identity import digest_values
+from unmask.base.locks import RunRefusedError
 from unmask.base.progress import show_stages
-from unmask.base.runs import open_run, read_record
-from unmask.measures.inputs import RunFolders
+from unmask.base.reading import read_json
+from unmask.base.runs import DIGESTS, PAGE, RECORD, make_record, open_run, read_record
+from unmask.measures import runner
+from unmask.measures.inputs import RunFolders, digest_families, record_models
 from unmask.measures.measure import Measure, Stage
 from unmask.measures.runner import describe_machine, read_result, run_measure
 from unmask.measures.table import list_measures
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from unmask.measures.result import Result
     from unmask.net.families import Family
 
-STAGES_FILE, PAGE = "stages.json", "page.html"
+STAGES_FILE = "stages.json"
 
 Report = Callable[[str, float | None], None]
 """Called when a stage is done, with its name and its seconds; None where it was done before."""
@@ -75,11 +80,13 @@ def run_study(
     out: str | Path = "runs/study",
     stages: Sequence[str] = (),
     report: Report | None = None,
+    fresh: bool = False,
     **changes: Any,
 ) -> StudyRun:
     """Run the study in `out`, or some stages of it, and draw its page.
 
-    `changes` are single settings, such as `size="quick"`. A study that was stopped is resumed.
+    `changes` are single settings, such as `size="quick"`. A study that was stopped is resumed; with
+    `fresh` it is removed and begun anew.
     """
     from unmask.report.page import draw_report
 
@@ -89,8 +96,7 @@ def run_study(
         if name not in known:
             raise UserError(f"the study has no stage {name!r}: {suggest(name, known)}")
     wanted = [name for name in known if not stages or name in stages]
-    study = _open(settings, Path(out))
-    with show_stages([*wanted, "page"]) as show:
+    with _open(settings, Path(out), fresh) as study, show_stages([*wanted, "page"]) as show:
         for name in wanted:
             show(name, False)
             start = time.perf_counter()
@@ -115,48 +121,62 @@ def resume_study(out: str | Path, **more: Any) -> StudyRun:
     return run_study(build(StudySettings, record.settings, f"{out}/run.json"), out, **more)
 
 
-def _open(settings: StudySettings, out: Path) -> StudyRun:
+@contextmanager
+def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun]:
     """The study's folder, once models and facts are known to be what a study needs."""
     from unmask.base.devices import resolve_dtype
-    from unmask.evaluation.questions import digest
 
     if settings.dtype != "auto":
         resolve_dtype(settings.dtype)
-    families, corpus = _find_families(settings), _find_corpus(settings)
-    inputs = {
-        "models": {family.name: list(family.places) for family in families},
-        "weights": {family.name: list(family.digests) for family in families},
-        "asked": digest(fact for facts in corpus.splits.values() for fact in facts),
+    families, corpus = _find_families(settings), _find_corpus(settings, out, fresh)
+    contents = digest_values(corpus.splits.items())
+    inputs = record_models(families) | {
+        DIGESTS: digest_families(families) | {"the data": {"contents": contents}}
     }
-    loose, machine = frozenset({"device"}), describe_machine(settings.device)
-    folder = open_run(out, "study", settings.to_record(), inputs, loose, machine)
-    if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
-        _save_corpus(corpus, folder / CORPUS, families[0])
-    return StudyRun(folder)
+    machine = describe_machine(settings.device)
+    record = make_record("study", settings.to_record(), inputs, machine=machine)
+    files = list_files(settings.data is None)
+    with open_run(out, record, loose=frozenset({"device"}), files=files, fresh=fresh) as folder:
+        if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
+            _save_corpus(corpus, folder / CORPUS, families[0])
+        yield StudyRun(folder)
+
+
+def list_files(makes_corpus: bool) -> list[str]:
+    """Patterns of all files that a study leaves in its folder, those of its stages among them."""
+    stages = [
+        f"{stage}/{pattern}"
+        for stage, (measure, _) in list_stages().items()
+        for pattern in (*runner.list_files(measure), RECORD)
+    ]
+    corpus = [f"{CORPUS}/{name}" for name in ("*.jsonl", "*.json")] if makes_corpus else []
+    return [*stages, *corpus, STAGES_FILE]
 
 
 def _find_families(settings: StudySettings) -> "list[Family]":
     from unmask.net.families import parse_families
 
     families = parse_families([name for name in settings.pair if name is not None])
-    if families[0].kind != "masked":
+    if not families[0].paradigm.fills_masks:
         raise UserError(
             f"{families[0].name} is a {families[0].kind} model: the study un-masks texts; give a "
             "masked diffusion model as --model, and an autoregressive one as --twin."
         )
-    if len(families) == 2 and families[1].kind != "causal":
+    if len(families) == 2 and families[1].paradigm.sees_later:
         raise UserError(
             f"{families[1].name} is a {families[1].kind} model: the twin is an autoregressive one."
         )
     return families
 
 
-def _find_corpus(settings: StudySettings) -> "Corpus":
+def _find_corpus(settings: StudySettings, out: Path, fresh: bool) -> "Corpus":
     from unmask.data.reversal_corpus import make_reversal_corpus
     from unmask.data.sources import read_asked
 
     if settings.data is not None:
         return read_asked(settings.data)
+    if (out / CORPUS / "corpus.json").is_file() and not fresh:
+        return read_asked(out / CORPUS)  # what the stages ask, in case it was changed
     return make_reversal_corpus(settings.facts, settings.seed)
 
 
@@ -180,6 +200,8 @@ def _run_stage(
         result = run_measure(measure, inputs, chosen, study.folder / name)
     except NotMeasuredError as error:
         return entry | {"tables": [], "missing": {"code": error.code, "values": error.values}}
+    except RunRefusedError:
+        raise
     except UserError as error:
         values = {"message": str(error)}
         return entry | {"tables": [], "missing": {"code": "error", "values": values}}

@@ -1,6 +1,6 @@
 """Rows to learn from, by number, whatever they come from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.identity import digest_file, digest_values
 from unmask.data.batches import encode_rows
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
@@ -17,6 +18,8 @@ from unmask.data.sources import read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
+
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,23 @@ class Examples:
     take: Callable[[Sequence[int]], Batch]
     corpus: Corpus | None = None
     """Where the rows are questions: for recall during training."""
+    files: tuple[Path, ...] = ()
+    """Where the rows lie, if they are too many to be held in memory."""
+
+    def digest(self) -> dict[str, str]:
+        """Digests of everything that a run takes from its data, by what they are of."""
+        digests = {"tokenizer": digest_values(self.tokenizer.list_contents())}
+        if self.corpus is not None:
+            digests["questions"] = digest_values(self.corpus.splits.items())
+        if self.files:
+            return digests | {f"tokens in {path.name}": digest_file(path) for path in self.files}
+        return digests | {"rows": digest_values(self._list_rows())}
+
+    def _list_rows(self) -> Iterator[object]:
+        for first in range(0, self.num_rows, _ROWS_AT_ONCE):
+            batch = self.take(range(first, min(first + _ROWS_AT_ONCE, self.num_rows)))
+            for tensor in (batch.tokens, batch.prompt_length, batch.length):
+                yield None if tensor is None else memoryview(tensor.contiguous().numpy()).cast("B")
 
 
 Source = Callable[[DataSettings], Examples]
@@ -117,4 +137,4 @@ def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Example
         chosen = np.stack([windows[number] for number in numbers])
         return Batch(torch.from_numpy(chosen.astype(np.int64)))
 
-    return Examples(str(Path(shards.folder)), len(windows), tokenizer, take)
+    return Examples(str(Path(shards.folder)), len(windows), tokenizer, take, files=shards.files)

@@ -1,31 +1,85 @@
 """Run folders of training: what a new run writes, and what a resumed one reads."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import write_json
+from unmask.base.files import remove_files
+from unmask.base.locks import PATTERN as LOCKS
+from unmask.base.locks import RunRefusedError
 from unmask.base.reading import read_json_object
-from unmask.base.runs import RunRecord, open_run
+from unmask.base.runs import (
+    DIGESTS,
+    RECORD,
+    RunRecord,
+    compare_inputs,
+    make_record,
+    note_version,
+    write_record,
+)
+from unmask.net.families import digest_model
+from unmask.training.build import TrainingJob
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes, read_recipe, write_recipe
 
-FILE, RECORD = "recipe.yaml", "run.json"
+_log = logging.getLogger(__name__)
+
+FILE = "recipe.yaml"
+FILES = (
+    FILE,
+    "metrics.jsonl",
+    "checkpoints/step-*/*",
+    "checkpoints/.step-*.draft/*",
+    "model/*.safetensors",
+    "model/*.json",
+    "bad-step-*.safetensors",
+    "loss.*",
+    "tensorboard/events.*",
+)
+"""Patterns of all that a run leaves in its folder."""
 
 
-def begin_run(folder: Path, recipe: Recipe) -> None:
-    """Make the folder of a new run; one that already holds a run is refused."""
-    if (folder / RECORD).is_file():
+def describe_inputs(job: TrainingJob) -> dict[str, Any]:
+    """What a run is made from, by content: its rows, and the model that it starts from."""
+    digests = {"the data": job.examples.digest()}
+    if job.recipe.start.model is not None:
+        digests["the start model"] = digest_model(job.recipe.start.model)
+    return {"data": job.examples.label, DIGESTS: digests}
+
+
+def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
+    """Make the folder of a new run; one that already holds a run is refused, or removed."""
+    if fresh:
+        if (folder / RECORD).is_file() and _read_record(folder).verb != "train":
+            raise UserError(f"{folder} holds no training run: choose another folder with --out.")
+        if (folder / FILE).is_file():
+            remove_files(folder, [*FILES, RECORD])
+    elif (folder / RECORD).is_file():
         raise UserError(
-            f"{folder} already holds a run: resume it by --resume {folder}, or choose another "
-            "folder with --out."
+            f"{folder} already holds a run: resume it by --resume {folder}, begin anew with "
+            "--fresh, or choose another folder with --out."
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif any(not path.match(LOCKS) for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty: choose another folder with --out.")
-    open_run(folder, "train", asdict(recipe))
+    write_record(folder, make_record("train", asdict(recipe), inputs))
     write_recipe(recipe, folder / FILE)
+
+
+def check_inputs(folder: Path, inputs: Mapping[str, Any], allow_changes: bool) -> None:
+    """Refuse to resume a run on other data, or from another model, without permission."""
+    before = _read_record(folder).inputs if (folder / RECORD).is_file() else {}
+    if not before.get(DIGESTS):
+        _log.warning("%s does not say what its data held: they cannot be compared.", folder)
+    elif (changes := compare_inputs(before, inputs)) and not allow_changes:
+        raise RunRefusedError(
+            f"{folder} was started with other inputs: {'; '.join(changes)}. The run would not be "
+            "the same any more; give --allow-changes to resume it all the same, or begin anew with "
+            "its recipe and --fresh."
+        )
 
 
 def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> Recipe:
@@ -50,12 +104,13 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
     return now
 
 
-def record_changes(folder: Path, recipe: Recipe) -> None:
-    """Write the settings that a run is resumed with into the folder's recipe and record."""
+def record_changes(folder: Path, recipe: Recipe, inputs: Mapping[str, Any]) -> None:
+    """Write what a run is resumed with into the folder's recipe and record."""
     write_recipe(recipe, folder / FILE)
     if (folder / RECORD).is_file():
-        record = replace(_read_record(folder), settings=asdict(recipe))
-        write_json(folder / RECORD, asdict(record))
+        before = _read_record(folder)
+        write_record(folder, replace(before, settings=asdict(recipe), inputs=dict(inputs)))
+        note_version(folder)
 
 
 def _read_record(folder: Path) -> RunRecord:

@@ -3,16 +3,24 @@
 import logging
 import os
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unmask.base.errors import UserError
+from unmask.base.locks import lock_run
 from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.examples import Source
-from unmask.training.folder import begin_run, record_changes, reopen_run
+from unmask.training.folder import (
+    begin_run,
+    check_inputs,
+    describe_inputs,
+    record_changes,
+    reopen_run,
+)
 from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop
 from unmask.training.parallel import World, join
 from unmask.training.probe import make_recall, make_sampler
@@ -31,7 +39,9 @@ def train(
     out: str | Path | None = None,
     *changes: str,
     resume: str | Path | None = None,
+    fresh: bool = False,
     allow_changes: bool = False,
+    trust: bool = False,
     minutes: float | None = None,
     device: str = "auto",
     sources: Mapping[str, Source] | None = None,
@@ -40,10 +50,14 @@ def train(
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
 
     `recipe` is a shipped one's name, a YAML file or a `Recipe`; `changes` are settings such as
-    "batch.rows=64". With `resume` the run in that folder is resumed instead.
+    "batch.rows=64". With `fresh` a run that `out` holds is removed first. With `resume` the run in
+    that folder is resumed instead; `trust` allows checkpoints of version 0.1, whose index is a
+    pickle that can run code.
     """
     if (resume is None) == (recipe is None):
         raise UserError("either a recipe or a run to resume is needed: give one of the two.")
+    if resume is not None and fresh:
+        raise UserError("--resume and --fresh were both given: leave one of them out.")
     if resume is not None:
         folder = Path(resume)
         settings = reopen_run(folder, changes, allow_changes)
@@ -51,21 +65,30 @@ def train(
         assert recipe is not None
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
         settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
-    with _deterministic(settings), join(device) as world:
+    inputs: dict[str, Any] = {}
+    with _deterministic(settings), join(device) as world, ExitStack() as held:
         job = prepare_job(settings, world, sources)
-        if resume is None:
-            _let_leader(world, lambda: begin_run(folder, settings))
+
+        def open_folder() -> None:
+            held.enter_context(lock_run(folder))
+            inputs.update(describe_inputs(job))
+            if resume is None:
+                begin_run(folder, settings, inputs, fresh)
+            else:
+                check_inputs(folder, inputs, allow_changes)
+
+        _let_leader(world, open_folder)
         trainer = Trainer(job)
 
         def note_resume() -> None:
             """Only once the checkpoint has been found to fit may the folder change."""
             if resume is not None:
-                _let_leader(world, lambda: _resume(folder, settings, trainer.progress.step))
+                _let_leader(world, lambda: _resume(folder, settings, inputs, trainer.progress.step))
 
         watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
         with watched as notify:
             hooks = replace(make_hooks(job, notify), ready=note_resume)
-            outcome = run_loop(trainer, folder, hooks, minutes)
+            outcome = run_loop(trainer, folder, hooks, minutes, trust)
     return outcome if world.leads else None
 
 
@@ -95,9 +118,9 @@ def _let_leader(world: World, act: Callable[[], None]) -> None:
         raise UserError(problem)
 
 
-def _resume(folder: Path, recipe: Recipe, step: int) -> None:
-    """Record the settings that the run is resumed with."""
-    record_changes(folder, recipe)
+def _resume(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], step: int) -> None:
+    """Record what the run is resumed with."""
+    record_changes(folder, recipe, inputs)
     if step == 0:
         _log.warning("%s has no whole checkpoint: it starts from the beginning.", folder)
 
