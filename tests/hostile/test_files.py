@@ -3,15 +3,22 @@
 import json
 import os
 import pickle
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
 
+import unmask
 from tests.training.runs import CPU, make_trainer, run, take_steps
-from unmask import UserError
+from unmask import Tokenizer, UserError
 from unmask.base.files import write_json
+from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint, Model
+from unmask.net.transformer import Transformer
 from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest
 from unmask.training.journal import read_journal
@@ -90,3 +97,82 @@ def test_a_damaged_part_is_a_sentence(tmp_path):
     part.write_bytes(b"\xff" * part.stat().st_size)
     with pytest.raises(UserError, match="does not fit this run"):
         checkpoints.load_checkpoint(tmp_path / CHECKPOINT, make_trainer().tensors(), CPU)
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """A small model with a tokenizer, in two shards."""
+    tokenizer = Tokenizer.train(["a few words of text"], 300)
+    config = NetConfig(
+        vocab_size=tokenizer.vocab_size, width=16, layers=2, heads=2, mlp_width=24, context=32
+    )
+    blueprint = Blueprint(config, "masked", tokenizer.mask_id)
+    model = Model("small", Transformer(config, seed=0).eval(), blueprint, tokenizer)
+    unmask.save(model, tmp_path / "model", shard_bytes=20_000)
+    assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 1
+    return tmp_path / "model"
+
+
+def change_json(path: Path, **values: object) -> None:
+    record = json.loads(path.read_text())
+    for key, value in values.items():
+        inner = record
+        *sections, last = key.split("__")
+        for section in sections:
+            inner = inner[section]
+        inner[last] = value
+    path.write_text(json.dumps(record))
+
+
+def test_the_index_decides_which_shard_a_tensor_is_read_from(saved):
+    weights = unmask.load(saved, device="cpu").net.state_dict()
+    shards = sorted(saved.glob("model-*.safetensors"))
+    first, last = (load_file(path) for path in (shards[0], shards[-1]))
+    save_file(last | {name: torch.zeros_like(x) for name, x in first.items()}, shards[-1])
+    again = unmask.load(saved, device="cpu").net.state_dict()
+    assert all(x.equal(again[name]) for name, x in weights.items())
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/tmp/elsewhere.safetensors", ".."])
+def test_shards_stay_in_the_folder(saved, name):
+    index = saved / "model.safetensors.index.json"
+    save_file({"norm.weight": torch.ones(16)}, saved.parent / "elsewhere.safetensors")
+    change_json(index, **{"weight_map__norm.weight": name})
+    with pytest.raises(UserError, match="expected a file in the same folder"):
+        unmask.load(saved, device="cpu")
+
+
+def test_an_index_that_is_wrong_about_a_shard(saved):
+    index = saved / "model.safetensors.index.json"
+    home = json.loads(index.read_text())["weight_map"]
+    other = next(name for name in home.values() if name != home["embedding.weight"])
+    change_json(index, **{"weight_map__embedding.weight": other})
+    with pytest.raises(UserError, match=r"says that embedding.weight is in .*does not hold it"):
+        unmask.load(saved, device="cpu")
+
+
+@pytest.mark.parametrize("size", ["layers", "width", "heads", "mlp_width", "vocab_size", "context"])
+def test_sizes_are_bounded_by_the_tensors(saved, size):
+    change_json(saved / "config.json", **{f"network__{size}": 10**12})
+    start = time.perf_counter()
+    with pytest.raises(UserError, match=f"'{size}' (is )?{10**12}"):
+        unmask.load(saved, device="cpu")
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "qwen2"])
+def test_sizes_of_other_formats_are_bounded(tmp_path, kind):
+    """Ten thousand million layers, in the words of each format."""
+    save_file({"wte.weight": torch.ones(16, 16)}, tmp_path / "model.safetensors")
+    layers = {"gpt2": "n_layer"}.get(kind, "num_hidden_layers")
+    names = {
+        "gpt2": ("vocab_size", "n_embd", "n_head", "n_positions"),
+    }.get(kind, ("vocab_size", "hidden_size", "num_attention_heads", "max_position_embeddings"))
+    config = dict(zip(names, (16, 16, 2, 16), strict=True)) | {layers: 10**10, "model_type": kind}
+    config |= {"intermediate_size": 16, "layer_norm_epsilon": 1e-5, "layer_norm_eps": 1e-5}
+    config |= {"rms_norm_eps": 1e-5}
+    write_json(tmp_path / "config.json", config)
+    start = time.perf_counter()
+    with pytest.raises(UserError, match="'layers' is 10000000000, but only 1 tensors are stored"):
+        unmask.load(tmp_path, device="cpu")
+    assert time.perf_counter() - start < 1

@@ -7,6 +7,9 @@ from typing import Literal
 
 from unmask.base.config import SettingsError
 
+MOST_CONTEXT = 1 << 24
+"""Tokens of a row; positions that turn are in no tensor, which would bound them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetConfig:
@@ -93,6 +96,8 @@ class NetConfig:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        if self.context > MOST_CONTEXT:
+            yield f"'context' is {self.context}, expected at most {MOST_CONTEXT}"
         if self.head_width is None and self.width % self.heads:
             yield (
                 f"'width' {self.width} is not a multiple of 'heads' {self.heads}: "

@@ -87,7 +87,10 @@ def load(
         elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
         folder = elsewhere or checkpoint.folder
         known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
-    net = _lay_out(blueprint.config, target, chosen_dtype)
+    with torch.device("meta"):
+        net = Transformer(blueprint.config, seed=None)
+    _check_shapes(net, maps, checkpoint)
+    _allocate(net, target, chosen_dtype)
     _fill(net, maps, checkpoint)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
@@ -110,9 +113,33 @@ def _look_into(path: Path) -> tuple[Blueprint, Dialect, Checkpoint]:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)
     try:
-        return dialect.read(checkpoint.source), dialect, checkpoint
+        blueprint = dialect.read(checkpoint.source)
     except SettingsError as error:
         raise SettingsError(checkpoint.source.label, error.problems) from None
+    _check_sizes(blueprint.config, checkpoint)
+    return blueprint, dialect, checkpoint
+
+
+def _check_sizes(config: NetConfig, checkpoint: Checkpoint) -> None:
+    """Raise for sizes that no tensor has, so that nothing is made of them, be it a list of names.
+
+    Settings of 10^9 layers would keep even a network without memory busy for hours.
+    """
+    shapes = checkpoint.weights.shapes
+    largest = max((size for shape in shapes.values() for size in shape), default=0)
+    sizes = {name: getattr(config, name) for name in ("vocab_size", "width", "mlp_width", "heads")}
+    sizes |= {"head_width": config.head_dim, "latent_width": config.latent_width or 0}
+    if config.positions == "learned":
+        sizes["context"] = config.context
+    problems = [
+        f"{name!r} is {size}, but no dimension of a stored tensor exceeds {largest}"
+        for name, size in sizes.items()
+        if size > largest
+    ]
+    if config.layers > len(shapes):
+        problems += [f"'layers' is {config.layers}, but only {len(shapes)} tensors are stored"]
+    if problems:
+        raise SettingsError(checkpoint.source.label, problems)
 
 
 def save(
@@ -160,16 +187,27 @@ def collect_weights(net: Transformer, dialect: Dialect) -> dict[str, Tensor]:
     }
 
 
-def _lay_out(config: NetConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
-    """A network whose weights have their memory but no values yet."""
-    with torch.device("meta"):
-        net = Transformer(config, seed=None)
+def _check_shapes(net: Transformer, maps: dict[str, TensorMap], checkpoint: Checkpoint) -> None:
+    """Raise unless every stored tensor has the shape that the network needs; takes no memory."""
+    own = net.state_dict()
+    for name, tensor_map in maps.items():
+        stored = checkpoint.weights.shapes[name]
+        wanted = tuple(tensor_map.to_theirs(tensor_map.select(own)).shape)
+        if stored != wanted:
+            raise UserError(
+                f"{checkpoint.source.label}: {name} has shape {list(stored)}, expected "
+                f"{list(wanted)} by its settings."
+            )
+
+
+def _allocate(net: Transformer, device: torch.device, dtype: torch.dtype) -> None:
+    """Give the weights of a network their memory, but no values yet."""
     for module in net.modules():
         for name, parameter in module.named_parameters(recurse=False):
             empty = torch.empty(parameter.shape, device=device, dtype=dtype)
             setattr(module, name, nn.Parameter(empty, requires_grad=False))
     net.tie_head()
-    return net.eval()
+    net.eval()
 
 
 @torch.no_grad()
@@ -179,12 +217,6 @@ def _fill(net: Transformer, maps: dict[str, TensorMap], checkpoint: Checkpoint) 
     own = net.state_dict()
     for name, tensor_map in maps.items():
         target = tensor_map.select(own)
-        wanted = tuple(tensor_map.to_theirs(target).shape)
-        if files.shapes[name] != wanted:
-            raise UserError(
-                f"{label}: {name} has shape {list(files.shapes[name])}, expected {list(wanted)} "
-                "by its settings."
-            )
         # What is turned on the way must be whole; the rest goes in blocks, to need little memory.
         most = _BLOCK_BYTES if tensor_map.is_plain else sys.maxsize
         for rows, block in files.read_blocks(name, most):

@@ -20,7 +20,8 @@ SHARD_BYTES = 5_000_000_000
 class WeightFiles:
     """The tensors of some safetensors files: names, shapes and dtypes, no data yet."""
 
-    def __init__(self, files: Iterable[Path]):
+    def __init__(self, files: Iterable[Path], home: Mapping[str, Path] | None = None):
+        """All tensors of the files; with `home`, its tensors only, each from the file it names."""
         self.files = list(files)
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
@@ -28,6 +29,8 @@ class WeightFiles:
         for path in self.files:
             with _open(path) as handle:
                 for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
+                    if home is not None and home.get(name) != path:
+                        continue
                     view = handle.get_slice(name)
                     self._home[name] = path
                     self.shapes[name] = tuple(view.get_shape())
@@ -35,17 +38,30 @@ class WeightFiles:
 
     @classmethod
     def of_index(cls, index: Path) -> "WeightFiles":
-        """The shards that an index names."""
-        home = read_json_object(index).get("weight_map")
-        named = isinstance(home, dict) and all(isinstance(name, str) for name in home.values())
-        if not home or not named:
+        """The tensors that an index names, each from the shard that it names, in its folder."""
+        named = read_json_object(index).get("weight_map")
+        is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
+        if not named or not is_map:
             raise UserError(f"{index} has no 'weight_map' of files: expected an index of shards.")
-        shards = [index.parent / name for name in sorted(set(home.values()))]
+        for name in set(named.values()):
+            if name in (".", "..") or set(name) & set("/\\\0"):
+                raise UserError(
+                    f"{index} names the shard {name!r}: expected a file in the same folder; fetch "
+                    "the model again."
+                )
+        home = {tensor: index.parent / name for tensor, name in named.items()}
+        shards = sorted(set(home.values()))
         if missing := [path.name for path in shards if not path.is_file()]:
             raise UserError(
                 f"{index} names {', '.join(missing)}, not there: fetch the model again."
             )
-        return cls(shards)
+        weights = cls(shards, home)
+        if absent := next((name for name in named if name not in weights), None):
+            raise UserError(
+                f"{index} says that {absent} is in {named[absent]}, which does not hold it: fetch "
+                "the model again."
+            )
+        return weights
 
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
