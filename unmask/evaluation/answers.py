@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.evaluation.chain import (
     Chain,
@@ -28,7 +30,10 @@ from unmask.sampling.canvas import require_mask
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt, the answers whose likelihood is asked, and the rivals they are ranked among."""
+    """A prompt, the answers whose likelihood is asked, and the rivals they are ranked among.
+
+    Prompts may share one list of rivals, which is then made a tensor only once.
+    """
 
     prompt: list[int]
     answers: list[list[int]]
@@ -76,6 +81,8 @@ def _drop_long(question: Asked, length: int) -> Asked:
     room = length - len(question.prompt)
     assert all(len(answer) <= room for answer in question.answers)
     fitting = [rival for rival in question.rivals if len(rival) <= room]
+    if len(fitting) == len(question.rivals):
+        return question
     return Asked(question.prompt, question.answers, fitting)
 
 
@@ -118,7 +125,9 @@ def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> list
 def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
     """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
     mask_id, device = require_mask(model), model.device
-    longest = max(len(answer) for each in questions for answer in each.answers + each.rivals)
+    lists = {id(answers): answers for each in questions for answers in (each.answers, each.rivals)}
+    longest = max(len(answer) for answers in lists.values() for answer in answers)
+    padded = {key: _pad(answers, longest) for key, answers in lists.items()}
 
     def look(batch: Sequence[Asked]) -> list[tuple[list[float], float]]:
         canvas = torch.full((len(batch), length), mask_id)
@@ -126,8 +135,8 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
         answers = torch.full((len(batch), most, longest), -1)
         for i, each in enumerate(batch):
             canvas[i, : len(each.prompt)] = torch.tensor(each.prompt)
-            for j, answer in enumerate(each.answers + each.rivals):
-                answers[i, j, : len(answer)] = torch.tensor(answer)
+            both = torch.cat([padded[id(each.answers)], padded[id(each.rivals)]])
+            answers[i, : len(both)] = both
         start = torch.tensor([[len(each.prompt)] for each in batch])
         at = (start + torch.arange(longest)).clamp(max=length - 1)
         logp = log_softmax(model, model.logits(canvas, None, at))
@@ -138,3 +147,9 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
     return [each for _, batch in map_batches(questions, rows, look) for each in batch]
+
+
+def _pad(answers: Sequence[list[int]], length: int) -> Int[Tensor, "N length"]:
+    """Answers as rows, filled up with -1."""
+    rows = [[*answer, *[-1] * (length - len(answer))] for answer in answers]
+    return torch.tensor(rows, dtype=torch.long).view(-1, length)

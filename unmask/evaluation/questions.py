@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import Corpus
@@ -11,6 +12,11 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
+MOST_RIVALS = 1000
+"""An answer is ranked among this many at most: with more facts, time and memory would grow with the
+square of their number."""
+PART = 1024
+"""Prompts that are measured together; a run over more of them is made, and resumed, in parts."""
 STUDY_LENGTH = 52
 """The context of the study: prompt, answer and what follows."""
 
@@ -22,10 +28,20 @@ class Split:
     name: str
     facts: list[Fact]
     rivals: list[list[Fact]]
-    """For each of them, all facts of the split in the same phrasing, its own among them."""
+    """For each of them, the facts of the split in the same phrasing, its own among them; of more
+    than `MOST_RIVALS` those that stand near it."""
     controls: list[Fact | None] | None
     """For each of them, the same prompt with another fact's answer, or None where the shuffling
     left one of its own fact's; None for a split without controls."""
+
+    def cut(self) -> "list[Split]":
+        """The split in parts of at most `PART` prompts; a small one is its only part."""
+        if len(self.facts) <= PART:
+            return [self]
+        return [
+            Split(self.name, self.facts[at], self.rivals[at], self.controls and self.controls[at])
+            for at in (slice(i, i + PART) for i in range(0, len(self.facts), PART))
+        ]
 
 
 def choose_splits(
@@ -45,7 +61,9 @@ def _choose(corpus: Corpus, name: str, limit: int | None, controls: bool) -> Spl
     by_phrasing: dict[int, list[Fact]] = {}
     for fact in everything:
         by_phrasing.setdefault(fact.phrasing, []).append(fact)
-    rivals = [by_phrasing[fact.phrasing] for fact in facts]
+    near = {id(fact): group for same in by_phrasing.values() for group in _divide(same)
+            for fact in group}  # fmt: skip
+    rivals = [near[id(fact)] for fact in facts]
     shuffled = {fact.prompt: fact for fact in corpus.splits.get(name + CONTROL, ())}
     if not controls or not shuffled:
         return Split(name, facts, rivals, None)
@@ -62,6 +80,13 @@ def _choose(corpus: Corpus, name: str, limit: int | None, controls: bool) -> Spl
         is_true = plain_answer(control.completion) in own[fact.fact_id]
         kept.append(None if is_true else control)
     return Split(name, facts, rivals, kept)
+
+
+def _divide(facts: list[Fact]) -> list[list[Fact]]:
+    """The facts in groups of about one size, none larger than `MOST_RIVALS`."""
+    count = -(-len(facts) // MOST_RIVALS)
+    ends = [len(facts) * i // count for i in range(count + 1)]
+    return [facts[begin:end] for begin, end in pairwise(ends)]
 
 
 def gather_answers(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
@@ -132,7 +157,7 @@ def check_scored(model: Model) -> None:
         )
 
 
-def choose_length(model: Model, encoded: Sequence[FactTokens], length: int | None) -> int:
+def choose_length(model: Model, encoded: Iterable[FactTokens], length: int | None) -> int:
     """The canvas of all texts: that length, else the study's 52, or more where a text needs it."""
     longest = max(len(each.ids) for each in encoded)
     context = model.net.config.context
@@ -165,6 +190,6 @@ def _list_parts(split: Split) -> Iterator[object]:
     yield from split.facts
     yield from split.controls or ()
     # Facts of one phrasing share their rivals.
-    shared = dict(zip((fact.phrasing for fact in split.facts), split.rivals, strict=True))
+    shared = {id(rivals): rivals for rivals in split.rivals}
     for rivals in shared.values():
         yield from rivals

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, FactTokens, tokenize_fact
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
 from unmask.evaluation.questions import (
@@ -36,18 +36,21 @@ class Continuation:
 
 
 class AskedModel:
-    """A model and the splits it is asked, in its tokens, all on one canvas."""
+    """A model and the splits it is asked, in its tokens, all on one canvas.
+
+    Only the tokens and scores of the part that is being measured are held.
+    """
 
     def __init__(self, model: Model, splits: Sequence[Split], length: int | None):
         check_scored(model)
         self.model, self.tokenizer = model, require_tokenizer(model)
-        facts = [fact for split in splits for fact in [*split.facts, *(split.controls or ())]]
-        self.encoded = encode_facts([fact for fact in facts if fact is not None], self.tokenizer)
-        self.length = choose_length(model, list(self.encoded.values()), length)
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
-        rivals = [fact for split in splits for group in split.rivals for fact in group]
-        self.encoded |= encode_facts(rivals, self.tokenizer)
-        self._scores: dict[str, list[list[Scored]]] = {}
+        facts = (fact for split in splits for fact in _list_texts(split))
+        texts = (tokenize_fact(fact, self.tokenizer) for fact in facts)
+        self.length = choose_length(model, texts, length)
+        self._part: Split | None = None
+        self._encoded: dict[Fact, FactTokens] = {}
+        self._scores: list[list[Scored]] = []
 
     def measure(
         self,
@@ -57,20 +60,19 @@ class AskedModel:
         plan: str | Callable,
         order: str | Callable,
     ) -> Iterator[dict[str, Any]]:
-        """A row for each prompt of the split, then for each of its controls.
+        """A row for each prompt of the split, or part of one, then for each of its controls.
 
         A control is the same text, judged by another fact's answer. `steps` is None for a causal
         model, which has neither steps nor guidance.
         """
-        if split.name not in self._scores:
-            self._scores[split.name] = self._score(split)
+        self._open(split)
         sampling = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
         texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
         groups: list[Sequence[Fact | None]] = [split.facts]
         if split.controls is not None:
             groups.append(split.controls)
         for i, facts in enumerate(groups):
-            scored = [scores[i] if i < len(scores) else None for scores in self._scores[split.name]]
+            scored = [scores[i] if i < len(scores) else None for scores in self._scores]
             for fact, text, score in zip(facts, texts, scored, strict=True):
                 if fact is None or score is None:  # no control: see `Split.controls`
                     continue
@@ -99,19 +101,31 @@ class AskedModel:
                     "seconds": text.seconds,
                 }
 
+    def _open(self, split: Split) -> None:
+        """Encode and score a part, unless it is the one that was measured last."""
+        if split is self._part:
+            return
+        groups = {id(rivals): rivals for rivals in split.rivals}
+        rivals = [fact for group in groups.values() for fact in group]
+        self._encoded = encode_facts([*_list_texts(split), *rivals], self.tokenizer)
+        self._scores = self._score(split)
+        self._part = split
+
     def _prompt(self, fact: Fact) -> list[int]:
-        return self.encoded[fact].ids[: self.encoded[fact].prompt_length]
+        return self._encoded[fact].ids[: self._encoded[fact].prompt_length]
 
     def _answer(self, fact: Fact) -> list[int]:
-        return self.encoded[fact].ids[self.encoded[fact].prompt_length :]
+        return self._encoded[fact].ids[self._encoded[fact].prompt_length :]
 
     def _score(self, split: Split) -> list[list[Scored]]:
         """For each prompt its true answer, and its control's where there is one."""
         questions = []
+        groups = {id(rivals): rivals for rivals in split.rivals}
+        shared = {key: list(map(self._answer, group)) for key, group in groups.items()}
         controls = split.controls or [None] * len(split.facts)
         for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
             answers = [self._answer(each) for each in (fact, control) if each is not None]
-            questions.append(Asked(self._prompt(fact), answers, list(map(self._answer, rivals))))
+            questions.append(Asked(self._prompt(fact), answers, shared[id(rivals)]))
         return score_answers(self.model, questions, self.length)
 
     def _write(self, facts: Sequence[Fact], sampling: dict[str, Any]) -> list[Continuation]:
@@ -140,6 +154,12 @@ class AskedModel:
             for batch, written in map_batches(group, rows, write):
                 texts |= zip(batch, written, strict=True)
         return [texts[i] for i in range(len(prompts))]
+
+
+def _list_texts(split: Split) -> Iterator[Fact]:
+    """The facts asked and their controls."""
+    yield from split.facts
+    yield from (fact for fact in split.controls or () if fact is not None)
 
 
 def _group_alike(model: Model, prompts: Sequence[list[int]], length: int) -> list[list[int]]:
