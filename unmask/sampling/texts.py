@@ -112,7 +112,7 @@ def sample(
         block,
         cache,
     )
-    if model.paradigm.sampler == "causal":
+    if not model.paradigm.has_steps:
         if any(guidance_schedule(guidance, steps)):
             raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
         if fixed or require:
@@ -166,7 +166,7 @@ def infill(
     >>> filled.texts[0].startswith("We sat down beside")
     True
     """
-    if model.paradigm.sampler == "causal":
+    if not model.paradigm.has_steps:
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
     steps = _check_steps(steps)
     _check_cache(cache)
