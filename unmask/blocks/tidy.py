@@ -75,8 +75,15 @@ def to_interval(row: Record, columns: Sequence[str] = ENDS) -> Interval:
     return Interval(*(row[name] for name in columns))
 
 
-def say(value: Interval, unit: str = "", digits: int = 2, has_sign: bool = False) -> str:
-    """A value in a sentence: "0.34 nats [0.12, 0.56]"; the units % and points are shares × 100."""
+def name_asked(row: Record) -> str:
+    """The way of asking that a row is about, in words."""
+    return name_split(row["split"])
+
+
+def say(value: Interval | Record, unit: str = "", digits: int = 2, has_sign: bool = False) -> str:
+    """A value, or a row's, in a sentence: "0.34 nats [0.12, 0.56]"; the units % and points are
+    shares × 100."""
+    value = value if isinstance(value, Interval) else to_interval(value)
     is_percent = unit in ("%", "points")
     column = Column("", 0 if is_percent else digits, is_percent, has_sign or unit == "points")
     mean, bracket, ends = format_value(value, column).partition(" [")

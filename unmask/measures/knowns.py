@@ -6,7 +6,7 @@ asked in place, where the subject's tokens are masked. Several subjects can be r
 that its hit rate is a lower bound on knowledge.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,11 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import cluster, estimate_difference
 from unmask.measures.inputs import ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.evaluation.knowns import Known
@@ -77,37 +76,21 @@ def summarise(tables: Tables, settings: KnownsSettings) -> Summary:
 
 def _compare_ways(rows: Rows) -> Iterator[dict[str, Any]]:
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        forward, reverse = (
-            cluster(*([row[name] for row in asked] for name in ("hit", "fact", "seed")))
-            for asked in (tidy.select(own, way=way) for way in WAYS)
-        )
-        difference = estimate_difference(forward, reverse, is_share=True)
-        yield {"model": model, "kind": kind} | vars(difference) | {"facts": forward.sums.shape[1]}
-
-
-def judge(summary: Summary, settings: KnownsSettings) -> Iterable[blocks.Verdict]:
-    """Whether a model completes facts more often forwards than in reverse."""
-    for row in summary["differences"]:
-        yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
+        sides = (tidy.select(own, way=way) for way in WAYS)
+        yield {"model": model, "kind": kind} | subtract_shares(*sides, "hit")
 
 
 def describe(result: Result) -> Sequence[blocks.Block]:
     """A sentence for each model, the means, and some completions."""
     means, examples = result.summary["means"], result.summary["examples"]
-    table = tidy.tabulate_means(
-        "means",
-        "First tokens of the answers",
-        means,
-        {"model": "model", "asked": "way"},
-        METRICS,
-    )
+    keys: dict[str, tidy.Get] = {"model": "model", "asked": "way"}
+    table = tidy.tabulate_means("means", "First tokens of the answers", means, keys, METRICS)
     completions = tidy.tabulate(
         "examples",
         "The first completions",
         examples,
         {
-            "model": "model",
-            "asked": "way",
+            **keys,
             "prompt": "prompt",
             "right": "answer",
             "likeliest tokens": lambda row: " · ".join(row["top"]),
@@ -125,14 +108,9 @@ def _state(result: Result, means: Rows) -> Iterator[blocks.Finding]:
             tidy.say(tidy.to_interval(hit), "%") for hit in hits if hit["way"] in WAYS
         )
         change = tidy.say(tidy.to_interval(row), "points")
-        ending = {
-            "above": "more forwards",
-            "below": "more in reverse",
-            "too few": f"{labels.count(verdict.facts, 'fact')} are too few to compare the two",
-        }.get(verdict.outcome, f"a difference of {change} could be chance")
         yield blocks.Finding(
             f"{row['model']} ({labels.KINDS[row['kind']]}) has the right first token for {forward} "
-            f"of the facts forwards and {reverse} in reverse: {ending}.",
+            f"of the facts forwards and {reverse} in reverse, a difference of {change}.",
             verdict,
         )
 
@@ -150,7 +128,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

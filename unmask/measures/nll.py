@@ -6,7 +6,7 @@ prompt, and alone, at the start of an otherwise masked canvas, or after an end t
 is causal. Intervals are by fact.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import compare
 from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
 from unmask.measures.summaries import estimate_means
@@ -115,12 +115,6 @@ def _average_facts(rows: Rows) -> dict[str, float]:
     return {fact: sum(row["nll_per_token"] for row in own) / len(own) for fact, own in facts}
 
 
-def judge(summary: Summary, settings: NllSettings) -> Iterable[blocks.Verdict]:
-    """Whether descriptions cost a model more per token than names."""
-    for row in summary["differences"]:
-        yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
-
-
 def describe(result: Result) -> Sequence[blocks.Block]:
     """What answers cost: a sentence for each model, the figure, the table."""
     findings = [
@@ -163,7 +157,6 @@ MEASURE = Measure(
     inputs=QUESTIONS,
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

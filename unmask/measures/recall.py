@@ -25,30 +25,28 @@ from unmask.base.errors import UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_causal, order_splits
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
-from unmask.evaluation.statistics import Clusters, cluster, estimate_difference
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
-from unmask.measures.recall_section import CONTROL, describe_recall, is_asked, keep_last
+from unmask.measures.recall_section import (
+    CONTROL,
+    OTHER_METRICS,
+    describe_recall,
+    is_asked,
+    keep_last,
+)
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.evaluation.questions import Split
 
-METRICS = (
-    "hit",
-    "strict",
-    "token_accuracy",
-    "bleu",
-    "rank",
-    "logp",
-    "logp_mean_field",
-    "first_token_entropy",
-    "beats_control",
-)
-SHARES = ("hit", "strict", "token_accuracy", "beats_control")
+METRICS = ("hit", *OTHER_METRICS)
+SHARES = ("hit", *(name for name, column in OTHER_METRICS.items() if column.is_percent))
 """Metrics between 0 and 1."""
+UNUSED = ("completion", "generation", "guidance", "length", "direction", "trained", "phrasing")
+UNUSED += ("rivals", "tokens", "seconds")
+"""Columns that no statistic is made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ class RecallSettings(SamplingSettings):
 
 
 def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
-    """One part for each checkpoint, split and step count."""
+    """One part for each checkpoint, split and step count; a long split is cut into several."""
     from unmask.evaluation.recall import AskedModel
 
     settings.check_strategies()
@@ -86,35 +84,39 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
         )
         return {"recall": [member.columns | row for row in rows]}
 
+    pieces = [(f"{i:04d}" if i else "", part) for split in splits
+              for i, part in enumerate(split.cut())]  # fmt: skip
     for member in inputs.members():
-        for split in splits:
-            # A causal model writes a token a step and is measured once.
-            counts = sorted(set(settings.steps)) if member.family.paradigm.has_steps else [None]
+        # A causal model writes a token a step and is measured once.
+        counts = sorted(set(settings.steps)) if member.family.paradigm.has_steps else [None]
+        for number, part in pieces:
             for steps in counts:
-                key = f"{member.key}-{split.name}-{steps or 'any'}"
-                yield Job(key, partial(work, member, split, steps))
+                key = f"{member.key}-{part.name}-{steps or 'any'}"
+                yield Job(f"{key}-{number}" if number else key, partial(work, member, part, steps))
 
 
 def summarise(tables: Tables, settings: RecallSettings) -> Summary:
     """Means of all metrics; differences between models, to the controls, and between steps."""
     from unmask.evaluation.metrics import bleu_signature
 
-    rows = _compare_to_controls(tables["recall"].to_pylist())
+    table = tables["recall"]
+    rows = list_rows(table, *UNUSED)
+    _compare_to_controls(rows)
     groups = group_by(rows, "model", "split", "steps")
     summary: dict[str, Rows] = {
         "cells": estimate_means(rows, ("model", "kind", "split", "steps"), METRICS, SHARES),
         "pairs": list(_compare_models(groups, dict(distinct(rows, "model", "kind")))),
         "controls": list(_subtract_controls(groups)),
         "gains": list(_compare_steps(groups)),
-        "example": _choose_example(rows),
+        "example": _choose_example(rows, table),
         "method": [{"bleu": bleu_signature()}],
     }
     left_out = tables.get("left_out")
     return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
 
 
-def _compare_to_controls(rows: Rows) -> Rows:
-    """The rows with `beats_control`: whether the true answer is likelier than the shuffled one."""
+def _compare_to_controls(rows: list[dict[str, Any]]) -> None:
+    """Add `beats_control` to the rows: whether the true answer is likelier than the shuffled one."""
     same = ("model", "seed", "steps", "prompt")
     controls = {
         (row["split"].removesuffix(CONTROL), *(row[name] for name in same)): row["logp"]
@@ -126,7 +128,8 @@ def _compare_to_controls(rows: Rows) -> Rows:
         logp = controls.get((row["split"], *(row[name] for name in same)))
         return None if logp is None else row["logp"] > logp
 
-    return [{**row, "beats_control": compare(row)} for row in rows]
+    for row in rows:
+        row["beats_control"] = compare(row)
 
 
 _Groups = Mapping[tuple[str, str, int | None], Rows]
@@ -151,7 +154,7 @@ def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[
                 )
                 if ours and theirs:
                     named = {"one": one, "other": other, "split": split, "steps": steps}
-                    yield named | _subtract(ours, theirs)
+                    yield named | subtract_shares(ours, theirs, "hit")
 
 
 def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
@@ -159,33 +162,22 @@ def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
     for (model, split, steps), rows in groups.items():
         if controls := groups.get((model, split + CONTROL, steps)):
             kept = [row for row in rows if row["beats_control"] is not None]
-            yield {"model": model, "split": split, "steps": steps} | _subtract(kept, controls)
+            named = {"model": model, "split": split, "steps": steps}
+            yield named | subtract_shares(kept, controls, "hit")
 
 
 def _compare_steps(groups: _Groups) -> Iterator[dict[str, Any]]:
     """How much more often a model hits with the most steps than with the fewest."""
-    counts: dict[tuple[str, str], list[int]] = {}
-    for model, split, steps in groups:
-        if steps is not None and is_asked(split):
-            counts.setdefault((model, split), []).append(steps)
-    for (model, split), steps in counts.items():
+    for model, split in dict.fromkeys(key[:2] for key in groups if is_asked(key[1])):
+        steps = [key[2] or 0 for key in groups if key[:2] == (model, split)]
         few, many = min(steps), max(steps)
         if few < many:
-            gain = _subtract(groups[model, split, many], groups[model, split, few])
-            yield {"model": model, "split": split, "few": few, "many": many} | gain
+            sides = (groups[model, split, at] for at in (many, few))
+            named = {"model": model, "split": split, "few": few, "many": many}
+            yield named | subtract_shares(*sides, "hit")
 
 
-def _subtract(ours: Rows, theirs: Rows) -> dict[str, Any]:
-    one, other = _cluster_hits(ours), _cluster_hits(theirs)
-    difference = estimate_difference(one, other, is_share=True)
-    return vars(difference) | {"facts": one.sums.shape[1]}
-
-
-def _cluster_hits(rows: Rows) -> Clusters:
-    return cluster(*([row[name] for row in rows] for name in ("hit", "fact", "seed")))
-
-
-def _choose_example(rows: Rows) -> Rows:
+def _choose_example(rows: Rows, table: "pyarrow.Table") -> Rows:
     """What each model wrote after one prompt, one that diffusion recalls where there is one."""
     split = order_splits([row["split"] for row in rows if is_asked(row["split"])])[0]
     first_seed = min(row["seed"] for row in rows)
@@ -196,7 +188,9 @@ def _choose_example(rows: Rows) -> Rows:
         scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
     prompt = max(scores, key=lambda each: scores[each])
     columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
-    return [{name: row[name] for name in columns} for row in select(texts, prompt=prompt)]
+    chosen = {id(row) for row in select(texts, prompt=prompt)}
+    places = [i for i, row in enumerate(rows) if id(row) in chosen]
+    return table.select(columns).take(places).to_pylist()
 
 
 def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
@@ -205,16 +199,15 @@ def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
     At the most steps: chosen beforehand, not by the result.
     """
     cells = [row for row in select(summary["cells"], metric="hit") if is_asked(row["split"])]
+    claims: list[tuple[str, Mapping[str, Any]]] = []
     for cell in keep_last(cells, "model", "split"):
         where = {name: cell[name] for name in ("model", "split", "steps")}
         row = next(iter(select(summary["controls"], **where)), cell)
-        claim = f"{cell['model']}: {cell['split']}"
-        yield judge_interval(claim, to_interval(row), row["facts"])
+        claims.append((f"{cell['model']}: {cell['split']}", row))
     for row in keep_last(summary["pairs"], "one", "other", "split"):
-        claim = f"{row['one']} − {row['other']}: {row['split']}"
-        yield judge_interval(claim, to_interval(row), row["facts"])
-    for row in summary["gains"]:
-        claim = f"{row['model']}: {row['split']}, more steps"
+        claims.append((f"{row['one']} − {row['other']}: {row['split']}", row))
+    claims += [(f"{row['model']}: {row['split']}, more steps", row) for row in summary["gains"]]
+    for claim, row in claims:
         yield judge_interval(claim, to_interval(row), row["facts"])
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import blocks, labels, tidy
@@ -107,32 +108,27 @@ def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> 
     parts = []
     for cell in cells:
         steps = f" in {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
-        share = tidy.say(tidy.to_interval(cell), "%")
+        share = tidy.say(cell, "%")
         parts.append(f"{cell['model']} ({labels.KINDS[cell['kind']]}) recalls {share}{steps}")
-    facts = labels.count(verdict.facts, "fact")
     if len(cells) == 2:
         assert verdict.value is not None
-        gap = tidy.say(verdict.value, "points")
-        clear, unclear = f"The difference is {gap}.", f"The difference of {gap} could be chance."
-        few = f"{facts} are too few to compare them."
+        ending = f"The difference is {tidy.say(verdict.value, 'points')}."
+    elif has_control and verdict.value is not None:
+        more = tidy.say(verdict.value, "points")
+        ending = f"That is {more} compared with other facts' answers in the same texts (control)."
     else:
-        other = "the same texts hit of other facts' answers (control)"
-        clear = f"That is more than {other}." if has_control else "No control was measured."
-        unclear = f"That is not clearly more than {other}." if has_control else clear
-        few = f"From {facts} no more can be said."
-    ending = {"above": clear, "below": clear, "too few": few}.get(verdict.outcome, unclear)
+        ending = "No control was measured."
     return blocks.Finding(f"{lead}: {', '.join(parts)}. {ending}", verdict)
 
 
 def _state_gain(result: "Result", model: str, split: str) -> Iterator[blocks.Finding]:
     """Whether more denoising steps help."""
-    outcomes = {"above": "More denoising steps help", "below": "More denoising steps hurt"}
     for row in tidy.select(result.summary["gains"], model=model, split=split):
-        verdict = result.verdicts[f"{model}: {split}, more steps"]
-        lead = outcomes.get(verdict.outcome, "It is not settled whether more denoising steps help")
-        change = tidy.say(tidy.to_interval(row), "points")
-        text = f"{lead} {model}: {change} with {row['many']} instead of {row['few']}."
-        yield blocks.Finding(text, verdict)
+        yield blocks.Finding(
+            f"With {row['many']} denoising steps instead of {row['few']}, recall of {model} "
+            f"changes by {tidy.say(row, 'points')}.",
+            result.verdicts[f"{model}: {split}, more steps"],
+        )
 
 
 def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Block]:
@@ -155,23 +151,15 @@ def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Block]
 def _show_example(rows: Rows) -> blocks.Table:
     """One prompt, the true answer, and what each model wrote."""
     first = rows[0]
-    lines = [
-        {"who": "prompt", "text": f"{first['prompt'].strip()} …", "hit": None, "role": "plain"},
-        {"who": "true answer", "text": first["completion"].strip(), "hit": None, "role": "strong"},
-    ]
+    lines = [("prompt", f"{first['prompt'].strip()} …", None)]
+    lines.append(("true answer", first["completion"].strip(), None))
     for row in rows:
-        said = " ".join(row["generation"].split()) or "(nothing)"
-        cut = said if len(said) <= 160 else f"{said[:160]}…"
-        hit = "yes" if row["hit"] else "no"
-        lines.append({"who": row["model"], "text": cut, "hit": hit, "role": "plain"})
-    asked = labels.name_split(first["split"])
-    return tidy.tabulate(
-        "example",
-        f"An example, chosen for what it shows ({asked})",
-        lines,
-        {"": "who", "text": "text", "hit": "hit"},
-        role=lambda line: line["role"],
-    )
+        text = shorten(row["generation"], 160, placeholder="…") or "(nothing)"
+        lines.append((row["model"], text, "yes" if row["hit"] else "no"))
+    caption = f"An example, chosen for what it shows ({tidy.name_asked(first)})"
+    columns = [Column(""), Column("text"), Column("hit")]
+    shown = [blocks.Row(line, "strong" if i == 1 else "plain") for i, line in enumerate(lines)]
+    return blocks.Table("example", caption, columns, shown)
 
 
 def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]:
@@ -238,9 +226,6 @@ def _fold_details(result: "Result", hits: Rows, splits: Sequence[str]) -> Iterat
             "training budget; point estimates without intervals."
         )
 
-    def asked(row: tidy.Record) -> str:
-        return labels.name_split(row["split"])
-
     def arrange(rows: Rows, *by: str) -> Rows:
         last = [row for row in keep_last(rows, *by) if is_asked(row["split"])]
         return sorted(last, key=lambda row: splits.index(row["split"]))
@@ -250,7 +235,7 @@ def _fold_details(result: "Result", hits: Rows, splits: Sequence[str]) -> Iterat
         "metrics",
         "Other metrics, at the most steps",
         arrange(summary["cells"], "model", "split"),
-        {"asked": asked, "model": "model"},
+        {"asked": tidy.name_asked, "model": "model"},
         OTHER_METRICS,
     )
     yield blocks.Fold("Other metrics", [others, *_count_uncontrolled(summary), bleu])
@@ -262,7 +247,7 @@ def _fold_details(result: "Result", hits: Rows, splits: Sequence[str]) -> Iterat
             arrange(summary["pairs"], "one", "other", "split"),
             {
                 "models": lambda row: f"{row['one']} − {row['other']}",
-                "asked": asked,
+                "asked": tidy.name_asked,
                 points: tidy.to_interval,
             },
         )
@@ -302,7 +287,7 @@ def _compare_published(hits: Rows) -> Iterator[blocks.Block]:
         rows,
         {
             "model": "model",
-            "asked": lambda row: labels.name_split(row["split"]),
+            "asked": tidy.name_asked,
             Column("best here, %", 1, is_percent=True): tidy.to_interval,
             "steps": "steps",
             Column("published, %", 1, is_percent=True): "published",
@@ -320,6 +305,6 @@ def _make_numbers(cells: Rows) -> Iterator[blocks.Number]:
         split = cell["split"]
         lead = "recalled in reverse" if split.endswith("_reverse") else "recalled"
         steps = f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
-        value, _, ends = tidy.say(tidy.to_interval(cell), "%").partition(" [")
+        value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {labels.name_split(split)}{steps}"
         yield blocks.Number(f"{lead}, {labels.KINDS[cell['kind']]}", value, note)

@@ -1,27 +1,28 @@
-"""Keys and values in sentences: what probes say across directions, what the searches did."""
+"""Keys and values: what searches, probes and the lens say in numbers, verdicts and sentences."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import (
-    Block,
-    Column,
-    Figure,
-    Finding,
-    Notice,
-    Number,
-    Table,
-    Text,
-    Verdict,
-)
+import numpy as np
+
+from unmask.base.seeds import derive_seed
+from unmask.blocks import blocks, labels, tidy
+from unmask.blocks.blocks import Column, Figure, Finding, Notice, Number, Table, Verdict
+from unmask.evaluation import statistics
+from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
+from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
 
+ELICITED = 0.5
+"""The probability from which on a value is said to elicit its object."""
+PERMUTATIONS = 199
+"""Of the probes' nulls."""
+PLACE = ("model", "kind", "group", "split", "layer")
+PROBE = ("model", "kind", "group", "fitted", "tested")
 FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
-ACROSS = (("d2p", "p2d"), ("p2d", "d2p"))
-"""Directions that probes are fitted and tested in."""
 REASONS = {
     "given": "as given",
     "middle": "the middle one, since no trace chose another",
@@ -30,21 +31,92 @@ REASONS = {
 Record = Mapping[str, Any]
 
 
-def describe(result: "Result") -> Sequence[Block | Number]:
+def summarise(tables: Tables, settings: Any) -> Summary:
+    """What searches did, which values elicit their objects, how probes and the lens do by layer."""
+    rows = [
+        row | {"elicited": float(row["p_after"] >= ELICITED)}
+        for row in tables["represent"].drop_columns(["losses", "prefixes"]).to_pylist()
+    ]
+    models = tidy.distinct(rows, "model")
+    rows.sort(key=lambda row: (models.index(row["model"]), row["layer"]))
+    searches, sound = [], []
+    for place, members in tidy.group_by(rows, *PLACE).items():
+        # A fact counts where its search was sound for every training seed.
+        diverged = {row["fact"] for row in members if row["diverged"]}
+        kept = [row for row in members if row["fact"] not in diverged]
+        sound += kept
+        counts = {"facts": len(tidy.distinct(kept, "fact")), "diverged": len(diverged)}
+        reason = {"chosen_by": members[0]["chosen_by"]}
+        searches.append(dict(zip(PLACE, place, strict=True)) | counts | reason)
+    metrics = ("p_before", "p_after", "elicited")
+    lens = ("model", "kind", "split", "step", "steps", "layer")
+    return {
+        "searches": searches,
+        "values": estimate_means(sound, PLACE, (*metrics, "relative_distance"), ("elicited",)),
+        "elicited": estimate_means(sound, ("model", "kind"), metrics, ("elicited",)),
+        "probes": list(_assess_probes(tables["probes"].to_pylist(), settings.seed)),
+        "lens": estimate_means(
+            tables["lens"].to_pylist(), lens, ("logp", "rank", "hit"), shares=("hit",)
+        ),
+    }
+
+
+def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
+    """Accuracy by layer with its interval by fact, its null, and p corrected for all layers."""
+    for key, tests in tidy.group_by(rows, *PROBE).items():
+        names = sorted(tidy.distinct(tests, "fact"))
+        at = {name: i for i, name in enumerate(names)}
+        generator = np.random.default_rng(derive_seed(seed, "probes", len(names)))
+        renamed = np.stack([generator.permutation(len(names)) for _ in range(PERMUTATIONS)])
+        layers = tidy.group_by(tests, "layer")
+        values, nulls = [], []
+        for prompts in layers.values():
+            true = np.array([at[row["fact"]] for row in prompts])
+            predicted = np.array([at.get(row["predicted"], -1) for row in prompts])
+            clusters = statistics.cluster(predicted == true, true, [row["seed"] for row in prompts])
+            values.append(statistics.estimate_mean(clusters, is_share=True))
+            # Facts change their names, alike at every layer.
+            nulls.append((predicted == renamed[:, true]).mean(1))
+        means = np.array([value.mean for value in values])
+        corrected = statistics.max_statistic_p(means, np.stack(nulls, 1))
+        for layer, value, null, p in zip(layers, values, nulls, corrected, strict=True):
+            yield dict(zip(PROBE, key, strict=True)) | {"layer": layer} | vars(value) | {
+                "null_mean": float(null.mean()),
+                "null_high": float(np.quantile(null, 1 - statistics.ALPHA / 2)),
+                "p": statistics.permutation_p(null, value.mean),
+                "p_layers": float(p),
+                "prompts": len(layers[layer]),
+                "facts": len(names),
+            }  # fmt: skip
+
+
+def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
+    """Whether probes tell facts across directions at any layer, and most values elicit objects."""
+    for best in choose_best(summary["probes"]):
+        if best["fitted"] != best["tested"]:
+            yield judge_p(name_probe(best), tidy.to_interval(best), best["p_layers"], best["facts"])
+    for row in tidy.select(summary["elicited"], metric="elicited"):
+        value = tidy.to_interval(row)
+        above_half = statistics.Interval(*(end - ELICITED for end in vars(value).values()))
+        verdict = judge_interval(f"{row['model']}: elicited", above_half, row["facts"])
+        yield replace(verdict, value=value)
+
+
+def describe(result: "Result") -> Sequence[blocks.Block | Number]:
     """Probes first, then what the searches did, then the lens."""
     summary = result.summary
-    blocks: list[Block | Number] = [*_state_probes(result), *_state_elicited(result)]
+    shown: list[blocks.Block | Number] = [*_state_probes(result), *_state_elicited(result)]
     if summary["probes"]:
-        blocks += [_draw_probes(summary["probes"]), _tabulate_probes(result)]
-    blocks.append(_tabulate_searches(summary["searches"], summary["values"]))
+        shown += [_draw_probes(summary["probes"]), _tabulate_probes(result)]
+    shown.append(_tabulate_searches(summary["searches"], summary["values"]))
     for model, rows in tidy.group_by(summary["searches"], "model").items():
         layers = sorted(tidy.distinct(rows, "layer"))
         noun = "layer" if len(layers) == 1 else "layers"
         listed = ", ".join(map(str, layers))
-        blocks.append(Text(f"{model}: {noun} {listed}, {REASONS[rows[0]['chosen_by']]}."))
+        shown.append(blocks.Text(f"{model}: {noun} {listed}, {REASONS[rows[0]['chosen_by']]}."))
     if summary["lens"]:
-        blocks.append(_draw_lens(summary["lens"]))
-    return [*blocks, *_notice_left_out(result)]
+        shown.append(_draw_lens(summary["lens"]))
+    return [*shown, *_notice_left_out(result)]
 
 
 def name_probe(row: Record) -> str:
@@ -67,72 +139,64 @@ def _state_probes(result: "Result") -> Iterator[Finding | Number]:
     for model, rows in tidy.group_by(across, "model").items():
         rows = tidy.select(rows, group=rows[0]["group"])
         parts = [
-            f"{tidy.say(tidy.to_interval(row), '%')} right when fitted on "
-            f"{labels.GIVEN[row['fitted']]}s and tested on {labels.GIVEN[row['tested']]}s"
+            f"{tidy.say(row, '%')} right when fitted on {labels.GIVEN[row['fitted']]}s and tested "
+            f"on {labels.GIVEN[row['tested']]}s"
             for row in rows
         ]
         weaker = max(rows, key=lambda row: row["p_layers"])
-        verdict = result.verdicts[name_probe(weaker)]
-        lead = {
-            "above": "can be read off across directions",
-            "unsettled": "cannot clearly be read off across directions",
-        }.get(verdict.outcome, f"was asked of {labels.count(verdict.facts, 'fact')} only")
-        chance = f"chance {100 / weaker['facts']:.0f} %"
+        verdict, chance = (
+            result.verdicts[name_probe(weaker)],
+            f"chance {100 / weaker['facts']:.0f} %",
+        )
         yield Finding(
-            f"In {model} ({labels.KINDS[weaker['kind']]}), which fact a state belongs to {lead}: "
-            f"linear probes are {' and '.join(parts)} (best layer; "
-            f"{labels.GROUPS[weaker['group']]}; {chance}).",
+            f"Asked across directions which fact a state of {model} "
+            f"({labels.KINDS[weaker['kind']]}) belongs to, linear probes are "
+            f"{' and '.join(parts)} (best layer; {labels.GROUPS[weaker['group']]}; {chance}).",
             verdict,
         )
         if verdict.is_clear:
-            share = tidy.say(tidy.to_interval(weaker), "%")
             note = f"{model}, by probes across directions; {chance}"
-            yield Number("which fact a state belongs to", share, note)
+            yield Number("which fact a state belongs to", tidy.say(weaker, "%"), note)
 
 
 def _state_elicited(result: "Result") -> Iterator[Finding]:
     """Whether values do what a value is for."""
     for model, rows in tidy.group_by(result.summary["elicited"], "model").items():
         values = {row["metric"]: tidy.to_interval(row) for row in rows}
-        verdict = result.verdicts[f"{model}: elicited"]
-        caution = {
-            "above": "",
-            "below": ": most are not values in ROME's sense",
-        }.get(verdict.outcome, ": whether most do is not settled")
         yield Finding(
             f"In {model}, {tidy.say(values['elicited'], '%')} of the values elicit their object, "
             f"with a probability of ½ or more (on average {values['p_before'].mean:.2g} before the "
-            f"search, {values['p_after'].mean:.2g} after){caution}.",
-            verdict,
+            f"search, {values['p_after'].mean:.2g} after); the others are not values in ROME's "
+            "sense.",
+            result.verdicts[f"{model}: elicited"],
         )
 
 
 def _draw_probes(probes: tidy.Records) -> Figure:
-    lines = [
-        {
-            **row,
-            "line": f"fitted on {labels.GIVEN[row['fitted']]}s, tested on "
-            f"{labels.GIVEN[row['tested']]}s",
-            "colour": {"d2p": "p1", "p2d": "p5"}[row["fitted"]],
-            "dash": "dash" if row["fitted"] == row["tested"] else "solid",
-        }
-        for row in probes
+    first = tidy.select(probes, fitted=probes[0]["fitted"], tested=probes[0]["tested"])
+    chance = [
+        {**row, "fitted": "chance", "mean": row["null_mean"], "low": row["null_mean"]}
+        for row in first
     ]
-    chance = {"line": "chance", "colour": "control", "dash": "dot"}
-    lines += [
-        {**row, **chance, "mean": row["null_mean"], "low": row["null_mean"]}
-        for row in tidy.select(probes, fitted=probes[0]["fitted"], tested=probes[0]["tested"])
-    ]
+
+    def name(row: Record) -> str:
+        given, tested = (labels.GIVEN.get(row[side]) for side in ("fitted", "tested"))
+        return f"fitted on {given}s, tested on {tested}s" if given else "chance"
+
+    def dash(row: Record) -> str:
+        across = "dash" if row["fitted"] == row["tested"] else "solid"
+        return "dot" if row["fitted"] == "chance" else across
+
     return tidy.draw_lines(
-        lines,
+        [*probes, *chance],
         "probes",
         "Which fact is it? Linear probes, layer by layer",
         "Prompts in phrasings held out. Solid: across directions. Bands are 95 % intervals by "
         "fact; chance: facts that change their names.",
         x="layer",
-        line="line",
-        colour="colour",
-        dash="dash",
+        line=name,
+        colour=lambda row: {"d2p": "p1", "p2d": "p5"}.get(row["fitted"], "control"),
+        dash=dash,
         choose=[FACTS],
         xlabel="after layer",
         ylabel="accuracy",
@@ -141,10 +205,7 @@ def _draw_probes(probes: tidy.Records) -> Figure:
 
 
 def _tabulate_probes(result: "Result") -> Table:
-    def is_clear(row: Record) -> bool:
-        verdict: Verdict | None = result.verdicts.get(name_probe(row))
-        return verdict is not None and verdict.is_clear
-
+    clear = {claim for claim, verdict in result.verdicts.items() if verdict.is_clear}
     return tidy.tabulate(
         "probes",
         "Probes: which fact is it, in phrasings held out",
@@ -159,27 +220,21 @@ def _tabulate_probes(result: "Result") -> Table:
             Column("chance, %", 0, is_percent=True): "null_mean",
             Column("p over all layers", 3): "p_layers",
         },
-        lambda row: "strong" if is_clear(row) else "plain",
+        lambda row: "strong" if name_probe(row) in clear else "plain",
     )
 
 
 def _tabulate_searches(searches: tidy.Records, values: tidy.Records) -> Table:
-    place = ("model", "group", "split", "layer")
-    cells = {
-        (*key, row["metric"]): row
-        for key, rows in tidy.group_by(values, *place).items()
-        for row in rows
-    }
+    cells = {(*(row[name] for name in PLACE), row["metric"]): row for row in values}
 
-    def find(row: Record, metric: str) -> Record | None:
+    def find(metric: str, is_interval: bool = True) -> tidy.Get:
         """Nothing where all searches diverged."""
-        return cells.get((*(row[name] for name in place), metric))
 
-    def average(metric: str) -> tidy.Get:
-        return lambda row: cell["mean"] if (cell := find(row, metric)) else None
+        def get(row: Record) -> Any:
+            cell = cells.get((*(row[name] for name in PLACE), metric))
+            return cell and (tidy.to_interval(cell) if is_interval else cell["mean"])
 
-    def estimate(metric: str) -> tidy.Get:
-        return lambda row: tidy.to_interval(cell) if (cell := find(row, metric)) else None
+        return get
 
     return tidy.tabulate(
         "values",
@@ -187,14 +242,14 @@ def _tabulate_searches(searches: tidy.Records, values: tidy.Records) -> Table:
         searches,
         {
             "model": "model",
-            "asked": lambda row: labels.name_split(row["split"]),
+            "asked": tidy.name_asked,
             "layer": "layer",
             "facts": "facts",
             "diverged": "diverged",
-            Column("p(object) before", is_short=True): average("p_before"),
-            Column("p(object) after", is_short=True): average("p_after"),
-            Column("p after ≥ ½, %", 0, is_percent=True): estimate("elicited"),
-            Column("‖delta‖ / ‖v0‖"): estimate("relative_distance"),
+            Column("p(object) before", is_short=True): find("p_before", is_interval=False),
+            Column("p(object) after", is_short=True): find("p_after", is_interval=False),
+            Column("p after ≥ ½, %", 0, is_percent=True): find("elicited"),
+            Column("‖delta‖ / ‖v0‖"): find("relative_distance"),
         },
     )
 

@@ -1,9 +1,10 @@
-"""Tidy tables of means: what the summaries of most measures are, and how they become blocks."""
+"""What the summaries of most measures are made of: means of groups, differences of shares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from unmask.evaluation.statistics import cluster, estimate_mean
+from unmask.blocks.tidy import group_by
+from unmask.evaluation.statistics import Clusters, cluster, estimate_difference, estimate_mean
 from unmask.measures.measure import Rows
 
 
@@ -16,28 +17,26 @@ def estimate_means(
     which they are met. Values of `shares` lie between 0 and 1. A column that a group has no values
     for is left out.
     """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in by), []).append(row)
     means = []
-    for key, members in groups.items():
+    for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
         for column in columns:
             kept = [row for row in members if row[column] is not None]
             if kept:
-                means.append(
-                    dict(zip(by, key, strict=True))
-                    | {"metric": column}
-                    | _estimate(kept, column, column in shares)
-                )
+                clusters = cluster_rows(kept, column)
+                num_seeds, num_facts = clusters.sums.shape
+                counts = {"facts": num_facts, "seeds": num_seeds, "prompts": len(kept) // num_seeds}
+                value = vars(estimate_mean(clusters, column in shares))
+                means.append(dict(zip(by, key, strict=True)) | {"metric": column} | value | counts)
     return means
 
 
-def _estimate(rows: Rows, column: str, is_share: bool) -> dict[str, Any]:
-    values, facts, seeds = ([row[name] for row in rows] for name in (column, "fact", "seed"))
-    clusters = cluster(values, facts, seeds)
-    num_seeds, num_facts = clusters.sums.shape
-    return vars(estimate_mean(clusters, is_share)) | {
-        "facts": num_facts,
-        "seeds": num_seeds,
-        "prompts": len(rows) // num_seeds,
-    }
+def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
+    """How much more often the column is true in our rows than in theirs, paired by fact."""
+    one, other = (cluster_rows(rows, column) for rows in (ours, theirs))
+    difference = estimate_difference(one, other, is_share=True)
+    return vars(difference) | {"facts": one.sums.shape[1]}
+
+
+def cluster_rows(rows: Rows, column: str) -> Clusters:
+    """A column's values by training seed and fact."""
+    return cluster(*([row[name] for row in rows] for name in (column, "fact", "seed")))
