@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unmask import UserError
-from unmask.base.config import SettingsError, build
+from unmask.base.config import CheckedSettings, SettingsError, adjust, build, option
 from unmask.base.devices import resolve_device, resolve_dtype
 from unmask.base.seeds import derive_seed, python_stream, torch_stream
 
@@ -50,3 +50,41 @@ def test_build_converts_what_json_cannot_say():
         build(Example, {"rate": 0.5, "names": "a"}, "x")
     with pytest.raises(SettingsError, match="'limit' is 'no', expected an integer or nothing"):
         build(Example, {"rate": 0.5, "limit": "no"}, "x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cooking(CheckedSettings):
+    """How soup is cooked."""
+
+    minutes: int = option(10, "How long.", least=1)
+    spice: str = option("salt", "What makes it taste.")
+
+
+def cook(settings: Cooking | None = None, *, pot: str = "iron", **changes) -> Cooking:
+    return adjust(cook, Cooking, settings, changes, leave_out=("spice",))
+
+
+def test_keyword_arguments_change_settings():
+    """A name that is none is refused with the near one, an argument of the function included."""
+    assert cook() == Cooking() and cook(minutes=3) == Cooking(minutes=3)
+    assert cook(Cooking(minutes=3, spice="dill"), minutes=4) == Cooking(minutes=4, spice="dill")
+    for changes, sentence in (
+        ({"minute": 3}, "cook has no argument 'minute': did you mean 'minutes'?"),
+        ({"pots": "tin"}, "cook has no argument 'pots': did you mean 'pot'?"),
+        ({"spice": "dill"}, "cook has no argument 'spice': known: minutes, pot"),
+        ({"minutes": 0}, "Cooking: 'minutes' is 0, expected at least 1"),
+        ({"settings": 5}, "cook was given 5 as its settings: expected Cooking"),
+    ):
+        with pytest.raises(UserError) as caught:
+            cook(**changes)
+        assert sentence in str(caught.value)
+
+
+def test_settings_are_documented_by_their_options():
+    assert (Cooking.__doc__ or "").splitlines() == [
+        "How soup is cooked.",
+        "",
+        "Args:",
+        "    minutes: How long.",
+        "    spice: What makes it taste.",
+    ]

@@ -56,6 +56,14 @@ def option(
 class CheckedSettings:
     """Settings whose types, ranges and choices are checked wherever they are made."""
 
+    def __init_subclass__(cls) -> None:
+        """Add to the class's docstring what its options say about themselves."""
+        super().__init_subclass__()
+        options = {name: field for name, field in vars(cls).items() if _is_option(field)}
+        if options and cls.__doc__:
+            lines = [f"    {name}: {field.metadata['help']}" for name, field in options.items()]
+            cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__), "", "Args:", *lines])
+
     def __post_init__(self) -> None:
         problems: list[str] = []
         hints = get_type_hints(type(self))
@@ -78,6 +86,10 @@ class CheckedSettings:
         """The settings as JSON holds them."""
         fields = dataclasses.fields(self)
         return {field.name: _to_json(getattr(self, field.name)) for field in fields}
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, dataclasses.Field) and "help" in value.metadata
 
 
 def _to_json(value: Any) -> Any:

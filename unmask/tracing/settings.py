@@ -41,36 +41,13 @@ class Corruption(Protocol):
 class Tracing(CheckedSettings):
     """What a fact is traced with: the settings of `unmask.trace_steps` and `unmask.trace_tokens`.
 
-    Both take one of these, or its fields as keyword arguments.
-
-    Args:
-        corruption: What hides the subject: "gaussian" (the default), "uniform" or "rome" noise,
-            "mask", "mean", "replace", or an object or function as in `unmask.corruptions`.
-        samples: Noise samples, or other subjects; masks and means are one.
-        at: Steps to trace: "first" (step 1), "t1" and "last" or "t2" (that commit the answer's
-            first and last token), "all" from t1 to t2, or numbers. One, or several.
-        parts: "resid", one layer's residual stream; "mlp" and "attn", their outputs in a window of
-            layers; "attn_z", head by head; "embed", the embedding.
-        window: Layers that are restored together; by default half of the network's, at most ten.
-        metric: "p", "logp", "logit_difference", "normalised", or a function as in
-            `unmask.tracing.metrics.Metric`.
-        joint: "mean_field", the product over the masks of one state, or "chain_rule", which reveals
-            the answer token by token. A causal model's is always the chain rule.
-        steps: Denoising steps of the generation.
-        guidance: Strength of classifier-free guidance.
-        length: Positions of the canvas.
-        mode: "restore" clean states into the corrupted run, or "ablate" them from the clean one.
-        run: "teacher_forced" corrupts the clean generation's state of a step; "free_running" takes
-            the state that the corrupted prompt's own generation has reached.
-        source: What is hidden: the "subject", the answer tokens already "committed", or "both".
-        severed: "mlp" or "attn": that part's later additions at the restored position are kept as
-            they were.
-        any_answer: Also trace an answer that the model does not give.
-        seed: Of the noise, the replacements and the placebos.
+    Both take one of these, or its fields as keyword arguments. A corruption may also be an object
+    or a function as in `unmask.corruptions`, a metric a function as in
+    `unmask.tracing.metrics.Metric`.
 
     >>> settings = unmask.Tracing(corruption="mask", parts=("resid",), at="first")
-    >>> settings.at, settings.window is None
-    (('first',), True)
+    >>> settings.at, settings.joint
+    (('first',), 'mean_field')
     """
 
     corruption: str | Corruption | Callable[..., Any] = option(
