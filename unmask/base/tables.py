@@ -46,6 +46,21 @@ def read_table(path: str | Path, schema: str) -> "pyarrow.Table":
     return table
 
 
+def list_rows(table: "pyarrow.Table", *leave_out: str) -> list[dict[str, Any]]:
+    """The rows of a table, without some of its columns; equal texts are one object.
+
+    Of many rows this holds far less memory than `to_pylist`.
+    """
+    names = [name for name in table.column_names if name not in leave_out]
+    columns = []
+    for name in names:
+        seen: dict[Any, Any] = {}
+        values = table[name].to_pylist()
+        is_text = bool(values) and isinstance(values[0], str)
+        columns.append([seen.setdefault(each, each) for each in values] if is_text else values)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 class Parts:
     """A table made part by part, so that an interrupted run goes on with the parts still missing.
 

@@ -7,11 +7,12 @@ paired by fact.
 
 Strict match: the text is the true answer and nothing else; near 0 where training texts go on after
 the answer. Log p: of the true answer by the chain rule from left to right, without guidance. Rank:
-of the true answer among the answers of all facts of the split in the same phrasing, by log p for
-causal models and by the mean field (the whole answer masked) for masked ones, so that ranks of the
-two kinds are not the same quantity. Likelier than shuffled: by log p, for the same prompt; a
-shuffled answer may have another grammatical form than its prompt wants, as many of Berglund's have,
-which makes the true one likelier without any recall: read it beside the rank.
+of the true answer among the answers of all facts of the split in the same phrasing (of at most 1000
+that stand near it, where a split has more), by log p for causal models and by the mean field (the
+whole answer masked) for masked ones, so that ranks of the two kinds are not the same quantity.
+Likelier than shuffled: by log p, for the same prompt; a shuffled answer may have another
+grammatical form than its prompt wants, as many of Berglund's have, which makes the true one
+likelier without any recall: read it beside the rank.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.base.tables import list_rows
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_causal, order_splits
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
@@ -39,6 +41,8 @@ from unmask.measures.settings import SamplingSettings
 from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from unmask.evaluation.questions import Split
 
 METRICS = ("hit", *OTHER_METRICS)
@@ -116,7 +120,7 @@ def summarise(tables: Tables, settings: RecallSettings) -> Summary:
 
 
 def _compare_to_controls(rows: list[dict[str, Any]]) -> None:
-    """Add `beats_control` to the rows: whether the true answer is likelier than the shuffled one."""
+    """Add `beats_control`: whether the true answer is likelier than the shuffled one."""
     same = ("model", "seed", "steps", "prompt")
     controls = {
         (row["split"].removesuffix(CONTROL), *(row[name] for name in same)): row["logp"]
@@ -190,7 +194,7 @@ def _choose_example(rows: Rows, table: "pyarrow.Table") -> Rows:
     columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
     chosen = {id(row) for row in select(texts, prompt=prompt)}
     places = [i for i, row in enumerate(rows) if id(row) in chosen]
-    return table.select(columns).take(places).to_pylist()
+    return table.select(list(columns)).take(places).to_pylist()
 
 
 def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
