@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
@@ -16,6 +17,7 @@ import unmask
 from tests.training.runs import CPU, make_trainer, run, take_steps
 from unmask import Tokenizer, UserError
 from unmask.base.files import write_json
+from unmask.data import patterns
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
@@ -176,3 +178,63 @@ def test_sizes_of_other_formats_are_bounded(tmp_path, kind):
     with pytest.raises(UserError, match="'layers' is 10000000000, but only 1 tensors are stored"):
         unmask.load(tmp_path, device="cpu")
     assert time.perf_counter() - start < 1
+
+
+def write_tokenizer(folder: Path, pattern: str) -> Path:
+    """A byte-level tokenizer that first cuts texts by a pattern of its own."""
+    backend = Tokenizer.train(["a few words of text"], 300).backend
+    parts = json.loads(backend.to_str())
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    levels = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    inner = [split | {"invert": False}, levels | {"use_regex": False}]
+    parts["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": inner}
+    write_json(folder / "tokenizer.json", parts)
+    return folder / "tokenizer.json"
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+$", r"(\w+\s?)+$", r"(foo|fo+o)+$", r"(.*)*x(.*)*y$"])
+def test_a_pattern_that_runs_away_is_refused(tmp_path, pattern):
+    start = time.perf_counter()
+    with pytest.raises(UserError, match="which fails on some texts .*use another tokenizer"):
+        Tokenizer.load(write_tokenizer(tmp_path, pattern))
+    assert time.perf_counter() - start < 30
+
+
+def test_a_pattern_that_takes_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(patterns, "_TRIAL", patterns._TRIAL + "\nwhile True: pass")
+    monkeypatch.setattr(patterns, "MOST_SECONDS", 1)
+    with pytest.raises(UserError, match="more than 1 seconds of processor time"):
+        Tokenizer.load(write_tokenizer(tmp_path, r"[a-f]+"))
+
+
+def test_harmless_patterns_are_used_and_known_ones_are_not_tried(tmp_path, monkeypatch):
+    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, r"\w+|[^\w\s]+|\s+"))
+    assert tokenizer.decode(tokenizer.encode("a few words!").ids) == "a few words!"
+    monkeypatch.setattr(patterns, "_try_pattern", None)  # calling it would raise
+    for pattern in (patterns.GPT2_WORDS, patterns.LLAMA3_WORDS, patterns.QWEN2_WORDS):
+        Tokenizer.load(write_tokenizer(tmp_path, pattern))
+
+
+@pytest.mark.parametrize("pattern", sorted(patterns.KNOWN_PATTERNS))
+def test_known_patterns_would_pass_the_trial(pattern):
+    assert patterns._try_pattern(pattern) is None
+
+
+def test_a_panic_of_the_library_is_a_sentence():
+    """Made by hand: a pattern that nobody tried, on a text that it cannot cut."""
+    backend = Tokenizer.train(["a few words"], 300).backend
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a+)+$"), "isolated")
+    tokenizer = Tokenizer(backend, None, 0, 1)
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_documents([text])):
+        with pytest.raises(UserError, match="the text 'aaaa.* makes the tokenizer library fail"):
+            encode("a" * 40 + "!")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a\ud800b", "half of a surrogate pair"), (None, "None was given"), (b"a", "b'a' was given")],
+)
+def test_texts_that_are_none(text, expected):
+    tokenizer = Tokenizer.train(["a few words"], 300)
+    with pytest.raises(UserError, match=expected):
+        tokenizer.encode(text)

@@ -1,6 +1,7 @@
 """Text to token ids and back, with the mask, pad and end ids known."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from unmask.base.errors import UserError
 from unmask.base.files import replace_file, write_json
 from unmask.base.reading import read_json_object
 from unmask.data.chat import ChatTemplate, read_chat_template
+from unmask.data.patterns import QWEN2_WORDS, explain_panics, open_tokenizer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -38,11 +40,6 @@ _KNOWN = {
         "[SEP]",
     ),
 }
-# How Qwen2 cuts a text into words before merging: contractions, letters, single digits, the rest.
-_QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # The field of `tokenizer_config.json` that names each of them.
 _FIELDS = {"mask": "mask_token", "pad": "pad_token", "end": "eos_token"}
 
@@ -95,10 +92,7 @@ class Tokenizer:
             raise UserError(
                 f"{file} is not there: give a tokenizer.json or a folder that holds one."
             )
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception for a malformed file
-            raise UserError(f"{file} is not a tokenizer file of `tokenizers`: {error}.") from None
+        backend = open_tokenizer(file)
         # Rows are cut and padded here, never by settings that came along in the file.
         backend.no_padding()
         backend.no_truncation()
@@ -116,7 +110,7 @@ class Tokenizer:
         backend.normalizer = normalizers.NFC()
         backend.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(tokenizers.Regex(_QWEN2_WORDS), "isolated"),
+                pre_tokenizers.Split(tokenizers.Regex(QWEN2_WORDS), "isolated"),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
@@ -206,7 +200,8 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str], allow_mask: bool = False) -> list[Encoded]:
         """Ids of each text."""
-        encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+        with _explain_texts(texts):
+            encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         encoded = [Encoded(one.ids, one.offsets) for one in encodings]
         if self.mask_id is not None and not allow_mask:
             for text, one in zip(texts, encoded, strict=True):
@@ -223,7 +218,8 @@ class Tokenizer:
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
-            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+            with _explain_texts(texts):
+                encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         finally:
             self.backend.encode_special_tokens = before
         return [one.ids for one in encodings]
@@ -303,6 +299,24 @@ class _Finder:
         if not 0 <= token <= last:
             raise UserError(f"the {role} id {token} is not in 0..{last}, the ids of {self.source}.")
         return token
+
+
+@contextmanager
+def _explain_texts(texts: list[str]) -> Generator[None]:
+    """Turn what the library says about texts that it cannot cut into a sentence."""
+    try:
+        with explain_panics(f"the text {_short(str(texts[0]))!r}" if texts else "no text"):
+            yield
+    except TypeError:
+        for text in texts:
+            if not isinstance(text, str):
+                raise UserError(f"{text!r} was given to the tokenizer: expected a text.") from None
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise UserError(
+                    f"the text {_short(text)!r} holds half of a surrogate pair, which is not a "
+                    "character: write the character itself."
+                ) from None
+        raise
 
 
 def _short(text: str, length: int = 60) -> str:
