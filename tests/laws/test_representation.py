@@ -235,7 +235,7 @@ def test_retrieval_and_cosine_know_pairs_from_strangers():
     matched = LIKENESSES["cosine"](left, near)
     assert matched.matched > 0.8 and abs(matched.unmatched) < 0.1
     assert matched.value == pytest.approx(matched.matched - matched.unmatched)
-    strangers = [LIKENESSES["retrieval"](draw(20, 50, seed=i), near).hits for i in range(2, 42)]
+    strangers = [LIKENESSES["top-1"](draw(20, 50, seed=i), near).value for i in range(2, 42)]
     assert np.mean(strangers) == pytest.approx(1 / 20, abs=3 * np.sqrt(0.05 * 0.95 / 800))
 
 

@@ -15,14 +15,8 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from unmask.evaluation.statistics import holm
-from unmask.representation.likeness import (
-    LIKENESSES,
-    OVERLAP,
-    Score,
-    Side,
-    prepare_directions,
-)
-from unmask.representation.nulls import PERMUTATIONS, Assessed, assess, assess_overlap
+from unmask.representation.likeness import LIKENESSES, OVERLAP, Side, prepare_directions
+from unmask.representation.nulls import PERMUTATIONS, assess, assess_overlap
 
 CONCEPTS = {"name": ("p2d", "d2p"), "description": ("d2p", "p2d")}
 """The direction in which a concept is given, and the one in which it is asked for."""
@@ -40,12 +34,12 @@ class Comparison:
 
 
 def _compare_concept(concept: str) -> list[Comparison]:
-    given, asked = CONCEPTS[concept]
+    given, wanted = CONCEPTS[concept]
     key, mapped = ("k_star", given), ("k_mapped", given)
     return [
-        Comparison(f"{concept}: key and value", mapped, ("v_star", asked), key),
-        Comparison(f"{concept}: key and v0", mapped, ("v0", asked), key, is_control=True),
-        Comparison(f"{concept}: key and delta", mapped, ("delta", asked), key),
+        Comparison(f"{concept}: key and value", mapped, ("v_star", wanted), key),
+        Comparison(f"{concept}: key and v0", mapped, ("v0", wanted), key, is_control=True),
+        Comparison(f"{concept}: key and delta", mapped, ("delta", wanted), key),
     ]
 
 
@@ -99,9 +93,20 @@ def assess_comparisons(
     """
     rows = []
     for comparison in COMPARISONS:
-        assessed = _assess(vectors, comparison, permutations, seed)
-        corrected = _correct(assessed)
+        left, right = vectors[comparison.left], vectors[comparison.right]
+        plain = vectors[comparison.plain_left or comparison.left]
+        assessed = {
+            name: assess(likeness, left if likeness.one_space else plain, right, permutations, seed)
+            for name, likeness in LIKENESSES.items()
+        }
+        tested = [name for name, each in assessed.items() if each.is_measured]
+        corrected = holm([assessed[name].p for name in tested])
+        p_holm = dict(zip(tested, corrected, strict=True))
+        assessed[OVERLAP] = assess_overlap(left, right, permutations, seed)
         for name, each in assessed.items():
+            details = {
+                name: getattr(each.score, name) for name in ("matched", "unmatched", "train")
+            }
             rows.append(
                 {
                     "comparison": comparison.name,
@@ -110,12 +115,12 @@ def assess_comparisons(
                     "value": each.value.mean,
                     "low": each.value.low,
                     "high": each.value.high,
-                    "null_mean": each.null_mean,
+                    "null_mean": float(each.null.mean()),
                     "null_low": each.null_low,
                     "null_high": each.null_high,
                     "p": each.p,
-                    "p_holm": corrected[name],
-                    **_read_details(each.score),
+                    "p_holm": p_holm.get(name, each.p),
+                    **{name: None if x is None else float(x) for name, x in details.items()},
                     "null": each.null.tolist(),
                     "per_fact": each.per_fact.tolist(),
                 }
@@ -123,33 +128,8 @@ def assess_comparisons(
     return rows
 
 
-def _read_details(score: Score) -> dict[str, float | None]:
-    """What only some likenesses have."""
-    details = {name: getattr(score, name, None) for name in ("matched", "unmatched", "train")}
-    return {name: None if value is None else float(value) for name, value in details.items()}
-
-
-def _assess(
-    vectors: Vectors, comparison: Comparison, permutations: int, seed: int
-) -> dict[str, Assessed]:
-    left, right = vectors[comparison.left], vectors[comparison.right]
-    plain = vectors[comparison.plain_left or comparison.left]
-    assessed = {
-        name: assess(likeness, left if likeness.one_space else plain, right, permutations, seed)
-        for name, likeness in LIKENESSES.items()
-    }
-    return assessed | {OVERLAP: assess_overlap(left, right, permutations, seed)}
-
-
-def _correct(assessed: Mapping[str, Assessed]) -> dict[str, float]:
-    """p by likeness, by Holm's correction over those that were tested for pairs."""
-    p = {name: each.p for name, each in assessed.items()}
-    tested = [name for name in p if name != OVERLAP and assessed[name].is_measured]
-    return p | dict(zip(tested, holm([p[name] for name in tested]), strict=True))
-
-
 def map_similarity(vectors: Vectors, concept: str) -> Float[np.ndarray, "N N"]:
     """The cosine of every fact's key (row) with every fact's value (column), means taken off."""
-    given, asked = CONCEPTS[concept]
-    keys, values = prepare_directions(vectors["k_mapped", given], vectors["v_star", asked])
+    given, wanted = CONCEPTS[concept]
+    keys, values = prepare_directions(vectors["k_mapped", given], vectors["v_star", wanted])
     return keys @ values.T

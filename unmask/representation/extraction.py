@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Facts by the direction they were trained in, and the splits that ask them both ways."""
 _OF_VALUES = ("p_before", "p_after", "nll_before", "nll", "kl", "distance", "relative_distance")
-_OF_SEARCHES = ("updates", "stopped", "diverged")
+_OF_VALUES += ("updates", "stopped", "diverged")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def extract(
     rows = [
         each.columns
         | {"layer": layer}
-        | {name: getattr(value, name) for name in (*_OF_VALUES, *_OF_SEARCHES)}
+        | {name: getattr(value, name) for name in _OF_VALUES}
         | {"losses": list(value.losses)}
         for each, value in zip(chosen, values, strict=True)
     ]

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.data.facts import Fact
-from unmask.net.batches import count_row_bytes
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
 from unmask.representation.settings import Extraction, choose_extraction
@@ -64,8 +63,7 @@ def find_keys(model: Model, cases: Sequence[Case], layer: int) -> list[Key]:
         results = zip(k_star.cpu(), map_keys(model, k_star, layer).cpu(), batch, strict=True)
         return [Key(layer, star, mapped, case.prefixes) for star, mapped, case in results]
 
-    row_bytes = count_row_bytes(model, max(case.length for case in cases), 0)
-    return map_cases(model, cases, row_bytes, len(cases[0].key_rows), read)
+    return map_cases(model, cases, read)
 
 
 @torch.no_grad()

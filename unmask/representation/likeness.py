@@ -17,8 +17,6 @@ Other = Float[np.ndarray, "N E"]
 """A right side that may have another width."""
 Sides = Float[np.ndarray, "*R N D"]
 Others = Float[np.ndarray, "*R N E"]
-Plane = Float[np.ndarray, "N 2"]
-Columns = Float[np.ndarray, "n r"]
 Values = Float[np.ndarray, "*R"] | float
 """One for each pairing of a stack; a number for a single pairing."""
 
@@ -35,36 +33,15 @@ class Score:
     """How alike two sides are; larger is more alike."""
 
     value: Values
-    per_fact: Float[np.ndarray, "*R N"] | None
+    per_fact: Float[np.ndarray, "*R N"] | None = None
     """What each fact gives to it, where the value is their mean."""
-
-
-@dataclass(frozen=True)
-class Cosine(Score):
-    matched: Values
-    unmatched: Values
-
-
-@dataclass(frozen=True)
-class Retrieval(Score):
-    hits: Values
-    """The share of concepts whose own vector comes first; of n that tie, one in n does."""
-
-
-@dataclass(frozen=True)
-class Angles(Score):
-    cosines: Float[np.ndarray, "*R r"]
-
-
-@dataclass(frozen=True)
-class Procrustes(Score):
-    train: Values
-    """The same on the facts that the rotation was fitted to."""
-
-
-def choose_rank(num_facts: int) -> int:
-    """Dimensions kept by PCA: few against the facts, so that what is fitted can fail."""
-    return max(2, num_facts // 4)
+    matched: Values | None = None
+    unmatched: Values | None = None
+    """The mean cosines of pairs and of strangers, whose difference is `cosine`."""
+    train: Values | None = None
+    """`procrustes` on the facts that the rotation was fitted to."""
+    cosines: Float[np.ndarray, "*R r"] | None = None
+    """Of the principal angles."""
 
 
 @dataclass(frozen=True)
@@ -88,38 +65,48 @@ class Likeness:
         return self.compare(*self.prepare(left, right, rank))
 
 
+def choose_rank(num_facts: int) -> int:
+    """Dimensions kept by PCA: few against the facts, so that what is fitted can fail."""
+    return max(2, num_facts // 4)
+
+
+def varies(side: Side) -> bool:
+    """Whether the concepts' vectors differ by more than rounding."""
+    return bool(np.linalg.norm(_centre(side)) > 1e-9 * np.linalg.norm(side))
+
+
 def prepare_directions(left: Side, right: Side, _rank: int = 0) -> tuple[Side, Side]:
     """Centred vectors of length 1: their products are cosines."""
     return _normalise(_centre(left)), _normalise(_centre(right))
 
 
-def compare_cosine(left: Side, right: Sides) -> Cosine:
+def compare_cosine(left: Side, right: Sides) -> Score:
     """The mean cosine of matched pairs minus that of unmatched ones."""
     cosines = left @ right.mT
     own = _diagonal(cosines)
     others = (cosines.sum(-1) - own) / (len(left) - 1)
     each = own - others
-    return Cosine(each.mean(-1), each, own.mean(-1), others.mean(-1))
+    return Score(each.mean(-1), each, own.mean(-1), others.mean(-1))
 
 
-def compare_ranks(left: Side, right: Sides) -> Retrieval:
+def compare_ranks(left: Side, right: Sides) -> Score:
     """The mean reciprocal rank at which a right vector finds its left one among all concepts.
 
     Concepts that tie share the mean of their ranks.
     """
-    above, tied = _count_above(left, right)
-    each = 1 / (1 + above + (tied - 1) / 2)
-    return Retrieval(each.mean(-1), each, ((above == 0) / tied).mean(-1))
+    nearer, tied = _count_nearer(left, right)
+    each = 1 / (1 + nearer + (tied - 1) / 2)
+    return Score(each.mean(-1), each)
 
 
 def compare_hits(left: Side, right: Sides) -> Score:
     """The share of right vectors that find their left one first; of n that tie, one in n does."""
-    above, tied = _count_above(left, right)
-    each = (above == 0) / tied
+    nearer, tied = _count_nearer(left, right)
+    each = (nearer == 0) / tied
     return Score(each.mean(-1), each)
 
 
-def _count_above(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
+def _count_nearer(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
     """For each right vector, how many left ones are nearer than its own, and as near, it included.
 
     Ties must not count for the truth: vectors that are all alike would find each other.
@@ -129,11 +116,11 @@ def _count_above(left: Side, right: Sides) -> tuple[np.ndarray, np.ndarray]:
     return (apart > _TIE).sum(-1), (np.abs(apart) <= _TIE).sum(-1)
 
 
-def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[Plane, Plane]:
+def _prepare_map(left: Side, right: Side, _rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Both sides on the plane of their first two principal components."""
     from sklearn.decomposition import PCA
 
-    one, other = (_scale(_centre(side)) for side in (left, right))
+    one, other = _prepare_scaled(left, right)
     plane = PCA(2).fit(np.vstack((one, other)))
     return plane.transform(one), plane.transform(other)
 
@@ -143,48 +130,48 @@ def compare_map(left: Side, right: Sides) -> Score:
     apart = np.linalg.norm(left[:, None] - right[..., None, :, :], axis=-1)
     own, count = _diagonal(apart).sum(-1), len(left)
     others = (apart.sum((-1, -2)) - own) / (count * (count - 1))
-    return Score(1 - own / count / np.maximum(others, _TINY), None)
+    return Score(1 - own / count / np.maximum(others, _TINY))
 
 
-def _prepare_unit(left: Side, right: Other, _rank: int) -> tuple[Side, Other]:
-    return _scale(_centre(left)), _scale(_centre(right))
+def _prepare_scaled(left: Side, right: Other, _rank: int = 0) -> tuple[Side, Other]:
+    """Centred sides of norm 1."""
+    sides = _prepare_centred(left, right)
+    one, other = (side / max(np.linalg.norm(side), _TINY) for side in sides)
+    return one, other
 
 
 def compare_spectrum(left: Side, right: Others) -> Score:
     """The sum of the singular values of the sides' product, 1 where one is the other turned."""
     singular = np.linalg.svd(left.T @ right, compute_uv=False)[..., : len(left)]
-    return Score(singular.sum(-1), None)
+    return Score(singular.sum(-1))
 
 
-def _prepare_scores(
-    left: Side, right: Other, rank: int
-) -> tuple[Columns, Float[np.ndarray, "n q"]]:
+def _prepare_scores(left: Side, right: Other, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """What varies over the concepts: the first principal components' scores, orthonormal."""
     one, other = (np.linalg.svd(_centre(side), full_matrices=False)[0] for side in (left, right))
     return one[:, :rank], other[:, :rank]
 
 
-def _prepare_axes(left: Side, right: Side, rank: int) -> tuple[Columns, Columns]:
+def _prepare_axes(left: Side, right: Side, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """The directions of the network's space that each side uses most, as columns."""
     one, other = (np.linalg.svd(_centre(side), full_matrices=False)[2] for side in (left, right))
     return one[:rank].T, other[:rank].T
 
 
-def compare_angles(left: Columns, right: Float[np.ndarray, "*R n q"]) -> Angles:
+def compare_angles(left: Float[np.ndarray, "n r"], right: Float[np.ndarray, "*R n q"]) -> Score:
     """The mean cosine of the principal angles between the spaces of orthonormal columns."""
     cosines = np.linalg.svd(left.T @ right, compute_uv=False)
-    return Angles(cosines.mean(-1), None, cosines)
+    return Score(cosines.mean(-1), cosines=cosines)
 
 
 def _prepare_folds(left: Side, right: Other, _rank: int) -> tuple[np.ndarray, Other]:
     """The left side as each fold's PCA sees it; the right side's depends on the pairing."""
     size = len(left) - -(-len(left) // FOLDS)
     rank = min(choose_rank(size), left.shape[1], right.shape[1])
-    folds = [_reduce(left, ~out, rank) for out in _split(len(left))]
-    return np.stack(folds, 1), right
+    return np.stack([_reduce(left, ~out, rank) for out in _split(len(left))], 1), right
 
 
-def compare_folds(left: np.ndarray, right: Others) -> Procrustes:
+def compare_folds(left: np.ndarray, right: Others) -> Score:
     """The mean cosine of held-out left vectors, turned, with their right ones.
 
     For every part of the facts, PCA and the rotation are fitted to the others. The rotation is
@@ -198,62 +185,11 @@ def compare_folds(left: np.ndarray, right: Others) -> Procrustes:
         cosines = (_normalise(one @ (u @ vt)) * _normalise(other)).sum(-1)
         each[..., out] = cosines[..., out]
         train.append(cosines[..., ~out].mean(-1))
-    return Procrustes(each.mean(-1), each, np.mean(train, 0))
+    return Score(each.mean(-1), each, train=np.mean(train, 0))
 
 
 def _split(count: int) -> list[np.ndarray]:
     return [np.arange(count) % FOLDS == fold for fold in range(FOLDS)]
-
-
-def _prepare_grams(left: Side, right: Other, _rank: int) -> tuple[Side, Other]:
-    return _centre(left), _centre(right)
-
-
-def compare_grams(left: Side, right: Others) -> Score:
-    """Debiased linear CKA: 0 on average for unrelated sides, 1 if one is the other rotated.
-
-    Song et al. 2012's unbiased HSIC in Kornblith et al. 2019's ratio; not a number where a side
-    has no variance left.
-    """
-    one, other = (_empty_diagonal(side @ side.mT) for side in (left, right))
-    size = _estimate_hsic(one, one) * _estimate_hsic(other, other)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = _estimate_hsic(one, other) / np.sqrt(size)
-    return Score(np.where(size > 0, ratio, np.nan), None)
-
-
-LIKENESSES: dict[str, Likeness] = {
-    "cosine": Likeness(prepare_directions, compare_cosine, one_space=True),
-    "retrieval": Likeness(prepare_directions, compare_ranks, one_space=True, is_share=True),
-    "top-1": Likeness(prepare_directions, compare_hits, one_space=True, is_share=True),
-    "map": Likeness(_prepare_map, compare_map, one_space=True),
-    "spectrum": Likeness(_prepare_unit, compare_spectrum),
-    "angles": Likeness(_prepare_scores, compare_angles),
-    "procrustes": Likeness(_prepare_folds, compare_folds),
-    "cka": Likeness(_prepare_grams, compare_grams),
-}
-"""By the names that tables have for them; their words are in `unmask.blocks.labels`."""
-OVERLAP = "overlap"
-SHARED_DIRECTIONS = Likeness(_prepare_axes, compare_angles, one_space=True)
-"""`OVERLAP`: between the directions each side uses. It does not know which vector belongs to which:
-its null is a random space, not a shuffling."""
-
-
-def varies(side: Side) -> bool:
-    """Whether the concepts' vectors differ by more than rounding."""
-    return bool(np.linalg.norm(_centre(side)) > 1e-9 * np.linalg.norm(side))
-
-
-def _centre(side: Side) -> Side:
-    return side - side.mean(0)
-
-
-def _scale(side: Side) -> Side:
-    return side / max(np.linalg.norm(side), _TINY)
-
-
-def _normalise(sides: Sides) -> Sides:
-    return sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), _TINY)
 
 
 def _reduce(sides: Sides, fitted: np.ndarray, rank: int) -> Float[np.ndarray, "*R N r"]:
@@ -264,12 +200,22 @@ def _reduce(sides: Sides, fitted: np.ndarray, rank: int) -> Float[np.ndarray, "*
     return (sides - mean) @ axes.mT
 
 
-def _diagonal(square: np.ndarray) -> np.ndarray:
-    return np.diagonal(square, axis1=-2, axis2=-1)
+def _prepare_centred(left: Side, right: Other, _rank: int = 0) -> tuple[Side, Other]:
+    return _centre(left), _centre(right)
 
 
-def _empty_diagonal(grams: np.ndarray) -> np.ndarray:
-    return grams * (1 - np.eye(grams.shape[-1]))
+def compare_grams(left: Side, right: Others) -> Score:
+    """Debiased linear CKA: 0 on average for unrelated sides, 1 if one is the other rotated.
+
+    Song et al. 2012's unbiased HSIC in Kornblith et al. 2019's ratio; not a number where a side
+    has no variance left.
+    """
+    empty_diagonal = 1 - np.eye(len(left))
+    one, other = ((side @ side.mT) * empty_diagonal for side in (left, right))
+    size = _estimate_hsic(one, one) * _estimate_hsic(other, other)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = _estimate_hsic(one, other) / np.sqrt(size)
+    return Score(np.where(size > 0, ratio, np.nan))
 
 
 def _estimate_hsic(one: np.ndarray, other: np.ndarray) -> Values:
@@ -279,3 +225,32 @@ def _estimate_hsic(one: np.ndarray, other: np.ndarray) -> Values:
     sums = one.sum((-1, -2)) * other.sum((-1, -2)) / ((n - 1) * (n - 2))
     cross = 2 * (one.sum(-2) * other.sum(-2)).sum(-1) / (n - 2)
     return (trace + sums - cross) / (n * (n - 3))
+
+
+def _centre(side: Side) -> Side:
+    return side - side.mean(0)
+
+
+def _normalise(sides: Sides) -> Sides:
+    return sides / np.maximum(np.linalg.norm(sides, axis=-1, keepdims=True), _TINY)
+
+
+def _diagonal(square: np.ndarray) -> np.ndarray:
+    return np.diagonal(square, axis1=-2, axis2=-1)
+
+
+LIKENESSES: dict[str, Likeness] = {
+    "cosine": Likeness(prepare_directions, compare_cosine, one_space=True),
+    "retrieval": Likeness(prepare_directions, compare_ranks, one_space=True, is_share=True),
+    "top-1": Likeness(prepare_directions, compare_hits, one_space=True, is_share=True),
+    "map": Likeness(_prepare_map, compare_map, one_space=True),
+    "spectrum": Likeness(_prepare_scaled, compare_spectrum),
+    "angles": Likeness(_prepare_scores, compare_angles),
+    "procrustes": Likeness(_prepare_folds, compare_folds),
+    "cka": Likeness(_prepare_centred, compare_grams),
+}
+"""By the names that tables have for them; their words are in `unmask.blocks.labels`."""
+OVERLAP = "overlap"
+SHARED_DIRECTIONS = Likeness(_prepare_axes, compare_angles, one_space=True)
+"""`OVERLAP`: between the directions each side uses. It does not know which vector belongs to which:
+its null is a random space, not a shuffling."""

@@ -1,6 +1,5 @@
 """What a likeness would be by chance, and its interval: permutations of pairs, shares of facts."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ from unmask.representation.likeness import (
 
 PERMUTATIONS = 999
 STACK = 128
-"""Pairings that are compared at once."""
+"""Pairings that are compared at once: they fit into a processor's cache or two."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,6 @@ class Assessed:
         return bool(np.isfinite(self.value.mean))
 
     @property
-    def null_mean(self) -> float:
-        return float(self.null.mean())
-
-    @property
     def null_low(self) -> float:
         return float(np.quantile(self.null, ALPHA / 2))
 
@@ -67,8 +62,9 @@ def assess(
     left, right = _compress(left, right, likeness.one_space)
     one, other = likeness.prepare(left, right, choose_rank(len(left)))
     generator = np.random.default_rng(derive_seed(seed, "pairs", len(left)))
-    orders = [generator.permutation(len(right)) for _ in range(permutations)]
-    null = [likeness.compare(one, other[some]).value for some in _stack(orders)]
+    orders = np.stack([generator.permutation(len(right)) for _ in range(permutations)])
+    stacks = (other[orders[i : i + STACK]] for i in range(0, permutations, STACK))
+    null = [likeness.compare(one, stack).value for stack in stacks]
     return _conclude(likeness, left, right, np.concatenate(null))
 
 
@@ -82,21 +78,16 @@ def assess_overlap(
     assert right.shape[1] == width
     generator = np.random.default_rng(derive_seed(seed, "directions", width))
     axes, _ = SHARED_DIRECTIONS.prepare(left, right, rank)
-    drawn = [np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations)]
-    null = [SHARED_DIRECTIONS.compare(axes, some).value for some in _stack(drawn)]
-    return _conclude(SHARED_DIRECTIONS, *_compress(left, right, True), np.concatenate(null))
-
-
-def _stack(arrays: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Stacks that fit into a processor's cache or two."""
-    return (np.stack(arrays[i : i + STACK]) for i in range(0, len(arrays), STACK))
+    drawn = (np.linalg.qr(generator.normal(size=(width, rank)))[0] for _ in range(permutations))
+    null = np.array([SHARED_DIRECTIONS.compare(axes, each).value for each in drawn])
+    return _conclude(SHARED_DIRECTIONS, *_compress(left, right, True), null)
 
 
 def _make_unmeasured(num_facts: int, permutations: int) -> Assessed:
     """For sides that do not vary, which resemble each other neither more nor less than chance."""
     nan = float("nan")
     null, per_fact = np.full(permutations, nan), np.full(num_facts, nan)
-    return Assessed(Interval(nan, nan, nan), 1.0, null, per_fact, Score(np.array(nan), None))
+    return Assessed(Interval(nan, nan, nan), 1.0, null, per_fact, Score(np.array(nan)))
 
 
 def _conclude(likeness: Likeness, left: Side, right: Other, null: np.ndarray) -> Assessed:
@@ -127,13 +118,12 @@ def _jackknife(
 
 
 def _compress(left: Side, right: Other, together: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The sides in as few coordinates as they have vectors."""
-    left, right = left.astype(np.float64), right.astype(np.float64)
+    """The sides, centred, in as few coordinates as they have vectors."""
+    one, other = (side.astype(np.float64) - side.mean(0, np.float64) for side in (left, right))
     if together:
-        stacked = np.vstack((left - left.mean(0), right - right.mean(0)))
-        rotated = _rotate(stacked)
+        rotated = _rotate(np.vstack((one, other)))
         return rotated[: len(left)], rotated[len(left) :]
-    return _rotate(left - left.mean(0)), _rotate(right - right.mean(0))
+    return _rotate(one), _rotate(other)
 
 
 def _rotate(side: Side) -> Float[np.ndarray, "N r"]:

@@ -18,7 +18,7 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed, python_stream
 from unmask.data.facts import Fact, FactTokens, tokenize_fact
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
-from unmask.net.batches import fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.representation.settings import Extraction
 from unmask.sampling.texts import sample
@@ -109,19 +109,21 @@ def stack_rows(rows: Sequence[PromptRow], device: torch.device) -> PromptBatch:
 def map_cases(
     model: Model,
     cases: Sequence[Case],
-    row_bytes: int,
-    rows_per_case: int,
     call: Callable[[Sequence[Case]], Sequence[Result]],
+    row_bytes: int | None = None,
 ) -> list[Result]:
     """What `call` makes of each case, in the order given; batches are as large as memory allows.
 
     Canvases of one length can share a batch, as causal rows of any length can; cases with equally
-    many targets are batched together.
+    many targets are batched together. `row_bytes` are those of one row, by default of a pass.
     """
+    if row_bytes is None:
+        longest, most = max(case.length for case in cases), max(case.num_targets for case in cases)
+        row_bytes = count_row_bytes(model, longest, most)
+    size = max(1, fit_rows(model, row_bytes) // len(cases[0].rows))
     results: dict[int, Result] = {}
     for group in model.paradigm.group_rows([case.length for case in cases]):
         group.sort(key=lambda i: (cases[i].num_targets, cases[i].length))
-        size = max(1, fit_rows(model, row_bytes) // rows_per_case)
         for numbers, made in map_batches(group, size, lambda some: call([cases[i] for i in some])):
             results |= zip(numbers, made, strict=True)
     return [results[i] for i in range(len(cases))]

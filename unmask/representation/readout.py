@@ -12,6 +12,7 @@ description says.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.evaluation.chain import log_softmax
-from unmask.net.batches import count_row_bytes
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, lay_out_case, map_cases, stack_rows
 from unmask.representation.settings import Extraction
@@ -48,9 +48,7 @@ def logit_lens(
     shares = tuple(step / count for step in range(count))
     settings = Extraction(revealed=shares, length=length, seed=seed)
     cases = [lay_out_case(model, fact, ("",), settings) for fact in facts]
-    most = max(case.num_targets for case in cases)
-    row_bytes = count_row_bytes(model, max(case.length for case in cases), most)
-    return map_cases(model, cases, row_bytes, count, partial(_read_lens, model))
+    return map_cases(model, cases, partial(_read_lens, model))
 
 
 @torch.inference_mode()
@@ -96,22 +94,19 @@ def probe(
     is_out = np.array([fact.phrasing in held_out for fact in facts])
     directions = np.array([fact.direction for fact in facts])
     labels = np.array([fact.fact_id for fact in facts])
-    for layer in range(streams.shape[1]):
-        for fitted in sorted(set(directions)):
-            for tested in sorted(set(directions)):
-                train, test = ~is_out & (directions == fitted), is_out & (directions == tested)
-                predicted = fit_and_predict(
-                    streams[train, layer], labels[train], streams[test, layer]
-                )
-                for i, label in zip(np.flatnonzero(test), predicted, strict=True):
-                    yield {
-                        "layer": layer,
-                        "fitted": str(fitted),
-                        "tested": str(tested),
-                        "fact": facts[i].fact_id,
-                        "phrasing": facts[i].phrasing,
-                        "predicted": str(label),
-                    }
+    ways = sorted({fact.direction for fact in facts})
+    for layer, fitted, tested in product(range(streams.shape[1]), ways, ways):
+        train, test = ~is_out & (directions == fitted), is_out & (directions == tested)
+        predicted = fit_and_predict(streams[train, layer], labels[train], streams[test, layer])
+        for i, label in zip(np.flatnonzero(test), predicted, strict=True):
+            yield {
+                "layer": layer,
+                "fitted": fitted,
+                "tested": tested,
+                "fact": facts[i].fact_id,
+                "phrasing": facts[i].phrasing,
+                "predicted": str(label),
+            }
 
 
 def can_probe(facts: Sequence[Fact]) -> bool:
@@ -148,8 +143,7 @@ def collect_streams(
     """The residual stream after every layer at the last subject token."""
     settings = Extraction(length=length)
     cases = [lay_out_case(model, fact, ("",), settings) for fact in facts]
-    row_bytes = count_row_bytes(model, max(case.length for case in cases), 0)
-    return np.stack(map_cases(model, cases, row_bytes, 1, partial(_read_streams, model)))
+    return np.stack(map_cases(model, cases, partial(_read_streams, model)))
 
 
 @torch.inference_mode()

@@ -116,13 +116,11 @@ def find_values(
     # What a row keeps for its gradient, at worst.
     streams = (config.layers - layer + 2) * length * (16 * config.width + 6 * config.mlp_width)
     logits = 16 * max(case.num_targets for case in cases) * config.logit_rows
-    return map_cases(
-        model,
-        cases,
-        streams * itemsize + logits,
-        len(cases[0].rows),
-        lambda batch: search(ValueLoss(model, batch, layer, settings), layer, batch),
-    )
+
+    def find(batch: Sequence[Case]) -> list[Value]:
+        return search(ValueLoss(model, batch, layer, settings), layer, batch)
+
+    return map_cases(model, cases, find, streams * itemsize + logits)
 
 
 def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
