@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,7 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
+from unmask.base.runs import compare_inputs
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import pool_results, read_result, run_measure
@@ -27,9 +30,9 @@ def registered(monkeypatch):
     monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
 
 
-def run(folder, models=MODELS, **changes):
+def run(folder, models=MODELS, fresh=False, **changes):
     inputs = CountingInputs(models)
-    return run_measure(MEASURE, inputs, CountingSettings(**changes), folder), inputs
+    return run_measure(MEASURE, inputs, CountingSettings(**changes), folder, fresh), inputs
 
 
 def read_numbers(folder) -> dict:
@@ -131,6 +134,111 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
     assert pool_results([one]) is one
     with pytest.raises(UserError, match="given twice"):
         pool_results([one, one])
+
+
+def test_fresh_removes_the_run_and_nothing_else(tmp_path):
+    whole, _ = run(tmp_path / "whole", shift=1.0)
+    out = tmp_path / "out"
+    run(out, models=[*MODELS, "four"])
+    (out / "parts" / "counting" / ".five.parquet.0a1b2c3d.draft").write_text("left by a kill")
+    (out / "page.html").write_text("the page of the first run")
+    notes = [out / "notes.txt", out / "parts" / "notes.txt", out / "summary" / "notes.csv"]
+    for path in notes:
+        path.write_text("somebody's own")
+    with pytest.raises(UserError, match="holds another run"):
+        run(out, shift=1.0)
+    result, inputs = run(out, fresh=True, shift=1.0)
+    assert inputs.worked == MODELS and result.section == whole.section
+    assert read_numbers(out) == read_numbers(tmp_path / "whole")
+    assert [path.read_text() for path in notes] == ["somebody's own"] * 3
+    left = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    expected = {
+        path.relative_to(tmp_path / "whole")
+        for path in (tmp_path / "whole").rglob("*")
+        if path.is_file()
+    }
+    assert left == expected | {path.relative_to(out) for path in notes}
+
+
+def test_fresh_is_not_for_several_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(UserError, match="--fresh was given to 2 processes at once"):
+        run(tmp_path / "out", fresh=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_without_a_record_are_refused(tmp_path):
+    run(tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(UserError, match="holds counting.parquet but no run.json that says"):
+        run(tmp_path)
+    _, inputs = run(tmp_path, fresh=True)
+    assert inputs.worked == MODELS
+
+
+def test_a_run_that_did_not_record_contents_is_refused(tmp_path):
+    """What version 0.2.0.dev0 wrote, before digests were of all bytes."""
+    record = {"models": {"mdm": ["a"]}, "weights": {"mdm": ["0123"]}, "data": "x", "asked": "4567"}
+    now = record | {"digests": {"mdm": {"weights": "01"}}}
+    (change,) = compare_inputs(record, now)
+    assert "did not record what its inputs held" in change
+    assert compare_inputs(now, now | {"data": "elsewhere", "models": {"mdm": ["b"]}}) == []
+    assert compare_inputs(now, now | {"models": {"ar": ["a"]}}) == [
+        "models was ['mdm'] and is now ['ar']"
+    ]
+    other = {"mdm": {"settings": "01"}, "the data": {"contents": "0"}}
+    assert compare_inputs(now, now | {"digests": other}) == [
+        "the settings of mdm appeared",
+        "the weights of mdm disappeared",
+        "the contents of the data appeared",
+    ]
+
+
+def test_another_version_is_recorded_and_logged(tmp_path, monkeypatch, caplog):
+    run(tmp_path)
+    before = read_json_object(tmp_path / "run.json")["versions"]["unmask"]
+    assert "resumed" not in (tmp_path / "run.json").read_text()
+    monkeypatch.setattr("unmask.base.runs.__version__", "9.9")
+    for _ in range(2):
+        result, _ = run(tmp_path)
+    assert caplog.text.count(f"is a run of unmask {before}, resumed by 9.9") == 1
+    (record,) = result.records
+    assert record.versions["unmask"] == before
+    assert record.versions["resumed by unmask"] == "9.9"
+
+
+SLOW = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
+from unmask.measures.runner import run_measure
+
+def list_slow_jobs(inputs, settings):
+    for job in MEASURE.jobs(inputs, settings):
+        yield replace(job, work=lambda job=job: print(job.key, flush=True) or (
+            time.sleep(600 if job.key == "two" else 0) or job.work()))
+
+slow = replace(MEASURE, jobs=list_slow_jobs)
+run_measure(slow, CountingInputs(["one", "two", "three"]), CountingSettings(), Path(sys.argv[1]))
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_is_not_waited_for(tmp_path):
+    words = [sys.executable, "-c", SLOW, str(tmp_path)]
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert [first.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+        with pytest.raises(UserError, match=f"in use by process {first.pid} on .* wait until"):
+            run(tmp_path)
+        with pytest.raises(UserError, match="in use by process"):
+            run(tmp_path, fresh=True)
+    finally:
+        first.kill()
+        first.communicate()
+    _, inputs = run(tmp_path)
+    assert inputs.worked == ["two", "three"] and not list(tmp_path.glob("*.lock"))
 
 
 def test_a_run_that_was_made_anew_is_another_input(tmp_path):

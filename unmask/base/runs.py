@@ -95,25 +95,29 @@ def open_run(
             "parts: choose another folder with --out."
         )
     with lock_run(folder, rank, world):
-        if (folder / RECORD).is_file():
-            before = read_record(folder, formats=(1, RUN_FORMAT) if fresh else (RUN_FORMAT,))
-            _check_verb(folder, before.verb, record.verb)
-            if fresh:
-                remove_files(folder, [*files, PAGE, RECORD])  # the record goes last
-            else:
-                _check_same(folder, before, record, loose)
-        elif fresh:
-            remove_files(folder, [*files, PAGE])
-        elif left := sorted(path for pattern in files for path in folder.glob(pattern)):
-            raise RunRefusedError(
-                f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} that says what it "
-                f"was made from: {BEGIN_ANEW}."
-            )
+        if fresh:
+            if (folder / RECORD).is_file():
+                before = read_record(folder, formats=(1, RUN_FORMAT))
+                _check_verb(folder, before.verb, record.verb)
+            remove_files(folder, [*files, PAGE, RECORD])  # the record last: it is true of the rest
+        else:
+            check_run(folder, record, loose)
+            _check_left_over(folder, files)
         if not (folder / RECORD).is_file():
             write_record(folder, record)
         elif rank == 0:
             note_version(folder)
         yield folder
+
+
+def _check_left_over(folder: Path, files: Iterable[str]) -> None:
+    """Refuse parts without a record: nobody knows what they were made from."""
+    left = sorted(path for pattern in files for path in folder.glob(pattern))
+    if left and not (folder / RECORD).is_file():
+        raise RunRefusedError(
+            f"{folder} holds {left[0].relative_to(folder)} but no {RECORD} that says what it was "
+            f"made from: {BEGIN_ANEW}."
+        )
 
 
 def _check_verb(folder: Path, before: str, now: str) -> None:
@@ -123,10 +127,17 @@ def _check_verb(folder: Path, before: str, now: str) -> None:
         )
 
 
-def _check_same(folder: Path, before: RunRecord, now: RunRecord, loose: frozenset[str]) -> None:
+def check_run(folder: str | Path, now: RunRecord, loose: frozenset[str] = frozenset()) -> None:
+    """Refuse a folder that holds another run than `now`; settings named in `loose` may differ."""
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        return
+    before = read_record(folder)
+    _check_verb(folder, before.verb, now.verb)
     changes = compare_values(before.settings, now.settings, loose)
     changes += compare_values(before.tables, now.tables, what="the schema of the table ")
-    changes += compare_inputs(before.inputs, now.inputs)
+    # What is taken from the data depends on settings.
+    changes = changes or compare_inputs(before.inputs, now.inputs)
     if changes:
         raise RunRefusedError(f"{folder} holds another run ({'; '.join(changes)}): {BEGIN_ANEW}.")
 

@@ -132,6 +132,7 @@ class FactsAsked:
 
 
 def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[FactsAsked, str, str]:
+    from unmask.base.reading import read_text
     from unmask.evaluation.questions import digest
     from unmask.representation.extraction import choose_facts, gather_phrasings
 
@@ -140,8 +141,12 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[FactsA
         corpus, settings.groups, settings.directions, settings.facts, settings.phrasing
     )
     phrasings = gather_phrasings(corpus, asked)
-    said = digest([*asked, *phrasings.values()])
-    return FactsAsked(asked, phrasings), corpus.source, said
+    contents: list[Any] = [*asked, *phrasings.values()]
+    if settings.prefix_text is not None:
+        contents.append(read_text(Path(settings.prefix_text)))
+    if settings.trace:
+        contents.append(RunFolders("trace").read({"runs": settings.trace}, settings).record())
+    return FactsAsked(asked, phrasings), corpus.source, digest(contents)
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
 from unmask.base.progress import track
-from unmask.base.runs import RUN_FORMAT, make_record, open_run, read_record
+from unmask.base.runs import RUN_FORMAT, check_run, make_record, open_run, read_record
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.measures.inputs import Inputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
@@ -92,9 +92,6 @@ def run_measure(
     on its share of the jobs; they share nothing but the folder. The first one gathers the tables,
     the others return None.
     """
-    jobs = list(measure.jobs(inputs, settings))
-    if not jobs:
-        raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
     loose = frozenset(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
     )
@@ -102,6 +99,11 @@ def run_measure(
     record = make_record(
         measure.name, settings.to_record(), inputs.record(), measure.tables, machine
     )
+    if not fresh:
+        check_run(folder, record, loose)  # before jobs are made, some of which ask a model
+    jobs = list(measure.jobs(inputs, settings))
+    if not jobs:
+        raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
     rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
     files = list_files(measure)
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
