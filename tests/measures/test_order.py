@@ -41,7 +41,7 @@ def test_rows_are_those_of_the_texts(result, masked, corpus):
         assert distinct(select(result.rows(), split=split), "prompt", "fact") == [
             (f"{split} {i}", fact.fact_id) for i, fact in enumerate(facts)
         ]
-        drawn = sample(model, [fact.prompt for fact in facts], 4, length=52)
+        drawn = sample(model, [fact.prompt for fact in facts], steps=4, length=52)
         for row in select(result.rows(), split=split):
             i = int(row["prompt"].split()[1])
             assert row["step"] == int(drawn.committed_at[i, row["position"]])
@@ -76,7 +76,7 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     (verdict,) = result.verdicts.values()
     # The corpus has four facts a group.
     assert verdict.value.mean > 0 and verdict.outcome == "too few" and verdict.facts == 4
-    assert "too few to say" in show(result)
+    assert "of the steps [" in show(result) and "(4 facts). [too few facts]" in show(result)
     assert judge_interval("mdm", verdict.value, 10).outcome == "above"
 
 

@@ -102,23 +102,22 @@ def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.
 
 def describe(result: Result) -> Sequence[blocks.Block]:
     """A sentence for each model, and the table."""
-    findings = []
-    for (model, kind), rows in tidy.group_by(
-        result.summary["differences"], "model", "kind"
-    ).items():
-        difference, gap = map(tidy.to_interval, rows)
-        text = (
+    differences = tidy.group_by(result.summary["differences"], "model", "kind")
+    findings = [
+        blocks.Finding(
             f"{model} ({labels.KINDS[kind]}) gives a sentence two probabilities that lie "
             f"{tidy.say(gap, 'nats per token')} apart; with the prompt first it is "
             f"{tidy.say(difference, 'nats per token', has_sign=True)} likelier than with the "
-            "answer first."
+            "answer first.",
+            result.verdicts[model],
         )
-        findings.append(blocks.Finding(text, result.verdicts[model]))
+        for (model, kind), (difference, gap) in differences.items()
+    ]
     table = tidy.tabulate_means(
         "means",
         "Sentences of a prompt A and its completion B, nats",
         result.summary["means"],
-        {"model": "model", "asked": lambda row: labels.name_split(row["split"])},
+        {"model": "model", "asked": tidy.name_asked},
         METRICS,
     )
     return [*findings, table]

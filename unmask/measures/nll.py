@@ -120,7 +120,7 @@ def describe(result: Result) -> Sequence[blocks.Block]:
     findings = [
         blocks.Finding(
             f"In {row['model']}, descriptions cost "
-            f"{tidy.say(tidy.to_interval(row), 'nats per token', has_sign=True)} compared with "
+            f"{tidy.say(row, 'nats per token', has_sign=True)} compared with "
             f"names, asked as trained ({labels.count(row['facts'], 'fact')}).",
             result.verdicts[row["model"]],
         )
@@ -142,7 +142,7 @@ def describe(result: Result) -> Sequence[blocks.Block]:
         "means",
         "−log p of the answers, nats",
         result.summary["means"],
-        {"model": "model", "asked": lambda row: labels.name_split(row["split"])},
+        {"model": "model", "asked": tidy.name_asked},
         METRICS,
     )
     return [*findings, figure, table]

@@ -7,7 +7,7 @@ compare kinds with each other.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Verdict
-from unmask.blocks.tidy import group_by, select, to_interval
+from unmask.blocks.tidy import group_by, select
 from unmask.evaluation.statistics import compare
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
-from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.order_section import describe_order
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.summaries import estimate_means
@@ -249,12 +248,6 @@ def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             yield {"model": model, "kind": kind} | vars(difference)
 
 
-def judge(summary: Summary, settings: OrderSettings) -> Iterable[Verdict]:
-    """Whether a model writes the ends of answers later (or earlier) than their beginnings."""
-    for row in summary["differences"]:
-        yield judge_interval(row["model"], to_interval(row), row["facts"])
-
-
 MEASURE = Measure(
     name="order",
     title="How answers un-mask",
@@ -268,7 +261,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe_order,
     method=__doc__,
     stages=[

@@ -56,18 +56,11 @@ def describe_order(result: "Result") -> Sequence[blocks.Block]:
 
 def _state_order(result: "Result") -> Iterator[blocks.Finding]:
     for row in result.summary["differences"]:
-        model, verdict = row["model"], result.verdicts[row["model"]]
-        size = tidy.say(tidy.to_interval(row), "of the steps", has_sign=True)
-        facts = labels.count(row["facts"], "fact")
-        said = {
-            "above": "commits the beginning of an answer before its end",
-            "below": "commits the end of an answer before its beginning",
-            "too few": f"was watched on {facts}, too few to say whether beginnings come first",
-        }.get(verdict.outcome, "does not clearly commit beginnings of answers before their ends")
         yield blocks.Finding(
-            f"{model} ({labels.KINDS[row['kind']]}) {said}: the last quarter comes {size} after "
-            "the first.",
-            verdict,
+            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
+            f"{tidy.say(row, 'of the steps', has_sign=True)} later than its first "
+            f"({labels.count(row['facts'], 'fact')}).",
+            result.verdicts[row["model"]],
         )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.base.runs import DIGESTS
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.evaluation.statistics import Clusters, estimate_difference
@@ -174,13 +175,11 @@ def _compare_in_words(result: Result, models: Rows) -> Iterator[blocks.Finding]:
     for row in tidy.select(result.summary["differences"], one=first["model"]):
         verdict = result.verdicts[f"{first['model']} − {row['other']}"]
         other = tidy.select(models, model=row["other"])[0]
-        size = tidy.say(tidy.to_interval(row), has_sign=True)
-        ending = {
-            "too few": f"{labels.count(verdict.facts, 'document')} cannot say whether another text "
-            "would give the same difference.",
-            "unsettled": f"The difference, {size}, may be 0 for other documents of the kind.",
-        }.get(verdict.outcome, f"The difference, {size}, is not one of chance between documents.")
-        text = f"The text costs {_say_cost(first)}, {_say_cost(other)}. {ending}"
+        size = tidy.say(row, has_sign=True)
+        text = (
+            f"The text costs {_say_cost(first)}, {_say_cost(other)}. The difference is {size} "
+            f"({labels.count(verdict.facts, 'document')})."
+        )
         yield blocks.Finding(text, verdict)
 
 
@@ -188,7 +187,8 @@ def pool(results: Sequence[Result]) -> Tables:
     """The rows of all runs, which must have scored the same documents: they are paired."""
     from unmask.measures.runner import pool_tables
 
-    if len({record.inputs["asked"] for result in results for record in result.records}) > 1:
+    inputs = [record.inputs for result in results for record in result.records]
+    if len({str(each.get(DIGESTS, {}).get("the data", each.get("asked"))) for each in inputs}) > 1:
         raise UserError(
             "the runs scored different texts: costs of the same text can be compared; draw the "
             "runs one by one."

@@ -11,7 +11,7 @@ from unmask.base.runs import DIGESTS, RunRecord
 from unmask.base.tables import Parts, read_table
 from unmask.blocks.labels import KINDS, SPLITS
 from unmask.blocks.tidy import distinct
-from unmask.measures.measure import Rows, Tables
+from unmask.measures.measure import Tables
 from unmask.measures.result import Result
 from unmask.measures.trace_summary import count_facts, summarise
 
@@ -22,10 +22,13 @@ ALIKE = ("metric", "mode", "run", "severed", "source")
 """Settings that all runs must share for their effects to be compared."""
 ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer")
 """Settings that runs of one model must share; a model and its twin may differ in them."""
-OLD_TABLES = {"trace": ("parts", "trace/1"), "facts": ("records", "trace-facts/1")}
+OLD_TABLES = {
+    "trace": ("parts", "trace/1"),
+    "facts": ("records", "trace-facts/1"),
+    "averages": ("", "trace-averages/1"),
+    "tests": ("", "trace-tests/1"),
+}
 """Tables of version 0.1: the folder of their parts, and their schema."""
-Splits = Mapping[tuple[str, str], str]
-"""The split of a direction, asked as trained or reversed."""
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -61,9 +64,7 @@ def pool(results: Sequence[Result]) -> Tables:
             "trace all its steps in one run, or report the runs apart."
         )
     return {
-        name: pyarrow.concat_tables(
-            [result.tables[name] for result in results], promote_options="default"
-        )
+        name: pyarrow.concat_tables([r.tables[name] for r in results], promote_options="default")
         for name in ("trace", "tokens", "facts")
     }
 
@@ -98,6 +99,8 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
     Of a run that was cut short, what it has. A folder without `run.json` does not say what its
     models are called and how answers were scored.
     """
+    import pyarrow
+
     from unmask.measures.trace import MEASURE, TraceSettings
 
     stored: Mapping[str, Any] = {} if record is None else record.settings
@@ -115,28 +118,56 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
     # One's own facts were labelled as another split.
     is_own = Path(str(stored.get("data", ""))).suffix in (".csv", ".jsonl", ".xz")
     splits = dict.fromkeys(SPLITS, "own") if is_own else SPLITS
-    places = [str(stored["model"])] if "model" in stored else []
-    inputs = {
-        "models": dict.fromkeys(models.values(), places) if places else {},
-        "data": stored.get("data", ""),
-    }
-    versions: dict[str, Any] = {"unmask": "0.1"} if record is None else record.versions
-    record = RunRecord(
-        format=1, verb="trace", settings=settings.to_record(), inputs=inputs, versions=versions
-    )
+
+    def locate(kind: str, direction: str, trained: str, prefix: str = "") -> dict[str, str]:
+        """The model and the split, which version 0.1 named by kind, direction and training."""
+        return {f"{prefix}model": models[kind], f"{prefix}split": splits[direction, trained]}
+
+    def upgrade(table: "pyarrow.Table | None") -> "pyarrow.Table":
+        """The table with its model, seed and split; a table that is not there is empty."""
+        if table is None:
+            return pyarrow.table({"model": pyarrow.array([], pyarrow.string())})
+        keys = (table[name].to_pylist() for name in ("kind", "direction", "trained"))
+        added = [locate(*key) | {"seed": 0} for key in zip(*keys, strict=True)]
+        for name in ("model", "split", "seed"):
+            table = table.append_column(name, pyarrow.array([row[name] for row in added]))
+        return table
+
     joints = {"causal": "chain_rule", "masked": settings.joint}
     more = {"sigma": None, "window": settings.window, "considered": None, "recalled": None}
     rows = [
-        _upgrade(row, models, splits) | {"joint": joints.get(row["kind"], settings.joint)} | more
-        for row in facts.to_pylist()
+        row | more | {"joint": joints.get(row["kind"], settings.joint)}
+        for row in upgrade(facts).to_pylist()
     ]
-    trace = _read_old_table(folder, "trace")
-    tables = _make_tables(rows, trace, models, splits)
-    is_complete = (folder / "facts.parquet").is_file()
-    if trace is None and (folder / "averages.parquet").is_file():
-        summary = _read_old_summary(folder, rows, models, splits)
-    else:
+    trace, averages = (_read_old_table(folder, name) for name in ("trace", "averages"))
+    tables = {"trace": upgrade(trace), "tokens": upgrade(None)}
+    tables["facts"] = pyarrow.Table.from_pylist(rows)
+    if trace is not None or averages is None:
         summary = summarise(tables, settings)
+    else:
+        # Averages and tests as they were stored; a test's groups are named "masked d2p same".
+        tests = _read_old_table(folder, "tests")
+        summary = {
+            "averages": upgrade(averages).to_pylist(),
+            "tests": [
+                row | locate(*row["one"].split()) | locate(*row["other"].split(), prefix="other_")
+                for row in ([] if tests is None else tests.to_pylist())
+            ],
+            "counts": list(count_facts(rows)),
+            "texts": [],
+        }
+    places = [str(stored["model"])] if "model" in stored else []
+    record = RunRecord(
+        format=1,
+        verb="trace",
+        settings=settings.to_record(),
+        inputs={
+            "models": dict.fromkeys(models.values(), places) if places else {},
+            "data": stored.get("data", ""),
+        },
+        versions={"unmask": "0.1"} if record is None else record.versions,
+    )
+    is_complete = (folder / "facts.parquet").is_file()
     return Result(MEASURE, settings, (record,), tables, summary, folder, is_complete=is_complete)
 
 
@@ -155,57 +186,4 @@ def _read_old_table(folder: Path, name: str) -> "pyarrow.Table | None":
     if (folder / f"{name}.parquet").is_file():
         return read_table(folder / f"{name}.parquet", schema)
     pieces = Parts(folder / parts, schema)
-    return pieces.gather(pieces.keys()) if pieces.keys() else None
-
-
-def _upgrade(row: Mapping[str, Any], models: Mapping[str, str], splits: Splits) -> dict[str, Any]:
-    """A row of an old table with the model and the split that it is about."""
-    split = splits[row["direction"], row["trained"]]
-    return {"model": models[row["kind"]], "seed": 0, "split": split, **row}
-
-
-def _make_tables(
-    facts: Rows, trace: "pyarrow.Table | None", models: Mapping[str, str], splits: Splits
-) -> Tables:
-    """Old tables in the form of this version; without single traces their table is empty."""
-    import pyarrow
-
-    empty = pyarrow.table({"model": pyarrow.array([], pyarrow.string())})
-    tables = {"trace": empty, "tokens": empty, "facts": pyarrow.Table.from_pylist(list(facts))}
-    if trace is None:
-        return tables
-    directions, trained = (trace[name].to_pylist() for name in ("direction", "trained"))
-    asked = [splits[way] for way in zip(directions, trained, strict=True)]
-    named = [models[kind] for kind in trace["kind"].to_pylist()]
-    seeds = pyarrow.repeat(0, trace.num_rows)
-    for name, column in (("model", named), ("seed", seeds), ("split", asked)):
-        trace = trace.append_column(name, pyarrow.array(column))
-    return tables | {"trace": trace}
-
-
-def _read_old_summary(
-    folder: Path, facts: Rows, models: Mapping[str, str], splits: Splits
-) -> dict[str, Rows]:
-    """Averages and tests as version 0.1 stored them, in the form of this version."""
-    averages = read_table(folder / "averages.parquet", "trace-averages/1").to_pylist()
-    tests: list[Any] = []
-    if (folder / "tests.parquet").is_file():
-        tests = read_table(folder / "tests.parquet", "trace-tests/1").to_pylist()
-    return {
-        "averages": [_upgrade(row, models, splits) for row in averages],
-        "tests": [_upgrade_test(row, models, splits) for row in tests],
-        "counts": list(count_facts(facts)),
-        "texts": [],
-    }
-
-
-def _upgrade_test(
-    row: Mapping[str, Any], models: Mapping[str, str], splits: Splits
-) -> dict[str, Any]:
-    """A test whose groups are named "masked d2p same" as one between models and splits."""
-    groups = {}
-    for side, prefix in (("one", ""), ("other", "other_")):
-        kind, direction, trained = row[side].split()
-        groups[f"{prefix}model"] = models[kind]
-        groups[f"{prefix}split"] = splits[direction, trained]
-    return {**row, **groups}
+    return pieces.gather(pieces.keys()) if parts and pieces.keys() else None
