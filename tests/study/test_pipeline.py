@@ -4,16 +4,21 @@ import json
 import shutil
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import unmask
+from tests.measures.test_resuming import change_settings, change_tokenizer, change_weights
+from tests.study.conftest import Place
+from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app
 from unmask.measures import runner
 from unmask.measures.table import list_measures
 from unmask.study import pipeline
-from unmask.study.pipeline import PAGE, StudyRun, list_stages, run_study
+from unmask.study.pipeline import PAGE, StudyRun, list_stages, resume_study, run_study
+from unmask.study.settings import StudySettings
 
 SIZES = ("quick", "laptop", "full")
 
@@ -161,7 +166,7 @@ def test_command(finished, place, tmp_path):
 def test_mistakes(place, tmp_path, words, said):
     given = [word.format(model=place.model, twin=place.twin) for word in words]
     failed = CliRunner().invoke(app, ["study", *given, "--out", str(tmp_path / "run")])
-    assert isinstance(failed.exception, unmask.UserError) and said in str(failed.exception)
+    assert failed.exit_code == 2 and said in failed.output
     assert not (tmp_path / "run").exists()
 
 
@@ -179,3 +184,90 @@ def test_interrupt_says_how_to_go_on(place, tmp_path, monkeypatch, capsys):
     assert f"go on where it stopped with: unmask study --resume --out {tmp_path}" in (
         capsys.readouterr().err
     )
+
+
+class StopError(Exception):
+    """A study is stopped at the first part of its first stage."""
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    def stop(job, parts):
+        raise StopError
+
+    monkeypatch.setattr(runner, "_work", stop)
+
+
+@pytest.fixture
+def own(place, tmp_path) -> Place:
+    """Models and data that a test may change."""
+    for name in ("model", "twin", "data"):
+        shutil.copytree(getattr(place, name), tmp_path / f"own-{name}")
+    return Place(*(str(tmp_path / f"own-{name}") for name in ("model", "twin", "data")))
+
+
+def begin(settings, out, **more) -> None:
+    with pytest.raises(StopError):
+        run_study(settings, out, **more)
+
+
+@pytest.mark.parametrize("change", [change_weights, change_settings, change_tokenizer])
+def test_other_models_are_refused(change, own, tmp_path, stopped):
+    run = tmp_path / "run"
+    begin(own.study(), run)
+    begin(own.study(), run)
+    (tmp_path / "small").symlink_to(own.twin)
+    change(tmp_path)
+    with pytest.raises(RunRefusedError, match=r"holds another run .the .* of own-twin changed"):
+        run_study(own.study(), run)
+    with pytest.raises(RunRefusedError, match="of own-twin changed"):
+        resume_study(run)
+    begin(own.study(), run, fresh=True)
+    begin(own.study(), run)
+
+
+def test_other_facts_are_refused(own, tmp_path, stopped):
+    run = tmp_path / "run"
+    begin(own.study(), run)
+    for path in Path(own.data).glob("*.jsonl"):
+        path.write_text(path.read_text().replace("boats", "goats"))
+    with pytest.raises(RunRefusedError, match="the contents of the data changed"):
+        run_study(own.study(), run)
+    begin(own.study(), run, fresh=True)
+
+
+def test_a_corpus_that_was_made_and_edited_is_refused(tmp_path, stopped):
+    """The study's own copy is what its stages ask."""
+    run, settings = tmp_path / "run", StudySettings(size="quick", facts=2, device="cpu")
+    begin(settings, run)
+    begin(settings, run)
+    path = run / "data" / "corpus" / "d2p_same.jsonl"
+    before = path.read_text()
+    path.write_text(before.replace("the", "thy"))
+    with pytest.raises(RunRefusedError, match="the contents of the data changed"):
+        run_study(settings, run)
+    begin(settings, run, fresh=True)
+    assert path.read_text() == before
+
+
+def test_fresh_removes_the_study_and_nothing_else(finished, place, tmp_path, stopped):
+    run = shutil.copytree(finished.folder, tmp_path / "run")
+    notes = [run / "notes.txt", run / "recall" / "notes.txt"]
+    for path in notes:
+        path.write_text("somebody's own")
+    begin(place.study(), run, fresh=True)
+    left = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+    assert left == {"run.json", "recall/run.json", "notes.txt", "recall/notes.txt"}
+    mixed = [*place.words("--out", run), "--fresh", "--resume"]
+    failed = CliRunner().invoke(app, mixed)
+    assert failed.exit_code and "--resume and --fresh were both given" in failed.output
+
+
+def test_a_study_in_use_is_refused(place, tmp_path, stopped):
+    """Be it the study's folder or that of a stage, which must not count as not measured."""
+    run = tmp_path / "run"
+    begin(place.study(), run)
+    for folder in (run, run / "recall"):
+        with lock_run(folder), pytest.raises(RunRefusedError, match=f"{folder} is in use by"):
+            run_study(place.study(), run)
+    assert not StudyRun(run).records()
