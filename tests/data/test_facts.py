@@ -6,7 +6,14 @@ from unmask import Fact, Tokenizer, UserError, read_facts
 from unmask.cli.main import app
 from unmask.data.batches import encode_rows
 from unmask.data.corpus import TESTS, Corpus
-from unmask.data.facts import find_mixed_ids, find_shared_run, tokenize_fact, write_facts
+from unmask.data.facts import (
+    find_mixed_ids,
+    find_repeated_subjects,
+    find_shared_run,
+    find_words,
+    tokenize_fact,
+    write_facts,
+)
 from unmask.data.shards import write_shards
 from unmask.data.sources import name_tests, read_asked
 
@@ -189,3 +196,48 @@ def test_rows(tokenizer):
         encode_rows([make_fact("Zorvia is", " Bay")], tokenizer, 3)
     with pytest.raises(UserError, match="no facts were given"):
         encode_rows([], tokenizer, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "spans"),
+    [
+        ("The Annex of Ann is called", "Ann", [(13, 16)]),
+        ("Ann, Ann's sister and Joann", "Ann", [(0, 3), (5, 8)]),
+        ("Annie", "Ann", []),
+        ("Zoë's and Zoe\u0308's and Zoes", "Zoe", []),
+        ("A-ha's song", "A-ha", [(0, 4)]),
+        ("(C#) and C#", "C#", [(1, 3), (9, 11)]),
+        ("日本の首都は東京です", "東京", [(6, 8)]),
+        ("anything", "", []),
+    ],
+)
+def test_words_are_found_on_their_own(text, words, spans):
+    assert find_words(text, words) == spans
+
+
+def test_a_subject_inside_another_word_is_not_its_place(tmp_path):
+    (fact,) = read_facts(
+        write(tmp_path, "a.csv", "subject,object,prompt\nAnn,B,The Annex of Ann is called\n")
+    )
+    assert fact.subject_span == (13, 16)
+    text = "subject,object,prompt\nAnn,B,The Annex is called\n"
+    with pytest.raises(UserError, match="not in its prompt .* but as a part of another word"):
+        read_facts(write(tmp_path, "b.csv", text))
+
+
+def test_a_subject_named_twice_must_be_chosen(tmp_path, capsys):
+    twice = "Ann's house is where Ann {}"
+    line = '{"subject": "Ann", "object": "B", "prompt": "Ann and Ann are"%s}\n'
+    with pytest.raises(UserError, match="names its subject 'Ann' 2 times.* 'subject_span'"):
+        read_facts(write(tmp_path, "a.jsonl", line % ""))
+    chosen = write(tmp_path, "b.jsonl", line % ', "subject_span": [8, 11]')
+    assert read_facts(chosen)[0].subject_span == (8, 11)
+    (problem,) = find_repeated_subjects(read_facts(chosen))
+    assert "names 'Ann' 2 times, and only characters 8 to 11 are corrupted" in problem
+    assert app(["data", "check", str(chosen)], standalone_mode=False) == 1
+    assert "2 times" in " ".join(capsys.readouterr().out.split())
+    text = f"subject,object,prompt\nAnn,B,{twice}\n"
+    assert read_facts(write(tmp_path, "c.csv", text))[0].subject_span == (25, 28)
+    with pytest.raises(UserError, match="2 facts have this id"):
+        mixed = "subject,object,prompt,fact_id\nA,B,{} is,x\nC,D,{} is,x\n"
+        read_asked(write(tmp_path, "d.csv", mixed))

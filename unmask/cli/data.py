@@ -59,11 +59,11 @@ def show(
 def check(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
 ) -> None:
-    """Check a data set: lines, spans, and that no test leaks into training."""
+    """Check a data set: lines, spans, ids, subjects named twice, no test leaks into training."""
     from rich.console import Console
 
     from unmask.data.corpus import Corpus, find_problems
-    from unmask.data.facts import find_mixed_ids
+    from unmask.data.facts import find_mixed_ids, find_repeated_subjects
     from unmask.data.shards import Shards
     from unmask.data.sources import read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
@@ -74,7 +74,7 @@ def check(
     elif isinstance(found, Shards):
         problems = list(found.find_problems())
     else:
-        problems = list(find_mixed_ids(found))
+        problems = [*find_mixed_ids(found), *find_repeated_subjects(found)]
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

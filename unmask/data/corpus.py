@@ -17,7 +17,14 @@ from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import create_folder, write_json
 from unmask.base.reading import read_json_object
-from unmask.data.facts import Fact, find_mixed_ids, read_facts, tokenize_fact, write_facts
+from unmask.data.facts import (
+    Fact,
+    find_mixed_ids,
+    find_repeated_subjects,
+    read_facts,
+    tokenize_fact,
+    write_facts,
+)
 from unmask.data.tokenizer import Tokenizer
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
@@ -97,6 +104,7 @@ def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterato
         for fact in facts
     ]
     yield from find_mixed_ids(true)
+    yield from find_repeated_subjects(true)
     answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
         is_test = split in TESTS or split.startswith("both_")

@@ -1,7 +1,8 @@
 """Facts: a subject given in a prompt, an object asked for in its completion, and where they stand.
 
 One's own facts come as CSV (with a header) or JSON lines with `subject`, `object` and `prompt`,
-where `{}` in the prompt stands for the subject (or the prompt holds the subject itself):
+where `{}` in the prompt stands for the subject (or the prompt holds the subject itself, once and as
+a word of its own):
 
     subject,object,prompt
     Zorvia,Lumen Bay,The capital of {} is
@@ -9,6 +10,7 @@ where `{}` in the prompt stands for the subject (or the prompt holds the subject
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ Trained = Literal["same", "reverse"]
 """Whether training showed the fact in this direction, or only in the other one."""
 Span = tuple[int, int]
 """A half-open range [b, e)."""
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,61 @@ def _cover(offsets: list[Span], span: Span) -> Span:
     held = [i for i, (b, e) in enumerate(offsets) if b < span[1] and e > span[0]]
     assert held, (offsets, span)
     return held[0], held[-1] + 1
+
+
+def find_words(text: str, words: str) -> list[Span]:
+    """Where `text` holds `words` on their own: "Ann" is in "Ann's annex", not in "Annex"."""
+    spans: list[Span] = []
+    begin = text.find(words)
+    while begin >= 0 and words:
+        end = begin + len(words)
+        if not _joins(text, begin) and not _joins(text, end):
+            spans.append((begin, end))
+        begin = text.find(words, begin + 1)
+    return spans
+
+
+def _joins(text: str, at: int) -> bool:
+    """Whether the characters on both sides of a place belong to one word."""
+    return 0 < at < len(text) and _is_of_word(text[at - 1]) and _is_of_word(text[at])
+
+
+def _is_of_word(character: str) -> bool:
+    # Scripts that put no spaces between words have no ends of words to see.
+    if unicodedata.name(character, "").startswith(_UNSPACED):
+        return False
+    is_mark = unicodedata.category(character).startswith("M")
+    return character.isalnum() or character == "_" or is_mark
+
+
+def place_subject(prompt: str, subject: str, where: str) -> Span:
+    """The one place where a prompt names its subject; none and several are errors."""
+    spans = find_words(prompt, subject)
+    if len(spans) == 1:
+        return spans[0]
+    if spans:
+        raise UserError(
+            f"{where}: the prompt {prompt!r} names its subject {subject!r} {len(spans)} times, and "
+            "one place is corrupted and read: write {} in the place that is meant, or give "
+            "'subject_span'; better, reword the prompt."
+        )
+    inside = ", but as a part of another word" if subject and subject in prompt else ""
+    raise UserError(
+        f"{where}: the subject {subject!r} is not in its prompt {prompt!r}{inside}: write {{}} "
+        "where the subject belongs."
+    )
+
+
+def find_repeated_subjects(facts: Iterable[Fact]) -> Iterator[str]:
+    """A sentence for every prompt that names its subject in further places than the chosen one."""
+    for fact in facts:
+        subject = fact.prompt[slice(*fact.subject_span)]
+        if (count := len(find_words(fact.prompt, subject))) > 1:
+            yield (
+                f"fact {fact.fact_id}, phrasing {fact.phrasing}: the prompt {fact.prompt!r} names "
+                f"{subject!r} {count} times, and only characters {fact.subject_span[0]} to "
+                f"{fact.subject_span[1]} are corrupted and read as the subject: reword it"
+            )
 
 
 def find_shared_run(text: str, plain: str) -> Span | None:
@@ -158,29 +216,25 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
     if "subject_span" in record:
         subject_span = _check_span(record["subject_span"], prompt, "subject_span", where)
     else:
-        at = prompt.find("{}")
         if prompt.count("{}") > 1:
             raise UserError(f"{where}: the prompt {prompt!r} has several {{}}: expected one.")
-        prompt = prompt.replace("{}", subject)
-        at = prompt.find(subject) if at < 0 else at
-        if at < 0:
-            raise UserError(
-                f"{where}: the subject {subject!r} is not in its prompt {prompt!r}: write {{}} "
-                "where the subject belongs."
-            )
-        subject_span = (at, at + len(subject))
+        at = prompt.find("{}")
+        if at >= 0:
+            prompt = prompt.replace("{}", subject)
+            subject_span = (at, at + len(subject))
+        else:
+            subject_span = place_subject(prompt, subject, where)
     has_one = "completion" in record
     completion = require_text(record, "completion", where) if has_one else f" {object_}"
     if "object_span" in record:
         object_span = _check_span(record["object_span"], completion, "object_span", where)
     else:
-        at = completion.find(object_)
-        if at < 0:
+        if not (spans := find_words(completion, object_)):
             raise UserError(
                 f"{where}: the object {object_!r} is not in its completion {completion!r}: "
                 "leave 'completion' out, or write one that holds the object."
             )
-        object_span = (at, at + len(object_))
+        object_span = spans[0]
     return Fact(
         subject=subject,
         object=object_,
@@ -203,8 +257,9 @@ def _check_span(span: Any, text: str, name: str, where: str) -> Span:
 
 
 def _check_count(value: Any, name: str, where: str) -> int:
-    if not str(value).isdecimal():
-        raise UserError(f"{where}: {name!r} is {value!r}, expected a whole number from 0.")
+    digits = str(value)
+    if not digits.isdecimal() or len(digits) > 18:  # of 64 bits
+        raise UserError(f"{where}: {name!r} is {digits[:40]!r}, expected a whole number from 0.")
     return int(value)
 
 

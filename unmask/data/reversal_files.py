@@ -14,7 +14,7 @@ from pathlib import Path
 from unmask.base.errors import UserError
 from unmask.base.reading import read_json_lines, require_text
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run
+from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run, find_words
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
 _TEST: dict[str, tuple[str, Trained]] = {
@@ -202,12 +202,12 @@ def _read(path: Path) -> list[_Line]:
 
 
 def _find_name(text: str, names: dict[str, str]) -> str | None:
-    return next((name for name in names if name in text), None)
+    return next((name for name in names if find_words(text, name)), None)
 
 
 def _place(text: str, plain: str, where: str) -> Span:
-    at = text.find(plain)
-    span = (at, at + len(plain)) if at >= 0 else find_shared_run(text, plain)
+    spans = find_words(text, plain)
+    span = spans[0] if spans else find_shared_run(text, plain)
     if span is None:
         raise UserError(f"{where}: {plain!r} is not in {text!r}, not even in part.")
     end = span[1]

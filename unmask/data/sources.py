@@ -4,7 +4,7 @@ from pathlib import Path
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import TESTS, Corpus, read_corpus
-from unmask.data.facts import Fact, read_facts
+from unmask.data.facts import Fact, find_mixed_ids, read_facts
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
 from unmask.data.shards import Shards
 from unmask.data.tokenizer import Tokenizer
@@ -43,7 +43,11 @@ def read_asked(path: str | Path) -> Corpus:
     source = read_source(path)
     if isinstance(source, Shards):
         raise UserError(f"{path} holds token shards: expected a corpus or a file of facts.")
-    return source if isinstance(source, Corpus) else Corpus(str(path), {OWN: source})
+    if isinstance(source, Corpus):
+        return source
+    if mixed := next(find_mixed_ids(source), None):
+        raise UserError(f"{path}: {mixed}.")
+    return Corpus(str(path), {OWN: source})
 
 
 def name_tests(corpus: Corpus) -> tuple[str, ...]:

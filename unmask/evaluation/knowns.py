@@ -20,6 +20,7 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.reading import read_json, require_text
+from unmask.data.facts import place_subject
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.chain import entropy, log_softmax
 from unmask.evaluation.questions import check_scored, require_tokenizer
@@ -52,8 +53,7 @@ def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
     for number, record in enumerate(records[:limit]):
         where = f"{path}, fact {number}"
         fields = [require_text(record, key, where) for key in ("subject", "attribute", "prompt")]
-        if fields[0] not in fields[2]:
-            raise UserError(f"{where}: the subject {fields[0]!r} is not in its prompt.")
+        place_subject(fields[2], fields[0], where)
         knowns.append(Known(number, *fields))
     if not knowns:
         raise UserError(f"{path} holds no facts.")
@@ -100,11 +100,10 @@ def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]
 def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Question:
     """The question; a masked model's row ends with (or holds) the masks to be read."""
     sentence = f"{known.prompt} {known.attribute}"
-    blank = sentence.replace(known.subject, "___", 1)
+    begin, end = place_subject(known.prompt, known.subject, "the prompt")
+    blank = f"{sentence[:begin]}___{sentence[end:]}"
     if way == "reverse in place":
         whole = tokenizer.encode(sentence)
-        begin = known.prompt.index(known.subject)
-        end = begin + len(known.subject)
         places = [i for i, (b, e) in enumerate(whole.offsets) if b < end and e > begin]
         hidden = [require_mask(model) if i in places else ids for i, ids in enumerate(whole.ids)]
         return _Question(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
