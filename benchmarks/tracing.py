@@ -49,7 +49,7 @@ def make_model(size: str, causal: bool, device: torch.device, dtype: torch.dtype
 
 
 def make_state(model: Model) -> tuple[Tensor, dict[int, int]]:
-    """A prompt with masks behind it; for a causal model a text, and the token behind it."""
+    """A prompt with masks after it; for a causal model a text, and the token after it."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 32_000, (LENGTH + 1,), generator=generator)
     if model.kind == "causal":

@@ -1,6 +1,7 @@
 """Devices, number formats, seeds and settings."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -68,13 +69,14 @@ def test_keyword_arguments_change_settings():
     """A name that is none is refused with the near one, an argument of the function included."""
     assert cook() == Cooking() and cook(minutes=3) == Cooking(minutes=3)
     assert cook(Cooking(minutes=3, spice="dill"), minutes=4) == Cooking(minutes=4, spice="dill")
-    for changes, sentence in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"minute": 3}, "cook has no argument 'minute': did you mean 'minutes'?"),
         ({"pots": "tin"}, "cook has no argument 'pots': did you mean 'pot'?"),
         ({"spice": "dill"}, "cook has no argument 'spice': known: minutes, pot"),
         ({"minutes": 0}, "Cooking: 'minutes' is 0, expected at least 1"),
         ({"settings": 5}, "cook was given 5 as its settings: expected Cooking"),
-    ):
+    ]
+    for changes, sentence in cases:
         with pytest.raises(UserError) as caught:
             cook(**changes)
         assert sentence in str(caught.value)

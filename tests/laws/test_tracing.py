@@ -44,7 +44,7 @@ def state(model) -> tuple[list[int], dict[int, int]]:
     """Tokens, and as an answer of two positions what the model says there."""
     tokens = torch.randint(0, MASK, (L,), generator=torch.Generator().manual_seed(3)).tolist()
     if model.kind == "causal":
-        # The second position is the one behind the last token.
+        # The second position is the one after the last token.
         tokens[L - 1] = int(model.logits(torch.tensor([tokens]))[0, L - 2, :MASK].argmax())
         said = model.logits(torch.tensor([tokens]))[0, L - 1, :MASK].argmax()
         return tokens, {L - 1: tokens[L - 1], L: int(said)}
@@ -321,7 +321,7 @@ def test_guidance_mixes_with_a_pass_without_the_prompt(model, state):
         expected.append(sum(logp[:, at, token] for at, token in answer.items()).exp())
     assert abs(found.clean - float(expected[0])) < 1e-6
     torch.testing.assert_close(found.corrupted_values(), expected[1], **CLOSE)
-    # All subject states restored behind the first layer's embedding: the clean run, guided.
+    # All subject states restored at the embedding: the clean run, guided.
     whole = trace_tokens(
         model,
         tokens,

@@ -36,7 +36,7 @@ def test_texts_have_noise_of_their_own_and_keep_it(masked):
     other = noise.apply(masked, TOKENS + 1, SPAN).added
     seeded = Noise(sigma=1.0, samples=2, stream=1).apply(masked, TOKENS, SPAN).added
     assert not torch.equal(once, other) and not torch.equal(once, seeded)
-    # What is generated behind the subject does not change it: a fact's steps share their noise.
+    # What is generated after the subject does not change it: a fact's steps share their noise.
     later = torch.tensor([5, 6, 7, 8, 1, 2])
     assert torch.equal(noise.apply(masked, later, SPAN).added, once)
     # More samples begin with the same ones.

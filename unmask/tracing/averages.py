@@ -23,18 +23,17 @@ TOTAL = "total"
 GROUP = ("model", "kind", "split", "corruption", "stage", "control")
 _PROMPT = ("fact", "phrasing", "seed", *GROUP)
 _CELL = ("part", "layer", "head", "role")
-_ENDS = [CLEAN, CORRUPTED]
-Group = tuple[str, ...]
-Cell = tuple[str, int, int, str]
+GroupKey = tuple[str, ...]
+CellKey = tuple[str, int, int, str]
 """Part, layer, head and role."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The effects of one group: a row a fact, a column a cell; NaN where a fact lacks a role."""
+    """The effects of one group, a row per fact, a column per cell; NaN where a fact has none."""
 
     facts: list[str]
-    cells: list[Cell]
+    cells: list[CellKey]
     effects: np.ndarray
     prompts: int
 
@@ -51,48 +50,50 @@ class Panel:
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 
 
-def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[Group, Panel]:
+def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[GroupKey, Panel]:
     """Each fact's effect in each cell, group by group."""
-    # One thread: the order of groups, and of sums, is then that of the table.
+    # 1. The mean of every cell of every prompt, over tokens of its role and samples. One thread:
+    #    the order of groups, and of sums, is then that of the table.
     grouped = table.group_by([*_PROMPT, *_CELL], use_threads=False)
     means = grouped.aggregate([("value", "mean")])
     value = means["value_mean"].to_numpy()
     prompt, prompts = _number(means, _PROMPT)
     cell, cells = _number(means, _CELL)
-    parts = np.array([each[0] for each in cells], dtype=object)[cell]
-    clean, corrupted = (_spread(value, prompt, parts == part, prompts) for part in _ENDS)
+    part, role = (np.array([each[i] for each in cells], dtype=object)[cell] for i in (0, 3))
+    # 2. Its effect, against the prompt's own clean and corrupted scores.
+    clean, corrupted = np.full((2, len(prompts)), np.nan)
+    for end, scores in ((CLEAN, clean), (CORRUPTED, corrupted)):
+        scores[prompt[part == end]] = value[part == end]
     effect = clean[prompt] - value if mode == "ablate" else value - corrupted[prompt]
-    effect = np.where(np.isin(parts, (FLOW, ASKED)), value, effect)
-    rows = [(prompt, cell, effect, ~np.isin(parts, _ENDS))]
-    # The total effect is one more cell of every prompt.
-    cells.append((TOTAL, -1, -1, ""))
-    everyone = np.arange(len(prompts))
-    total = np.full(len(prompts), len(cells) - 1)
-    rows.append((everyone, total, clean - corrupted, np.isfinite(clean)))
-    panels: dict[Group, Panel] = {}
-    for control, chosen in ((None, rows), (OTHER_TOKEN, [rows[0]])):
-        panels |= _make_panels(chosen, prompts, cells, control)
-    return panels
+    effect = np.where(np.isin(part, (FLOW, ASKED)), value, effect)
+    is_cell = ~np.isin(part, (CLEAN, CORRUPTED))
+    panels = _make_panels(
+        # The total effect is one more cell of every prompt.
+        np.append(prompt[is_cell], np.flatnonzero(np.isfinite(clean))),
+        np.append(cell[is_cell], np.full(np.isfinite(clean).sum(), len(cells))),
+        np.append(effect[is_cell], (clean - corrupted)[np.isfinite(clean)]),
+        prompts,
+        [*cells, (TOTAL, -1, -1, "")],
+    )
+    # 3. The control of other tokens: effects of the placebo roles, as one role.
+    is_result = np.array([each[-1] == RESULT for each in prompts])[prompt]
+    chosen = is_cell & is_result & np.isin(role, PLACEBO_ROLES)
+    renamed = [(*each[:3], PLACEBO) for each in cells]
+    number = {each: i for i, each in enumerate(dict.fromkeys(renamed))}
+    cell = np.array([number[each] for each in renamed])[cell]
+    others = _make_panels(prompt[chosen], cell[chosen], effect[chosen], prompts, list(number))
+    return panels | {(*group[:-1], OTHER_TOKEN): panel for group, panel in others.items()}
 
 
 def _make_panels(
-    rows: Sequence[tuple[np.ndarray, ...]],
+    prompt: np.ndarray,
+    cell: np.ndarray,
+    effect: np.ndarray,
     prompts: Sequence[tuple],
-    cells: Sequence[Cell],
-    control: str | None,
-) -> dict[Group, Panel]:
-    """Effects by group; as the control of other tokens, those of the placebo roles alone."""
-    prompt, cell, effect, wanted = (np.concatenate(each) for each in zip(*rows, strict=True))
-    if control is not None:
-        placebo = np.array([each[3] in PLACEBO_ROLES for each in cells])
-        result = np.array([each[-1] == RESULT for each in prompts])
-        wanted = wanted & placebo[cell] & result[prompt]
-        renamed = [(part, layer, head, PLACEBO) for part, layer, head, _ in cells]
-        cells = list(dict.fromkeys(renamed))
-        order = {each: i for i, each in enumerate(cells)}
-        cell = np.array([order[each] for each in renamed])[cell]
-    prompt, cell, effect = prompt[wanted], cell[wanted], effect[wanted]
-    groups: dict[Group, list[int]] = {}
+    cells: Sequence[CellKey],
+) -> dict[GroupKey, Panel]:
+    """Effects by group, given the numbers of the prompt and the cell that each effect is of."""
+    groups: dict[GroupKey, list[int]] = {}
     for i, (_, _, _, *group) in enumerate(prompts):
         groups.setdefault(tuple(group), []).append(i)
     panels = {}
@@ -109,35 +110,22 @@ def _make_panels(
         np.add.at(count, (row_of[prompt[is_member]], column), 1)
         with np.errstate(invalid="ignore"):
             effects = total / count
-        key = group if control is None else (*group[:-1], control)
-        panels[key] = Panel(names, [cells[i] for i in columns], effects, len(members))
+        panels[group] = Panel(names, [cells[i] for i in columns], effects, len(members))
     return panels
 
 
 def _number(table: "pyarrow.Table", names: Sequence[str]) -> tuple[np.ndarray, list[tuple]]:
     """Which distinct tuple of values each row has in some columns, and those tuples."""
-    code, sizes, values = np.zeros(table.num_rows, dtype=np.int64), [], []
-    for name in names:
-        column = table[name].combine_chunks().dictionary_encode()
-        code = code * len(column.dictionary) + column.indices.to_numpy()
-        sizes.append(len(column.dictionary))
-        values.append(column.dictionary.to_pylist())
+    columns = [table[name].combine_chunks().dictionary_encode() for name in names]
+    sizes = [len(column.dictionary) for column in columns]
+    code = np.ravel_multi_index([column.indices.to_numpy() for column in columns], sizes)
     distinct, number = np.unique(code, return_inverse=True)
-    places = np.unravel_index(distinct, sizes)
-    columns = [[kept[i] for i in each] for kept, each in zip(values, places, strict=True)]
-    return number, list(zip(*columns, strict=True))
+    values = [column.dictionary.to_pylist() for column in columns]
+    indices = zip(*np.unravel_index(distinct, sizes), strict=True)
+    return number, [tuple(v[i] for v, i in zip(values, each, strict=True)) for each in indices]
 
 
-def _spread(
-    value: np.ndarray, prompt: np.ndarray, chosen: np.ndarray, prompts: Sequence[tuple]
-) -> np.ndarray:
-    """The chosen rows' values by prompt."""
-    spread = np.full(len(prompts), np.nan)
-    spread[prompt[chosen]] = value[chosen]
-    return spread
-
-
-def average(effects: dict[Group, Panel]) -> list[dict[str, Any]]:
+def average(effects: dict[GroupKey, Panel]) -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
     No row pools over models, splits, corruptions, steps or controls.
@@ -156,7 +144,7 @@ def average(effects: dict[Group, Panel]) -> list[dict[str, Any]]:
     return rows
 
 
-def compare_groups(effects: dict[Group, Panel], seed: int = 0) -> list[dict[str, Any]]:
+def compare_groups(effects: dict[GroupKey, Panel], seed: int = 0) -> list[dict[str, Any]]:
     """Differences between pairs of groups: two models asked alike, or one model asked two ways.
 
     The two share corruption and step. What is compared is the effect's mean over layers, part by
@@ -181,7 +169,7 @@ def compare_groups(effects: dict[Group, Panel], seed: int = 0) -> list[dict[str,
     return rows
 
 
-def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group]]:
+def _find_pairs(groups: Iterable[GroupKey]) -> Iterable[tuple[GroupKey, GroupKey]]:
     """Pairs that differ in the model or in the split; models stay in the order they are met."""
     results = [group for group in groups if group[-1] == RESULT]
     models = list(dict.fromkeys(group[0] for group in results))
@@ -193,6 +181,6 @@ def _find_pairs(groups: Iterable[Group]) -> Iterable[tuple[Group, Group]]:
                 yield one, other
 
 
-def _find_roles(cells: Iterable[Cell]) -> list[tuple[str, str]]:
+def _find_roles(cells: Iterable[CellKey]) -> list[tuple[str, str]]:
     roles = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
     return [each for each in roles if each[0] != ASKED]

@@ -253,10 +253,10 @@ CORRUPTIONS: dict[str, Callable[[float | None, int, int, Subjects], Corruption]]
 
 def get_corruption(
     corruption: str | Corruption | CorruptionFunction,
-    *,
-    sigma: float | None = None,
     samples: int = 10,
     seed: int = 0,
+    *,
+    sigma: float | None = None,
     subjects: Subjects = (),
 ) -> Corruption:
     """The corruption of that name, made with the settings, or the caller's own as it is."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
-from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.facts import Fact, place_subject, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
@@ -22,7 +22,7 @@ from unmask.tracing.corruption import (
     measure_sigma,
 )
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import NO_FOIL, get_metric, logit_difference
+from unmask.tracing.metrics import NO_FOIL, get_metric, needs_foil
 from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
@@ -48,8 +48,8 @@ class FactTrace:
 
 def check_choices(settings: Tracing) -> None:
     """Raise for a corruption or a metric that is unknown, before anything is run."""
-    is_own = not isinstance(settings.corruption, str)
-    if is_own or settings.corruption not in CORRUPTIONS:
+    # Compared with a list: an object of one's own need not be hashable.
+    if settings.corruption not in list(CORRUPTIONS):
         get_corruption(settings.corruption)
     get_metric(settings.metric)
 
@@ -71,8 +71,7 @@ def choose_facts(facts: Sequence[Fact], number: int, phrasings: int) -> list[Fac
 
 def make_fact(prompt: str, subject: str, answer: str) -> Fact:
     """A fact of one's own words."""
-    begin = prompt.find(subject)
-    if begin < 0 or not subject:
+    if not subject or subject not in prompt:
         raise UserError(
             f"the subject {subject!r} is not in the prompt: write it as it stands in {prompt!r}."
         )
@@ -85,7 +84,7 @@ def make_fact(prompt: str, subject: str, answer: str) -> Fact:
         object=answer,
         prompt=prompt,
         completion=space + answer,
-        subject_span=(begin, begin + len(subject)),
+        subject_span=place_subject(prompt, subject, "the prompt"),
         object_span=(len(space), len(space + answer)),
         fact_id="prompt",
     )
@@ -96,14 +95,9 @@ def make_corruption(settings: Tracing, model: Model, facts: Sequence[Fact]) -> C
     tokenizer = require_tokenizer(model)
     encoded = (tokenize_fact(fact, tokenizer) for fact in facts)
     subjects = [tokens.ids[slice(*tokens.subject)] for tokens in encoded]
-    is_noise = isinstance(settings.corruption, str) and settings.corruption in NOISES
-    sigma = measure_sigma(model, subjects) if is_noise else None
+    sigma = measure_sigma(model, subjects) if settings.corruption in NOISES else None
     return get_corruption(
-        settings.corruption,
-        sigma=sigma,
-        samples=settings.samples,
-        seed=settings.seed,
-        subjects=subjects,
+        settings.corruption, settings.samples, settings.seed, sigma=sigma, subjects=subjects
     )
 
 
@@ -123,19 +117,12 @@ def trace_fact(
     """
     import pyarrow
 
-    keys = {
-        **keys,
-        "fact": fact.fact_id,
-        "phrasing": fact.phrasing,
-        "direction": fact.direction,
-        "trained": fact.trained,
-    }
+    keys = {**keys, "fact": fact.fact_id}
+    keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+    texts = {name: getattr(fact, name) for name in ("subject", "object", "prompt", "completion")}
     record = {
         **keys,
-        "subject": fact.subject,
-        "object": fact.object,
-        "prompt": fact.prompt,
-        "completion": fact.completion,
+        **texts,
         "corruption": corruption.name,
         "sigma": getattr(corruption, "sigma", None),
         "joint": name_joint(model, settings),
@@ -149,15 +136,14 @@ def trace_fact(
         grids, placebos = _trace_with_placebo(clean, fact, pool, settings, memory)
     except NotTracedError as error:
         return FactTrace(record | {"reason": error.reason}, error)
-    # A logit difference has both answers in it already.
-    has_both = get_metric(settings.metric) is logit_difference
     tables = []
     for stage, step in clean.find_steps(settings.at):
         if step not in grids:
             continue
         grid, at = grids[step], {**keys, "stage": stage}
         tables.append(tabulate(grid, at))
-        if grid.corrupted_logp.shape[1] > 1 and not has_both:
+        # A logit difference has both answers in it already.
+        if grid.corrupted_logp.shape[1] > 1 and not needs_foil(settings.metric):
             tables.append(tabulate(grid, at, SHUFFLED))
         if step in placebos:
             tables.append(tabulate(placebos[step], at, OTHER_FACT))
@@ -177,7 +163,7 @@ def _trace_with_placebo(
     tokenizer = require_tokenizer(clean.model)
     other = choose_other(fact, pool, tokenizer, settings.seed)
     foil = make_foil(clean, other, tokenizer) if other is not None else None
-    if get_metric(settings.metric) is logit_difference and not foil:
+    if needs_foil(settings.metric) and not foil:
         raise NotTracedError("no other answer", NO_FOIL)
 
     def trace(**more: Any) -> dict[int | None, TraceGrid]:

@@ -1,4 +1,4 @@
-"""TraceGrid: what one trace found, for every token and layer."""
+"""TraceGrid: the result of one trace, for every token and layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class TraceGrid:
 
     @property
     def clean(self) -> float:
-        return float(self._score(self.clean_logp).mean())
+        return self.clean_value()
 
     @property
     def corrupted(self) -> float:

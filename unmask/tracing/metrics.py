@@ -75,10 +75,9 @@ def get_metric(metric: str | Metric) -> Metric:
     raise refuse_type("the metric", metric, expected, METRICS)
 
 
-def check_metric(metric: str | Metric, has_foil: bool) -> None:
-    """Raise for a metric that is unknown or lacks its foil."""
-    if get_metric(metric) is logit_difference and not has_foil:
-        raise UserError(NO_FOIL)
+def needs_foil(metric: str | Metric) -> bool:
+    """Whether a metric compares the answer with another one."""
+    return get_metric(metric) is logit_difference
 
 
 def score(

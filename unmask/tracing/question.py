@@ -148,7 +148,7 @@ def ask(
     row = torch.as_tensor(tokens, dtype=torch.long).to(model.device).flatten()
     answer, foil = dict(answer), None if foil is None else dict(foil)
     _check_state(model, row, subject, answer, foil, settings.guidance)
-    corruption = get_corruption(settings.corruption, samples=settings.samples, seed=settings.seed)
+    corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
     corrupted = hide(corruption, model, row, range(*subject))
     if prompt_length is None:
         # All before the first mask and the first position of the answer.

@@ -14,7 +14,7 @@ from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, generate, generate_corrupted
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
 from unmask.tracing.grid import Flow, TraceGrid
-from unmask.tracing.metrics import get_metric, logit_difference
+from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor
 from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
@@ -62,12 +62,11 @@ def trace_steps(
             "unmask.read_facts(path)."
         )
     clean = generate(model, fact, settings) if isinstance(fact, Fact) else fact
-    corruption = get_corruption(settings.corruption, samples=settings.samples, seed=settings.seed)
+    corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
     free = None
     if settings.run == "free_running":
         free = generate_corrupted(clean, _hide_subject(clean, 1, corruption), settings)
     more: dict[str, Any] = {"places": places, "donor": donor, "memory": memory}
-    needs_foil = bool(foil) and get_metric(settings.metric) is logit_difference
     grids = []
     for step in sorted({step for _, step in clean.find_steps(settings.at)}):
         if settings.source != "subject" and not clean.committed_before(step):
@@ -75,7 +74,7 @@ def trace_steps(
         # Only what is still asked for has a foil.
         answer = clean.answer if _asks_whole(model, settings) else clean.open_at(step)
         open_foil = {at: token for at, token in (foil or {}).items() if at in answer}
-        if needs_foil and not open_foil:
+        if foil and not open_foil and needs_foil(settings.metric):
             continue
         more["foil"] = open_foil or None
         grids.append(_trace_step(clean, step, answer, settings, corruption, free, more))

@@ -14,7 +14,7 @@ from unmask.data.facts import Span
 from unmask.net.model import Model
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import check_metric
+from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Donor, Question, ask, reveal
 from unmask.tracing.record import Activations, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
@@ -67,7 +67,8 @@ def trace_tokens(
     """
     settings = adjust(trace_tokens, Tracing, settings, changes, STEP_SETTINGS)
     question = ask(model, tokens, subject, answer, settings, prompt_length, foil, donor)
-    check_metric(settings.metric, foil is not None)
+    if needs_foil(settings.metric) and foil is None:
+        raise UserError(NO_FOIL)
     if donor is not None and settings.mode == "ablate":
         raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
     rows = _check_places(places, question)
