@@ -71,7 +71,9 @@ def parse_json(text: str, source: str, wide_integers: bool = False) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_join_pairs)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
+        where = f"column {error.colno}"
+        if "\n" in text.rstrip():
+            where = f"line {error.lineno}, {where}"
         raise UserError(
             f"{source} is not valid JSON ({error.msg} at {where}): repair it or make it anew."
         ) from None
@@ -97,7 +99,7 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number (from 1) and record of every JSON line that is not blank; none is an error."""
     empty = True
     for number, line in _read_lines(path):
-        if line.strip():
+        if line := line.strip():
             empty = False
             where = f"{path}, line {number}"
             yield number, _require_object(parse_json(line, where), where)
@@ -246,21 +248,20 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            node = super().compose_node(parent, index)
+            if node not in self._sizes:
+                raise ValueError("an alias that refers to what it stands in")
+            return node
         self._depth += 1
         if self._depth > MOST_DEPTH:
             raise RecursionError
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if node not in self._sizes:  # not an alias, whose node has been counted
-            self._sizes[node] = 1 + sum(self._count(child) for child in _list_children(node))
+        self._sizes[node] = 1 + sum(self._sizes[child] for child in _list_children(node))
         if self._sizes[node] > MOST_YAML_NODES:
             raise ValueError(f"more than {MOST_YAML_NODES:,} values, aliases counted in full")
         return node
-
-    def _count(self, child: yaml.Node) -> int:
-        if child not in self._sizes:
-            raise ValueError("an alias that refers to what it stands in")
-        return self._sizes[child]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
