@@ -46,11 +46,18 @@ _PROJECTIONS = {
 def _read(source: Source) -> Blueprint:
     config = source.config
     activation = config.get("hidden_act", "gelu")
-    if activation not in _GELUS:
-        problem = f"'hidden_act' is {activation!r}, expected one of {', '.join(_GELUS)}"
-        raise SettingsError(source.label, [problem])
-    # The rotary settings have two names each, old and new.
     rotary = config.get("rope_parameters") or {}
+    parallel = config.get("use_parallel_residual", True)
+    problems = []
+    if activation not in list(_GELUS):
+        problems += [f"'hidden_act' is {activation!r}, expected one of {', '.join(_GELUS)}"]
+    if not isinstance(rotary, dict):
+        problems += [f"'rope_parameters' is {rotary!r}, expected an object"]
+    if not isinstance(parallel, bool):
+        problems += [f"'use_parallel_residual' is {parallel!r}, expected true or false"]
+    if problems:
+        raise SettingsError(source.label, problems)
+    # The rotary settings have two names each, old and new.
     share = rotary.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
     base = {"rope_theta": config["rotary_emb_base"]} if "rotary_emb_base" in config else {}
     network = build_config(
@@ -63,7 +70,7 @@ def _read(source: Source) -> Blueprint:
         mlp="gelu",
         gelu=_GELUS[activation],
         mlp_bias=True,
-        residual="parallel" if config.get("use_parallel_residual", True) else "sequential",
+        residual="parallel" if parallel else "sequential",
     )
     return Blueprint(network, "causal")
 

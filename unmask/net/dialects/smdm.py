@@ -49,7 +49,7 @@ _TABLE = FieldTable(
 
 def _read(source: Source) -> Blueprint:
     shapes = source.shapes
-    if missing := [name for name in (_EMBEDDING, _HEAD) if name not in shapes]:
+    if missing := [name for name in (_EMBEDDING, _HEAD) if len(shapes.get(name, ())) != 2]:
         raise UserError(f"{source.label} lacks {', '.join(missing)}: expected a whole SMDM model.")
     rows, logits = shapes[_EMBEDDING][0], shapes[_HEAD][0]
     if rows - logits not in (0, 1):
