@@ -101,7 +101,7 @@ def replay_network(model: Model, states: Tensor, prompts: list[list[int]]) -> No
 def compare_prompts(model: Model, num_prompts: int, num_plain: int, seconds: float) -> str:
     """Prompts a second in one batch and one at a time, and the sampler's own share of the time."""
     prompts, device = make_prompts(num_prompts), model.device
-    draw = partial(unmask.sample, model, prompts, STEPS, GUIDANCE, CONTEXT)
+    draw = partial(unmask.sample, model, prompts, steps=STEPS, guidance=GUIDANCE, length=CONTEXT)
     kept = draw()
     assert kept.states is not None
     states, few, peer = kept.states, prompts[:num_plain], make_peer(model)

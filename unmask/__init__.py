@@ -28,10 +28,16 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.net.presets import preset
     from unmask.net.transformer import Transformer
+    from unmask.noise.gaussian import Gaussian
+    from unmask.noise.hybrid import Hybrid
+    from unmask.noise.masked import Masked
+    from unmask.noise.uniform import Uniform
     from unmask.report.page import draw_report
     from unmask.representation.keys import extract_key
     from unmask.representation.settings import Extraction
     from unmask.representation.values import extract_value
+    from unmask.sampling.settings import Sampling
+    from unmask.sampling.state import StepState
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
     from unmask.study.pipeline import resume_study, run_study
@@ -56,14 +62,20 @@ _HOME_OF = {
     "resume_study": "unmask.study.pipeline",
     "run_study": "unmask.study.pipeline",
     "run_toy": "unmask.toy.run",
+    "Gaussian": "unmask.noise.gaussian",
+    "Hybrid": "unmask.noise.hybrid",
+    "Masked": "unmask.noise.masked",
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
     "Recipe": "unmask.training.recipe",
+    "Sampling": "unmask.sampling.settings",
+    "StepState": "unmask.sampling.state",
     "Tokenizer": "unmask.data.tokenizer",
     "Trajectory": "unmask.sampling.trajectory",
     "TraceGrid": "unmask.tracing.grid",
     "Tracing": "unmask.tracing.settings",
     "Transformer": "unmask.net.transformer",
+    "Uniform": "unmask.noise.uniform",
     "UserError": "unmask.base.errors",
     "infill": "unmask.sampling.texts",
     "extract_key": "unmask.representation.keys",
@@ -95,14 +107,20 @@ _HOME_OF = {
 __all__ = [
     "Extraction",
     "Fact",
+    "Gaussian",
+    "Hybrid",
+    "Masked",
     "Model",
     "NetConfig",
     "Recipe",
+    "Sampling",
+    "StepState",
     "Tokenizer",
     "TraceGrid",
     "Tracing",
     "Trajectory",
     "Transformer",
+    "Uniform",
     "UserError",
     "__version__",
     "corruptions",

@@ -36,7 +36,9 @@ def test_rows_are_the_trajectory():
     model = make_model()
     tokenizer = model.tokenizer
     band = rank_frequencies(tokenizer, TEXTS)
-    drawn = sample(model, ["The caves", "The baker of"], 6, length=20, order="left", plan="linear")
+    drawn = sample(
+        model, ["The caves", "The baker of"], steps=6, length=20, order="left", plan="linear"
+    )
     for i in range(2):
         rows, tokens = list_commits(tokenizer, drawn, i, band), list_tokens(tokenizer, drawn, i)
         for row in rows:

@@ -26,7 +26,7 @@ def answer(name: str, corpus: Corpus, split: str) -> float:
     facts = corpus[split][::25]
     model = unmask.load(name, device="cpu")
     strength = 0.8 if model.kind == "masked" else 0.0
-    found = unmask.sample(model, [fact.prompt for fact in facts], 8, guidance=strength)
+    found = unmask.sample(model, [fact.prompt for fact in facts], steps=8, guidance=strength)
     texts = zip(found.texts or [], facts, strict=True)
     return sum(is_contained(text[len(f.prompt) :], f.completion) for text, f in texts) / len(facts)
 

@@ -104,7 +104,7 @@ def test_it_trains_from_a_recipe_and_is_sampled_by_name(named, tmp_path):
     assert type(model.make_process()) is Zeroed and not model.paradigm.has_mask
     unmask.save(model, tmp_path / "model")
     again = unmask.load(tmp_path / "model", device="cpu", tokenizer=None)
-    drawn = [unmask.sample(x, [[]] * 4, 8, length=6, seed=1).tokens for x in (model, again)]
+    drawn = [unmask.sample(x, [[]] * 4, steps=8, length=6, seed=1).tokens for x in (model, again)]
     assert drawn[0].shape == (4, 6) and torch.equal(*drawn)
 
 

@@ -254,7 +254,7 @@ def test_bad_input(model):
         unmask.infill(model, torch.tensor([1.5, 2.0]))
     with pytest.raises(UserError, match="positions count from 0"):
         unmask.sample(model, ["The"], fixed={-1: "deep"})
-    with pytest.raises(UserError, match="2.5 sampling steps were asked for"):
+    with pytest.raises(UserError, match="'steps' is 2.5, expected an integer"):
         unmask.sample(model, ["The"], steps=2.5)
     with pytest.raises(UserError, match="guidance needs a prompt"):
         unmask.infill(model, "[MASK]*9", guidance=1.0)

@@ -278,7 +278,7 @@ def test_snapshots_take_shorter_numbers(model):
         ({"temperature": 1.0, "top_k": 0}, "top_k is 0"),
         ({"temperature": 1.0, "top_p": 1.5}, "top_p is 1.5"),
         ({"temperature": 1.0, "stochastic": 2}, "stochastic share of 2"),
-        ({"cache": "some"}, "cache 'some' is unknown:"),
+        ({"cache": "some"}, "'cache' is 'some', expected one of 'none', 'exact', 'approximate'"),
         ({"chat": True, "prompts": ["hello"]}, "has no chat template"),
         ({"forbid": list(range(V - 2))}, "tokens were forbidden: leave some"),
         ({"forbid": [99]}, "token 99 was forbidden, but tokens run from 0 to 38"),
@@ -293,7 +293,7 @@ def test_snapshots_take_shorter_numbers(model):
         ({"fixed": {9: [V - 1]}}, "token 39 was fixed, but is never part of a text"),
         ({"prompts": [[1, 99]]}, "token 99 was given, but tokens run from 0 to 39"),
         ({"prompts": [[-1]]}, "token -1 was given"),
-        ({"temperature": float("nan")}, "a temperature of nan was asked for"),
+        ({"temperature": float("nan")}, "'temperature' is nan, expected a finite number"),
     ],
 )
 def test_bad_input(model, settings, said):

@@ -195,7 +195,7 @@ def test_free_running_states_are_the_corrupted_prompt_s_own(masked, facts):
     # Sampling by hand, with the same blanked embeddings, gives the same states.
     with masked.net.patch({"embed": bad.embed}):
         again = unmask.sample(
-            masked, [clean.states[0, : clean.prompt_length].tolist()], STEPS, length=LENGTH
+            masked, [clean.states[0, : clean.prompt_length].tolist()], steps=STEPS, length=LENGTH
         )
     assert torch.equal(states, again.states)
     reached = states[4].clone()

@@ -9,12 +9,14 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
 
 Settings = TypeVar("Settings")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 LARGEST = 2**63 - 1
 """Of whole numbers that have no other limit: what tensors, tables and generators can hold."""
@@ -111,7 +113,7 @@ def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") ->
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, float) and not math.isfinite(item):
             yield f"{label} is {item}, expected a finite number"
-        elif isinstance(item, int | float) and not isinstance(item, bool):
+        elif isinstance(item, Real) and not isinstance(item, bool):
             yield from (f"{label} is {_show(item)}, {wrong}" for wrong in _compare(item, **ends))
         elif isinstance(item, str) and limits.get("choices") is not None:
             known = list(limits["choices"]())
@@ -190,6 +192,25 @@ def adjust(
     return dataclasses.replace(chosen, **changes)
 
 
+def list_settings(
+    cls: type[CheckedSettings], leave_out: Collection[str] = ()
+) -> Callable[[Function], Function]:
+    """Have a function's docstring list its `**changes`: every option and its meaning.
+
+    They take the place of `{settings}`, which stands on a line of its own.
+    """
+
+    def document(function: Function) -> Function:
+        fields = [field for field in dataclasses.fields(cls) if field.name not in leave_out]
+        lines = [f"    {field.name}: {field.metadata['help']}" for field in fields]
+        if function.__doc__ is not None:  # python -OO
+            text = inspect.cleandoc(function.__doc__)
+            function.__doc__ = text.replace("    {settings}", "\n".join(lines))
+        return function
+
+    return document
+
+
 def _build(
     cls: type[Settings], values: Mapping[str, Any], prefix: str, problems: list[str]
 ) -> Settings | None:
@@ -225,6 +246,8 @@ def _build(
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, option) for option in get_args(hint))
@@ -234,16 +257,16 @@ def _fits(value: Any, hint: Any) -> bool:
         element = get_args(hint)[0]
         return isinstance(value, list | tuple) and all(_fits(item, element) for item in value)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, Real) and not isinstance(value, bool)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    if hint is float:
-        return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    if hint in (int, float):
+        return hint(value)  # another library's numbers become Python's
+    return tuple(value) if isinstance(value, list) and hint is not Any else value
 
 
 def _describe(hint: Any) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -20,10 +20,14 @@ def make_command(
     arguments: Sequence[Argument],
     settings: type[CheckedSettings],
     extras: Mapping[str, inspect.Parameter],
-    call: Callable[[Mapping[str, Any], CheckedSettings, Mapping[str, Any]], None],
+    call: Callable[[Mapping[str, Any], Any, Mapping[str, Any]], None],
+    leave_out: Collection[str] = (),
 ) -> Callable[..., None]:
-    """A function that typer makes a command of; it calls `call(arguments, settings, extras)`."""
-    fields = list_fields(settings)
+    """A function that typer makes a command of; it calls `call(arguments, settings, extras)`.
+
+    Settings to `leave_out` are no options.
+    """
+    fields = [field for field in list_fields(settings) if field.name not in leave_out]
     hints = get_type_hints(settings)
     parameters = [_make_argument(each) for each in arguments]
     parameters += [_make_option(field, hints[field.name]) for field in fields]

@@ -1,77 +1,78 @@
 """`unmask sample`: texts from a model, un-masked before one's eyes."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from unmask.base.errors import UserError
 from unmask.cli.exits import note_when_stopped
+from unmask.cli.options import add_option, make_command
+from unmask.measures.measure import Argument
+from unmask.sampling.settings import Sampling
 
 if TYPE_CHECKING:
     from unmask.sampling.trajectory import Trajectory
 
+ARGUMENTS = (
+    Argument("name", "A model's name, folder or file.", "MODEL"),
+    Argument("prompts", "None: from nothing.", "PROMPT…", is_list=True, is_required=False),
+)
+EXTRAS = {
+    each.name: each
+    for each in (
+        add_option("length", int | None, None, "Whole row, prompt included; else the context."),
+        add_option(
+            "infill",
+            bool,
+            False,
+            "Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs.",
+            "--infill",
+        ),
+        add_option("forbid", list[str], [], "A token that is never written; may be repeated."),
+        add_option("require", list[str], [], "A text that must be there; may be repeated."),
+        add_option(
+            "number",
+            int,
+            1,
+            "Texts for each prompt; several are drawn at temperature 1 unless told otherwise.",
+        ),
+        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
+        add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
+        add_option("as_json", bool, False, "Print everything as JSON.", "--json"),
+        add_option("save", Path | None, None, "A file for the whole trajectory."),
+    )
+}
 
-def sample(
-    name: str = typer.Argument(..., metavar="MODEL", help="A model's name, folder or file."),
-    prompts: list[str] = typer.Argument(None, metavar="PROMPT…", help="None: from nothing."),
-    steps: int = typer.Option(16, help="Denoising steps."),
-    guidance: str = typer.Option("0", help="Strength, or a schedule of it such as up=0.8."),
-    plan: str = typer.Option(
-        "smdm", help="smdm, llada, linear, cosine, one, threshold=0.9, ancestral."
-    ),
-    order: str = typer.Option("confidence", help="confidence, entropy, margin, left, random."),
-    remask: str = typer.Option("none", help="none, cap, rescale, conf, loop, low; low=0.2."),
-    length: int | None = typer.Option(None, help="Whole row, prompt included; else the context."),
-    block: int | None = typer.Option(None, help="Tokens of a block, filled from left to right."),
-    temperature: float | None = typer.Option(None, help="0: the likeliest token."),
-    top_k: int | None = typer.Option(None, help="Draw among the k likeliest."),
-    top_p: float | None = typer.Option(None, help="Draw among those with this probability."),
-    stochastic: float = typer.Option(1.0, help="Share of the steps that draw, before argmax."),
-    infill: bool = typer.Option(
-        False,
-        "--infill",
-        help="Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs.",
-    ),
-    forbid: list[str] = typer.Option([], help="A token that is never written; may be repeated."),
-    require: list[str] = typer.Option([], help="A text that must be there; may be repeated."),
-    cache: str = typer.Option("none", help="none, exact, approximate (keeps the prefix)."),
-    chat: bool = typer.Option(False, "--chat", help="Prompts as turns of the model's chat."),
-    number: int = typer.Option(
-        1, help="Texts for each prompt; several are drawn at temperature 1 unless told otherwise."
-    ),
-    seed: int = typer.Option(0, help="Seed of whatever is drawn."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
-    dtype: str = typer.Option("auto", help="Dtype; auto suits file and device."),
-    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-    save: Path | None = typer.Option(None, help="A file for the whole trajectory."),
-) -> None:
-    """Draw texts from a model; in a terminal the un-masking is shown step by step."""
+
+def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
+    """What the verb does: texts on stdout, un-masked step by step where that is a terminal."""
     import json
     from contextlib import nullcontext
 
     from rich.console import Console
 
-    from unmask.base.errors import UserError
     from unmask.net.loading import load
     from unmask.report.unmasking import Screen
     from unmask.sampling import texts
 
+    number, save = extras["number"], extras["save"]
     if number < 1:
         raise UserError(f"{number} texts were asked for: expected at least 1.")
-    if number > 1 and temperature is None:
-        temperature = 1.0  # the likeliest text would come several times
-    rows = [prompt for prompt in prompts or [""] for _ in range(number)]
-    if infill and not any("[MASK]" in row for row in rows):
+    if number > 1 and settings.temperature is None:
+        settings = replace(settings, temperature=1.0)  # the likeliest text would come several times
+    rows = [prompt for prompt in given["prompts"] or [""] for _ in range(number)]
+    if extras["infill"] and not any("[MASK]" in row for row in rows):
         raise UserError("nothing is there to fill: write masks as [MASK] or [MASK]*5.")
-    if infill and (length is not None or chat):
+    if extras["infill"] and (extras["length"] is not None or settings.chat):
         raise UserError(
             "--infill was given with --length or --chat: a text with masks has its own length and "
             "is not a chat; take one of them back."
         )
-    model = load(name, device=device, dtype=dtype)
+    model = load(given["name"], device=extras["device"], dtype=extras["dtype"])
     console = Console()
-    live = console.is_terminal and not as_json
-    screen = Screen(console, model.tokenizer, model.mask_id, steps) if live else None
+    live = console.is_terminal and not extras["as_json"]
+    screen = Screen(console, model.tokenizer, model.mask_id, settings.steps) if live else None
     so_far: list[Trajectory] = []
 
     def watch(state: "Trajectory") -> None:
@@ -79,23 +80,13 @@ def sample(
         if screen is not None:
             screen.show(state)
 
-    settings: dict[str, Any] = {
-        "steps": steps,
-        "guidance": guidance,
-        "plan": plan,
-        "order": order,
-        "remask": remask,
-        "block": block,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "stochastic": stochastic,
-        "forbid": forbid,
-        "require": require,
-        "cache": cache,
-        "seed": seed,
-        "watch": watch if live or save is not None else None,
-    }
+    settings = replace(
+        settings,
+        length=extras["length"],
+        forbid=extras["forbid"],
+        require=extras["require"],
+        watch=watch if live or save is not None else None,
+    )
 
     def keep() -> str | None:
         if save is None or not so_far:
@@ -104,13 +95,11 @@ def sample(
         return f"what was written so far is in {save}"
 
     with note_when_stopped(keep), screen or nullcontext():
-        if infill:
-            trajectory = texts.infill(model, rows, **settings)
-        else:
-            trajectory = texts.sample(model, rows, length=length, chat=chat, **settings)
+        draw = texts.infill if extras["infill"] else texts.sample
+        trajectory = draw(model, rows, settings)
     if save is not None:
         trajectory.save(save)
-    if as_json:
+    if extras["as_json"]:
         print(json.dumps(_describe(trajectory), ensure_ascii=False))
     elif not live:
         ids = [" ".join(map(str, row)) for row in trajectory.tokens.tolist()]
@@ -128,3 +117,14 @@ def _describe(trajectory: "Trajectory") -> dict[str, object]:
         "entropy": [[round(nats, 6) for nats in row] for row in trajectory.entropy.tolist()],
         "calls": trajectory.calls,
     }
+
+
+sample = make_command(
+    "sample",
+    "Draw texts from a model; in a terminal the un-masking is shown step by step.",
+    ARGUMENTS,
+    Sampling,
+    EXTRAS,
+    draw_texts,
+    leave_out=("length", "fixed", "forbid", "require", "keep_states", "watch"),
+)

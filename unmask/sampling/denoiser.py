@@ -1,7 +1,5 @@
 """The network as a sampler asks it: predictions at open positions, guided, cached if wanted."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -12,9 +10,9 @@ from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
+from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions
 
-CacheMode = Literal["none", "exact", "approximate"]
 Tokens = Int[Tensor, "B L"]
 Open = Bool[Tensor, "B L"]
 

@@ -11,11 +11,12 @@ from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints, plant_phrases
-from unmask.sampling.denoiser import CacheMode, Denoiser, make_denoiser
+from unmask.sampling.denoiser import Denoiser, make_denoiser
 from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.orders import Order, choose_first
 from unmask.sampling.plans import Plan
 from unmask.sampling.remasking import Remasking
+from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions, StepState, StepTimes
 from unmask.sampling.token_sampler import TokenSampler
 from unmask.sampling.trajectory import Part, Record, StateCallback, Trajectory, join_rows
@@ -162,6 +163,7 @@ def _fill_blocks(
                 record.take_back(back, denoiser.mask_id)
             hidden = hidden & ~chosen | back
             earlier = predictions
+            del state  # which holds the predictions before these
             record.end_step(denoiser.calls)
     return record.finish(denoiser.calls)
 
@@ -210,8 +212,6 @@ def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:
     """The block that each position belongs to, counted from where a row's writing starts."""
     if block is None:
         return torch.zeros_like(canvas.tokens)
-    if block < 1:
-        raise UserError(f"a block of {block} tokens was asked for: expected at least 1.")
     places = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
     return (places - canvas.start[:, None]).clamp(min=0) // block
 

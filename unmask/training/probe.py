@@ -35,7 +35,9 @@ def recall(model: Model, facts: Sequence[Fact], steps: int, length: int) -> floa
     for first in range(0, len(facts), BATCH):
         some = facts[first : first + BATCH]
         prompts = [fact.prompt for fact in some]
-        answers = sample(model, prompts, steps, length=length, temperature=0.0, keep_states=False)
+        answers = sample(
+            model, prompts, steps=steps, length=length, temperature=0.0, keep_states=False
+        )
         for fact, text in zip(some, answers.texts or [], strict=True):
             hits += is_contained(text[len(fact.prompt) :], fact.completion)
     return hits / len(facts)
@@ -59,7 +61,7 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
         trajectory = sample(
             model,
             starts,
-            cadence.sampling_steps,
+            steps=cadence.sampling_steps,
             length=recipe.data.context,
             temperature=0.0 if prompts else 1.0,
             seed=step,

@@ -1,0 +1,83 @@
+"""The settings of sampling: one object or keywords, checked at once, the same for both verbs."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask import Sampling, UserError
+from unmask.net.model import Blueprint, Model
+
+V = 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+
+
+def test_an_object_and_keywords_are_the_same(model):
+    single = {"steps": 5, "order": "margin", "temperature": 0.7, "seed": 3, "length": 12}
+    settings = Sampling(**single)
+    by_name = unmask.sample(model, [[1, 2]], **single)
+    assert torch.equal(unmask.sample(model, [[1, 2]], settings).states, by_name.states)
+    changed = unmask.sample(model, [[1, 2]], settings, seed=4)
+    assert torch.equal(changed.states, unmask.sample(model, [[1, 2]], **single | {"seed": 4}).states)
+    assert not torch.equal(changed.tokens, by_name.tokens) and settings.seed == 3
+    pattern = [1, 2, *[V - 1] * 10]
+    filled = unmask.infill(model, pattern, replace(settings, length=None))
+    assert torch.equal(filled.states, by_name.states)
+
+
+def test_every_setting_is_named_with_its_meaning():
+    for function, left_out in ((unmask.sample, ()), (unmask.infill, ("length", "fixed", "chat"))):
+        lines = [line.strip() for line in (function.__doc__ or "").splitlines()]
+        for field in fields(Sampling):
+            named = f"{field.name}: {field.metadata['help']}" in lines
+            assert named == (field.name not in left_out), (function, field.name)
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        Sampling(steps=0, block=0, cache="some")
+    assert all(f"'{name}' is" in str(caught.value) for name in ("steps", "block", "cache"))
+    with pytest.raises(UserError) as caught:
+        Sampling(plan="smd", order="lift", remask="cup", guidance="much", top_k=0)
+    for wrong in ("plan 'smd'", "order 'lift'", "remasking 'cup'", "guidance 'much'", "top_k is 0"):
+        assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m: unmask.sample(m, [[1]], step=4), "sample has no argument 'step': did you mean"),
+        (lambda m: unmask.sample(m, [[1]], 4), "sample was given 4 as its settings: expected Samp"),
+        (lambda m: unmask.infill(m, [V - 1], length=4), "infill has no argument 'length'"),
+        (lambda m: unmask.infill(m, [V - 1], Sampling(length=4)), "settings with length 4: a text"),
+        (lambda m: unmask.sample(m, [[1]], keep_states=1), "'keep_states' is 1, expected true or"),
+    ],
+)
+def test_mistakes_are_sentences(model, call, said):
+    with pytest.raises(UserError) as caught:
+        call(model)
+    assert said in str(caught.value)
+
+
+def test_numbers_of_other_libraries_are_numbers(model):
+    plain = unmask.sample(model, [[1, 2]], steps=4, block=5, length=12, temperature=0.5, seed=2)
+    theirs = unmask.sample(
+        model,
+        [[1, 2]],
+        steps=np.int64(4),
+        block=np.int32(5),
+        length=np.int64(12),
+        temperature=np.float32(0.5),
+        seed=np.int64(2),
+    )
+    assert torch.equal(plain.states, theirs.states)
+    with pytest.raises(UserError, match="'steps' is .*0.*, expected at least 1"):
+        Sampling(steps=np.int64(0))

@@ -1,0 +1,93 @@
+"""How texts are drawn: one declaration for `unmask.sample`, `unmask.infill` and the verb."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unmask.base.config import CheckedSettings, option
+from unmask.base.errors import UserError
+
+CacheMode = Literal["none", "exact", "approximate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(CheckedSettings):
+    """How texts are drawn: the settings of `unmask.sample` and `unmask.infill`.
+
+    Both take one of these, or its fields as keyword arguments. Names are checked here; from Python
+    there is more than names: a plan, an order or a remasking may be a function of a
+    `unmask.StepState` (`unmask.sampling.state` says what it returns), an order a permutation of the
+    positions as well, guidance a number for each step or a function of the share of steps that are
+    done, and a length may be given per row.
+
+    >>> careful = unmask.Sampling(steps=64, plan="linear", remask="cap=0.02")
+    >>> careful.steps, careful.order
+    (64, 'confidence')
+    """
+
+    steps: int = option(16, "Denoising steps.", least=1)
+    guidance: Any = option(
+        0.0, "Strength of classifier-free guidance, 0 for none, or a schedule such as up=0.8."
+    )
+    plan: Any = option(
+        "smdm",
+        "How many masks a step commits: smdm, llada, linear, cosine, one, threshold=0.9 or "
+        "ancestral.",
+    )
+    order: Any = option(
+        "confidence",
+        "Which masks are committed first: confidence, entropy, margin, left or random.",
+    )
+    remask: Any = option(
+        "none",
+        "Which written tokens become masks again: none, cap, rescale, conf, loop or low; low=0.2 "
+        "sets its number.",
+    )
+    length: Any = option(None, "Positions of a row, prompt included; by default the context.")
+    block: int | None = option(
+        None, "Positions of a block, filled from left to right; by default one block.", least=1
+    )
+    temperature: float | None = option(
+        None, "0: the likeliest token, the default; 1 for models that are not masked or causal."
+    )
+    top_k: int | None = option(None, "Draw among the k likeliest tokens.")
+    top_p: float | None = option(
+        None, "Draw among the likeliest tokens that together have this probability."
+    )
+    stochastic: float = option(
+        1.0, "Share of the steps that draw; the last ones take the likeliest token."
+    )
+    fixed: Mapping[int, Any] | None = option(
+        None, "Texts or token ids by the position at which they stand."
+    )
+    forbid: Any = option((), "Tokens that are never written.")
+    require: Any = option((), "Phrases that every text contains.")
+    cache: CacheMode = option(
+        "none", "What is kept between steps; approximate is faster and changes texts."
+    )
+    chat: bool = option(False, "Whether prompts are turns of the model's chat.")
+    seed: int = option(0, "Seed of whatever is drawn.")
+    keep_states: bool = option(True, "Whether the trajectory has the canvas of every step.")
+    watch: Any = option(None, "Called after every step with the trajectory so far.")
+
+    def _problems(self) -> Iterator[str]:
+        # Imported late: a command line reads the fields without waiting for torch.
+        from unmask.sampling.guidance import guidance_schedule
+        from unmask.sampling.orders import get_order
+        from unmask.sampling.plans import get_plan
+        from unmask.sampling.remasking import get_remasking
+        from unmask.sampling.token_sampler import TokenSampler
+
+        # Which temperature None means is the model's to say; 1 goes with all the others.
+        temperature = 1.0 if self.temperature is None else self.temperature
+        for check in (
+            lambda: get_plan(self.plan),
+            lambda: get_order(self.order),
+            lambda: get_remasking(self.remask),
+            lambda: guidance_schedule(self.guidance, self.steps),
+            lambda: TokenSampler(temperature, self.top_k, self.top_p, self.stochastic),
+        ):
+            try:
+                check()
+            except UserError as error:
+                yield str(error).removesuffix(".")
