@@ -132,6 +132,16 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
     means = {row["model"]: row["mean"] for row in pooled.summary["means"]}
     assert means == {"a/run: one": 3.5, "two": 4.5, "b/run: one": 5.5, "three": 6.5}
     assert pool_results([one]) is one
+    assert pooled.section.blocks[0].text == "The runs that are shown together differ in shift."
+    alike, _ = run(tmp_path / "c" / "run", models=["four"])
+    assert not pool_results([one, alike]).differences
+    (record,) = alike.records
+    other = replace(record, inputs={"digests": {"the data": {"contents": "01"}}})
+    other = replace(other, versions=record.versions | {"unmask": "9.9"})
+    assert pool_results([one, replace(alike, records=(other,))]).differences == [
+        "the data",
+        "the version of unmask",
+    ]
     with pytest.raises(UserError, match="given twice"):
         pool_results([one, one])
 

@@ -1,16 +1,16 @@
 """The result of a measure: its tables, its summary, its verdicts and its section."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.base.runs import RunRecord
+from unmask.base.runs import DIGESTS, RunRecord
 from unmask.base.tables import Parts, read_table
-from unmask.blocks.blocks import Block, Fold, Notice, Number, Section, Text, Verdict
+from unmask.blocks.blocks import Block, Fold, Notice, Number, RowRole, Section, Text, Verdict
 from unmask.measures.measure import Measure, Summary, Tables
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Result:
     summary: Summary = field(repr=False)
     folder: Path
     is_complete: bool = True
+    differences: Sequence[str] = ()
+    """What the runs that were pooled were not all made with."""
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
@@ -36,12 +38,20 @@ class Result:
         verdicts = self.measure.judge(self.summary, self.settings)
         return {verdict.claim: verdict for verdict in verdicts}
 
+    def mark(self, claim: Callable[[Mapping[str, Any]], str]) -> Callable[..., RowRole]:
+        """What a row of a table is: strong where its claim is clear."""
+        clear = {verdict.claim for verdict in self.verdicts.values() if verdict.is_clear}
+        return lambda row: "strong" if claim(row) in clear else "plain"
+
     @cached_property
     def section(self) -> Section:
         """The result in sentences, figures and tables; what is broken is a sentence instead."""
         measure, blocks = self.measure, list[Block]()
         if not self.is_complete:
             blocks.append(Notice("This run was cut short: this is what it had until then."))
+        if self.differences:
+            differences = ", ".join(self.differences)
+            blocks.append(Notice(f"The runs that are shown together differ in {differences}."))
         try:
             described = measure.describe(self)
         except UserError as error:
@@ -89,6 +99,17 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __len__(self) -> int:
         return len(self.schemas)
+
+
+def list_differences(results: Sequence[Result]) -> list[str]:
+    """Settings, data and versions that runs to be pooled were not all made with."""
+    known = fields(results[0].settings)
+    names = [each.name for each in known if each.metadata.get("is_identity", True)]
+    records = [record for each in results for record in each.records]
+    values = {name: [record.settings.get(name) for record in records] for name in names}
+    values["the data"] = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
+    values["the version of unmask"] = [record.versions.get("unmask") for record in records]
+    return [name for name, each in values.items() if any(value != each[0] for value in each)]
 
 
 def name_folders(folders: Sequence[Path]) -> list[str]:

@@ -22,7 +22,7 @@ from unmask.base.runs import RUN_FORMAT, check_run, make_record, open_run, read_
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.measures.inputs import Inputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
-from unmask.measures.result import FolderTables, Result, name_folders
+from unmask.measures.result import FolderTables, Result, list_differences, name_folders
 from unmask.measures.table import find_measure
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def call_measure(
     if isinstance(measure.inputs, RunFolders):
         given = {"runs": _flatten(subjects)}
     else:
-        models, asked = _part_subjects(_flatten(subjects))
-        if asked and data is not None:
+        models, facts = _part_subjects(_flatten(subjects))
+        if facts and data is not None:
             raise UserError("data were given twice, by position and by name: give them once.")
-        given = {"models": models, "data": asked or data}
+        given = {"models": models, "data": facts or data}
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
         return _require(run_measure(measure, inputs, chosen, Path(out), fresh))
@@ -225,6 +225,8 @@ def pool_results(results: Sequence[Result]) -> Result:
         measure.summarise(tables, first.settings),
         first.folder,
         is_complete=all(result.is_complete for result in results),
+        # A measure that pools by itself checks by itself what must be alike.
+        differences=list_differences(results) if measure.pool is None else (),
     )
 
 
