@@ -53,9 +53,6 @@ ALLOWED_WORDS = {
     "noise": 1,
     "sampling": 1,
     "training": 1,
-    "blocks": 1,
-    "measures": 17,
-    "report": 1,
     "toy": 4,
     "cli": 1,
 }

@@ -22,7 +22,7 @@ SPLITS = {
     ("d2p", "reverse"): "p2d_reverse",
 }
 """The split that asks in a direction: a reversed fact was trained in the other one."""
-_WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[how]}" for (way, how), split in SPLITS.items()}
+_WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[order]}" for (way, order), split in SPLITS.items()}
 _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
 _WAYS["own"] = "own facts"
 

@@ -7,7 +7,7 @@ masked (step 1); its rank goes by that, since the chain rule for all rivals woul
 sampling. A causal model's rank goes by `logp`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,6 @@ from unmask.evaluation.chain import (
     score_continuations,
 )
 from unmask.evaluation.metrics import rank_of
-from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.canvas import require_mask
@@ -61,20 +60,20 @@ class Scored:
 def score_answers(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
     """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
     questions = [_drop_long(each, length) for each in questions]
-    return (_score_masked if model.paradigm.sees_later else _score_causal)(model, questions, length)
-
-
-def score_alone(model: Model, answers: Sequence[list[int]], length: int) -> list[list[float]]:
-    """log p of each answer's tokens without a prompt: on an otherwise masked canvas, or after an
-    end token where the model is causal."""
-    if not model.paradigm.sees_later:
-        start = [require_tokenizer(model).end_id]
-        scored = score_continuations(
-            model, [start] * len(answers), [[answer] for answer in answers]
+    is_masked = model.paradigm.sees_later
+    scores = (_score_masked if is_masked else _score_causal)(model, questions, length)
+    scored = []
+    for question, (terms, joints, first) in zip(questions, scores, strict=True):
+        own, rivals = joints[: len(question.answers)], joints[len(question.answers) :]
+        scored.append(
+            [
+                Scored(
+                    each, joint if is_masked else None, rank_of(joint, rivals), len(rivals), first
+                )
+                for each, joint in zip(terms, own, strict=True)
+            ]
         )
-        return [each.terms[0] for each in scored]
-    chains = [Chain(answer, list(range(len(answer)))) for answer in answers]
-    return score_chains(model, chains, length)
+    return scored
 
 
 def _drop_long(question: Asked, length: int) -> Asked:
@@ -86,39 +85,27 @@ def _drop_long(question: Asked, length: int) -> Asked:
     return Asked(question.prompt, question.answers, fitting)
 
 
-def _score_causal(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
+Scores = Iterator[tuple[list[list[float]], list[float], float]]
+"""For each prompt: log p of its answers' tokens, the joint log p that answers and rivals are ranked
+by, and the entropy of the first token."""
+
+
+def _score_causal(model: Model, questions: Sequence[Asked], length: int) -> Scores:
     together = [each.answers + each.rivals for each in questions]
     continued = score_continuations(model, [each.prompt for each in questions], together)
-    scored = []
     for each, after in zip(questions, continued, strict=True):
-        own = after.terms[: len(each.answers)]
-        rivals = [sum(terms) for terms in after.terms[len(each.answers) :]]
-        scored.append(
-            [
-                Scored(terms, None, rank_of(sum(terms), rivals), len(rivals), after.entropy)
-                for terms in own
-            ]
-        )
-    return scored
+        yield after.terms[: len(each.answers)], list(map(sum, after.terms)), after.entropy
 
 
-def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
+def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> Scores:
     chains = [
         Chain(each.prompt + answer, list(range(len(each.prompt), len(each.prompt) + len(answer))))
         for each in questions
         for answer in each.answers
     ]
     terms = iter(score_chains(model, chains, length))
-    scored = []
     for each, (joints, first) in zip(questions, _look(model, questions, length), strict=True):
-        own, rivals = joints[: len(each.answers)], joints[len(each.answers) :]
-        scored.append(
-            [
-                Scored(next(terms), joint, rank_of(joint, rivals), len(rivals), first)
-                for joint in own
-            ]
-        )
-    return scored
+        yield [next(terms) for _ in each.answers], joints, first
 
 
 @torch.inference_mode()

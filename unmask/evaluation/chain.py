@@ -146,24 +146,17 @@ def _score_with_cache(
     return first, logp
 
 
-def score_orders(
-    model: Model, cut: Sequence[tuple[list[int], int]], length: int
-) -> tuple[list[list[float]], list[list[float]]]:
-    """log p of each token in the order of writing, once A then B, once B then A.
+def score_alone(model: Model, chains: Sequence[Chain], length: int) -> list[list[float]]:
+    """log p of each token of each chain, in the order of writing, without any prompt.
 
-    `cut` are sentences, and where their second part B begins. A masked model keeps the sentence as
-    it stands; a causal model reads its parts in the other order.
+    A masked model keeps the text as it stands, on a canvas of `length`; a causal model reads it in
+    the order of writing, after an end token.
     """
-    if not model.paradigm.sees_later:
-        start = [require_tokenizer(model).end_id]
-        both = [[ids, ids[at:] + ids[:at]] for ids, at in cut]
-        scored = score_continuations(model, [start] * len(cut), both)
-        return [each.terms[0] for each in scored], [each.terms[1] for each in scored]
-    orders = [(list(range(at)), list(range(at, len(ids)))) for ids, at in cut]
-    forward = [Chain(ids, a + b) for (ids, _), (a, b) in zip(cut, orders, strict=True)]
-    backward = [Chain(ids, b + a) for (ids, _), (a, b) in zip(cut, orders, strict=True)]
-    terms = score_chains(model, forward + backward, length)
-    return terms[: len(cut)], terms[len(cut) :]
+    if model.paradigm.sees_later:
+        return score_chains(model, chains, length)
+    texts = [[[chain.tokens[i] for i in chain.order]] for chain in chains]
+    start = [require_tokenizer(model).end_id]
+    return [each.terms[0] for each in score_continuations(model, [start] * len(chains), texts)]
 
 
 def log_softmax(model: Model, logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:

@@ -1,13 +1,6 @@
 """Single-token completions of plain knowledge prompts, asked both ways (the study's Fig. 3).
 
-Forward the attribute is asked after a prompt that holds the subject. In reverse the sentence is
-quoted with its attribute and a blank, and the subject is asked, in words that every kind of model
-can continue; a masked model is also asked in place, where the subject's tokens are masked in the
-sentence itself. Only the first token counts: whether it is the likeliest, and how open the choice
-is.
-
-In reverse several subjects can be right (many things lie in Antarctica), so that its hit rate is a
-lower bound on knowledge.
+How they are asked, and what that can say: `unmask.measures.knowns`.
 """
 
 from collections.abc import Iterator, Sequence

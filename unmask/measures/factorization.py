@@ -46,8 +46,8 @@ def read_sentences(data: Any, settings: Any, families: Any) -> tuple[Questions, 
     two_way = [split for split in ("both_d2p", "both_p2d") if split in questions.corpus.splits]
     if settings.splits or not two_way:
         return questions, source, digest
-    asked = replace(settings, splits=(*questions.names, *two_way))
-    return read_questions(questions.corpus, asked, families)
+    both = replace(settings, splits=(*questions.names, *two_way))
+    return read_questions(questions.corpus, both, families)
 
 
 def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[Job]:
@@ -59,14 +59,17 @@ def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[
 
 def score(model: "Model", questions: Questions, length: int | None) -> Iterator[dict[str, Any]]:
     """A row for each sentence: its parts' log-probabilities in both orders, in nats."""
-    from unmask.evaluation.chain import score_orders
+    from unmask.evaluation.chain import Chain, score_alone
 
     facts = list(questions.encode(model, length))
-    orders = score_orders(model, [(ids, at) for _, _, ids, at, _ in facts], facts[0][-1])
-    for (columns, fact, ids, at, _), forward, backward in zip(facts, *orders, strict=True):
+    forward = [Chain(ids, list(range(len(ids)))) for _, _, ids, _, _ in facts]
+    backward = [Chain(ids, [*range(at, len(ids)), *range(at)]) for _, _, ids, at, _ in facts]
+    terms = score_alone(model, forward + backward, facts[0][-1])
+    halves = terms[: len(facts)], terms[len(facts) :]
+    for (columns, fact, ids, at, _), a_first, b_first in zip(facts, *halves, strict=True):
         num_b = len(ids) - at
-        a, b_given_a = sum(forward[:at]), sum(forward[at:])
-        b, a_given_b = sum(backward[:num_b]), sum(backward[num_b:])
+        a, b_given_a = sum(a_first[:at]), sum(a_first[at:])
+        b, a_given_b = sum(b_first[:num_b]), sum(b_first[num_b:])
         yield columns | {
             "text": fact.text,
             "tokens": len(ids),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.evaluation.questions import Split
     from unmask.measures.result import Result
+    from unmask.net.config import NetConfig
     from unmask.net.families import Family
     from unmask.net.model import Model
 
@@ -45,6 +46,15 @@ class Member:
     @property
     def key(self) -> str:
         return f"{self.family.name}-{self.seed}"
+
+    @property
+    def config(self) -> "NetConfig":
+        """The shape of its network, read without the weights."""
+        from unmask.net.loading import inspect
+        from unmask.net.model import Model
+
+        place = self.family.members[self.seed]
+        return place.net.config if isinstance(place, Model) else inspect(place)[0].config
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -49,16 +49,18 @@ def list_jobs(inputs: ModelInputs, settings: NllSettings) -> Iterator[Job]:
 
 def score(model: "Model", questions: Questions, length: int | None) -> Iterator[dict[str, Any]]:
     """A row for each answer: nats of each of its tokens, given the prompt and alone."""
-    from unmask.evaluation.answers import Asked, score_alone, score_answers
+    from unmask.evaluation.answers import Asked, score_answers
+    from unmask.evaluation.chain import Chain, score_alone
     from unmask.evaluation.questions import require_tokenizer
 
     tokenizer, facts = require_tokenizer(model), list(questions.encode(model, length))
     canvas = facts[0][-1]
-    asked = [Asked(ids[:at], [ids[at:]], []) for _, _, ids, at, _ in facts]
-    given = [scored[0].terms for scored in score_answers(model, asked, canvas)]
+    prompts = [Asked(ids[:at], [ids[at:]], []) for _, _, ids, at, _ in facts]
+    given = [scored[0].terms for scored in score_answers(model, prompts, canvas)]
     # Phrasings share answers: each is scored alone once.
     answers = list(dict.fromkeys(tuple(ids[at:]) for _, _, ids, at, _ in facts))
-    alone = dict(zip(answers, score_alone(model, list(map(list, answers)), canvas), strict=True))
+    chains = [Chain(list(answer), list(range(len(answer)))) for answer in answers]
+    alone = dict(zip(answers, score_alone(model, chains, canvas), strict=True))
     for (columns, fact, ids, at, _), terms in zip(facts, given, strict=True):
         costs, costs_alone = ([-term for term in each] for each in (terms, alone[tuple(ids[at:])]))
         yield columns | {

@@ -58,9 +58,9 @@ class Prompt:
 class Prompts:
     """Prompts by split, those that are kept token by token, and what they come from."""
 
-    asked: dict[str, list[Prompt]]
+    by_split: dict[str, list[Prompt]]
     examples: dict[str, list[Prompt]]
-    """Some of those that are asked."""
+    """Some of those."""
     facts: "list[Fact]"
     """All facts of the splits: the canvas holds each of them."""
     texts: list[str]
@@ -89,9 +89,9 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
     texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
     # Fewer prompts are some of more: see `spread`.
     most = settings.limit or settings.examples
-    asked, examples = choose(settings.limit), choose(min(settings.examples, most))
-    parts = [item for each in (asked, examples) for item in each.items()]
-    return Prompts(asked, examples, facts, texts), source, digest([contents, *parts, *texts])
+    prompts, examples = choose(settings.limit), choose(min(settings.examples, most))
+    parts = [item for each in (prompts, examples) for item in each.items()]
+    return Prompts(prompts, examples, facts, texts), source, digest([contents, *parts, *texts])
 
 
 def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
@@ -130,7 +130,7 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
 
     for member in inputs.members():
         if member.family.paradigm.has_steps:
-            for split in inputs.data.asked:
+            for split in inputs.data.by_split:
                 yield Job(f"{member.key}-{split}", partial(work, member, split))
 
 
@@ -162,10 +162,10 @@ def watch_split(
     from unmask.evaluation.questions import require_tokenizer
     from unmask.sampling.texts import sample
 
-    asked, tokenizer = prompts.asked[split], require_tokenizer(model)
+    own, tokenizer = prompts.by_split[split], require_tokenizer(model)
     drawn = sample(
         model,
-        [prompt.text for prompt in asked],
+        [prompt.text for prompt in own],
         steps=settings.steps,
         guidance=settings.guidance,
         length=length,
@@ -175,13 +175,13 @@ def watch_split(
         keep_states=False,
     )
     commits, texts = [], []
-    for i, prompt in enumerate(asked):
+    for i, prompt in enumerate(own):
         named = {"fact": prompt.fact, "prompt": f"{split} {i}"}
         commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
         if prompt in prompts.examples[split]:
             is_given, answer = drawn.committed_at[i] == 0, prompt.completion
-            said = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
-            hit = None if answer is None else is_contained(said, answer)
+            text = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
+            hit = None if answer is None else is_contained(text, answer)
             asks = {"fact": prompt.fact, "prompt": prompt.text, "completion": answer}
             outcome = {"hit": hit, "steps": settings.steps}
             texts += [asks | outcome | row for row in list_tokens(tokenizer, drawn, i)]

@@ -91,29 +91,25 @@ def _add_documents(rows: Rows) -> Iterator[dict[str, Any]]:
     from unmask.objectives.likelihood import exponentiate
 
     for (model, kind, seed), documents in tidy.group_by(rows, "model", "kind", "seed").items():
-        tokens, characters, num_bytes, nll = (
-            sum(row[name] for row in documents) for name in ("tokens", "characters", "bytes", "nll")
-        )
-        error = reduce(math.hypot, (row["error"] for row in documents))
-        perplexity = exponentiate(nll / tokens)
-        yield {
+        names = ("tokens", "characters", "bytes", "nll")
+        sums = {name: sum(row[name] for row in documents) for name in names}
+        error, bit = reduce(math.hypot, (row["error"] for row in documents)), math.log(2)
+        per_token, per_token_error = sums["nll"] / sums["tokens"], error / sums["tokens"]
+        perplexity = exponentiate(per_token)
+        yield sums | {
             "model": model,
             "kind": kind,
             "seed": seed,
             "is_bound": documents[0]["is_bound"],
             "documents": len(documents),
-            "tokens": tokens,
-            "characters": characters,
-            "bytes": num_bytes,
-            "nll": nll,
             "error": error,
-            "per_token": nll / tokens,
-            "per_token_error": error / tokens,
+            "per_token": per_token,
+            "per_token_error": per_token_error,
             "perplexity": perplexity,
-            "perplexity_error": perplexity * error / tokens,
-            "bits_per_character": nll / math.log(2) / characters,
-            "bits_per_byte": nll / math.log(2) / num_bytes,
-            "bits_per_byte_error": error / math.log(2) / num_bytes,
+            "perplexity_error": perplexity * per_token_error,
+            "bits_per_character": sums["nll"] / bit / sums["characters"],
+            "bits_per_byte": sums["nll"] / bit / sums["bytes"],
+            "bits_per_byte_error": error / bit / sums["bytes"],
         }
 
 

@@ -101,10 +101,10 @@ def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict
 
 def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> blocks.Finding:
     split = cells[0]["split"]
-    asked = labels.name_split(split)
-    lead = f"Trained on “A is B”, asked “B is A” ({asked})"
+    way = labels.name_split(split)
+    lead = f"Trained on “A is B”, asked “B is A” ({way})"
     if not split.endswith("_reverse"):
-        lead = f"Asked {asked}" if split != "own" else "Own facts"
+        lead = f"Asked {way}" if split != "own" else "Own facts"
     parts = []
     for cell in cells:
         steps = f" in {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""

@@ -124,29 +124,29 @@ class RepresentSettings(MachineSettings):
 
 
 @dataclass(frozen=True)
-class FactsAsked:
+class ChosenFacts:
     """The facts that are looked into, and every phrasing of them by group."""
 
-    asked: "list[ChosenFact]"
+    chosen: "list[ChosenFact]"
     phrasings: "dict[str, list[Fact]]"
 
 
-def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[FactsAsked, str, str]:
+def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
     from unmask.base.reading import read_text
     from unmask.evaluation.questions import digest
     from unmask.representation.extraction import choose_facts, gather_phrasings
 
     corpus = find_corpus(data, families)
-    asked = choose_facts(
+    chosen = choose_facts(
         corpus, settings.groups, settings.directions, settings.facts, settings.phrasing
     )
-    phrasings = gather_phrasings(corpus, asked)
-    contents: list[Any] = [*asked, *phrasings.values()]
+    phrasings = gather_phrasings(corpus, chosen)
+    contents: list[Any] = [*chosen, *phrasings.values()]
     if settings.prefix_text is not None:
         contents.append(read_text(Path(settings.prefix_text)))
     if settings.trace:
         contents.append(RunFolders("trace").read({"runs": settings.trace}, settings).record())
-    return FactsAsked(asked, phrasings), corpus.source, digest(contents)
+    return ChosenFacts(chosen, phrasings), corpus.source, digest(contents)
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:
@@ -158,11 +158,11 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         traces = RunFolders("trace").read({"runs": settings.trace}, settings)
         averages = [result.summary["averages"] for _, result in traces]
     facts = inputs.data
-    chunks = [facts.asked[i : i + CHUNK] for i in range(0, len(facts.asked), CHUNK)]
+    chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
     prefixes: dict[str, tuple[str, ...]] = {}
 
     def search(
-        member: Member, layer: int, reason: Reason, asked: "list[ChosenFact]"
+        member: Member, layer: int, reason: Reason, chunk: "list[ChosenFact]"
     ) -> dict[str, Any]:
         from unmask.representation.extraction import extract
 
@@ -170,7 +170,7 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         if member.key not in prefixes:
             prefixes[member.key] = _make_prefixes(model, settings)
         texts = prefixes[member.key]
-        rows, vectors = extract(model, asked, layer, texts, settings.extraction)
+        rows, vectors = extract(model, chunk, layer, texts, settings.extraction)
         more = {"chosen_by": reason, "prefixes": list(texts)}
         table = [member.columns | row | more for row in rows]
         return {"represent": table, "vectors": tabulate_vectors(vectors)}
@@ -178,13 +178,13 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
     def look(member: Member) -> dict[str, Any]:
         from unmask.representation.readout import logit_lens
 
-        questions = [each.fact for each in facts.asked]
+        questions = [each.fact for each in facts.chosen]
         looked = logit_lens(
             inputs.load(member), questions, length=settings.length, seed=settings.seed
         )
         names = ("group", "split", "fact", "direction", "trained")
         rows = []
-        for each, lines in zip(facts.asked, looked, strict=True):
+        for each, lines in zip(facts.chosen, looked, strict=True):
             which = member.columns | {name: each.columns[name] for name in names}
             rows += [which | line for line in lines]
         return {"lens": rows}
@@ -199,9 +199,9 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         layers, reason = _choose_layers(member, settings, averages)
         # Deepest first: a last layer whose output nothing reads is refused before any search.
         for layer in reversed(layers):
-            for number, asked in enumerate(chunks):
+            for number, chunk in enumerate(chunks):
                 key = f"{member.key}-layer{layer:03d}-{number:03d}"
-                yield Job(key, partial(search, member, layer, reason, asked))
+                yield Job(key, partial(search, member, layer, reason, chunk))
         if settings.lens:
             yield Job(f"{member.key}-lens", partial(look, member))
         for group, phrasings in facts.phrasings.items():
@@ -212,11 +212,7 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
 def _choose_layers(
     member: Member, settings: RepresentSettings, averages: Sequence[Rows]
 ) -> tuple[tuple[int, ...], Reason]:
-    from unmask.net.loading import inspect
-    from unmask.net.model import Model
-
-    name, place = member.family.name, member.family.members[member.seed]
-    config = place.net.config if isinstance(place, Model) else inspect(place)[0].config
+    name, config = member.family.name, member.config
     traced = (find_traced_layer(rows, name, config.layers) for rows in averages)
     first = next((layer for layer in traced if layer is not None), None)
     return choose_layers(name, config.layers, settings.layer, first)

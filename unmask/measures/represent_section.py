@@ -205,7 +205,6 @@ def _draw_probes(probes: tidy.Records) -> Figure:
 
 
 def _tabulate_probes(result: "Result") -> Table:
-    clear = {claim for claim, verdict in result.verdicts.items() if verdict.is_clear}
     return tidy.tabulate(
         "probes",
         "Probes: which fact is it, in phrasings held out",
@@ -220,7 +219,7 @@ def _tabulate_probes(result: "Result") -> Table:
             Column("chance, %", 0, is_percent=True): "null_mean",
             Column("p over all layers", 3): "p_layers",
         },
-        lambda row: "strong" if name_probe(row) in clear else "plain",
+        result.mark(name_probe),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import describe_notice
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import Block, Column, Figure, Finding, Fold, Notice, RowRole, Table, Text
+from unmask.blocks.blocks import Block, Column, Figure, Finding, Fold, Notice, Table, Text
 from unmask.measures.represent_section import FACTS
 from unmask.representation.likeness import NEEDED_FACTS, OVERLAP
 
@@ -225,19 +225,13 @@ def _tabulate_retrieval(result: "Result", rows: tidy.Records) -> Table:
             Column("chance, %", 0, is_percent=True): "null_mean",
             Column("corrected p of the value", 3): "p_holm",
         },
-        lambda row: "strong" if result.verdicts[name_line(row)].is_clear else "plain",
+        result.mark(name_line),
     )
 
 
 def _tabulate_measures(result: "Result") -> Table:
     """All measures of all comparisons, those that pass their test first, `overlap` last."""
-
-    def choose_role(row: Record) -> RowRole:
-        if row["control"]:
-            return "control"
-        verdict = result.verdicts.get(name_line(row))
-        return "strong" if verdict is not None and verdict.is_clear else "plain"
-
+    mark = result.mark(name_line)
     return tidy.tabulate(
         "measures",
         "Every measure on true and on shuffled pairs",
@@ -256,7 +250,7 @@ def _tabulate_measures(result: "Result") -> Table:
             Column("p", 3): "p",
             Column("corrected p", 3): "p_holm",
         },
-        choose_role,
+        lambda row: "control" if row["control"] else mark(row),
         most=24,
     )
 
@@ -268,11 +262,10 @@ def _compare_models(result: "Result") -> Iterator[Block]:
         for row in result.summary["differences"]
         if row["comparison"] in ASKED and row["measure"] != OVERLAP
     ]
-    is_clear = {
-        name_difference(row): result.verdicts[name_difference(row)].is_clear for row in rows
-    }
+    mark = result.mark(name_difference)
+    clear = [row for row in rows if mark(row) == "strong"]
     yield Text(
-        f"{sum(is_clear.values())} of {len(rows)} differences of a key and its value leave out 0 "
+        f"{len(clear)} of {len(rows)} differences of a key and its value leave out 0 "
         "(not corrected for their number). They are paired by fact."
     )
     yield tidy.tabulate(
@@ -287,5 +280,5 @@ def _compare_models(result: "Result") -> Iterator[Block]:
             "measure": lambda row: labels.LIKENESSES[row["measure"]],
             Column("difference", 3, has_sign=True): tidy.to_interval,
         },
-        lambda row: "strong" if is_clear[name_difference(row)] else "plain",
+        mark,
     )

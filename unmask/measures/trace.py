@@ -8,6 +8,7 @@ denoising steps of its own answer.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -119,15 +120,19 @@ class Chosen:
 
 def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
     """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    from unmask.tracing.windows import default_window
+
     questions = inputs.data
     chosen = {
         split.name: choose_prompts(inputs, split.facts, settings) for split in questions.splits
     }
     turns = zip_longest(*([(name, fact) for fact in each.facts] for name, each in chosen.items()))
-    prompts = [asked for turn in turns for asked in turn if asked is not None]
+    prompts = [prompt for turn in turns for prompt in turn if prompt is not None]
     pool = [fact for _, fact in questions.facts()] + questions.corpus.splits.get(FOIL, [])
-    settings = replace(settings, window=settings.window or choose_window(inputs))
+    # The default window of the shallowest model, so that all of them are compared alike.
     members = inputs.members()
+    window = settings.window or default_window(min(each.config.layers for each in members))
+    settings = replace(settings, window=window)
     is_alone = len(members) * len(prompts) == 1 and settings.consider is None
     corruptions: dict[str, Corruption] = {}
 
@@ -154,7 +159,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         for i, (split, fact) in enumerate(prompts):
             # Facts of one's own may be called anything, files not.
             key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
-            yield Job(key, lambda asked=(member, split, fact): work(*asked))
+            yield Job(key, partial(work, member, split, fact))
 
 
 def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> Chosen:
@@ -171,20 +176,6 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
     considered = choose_facts(facts, settings.consider, settings.phrasings)
     ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, settings)
     return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
-
-
-def choose_window(inputs: ModelInputs) -> int:
-    """The default window of the shallowest model, so that all of them are compared alike."""
-    from unmask.net.loading import inspect
-    from unmask.net.model import Model
-    from unmask.tracing.windows import default_window
-
-    places = (place for family in inputs.families for place in family.members)
-    configs = (
-        place.net.config if isinstance(place, Model) else inspect(place)[0].config
-        for place in places
-    )
-    return default_window(min(config.layers for config in configs))
 
 
 _LAPTOP: dict[str, Any] = {"facts": 2, "consider": 12, "samples": 1, "guidance": 0.0}

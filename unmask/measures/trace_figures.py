@@ -5,13 +5,13 @@ from textwrap import shorten
 from typing import Any
 
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import Column, Figure, Fold, Table, Text, Verdict
+from unmask.blocks.blocks import Column, Figure, Fold, Table, Text
 from unmask.measures.measure import Rows
+from unmask.measures.result import Result
 from unmask.measures.trace_summary import name_cell, name_test, rank_stage
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.table import FLOW, RESULT
 
-Verdicts = Mapping[str, Verdict]
 RESTORED = tidy.Choose(
     "restored",
     "part",
@@ -185,16 +185,12 @@ Columns = dict[str | Column, tidy.Get]
 
 def _name_groups(groups: Rows) -> Columns:
     """What tells groups apart: corruption and step only where there are several."""
-    columns: Columns = {"model": "model", "asked": _name_split}
+    columns: Columns = {"model": "model", "asked": tidy.name_asked}
     if len(tidy.distinct(groups, "corruption")) > 1:
         columns["hidden by"] = _name_corruption
     if len(tidy.distinct(groups, "stage")) > 1:
         columns["step"] = lambda row: labels.name_stage(row["stage"])
     return columns
-
-
-def _name_split(row: tidy.Record) -> str:
-    return labels.name_split(row["split"])
 
 
 def _name_corruption(row: tidy.Record) -> str:
@@ -224,15 +220,12 @@ def _lose(metric: str) -> Columns:
     return {lost: lambda group: tidy.to_interval(group["total"])}
 
 
-def tabulate_groups(groups: Rows, verdicts: Verdicts, metric: str) -> Table:
+def tabulate_groups(result: Result, groups: Rows, metric: str) -> Table:
     """What is lost, and what the subject's best state gives back."""
     shown: Columns = {"best at the subject": _name_place} | _CELL
 
     def of_best(get: tidy.Get) -> tidy.Get:
         return lambda group: None if group["best"] is None else tidy.get_value(group["best"], get)
-
-    def is_clear(group: tidy.Record) -> bool:
-        return group["best"] is not None and verdicts[name_cell(group["best"])].is_clear
 
     return tidy.tabulate(
         "groups",
@@ -242,7 +235,7 @@ def tabulate_groups(groups: Rows, verdicts: Verdicts, metric: str) -> Table:
         | {"facts": lambda group: group["total"]["facts"]}
         | _lose(metric)
         | {head: of_best(get) for head, get in shown.items()},
-        lambda group: "strong" if is_clear(group) else "plain",
+        result.mark(lambda group: name_cell(group["best"]) if group["best"] else ""),
     )
 
 
@@ -273,26 +266,23 @@ def tabulate_steps(groups: Rows, metric: str) -> Table:
     )
 
 
-def fold_peaks(groups: Rows, verdicts: Verdicts) -> Fold:
+def fold_peaks(result: Result, groups: Rows) -> Fold:
     """Every part and role at its best layer, the clear ones first."""
-    peaks = [
-        {**cell, "is_clear": verdicts[name_cell(cell)].is_clear}
-        for group in groups
-        for cell in group["peaks"]
-    ]
+    mark = result.mark(name_cell)
+    peaks = [cell for group in groups for cell in group["peaks"]]
     table = tidy.tabulate(
         "peaks",
         "Restored states, or outputs where named; bold: above 0 and above every placebo",
-        sorted(peaks, key=lambda cell: (not cell["is_clear"], -cell["mean"])),
+        sorted(peaks, key=lambda cell: (mark(cell) == "plain", -cell["mean"])),
         _name_groups(groups) | {"restored": _name_place} | _CELL | {"facts": "facts"},
-        lambda cell: "strong" if cell["is_clear"] else "plain",
+        mark,
     )
     return Fold("Every part and role, at its best layer", [table])
 
 
 def tabulate_counts(counts: Rows) -> Table:
     """Which facts were traced, and why others were not."""
-    columns: Columns = {"model": "model", "asked": _name_split}
+    columns: Columns = {"model": "model", "asked": tidy.name_asked}
     columns |= {"subject hidden by": _name_corruption, "prompts": "prompts"}
     if any(row["considered"] is not None for row in counts):
         columns["recalled of considered"] = lambda row: (
@@ -305,13 +295,10 @@ def tabulate_counts(counts: Rows) -> Table:
     return tidy.tabulate("facts", "Facts that were traced", rows, columns)
 
 
-def fold_tests(tests: Rows, verdicts: Verdicts, metric: str) -> Iterator[Fold]:
+def fold_tests(result: Result, metric: str) -> Iterator[Fold]:
     """Differences between groups, the total effects and what passes its test first."""
-    rows = [
-        {**test, "is_clear": verdicts[name_test(test)].is_clear}
-        for test in tests
-        if test["part"] != FLOW
-    ]
+    mark = result.mark(name_test)
+    rows = [test for test in result.summary["tests"] if test["part"] != FLOW]
     if not rows:
         return
 
@@ -327,9 +314,9 @@ def fold_tests(tests: Rows, verdicts: Verdicts, metric: str) -> Iterator[Fold]:
     table = tidy.tabulate(
         "tests",
         "Differences between groups",
-        sorted(rows, key=lambda test: (not test["is_clear"], test["p_holm"])),
+        sorted(rows, key=lambda test: (mark(test) == "plain", test["p_holm"])),
         {
-            "one": lambda test: f"{test['model']}, {_name_split(test)}",
+            "one": lambda test: f"{test['model']}, {tidy.name_asked(test)}",
             "minus": lambda test: (
                 f"{test['other_model']}, {labels.name_split(test['other_split'])}"
             ),
@@ -341,10 +328,11 @@ def fold_tests(tests: Rows, verdicts: Verdicts, metric: str) -> Iterator[Fold]:
             Column("p (Holm)", digits=3): "p_holm",
             "facts": lambda test: f"{test['facts']} {'' if test['paired'] else 'un'}paired",
         },
-        lambda test: "strong" if test["is_clear"] else "plain",
+        mark,
     )
+    passed = sum(mark(row) == "strong" for row in rows)
     sentence = Text(
         "Mean effects over layers, one group minus the other; permutation tests by fact, corrected "
-        f"within each pair of groups. {sum(row['is_clear'] for row in rows)} of {len(rows)} pass."
+        f"within each pair of groups. {passed} of {len(rows)} pass."
     )
     yield Fold("Differences between models and ways of asking", [sentence, table])

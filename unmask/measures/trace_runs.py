@@ -57,8 +57,8 @@ def pool(results: Sequence[Result]) -> Tables:
         _check_values(joints, "joint", which)
         _check_values([{results[i].records[0].inputs.get("data")} for i in numbers], "data", which)
     keys = ("model", "seed", "split", "fact", "phrasing", "corruption")
-    asked = [tuple(row[name] for name in keys) for rows in facts for row in rows]
-    if len(set(asked)) < len(asked):
+    prompts = [tuple(row[name] for name in keys) for rows in facts for row in rows]
+    if len(set(prompts)) < len(prompts):
         raise UserError(
             "a prompt was traced in two of these runs under one corruption, and would count twice: "
             "trace all its steps in one run, or report the runs apart."

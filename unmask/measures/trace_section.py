@@ -47,12 +47,12 @@ def describe(result: Result) -> Section:
         blocks += map(Notice, _list_notices(result))
         blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method))
         blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
-        blocks.append(figures.tabulate_groups(groups, verdicts, metric))
+        blocks.append(figures.tabulate_groups(result, groups, metric))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
         facts = [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
-        blocks += [Fold("Facts that were traced", facts), figures.fold_peaks(groups, verdicts)]
-        blocks += figures.fold_tests(summary["tests"], verdicts, metric)
+        blocks += [Fold("Facts that were traced", facts), figures.fold_peaks(result, groups)]
+        blocks += figures.fold_tests(result, metric)
     blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
     title = TITLE

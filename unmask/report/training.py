@@ -48,19 +48,19 @@ def show_plan(console: "Console", plan: "TrainingPlan") -> None:
 def draw_training(records: Sequence[dict[str, Any]], path: str | Path, title: str) -> None:
     """Draw loss, and recall where it was asked, over the steps; `path` is without an ending."""
     losses = [record for record in records if "loss" in record]
-    asked = [record for record in records if any(key.startswith("recall/") for key in record)]
-    columns = 2 if asked else 1
+    measured = [record for record in records if any(key.startswith("recall/") for key in record)]
+    columns = 2 if measured else 1
     with new_figure(4.2 * columns, 3.0, columns=columns) as (figure, axes):
         left = axes[0, 0]
         left.plot([r["step"] for r in losses], [r["loss"] for r in losses], color=PALETTE[0])
         left.set(xlabel="step", ylabel="loss, nats", title=title)
         if losses and min(r["loss"] for r in losses) > 0:
             left.set_yscale("log")
-        if asked:
+        if measured:
             right = axes[0, 1]
-            names = sorted({key for r in asked for key in r if key.startswith("recall/")})
+            names = sorted({key for r in measured for key in r if key.startswith("recall/")})
             for name, colour in zip(names, PALETTE, strict=False):
-                points = [(r["step"], 100 * r[name]) for r in asked if name in r]
+                points = [(r["step"], 100 * r[name]) for r in measured if name in r]
                 label = name_split(name.removeprefix("recall/"))
                 right.plot(*zip(*points, strict=True), color=colour, marker=".", label=label)
             right.set(xlabel="step", ylabel="recalled, %", ylim=(-3, 103))
