@@ -61,6 +61,17 @@ def list_rows(table: "pyarrow.Table", *leave_out: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+def find_groups(table: "pyarrow.Table", *names: str) -> "dict[tuple[Any, ...], list[int]]":
+    """Where the rows are that agree in these columns, by the values, in the order they are met."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    at = 0
+    for batch in table.select(list(names)).to_batches(max_chunksize=4096):
+        for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            groups.setdefault(key, []).append(at)
+            at += 1
+    return groups
+
+
 class Parts:
     """A table made part by part, so that an interrupted run goes on with the parts still missing.
 

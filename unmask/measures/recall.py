@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.base.tables import list_rows
+from unmask.base.tables import find_groups, list_rows
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_causal, order_splits
-from unmask.blocks.tidy import distinct, group_by, select, to_interval
+from unmask.blocks.tidy import select, to_interval
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.recall_section import (
@@ -76,14 +76,14 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
     for family in inputs.families:
         family.paradigm.require_scored(family.name, "recall is measured")
     splits = inputs.data.splits
-    asked: dict[str, AskedModel] = {}
+    prepared: dict[str, AskedModel] = {}
     """The checkpoint worked on last, with the scores of its answers."""
 
     def work(member: Member, split: "Split", steps: int | None) -> Mapping[str, Rows]:
-        if member.key not in asked:
-            asked.clear()
-            asked[member.key] = AskedModel(inputs.load(member), splits, settings.length)
-        rows = asked[member.key].measure(
+        if member.key not in prepared:
+            prepared.clear()
+            prepared[member.key] = AskedModel(inputs.load(member), splits, settings.length)
+        rows = prepared[member.key].measure(
             split, steps, settings.guidance, settings.plan, settings.order
         )
         return {"recall": [member.columns | row for row in rows]}
@@ -103,48 +103,55 @@ def summarise(tables: Tables, settings: RecallSettings) -> Summary:
     """Means of all metrics; differences between models, to the controls, and between steps."""
     from unmask.evaluation.metrics import bleu_signature
 
-    table = tables["recall"]
-    rows = list_rows(table, *UNUSED)
-    _compare_to_controls(rows)
-    groups = group_by(rows, "model", "split", "steps")
+    groups = Groups(tables["recall"])
+    by = ("model", "kind", "split", "steps")
+    cells = [estimate_means(rows, by, METRICS, SHARES) for rows in groups.values()]
     summary: dict[str, Rows] = {
-        "cells": estimate_means(rows, ("model", "kind", "split", "steps"), METRICS, SHARES),
-        "pairs": list(_compare_models(groups, dict(distinct(rows, "model", "kind")))),
+        "cells": [cell for group in cells for cell in group],
+        "pairs": list(_compare_models(groups)),
         "controls": list(_subtract_controls(groups)),
         "gains": list(_compare_steps(groups)),
-        "example": _choose_example(rows, table),
+        "example": _choose_example(groups),
         "method": [{"bleu": bleu_signature()}],
     }
     left_out = tables.get("left_out")
     return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
 
 
-def _compare_to_controls(rows: list[dict[str, Any]]) -> None:
-    """Add `beats_control`: whether the true answer is likelier than the shuffled one."""
-    same = ("model", "seed", "steps", "prompt")
-    controls = {
-        (row["split"].removesuffix(CONTROL), *(row[name] for name in same)): row["logp"]
-        for row in rows
-        if not is_asked(row["split"])
-    }
+class Groups(Mapping[tuple[str, str, int | None], Rows]):
+    """Rows by model, split and steps, made when they are looked at: all at once would fill memory.
 
-    def compare(row: Mapping[str, Any]) -> bool | None:
-        logp = controls.get((row["split"], *(row[name] for name in same)))
-        return None if logp is None else row["logp"] > logp
+    They have `beats_control`: whether the true answer is likelier than the shuffled one.
+    """
 
-    for row in rows:
-        row["beats_control"] = compare(row)
+    def __init__(self, table: "pyarrow.Table"):
+        self.table, self.places = table, find_groups(table, "model", "split", "steps")
+        self.kinds = {key[0]: table["kind"][at[0]].as_py() for key, at in self.places.items()}
+
+    def __getitem__(self, key: tuple[str, str, int | None]) -> Rows:
+        rows = list_rows(self.table.take(self.places[key]), *UNUSED)
+        controls = {}
+        if at := self.places.get((key[0], key[1] + CONTROL, key[2])):
+            columns = (self.table[name].take(at).to_pylist() for name in ("seed", "prompt", "logp"))
+            controls = {(seed, prompt): logp for seed, prompt, logp in zip(*columns, strict=True)}
+        for row in rows:
+            logp = controls.get((row["seed"], row["prompt"]))
+            row["beats_control"] = None if logp is None else row["logp"] > logp
+        return rows
+
+    def __iter__(self) -> Iterator[tuple[str, str, int | None]]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
 
 
-_Groups = Mapping[tuple[str, str, int | None], Rows]
-"""Rows by model, split and steps."""
-
-
-def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _compare_models(groups: Groups) -> Iterator[dict[str, Any]]:
     """How much more often one model hits than another, at the step counts that both have.
 
     A causal model is the same at every step count. Diffusion models come first.
     """
+    kinds = groups.kinds
     splits = dict.fromkeys(split for _, split, _ in groups if is_asked(split))
     models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
     counts = sorted({steps for _, _, steps in groups if steps is not None})
@@ -161,7 +168,7 @@ def _compare_models(groups: _Groups, kinds: Mapping[str, str]) -> Iterator[dict[
                     yield named | subtract_shares(ours, theirs, "hit")
 
 
-def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
+def _subtract_controls(groups: Groups) -> Iterator[dict[str, Any]]:
     """How much more often the texts hold the true answers than the shuffled ones."""
     for (model, split, steps), rows in groups.items():
         if controls := groups.get((model, split + CONTROL, steps)):
@@ -170,7 +177,7 @@ def _subtract_controls(groups: _Groups) -> Iterator[dict[str, Any]]:
             yield named | subtract_shares(kept, controls, "hit")
 
 
-def _compare_steps(groups: _Groups) -> Iterator[dict[str, Any]]:
+def _compare_steps(groups: Groups) -> Iterator[dict[str, Any]]:
     """How much more often a model hits with the most steps than with the fewest."""
     for model, split in dict.fromkeys(key[:2] for key in groups if is_asked(key[1])):
         steps = [key[2] or 0 for key in groups if key[:2] == (model, split)]
@@ -181,20 +188,27 @@ def _compare_steps(groups: _Groups) -> Iterator[dict[str, Any]]:
             yield named | subtract_shares(*sides, "hit")
 
 
-def _choose_example(rows: Rows, table: "pyarrow.Table") -> Rows:
+def _choose_example(groups: Groups) -> Rows:
     """What each model wrote after one prompt, one that diffusion recalls where there is one."""
-    split = order_splits([row["split"] for row in rows if is_asked(row["split"])])[0]
-    first_seed = min(row["seed"] for row in rows)
-    texts = keep_last(select(rows, split=split, seed=first_seed), "model")
+    split = order_splits([split for _, split, _ in groups if is_asked(split)])[0]
+    first_seed = min(groups.table["seed"].to_pylist())
+    steps: dict[str, int | None] = {}
+    for model, each, count in groups:
+        if each == split and (steps.get(model) or 0) <= (count or 0):
+            steps[model] = count
     scores: dict[str, int] = {}
-    for row in texts:
-        won = -row["hit"] if is_causal(row["kind"]) else row["hit"]
-        scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
-    prompt = max(scores, key=lambda each: scores[each])
+    places: dict[str, list[int]] = {}
     columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
-    chosen = {id(row) for row in select(texts, prompt=prompt)}
-    places = [i for i, row in enumerate(rows) if id(row) in chosen]
-    return table.select(list(columns)).take(places).to_pylist()
+    for model, count in steps.items():
+        at = groups.places[model, split, count]
+        needed = groups.table.select(["seed", "prompt", "hit"]).take(at).to_pylist()
+        for place, row in zip(at, needed, strict=True):
+            if row["seed"] == first_seed:
+                won = -row["hit"] if is_causal(groups.kinds[model]) else row["hit"]
+                scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
+                places.setdefault(row["prompt"], []).append(place)
+    prompt = max(scores, key=lambda each: scores[each])
+    return groups.table.select(list(columns)).take(places[prompt]).to_pylist()
 
 
 def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
