@@ -70,6 +70,44 @@ def test_a_plan_that_commits_nothing_ends(model):
         assert torch.equal(together.tokens[row, :length], alone.tokens[0])
 
 
+def settled_first(state, streams):
+    return -state.kl
+
+
+def test_a_step_is_seen_whole(model):
+    """What a plan or a planner may need: this step, the last one, and the text as proposed."""
+    seen = []
+
+    def plan(state, streams):
+        seen.append(state)
+        return two_each(state, streams)
+
+    how = {"length": [12, 11], "steps": 10, "block": 5, "temperature": 1.0, "remask": "low=0.4"}
+    found = unmask.sample(model, [[1, 2], [3]], plan=plan, order=settled_first, **how)
+    assert (found.tokens[0] != V - 1).all() and len(seen) == 10, "two blocks, five steps each"
+    for state in seen:
+        assert torch.equal(state.proposed[~state.open], state.tokens[~state.open])
+        assert (state.tokens[state.open] == V - 1).all() and not (state.open & state.written).any()
+        chosen = state.logp[state.open].gather(-1, state.proposed[state.open][:, None])[:, 0]
+        assert torch.equal(chosen.exp(), state.confidence[state.open])
+        if state.step == 1:
+            assert state.last_logp is None and (state.kl == torch.inf).all()
+            continue
+        both = state.open & (state.last_logp > -torch.inf).any(-1)
+        now, before = state.logp[both], state.last_logp[both]
+        wanted = (now.exp() * (now - before)).sum(-1)
+        torch.testing.assert_close(state.kl[both], wanted.clamp(min=0), atol=1e-12, rtol=1e-9)
+        assert torch.equal(state.kl < torch.inf, both) and (both.any() or state.step > 3)
+
+
+@pytest.mark.parametrize("worst", [-torch.inf, -1, False])
+def test_an_order_may_score_as_it_likes(model, worst):
+    """-inf is a score of an open position as any other; so are whole numbers and truth values."""
+    order = lambda state, streams: torch.full(state.open.shape, worst)  # noqa: E731
+    found = unmask.sample(model, [[1, 2]], length=8, plan="one", order=order)
+    assert found.committed_at[0].tolist() == [0, 0, 1, 2, 3, 4, 5, 6]
+
+
 @dataclass
 class EveryOther:
     """Masks every second written token again, in the first half of the time."""

@@ -26,7 +26,9 @@ def test_an_object_and_keywords_are_the_same(model):
     by_name = unmask.sample(model, [[1, 2]], **single)
     assert torch.equal(unmask.sample(model, [[1, 2]], settings).states, by_name.states)
     changed = unmask.sample(model, [[1, 2]], settings, seed=4)
-    assert torch.equal(changed.states, unmask.sample(model, [[1, 2]], **single | {"seed": 4}).states)
+    assert torch.equal(
+        changed.states, unmask.sample(model, [[1, 2]], **single | {"seed": 4}).states
+    )
     assert not torch.equal(changed.tokens, by_name.tokens) and settings.seed == 3
     pattern = [1, 2, *[V - 1] * 10]
     filled = unmask.infill(model, pattern, replace(settings, length=None))

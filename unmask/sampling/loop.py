@@ -53,37 +53,46 @@ def fill_masks(
     """
     constraints = constraints or Constraints()
     forbidden, planted = constraints.find_forbidden(model), 0
+
+    # 1. Required phrases are written first, where the network finds them likeliest. They then count
+    #    as given: everything else grows around them.
     if constraints.require:
         planter = Denoiser(model, canvas, forbidden)
         canvas = plant_phrases(planter, canvas, constraints)
         planted = planter.calls
-    number = _number_blocks(canvas, strategy.block)
-    num_blocks = number.masked_fill(canvas.fixed, 0).amax(-1) + 1
     if bool(canvas.fixed.all()):
-        return Record(model, canvas.tokens, canvas.real, canvas.in_front, keep_states).finish(
-            planted
-        )
+        return _start_record(model, canvas, keep_states).finish(planted)
+
+    # 2. Rows with as many blocks make a part: blocks share the steps evenly, so that rows with
+    #    another number of them would be at another step of another block at the same time.
+    block_of = _number_blocks(canvas, strategy.block)  # [B, L]
+    num_blocks = block_of.masked_fill(canvas.fixed, 0).amax(-1) + 1  # [B]
     counts = num_blocks.unique().tolist()
-    parts: list[Part] = []
-    for count in counts:
-        rows = (num_blocks == count).nonzero()[:, 0]
+    rows_of = [(num_blocks == count).nonzero()[:, 0] for count in counts]
+    # As long as a part has not begun, whoever watches sees its canvas.
+    parts: list[Part] = [
+        (rows, _start_record(model, canvas.pick(rows), keep_states).finish(calls=0))
+        for rows in rows_of
+    ]
+
+    # 3. Each part is sampled by itself. Streams belong to rows: a row draws the same numbers in any
+    #    part, whatever came before it.
+    for i, (count, rows) in enumerate(zip(counts, rows_of, strict=True)):
         part = canvas.pick(rows)
-        parts.append(
-            (
-                rows,
-                Record(model, part.tokens, part.real, part.in_front, keep_states).finish(calls=0),
-            )
-        )
-    for i, (count, (rows, _)) in enumerate(zip(counts, parts, strict=True)):
-        part = canvas.pick(rows)
-        blocks = [number[rows] == j for j in range(count)]
+        blocks = [block_of[rows] == j for j in range(count)]
         denoiser = make_denoiser(model, part, strategy.cache, forbidden)
-        record = Record(
-            model, part.tokens, part.real, part.in_front, keep_states, _show_all(watch, parts, i)
-        )
+        record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
         parts[i] = rows, _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
+
+    # 4. Rows are put back into the order in which they were given.
     trajectory = parts[0][1] if len(parts) == 1 else join_rows(parts)
     return replace(trajectory, calls=trajectory.calls + planted)
+
+
+def _start_record(
+    model: Model, canvas: Canvas, keep_states: bool, watch: StateCallback | None = None
+) -> Record:
+    return Record(model, canvas.tokens, canvas.real, canvas.in_front, keep_states, watch)
 
 
 def _show_all(watch: StateCallback | None, parts: list[Part], number: int) -> StateCallback | None:
@@ -101,17 +110,22 @@ def _fill_blocks(
     strategy: Strategy,
     streams: RowStreams,
 ) -> Trajectory:
-    """The blocks filled from left to right, each in its share of the steps."""
+    """The blocks filled from left to right, each in its share of the steps.
+
+    `blocks` are masks of the canvas, which part it. All tensors below keep the shape [B, L] of the
+    canvas (or [B]): what a step works on is said by masks, and only `Predictions` packs rows.
+    """
     canvas, plan, remasking = denoiser.canvas, strategy.plan, strategy.remasking
+    # The masks that are left [B, L]; those after the end of a shorter row are fixed and stay.
     hidden = ~canvas.fixed & (record.tokens == denoiser.mask_id)
-    shared = _share_steps(strategy.steps, len(blocks), plan)
+    steps = _share_steps(strategy.steps, len(blocks), plan)
     strengths = guidance_schedule(strategy.guidance, strategy.steps)
     for number, inside in enumerate(blocks):
         denoiser.enter_block(inside & ~canvas.fixed)
-        start = (hidden & inside).sum(-1)
+        start = (hidden & inside).sum(-1)  # [B]
         # A row's last step commits what is left, whatever the plan says. It is the row's own: how
-        # long its neighbours take must not matter.
-        last = start if plan.paces_itself else torch.full_like(start, shared)
+        # long its neighbours take must not matter. A plan that paces itself has a step per mask.
+        last = start if plan.paces_itself else torch.full_like(start, steps)
         earlier: Predictions | None = None
         for step in range(1, int(last.max()) + 1):
             open_ = hidden & inside
@@ -120,18 +134,19 @@ def _fill_blocks(
             # Every purpose has numbers of its own, named by block and step.
             streams_now = streams.at(number, step)
 
-            # 1. What the network says at the open positions, and a token proposed at each.
-            strength = strengths[min(number * shared + step, len(strengths)) - 1]
+            # 1. What the network says at the open positions, and a token proposed at each. A
+            #    schedule of guidance runs on from block to block, and stays where it ended.
+            strength = strengths[min(number * steps + step, len(strengths)) - 1]
             predictions = denoiser.predict(record.tokens, open_, strength)
-            sampler = strategy.sampler.at(step, shared)
-            times = set_clock(remasking, step, shared)
+            sampler = strategy.sampler.at(step, steps)
+            times = set_clock(remasking, step, steps)
             state = StepState(
                 tokens=record.tokens,
                 proposed=_propose(record.tokens, predictions, sampler, streams_now.at("values")),
                 written=~canvas.fixed & ~hidden & inside,
                 written_confidence=record.confidence,
                 step=step,
-                steps=shared,
+                steps=steps,
                 num_start=start,
                 times=times,
                 remask_rate=remasking.rate(times) if remasking is not None else 0.0,
@@ -147,23 +162,27 @@ def _fill_blocks(
 
             # 3. Which written tokens become masks again [B, L]; none at the last step.
             back = torch.zeros_like(open_)
-            if remasking is not None and step < shared:
+            if remasking is not None and step < steps:
                 back = remasking.choose(state, streams_now.at("remasking"))
                 back = _check_tensor("remasking", back, open_) & state.written
                 if plan.keeps_schedule:
-                    # No more than there is room to make up for, the least confident first.
+                    # As many more are committed, which takes open positions that the plan leaves:
+                    # no more go back than there are, the least confident first.
                     back = choose_first(-record.confidence, back, left - count)
                     count = count + back.sum(-1)
 
             # 4. Which of the proposed tokens are committed [B, L]: the first by the order's scores.
-            scores = strategy.order(state, streams_now.at("order"))
-            chosen = choose_first(_check_tensor("order", scores, open_), open_, count)
+            scores = _check_tensor("order", strategy.order(state, streams_now.at("order")), open_)
+            chosen = choose_first(scores, open_, count)
+
+            # 5. Both are written at once: `back` was written before this step, so that the two
+            #    never meet in a position.
             record.write(chosen, state.proposed, state.confidence, predictions.entropy_at(chosen))
             if remasking is not None:
                 record.take_back(back, denoiser.mask_id)
             hidden = hidden & ~chosen | back
             earlier = predictions
-            del state  # which holds the predictions before these
+            del state  # it holds the predictions before these: [N, V] in float64
             record.end_step(denoiser.calls)
     return record.finish(denoiser.calls)
 

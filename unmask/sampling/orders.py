@@ -89,7 +89,9 @@ def choose_first(
     scores: Float[Tensor, "B L"], open_: Bool[Tensor, "B L"], counts: Int[Tensor, "B"]
 ) -> Bool[Tensor, "B L"]:
     """The `counts` open positions of each row with the highest scores; ties go to the left."""
+    # Whatever is open goes before what is not, a score of -inf included.
+    scores = scores.double().clamp(min=torch.finfo(torch.float64).min)
     ranked = scores.masked_fill(~open_, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(scores.shape[1], device=scores.device)
-    first = torch.zeros_like(open_).scatter(-1, ranked, places < counts[:, None])
+    ranks = torch.arange(scores.shape[1], device=scores.device)
+    first = torch.zeros_like(open_).scatter(-1, ranked, ranks < counts[:, None])
     return first & open_
