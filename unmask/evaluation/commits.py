@@ -3,12 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from unmask.base.reading import parse_yaml
 from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.metrics import is_contained
+from unmask.evaluation.questions import require_tokenizer
+from unmask.net.model import Model
+from unmask.sampling.texts import sample
 from unmask.sampling.trajectory import Trajectory
 
 END, PUNCTUATION, NUMBER, FUNCTION, NAME, OTHER = (
@@ -29,6 +34,37 @@ KINDS = {
 """The kinds of tokens, by what sets them apart."""
 Band = Callable[[int], str]
 """How frequent a token is."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to be continued; a line of a file has no answer."""
+
+    text: str
+    fact: str
+    completion: str | None
+    is_example: bool
+    """Whether its text is kept token by token."""
+
+
+def watch_texts(
+    model: Model, split: str, prompts: Sequence[Prompt], band: Band, **sampling: Any
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Records of every written token, and of every token of the examples."""
+    tokenizer = require_tokenizer(model)
+    drawn = sample(model, [prompt.text for prompt in prompts], keep_states=False, **sampling)
+    commits, texts = [], []
+    for i, prompt in enumerate(prompts):
+        named: dict[str, Any] = {"split": split, "fact": prompt.fact, "prompt": f"{split} {i}"}
+        commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
+        if prompt.is_example:
+            is_given, answer = drawn.committed_at[i] == 0, prompt.completion
+            text = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
+            hit = None if answer is None else is_contained(text, answer)
+            named |= {"prompt": prompt.text, "completion": answer}
+            named |= {"hit": hit, "steps": sampling["steps"]}
+            texts += [named | row for row in list_tokens(tokenizer, drawn, i)]
+    return commits, texts
 
 
 def list_commits(

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
-from unmask.evaluation.statistics import compare
 from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import compare_means, estimate_means
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
@@ -107,14 +106,9 @@ def _compare_asked(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """Per token, what descriptions cost more than names, asked as trained."""
     for model in tidy.distinct(rows, "model"):
         trained = tidy.select(rows, model=model, trained="same")
-        sides = [_average_facts(tidy.select(trained, asked=a)) for a in ("description", "name")]
-        if difference := compare(*sides, seed=seed):
+        sides = (tidy.select(trained, asked=each) for each in ("description", "name"))
+        if difference := compare_means(*sides, "nll_per_token", seed):
             yield {"model": model} | vars(difference)
-
-
-def _average_facts(rows: Rows) -> dict[str, float]:
-    facts = tidy.group_by(rows, "fact").items()
-    return {fact: sum(row["nll_per_token"] for row in own) / len(own) for fact, own in facts}
 
 
 def describe(result: Result) -> Sequence[blocks.Block]:

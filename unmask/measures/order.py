@@ -7,31 +7,38 @@ compare kinds with each other.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks.tidy import group_by, select
-from unmask.evaluation.statistics import compare
+from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
-from unmask.measures.order_section import describe_order
+from unmask.measures.result import Result
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import compare_means, estimate_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
-    from unmask.evaluation.commits import Band
+    from unmask.evaluation.commits import Band, Prompt
     from unmask.net.model import Model
 
 LINES = "prompts"
 """The one split of a text file with a prompt on every line."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
+METRICS = {
+    "when": blocks.Column("committed at"),
+    "first_third": blocks.Column("first third of steps, %", 0, is_percent=True),
+    "last_third": blocks.Column("last third, %", 0, is_percent=True),
+    "confidence": blocks.Column("confidence"),
+}
+GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
+COLOURS = {"word": "p1", "place": "p2", "frequency": "p3"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +53,10 @@ class OrderSettings(SamplingSettings):
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A text to be continued; a line of a file has no answer."""
-
-    text: str
-    fact: str
-    completion: str | None = None
-
-
-@dataclass(frozen=True)
 class Prompts:
-    """Prompts by split, those that are kept token by token, and what they come from."""
+    """Prompts by split, and what they come from."""
 
-    by_split: dict[str, list[Prompt]]
-    examples: dict[str, list[Prompt]]
-    """Some of those."""
+    by_split: "dict[str, list[Prompt]]"
     facts: "list[Fact]"
     """All facts of the splits: the canvas holds each of them."""
     texts: list[str]
@@ -69,32 +65,30 @@ class Prompts:
 
 def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
     """The prompts of a corpus's splits, of facts, or of a text file's lines."""
+    from unmask.evaluation.commits import Prompt
     from unmask.evaluation.questions import digest, spread
 
     if isinstance(data, str | Path) and Path(data).suffix == ".txt":
         return _read_lines(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
-    splits = {split.name: questions.corpus[split.name] for split in questions.splits}
-
-    def choose(limit: int | None) -> dict[str, list[Prompt]]:
-        return {
-            name: [
-                Prompt(fact.prompt, fact.fact_id, fact.completion) for fact in spread(facts, limit)
-            ]
-            for name, facts in splits.items()
-        }
-
-    facts = [fact for each in splits.values() for fact in each]
+    prompts: dict[str, list[Prompt]] = {}
+    facts: list[Fact] = []
+    for name in questions.names:
+        own = questions.corpus[name]
+        # Fewer prompts are some of more: see `spread`.
+        examples = spread(own, min(settings.examples, settings.limit or settings.examples))
+        prompts[name] = [
+            Prompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
+            for fact in spread(own, settings.limit)
+        ]
+        facts += own
     has_train = "train" in questions.corpus.splits
     texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
-    # Fewer prompts are some of more: see `spread`.
-    most = settings.limit or settings.examples
-    prompts, examples = choose(settings.limit), choose(min(settings.examples, most))
-    parts = [item for each in (prompts, examples) for item in each.items()]
-    return Prompts(prompts, examples, facts, texts), source, digest([contents, *parts, *texts])
+    return Prompts(prompts, facts, texts), source, digest([contents, *prompts.items(), *texts])
 
 
 def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
+    from unmask.evaluation.commits import Prompt
     from unmask.evaluation.questions import digest
 
     if not path.is_file():
@@ -102,13 +96,17 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
     lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not lines:
         raise UserError(f"{path} has no line of text: expected a prompt on every line.")
-    prompts = [Prompt(line, f"line-{i}") for i, line in enumerate(lines[: settings.limit], start=1)]
-    examples = {LINES: prompts[: settings.examples]}
-    return Prompts({LINES: prompts}, examples, [], lines), str(path), digest(lines)
+    prompts = [
+        Prompt(line, f"line-{i}", None, i <= settings.examples)
+        for i, line in enumerate(lines[: settings.limit], start=1)
+    ]
+    return Prompts({LINES: prompts}, [], lines), str(path), digest(lines)
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
     """One part for each checkpoint and split; models that write from left to right have none."""
+    from unmask.evaluation.commits import watch_texts
+
     settings.check_strategies()
     if not any(family.paradigm.has_steps for family in inputs.families):
         raise UserError(
@@ -122,11 +120,12 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
         if member.key not in prepared:
             prepared.clear()
             prepared[member.key] = _prepare(inputs.load(member), inputs.data, settings)
-        tables = watch_split(*prepared[member.key], inputs.data, split, settings)
-        return {
-            name: [member.columns | {"split": split} | row for row in rows]
-            for name, rows in tables.items()
-        }
+        model, length, band = prepared[member.key]
+        names = ("steps", "guidance", "plan", "order", "seed")
+        chosen = {name: getattr(settings, name) for name in names} | {"length": length}
+        commits, texts = watch_texts(model, split, inputs.data.by_split[split], band, **chosen)
+        tables = {"order": commits, "unmasking": texts}
+        return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
         if member.family.paradigm.has_steps:
@@ -146,46 +145,6 @@ def _prepare(
         encoded = encode_facts(prompts.facts, tokenizer)
         length = choose_length(model, list(encoded.values()), length)
     return model, length, rank_frequencies(tokenizer, prompts.texts)
-
-
-def watch_split(
-    model: "Model",
-    length: int | None,
-    band: "Band",
-    prompts: Prompts,
-    split: str,
-    settings: OrderSettings,
-) -> dict[str, list[dict[str, Any]]]:
-    """Rows of every written token, and of every token of the examples."""
-    from unmask.evaluation.commits import list_commits, list_tokens
-    from unmask.evaluation.metrics import is_contained
-    from unmask.evaluation.questions import require_tokenizer
-    from unmask.sampling.texts import sample
-
-    own, tokenizer = prompts.by_split[split], require_tokenizer(model)
-    drawn = sample(
-        model,
-        [prompt.text for prompt in own],
-        steps=settings.steps,
-        guidance=settings.guidance,
-        length=length,
-        plan=settings.plan,
-        order=settings.order,
-        seed=settings.seed,
-        keep_states=False,
-    )
-    commits, texts = [], []
-    for i, prompt in enumerate(own):
-        named = {"fact": prompt.fact, "prompt": f"{split} {i}"}
-        commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
-        if prompt in prompts.examples[split]:
-            is_given, answer = drawn.committed_at[i] == 0, prompt.completion
-            text = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
-            hit = None if answer is None else is_contained(text, answer)
-            asks = {"fact": prompt.fact, "prompt": prompt.text, "completion": answer}
-            outcome = {"hit": hit, "steps": settings.steps}
-            texts += [asks | outcome | row for row in list_tokens(tokenizer, drawn, i)]
-    return {"order": commits, "unmasking": texts}
 
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
@@ -224,11 +183,11 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
     """The share of texts that commit a position of the answer at a step."""
     last = max(row["step"] for row in rows)
     placed = []
-    for text in group_by(rows, "model", "seed", "prompt").values():
+    for text in tidy.group_by(rows, "model", "seed", "prompt").values():
         start = min(row["position"] for row in text)
         placed += [{**row, "place": row["position"] - start + 1} for row in text]
-    for (model, split), own in group_by(placed, "model", "split").items():
-        for place, tokens in sorted(group_by(own, "place").items()):
+    for (model, split), own in tidy.group_by(placed, "model", "split").items():
+        for place, tokens in sorted(tidy.group_by(own, "place").items()):
             counts = Counter(row["step"] for row in tokens)
             for step in range(1, last + 1) if place <= MOST_POSITIONS else ():
                 cell = {"model": model, "split": split, "place": place, "step": step}
@@ -237,15 +196,128 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """How much later the last quarter of an answer comes than its first, by fact."""
-    for (model, kind), own in group_by(rows, "model", "kind").items():
-        sides = []
-        for place in ("last quarter", "first quarter"):
-            facts = group_by(select(own, place=place), "fact").items()
-            sides.append(
-                {fact: sum(t["when"] for t in texts) / len(texts) for fact, texts in facts}
-            )
-        if difference := compare(*sides, seed=seed):
+    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
+        sides = (tidy.select(own, place=place) for place in ("last quarter", "first quarter"))
+        if difference := compare_means(*sides, "when", seed):
             yield {"model": model, "kind": kind} | vars(difference)
+
+
+def describe(result: Result) -> Sequence[blocks.Block]:
+    """A sentence for each model, then texts, the map, and kinds of tokens."""
+    kinds = result.summary["kinds"]
+    return [
+        *_state_order(result),
+        *_say_left_out(result),
+        blocks.Text(
+            "A masked diffusion model starts from masks after the prompt. At each step it guesses "
+            "all of them and keeps the guesses it is surest of."
+        ),
+        _animate(result.rows("unmasking")),
+        tidy.draw_map(
+            result.summary["map"],
+            "order-map",
+            "Order map",
+            "Writing from left to right would be a diagonal.",
+            x="step",
+            y=lambda row: f"token {row['place']}",
+            ends=("share",),
+            note=lambda row: labels.count(row["texts"], "text"),
+            choose=[tidy.ASKED],
+            xlabel="denoising step",
+            ylabel="share of texts",
+        ),
+        tidy.draw_dots(
+            tidy.select(kinds, metric="when"),
+            "order",
+            "When each kind of token is committed",
+            "By kind of word, position in the answer, and frequency; 95 % intervals by fact.",
+            label="token_kind",
+            group=lambda row: GROUPS[row["by"]],
+            colour=lambda row: COLOURS[row["by"]],
+            note=lambda row: labels.count(row["tokens"], "token"),
+            xlabel="committed at (0 first step, 1 last)",
+            limits=(0, 1),
+        ),
+        tidy.tabulate_means(
+            "kinds",
+            "When kinds of tokens are committed",
+            kinds,
+            {"model": "model", "kind of token": "token_kind", "tokens": "tokens"},
+            METRICS,
+        ),
+    ]
+
+
+def _state_order(result: Result) -> Iterator[blocks.Finding]:
+    for row in result.summary["differences"]:
+        yield blocks.Finding(
+            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
+            f"{tidy.say(row, 'of the steps', has_sign=True)} later than its first "
+            f"({labels.count(row['facts'], 'fact')}).",
+            result.verdicts[row["model"]],
+        )
+
+
+def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
+    """Models that were given, but have no order."""
+    given = {name for record in result.records for name in record.inputs.get("models", {})}
+    measured = {name.rpartition(": ")[2] for name in result.kinds}  # pooled: "RUN: NAME"
+    if missing := sorted(given - measured - set(result.kinds)):
+        yield blocks.Notice(
+            f"Left out: {', '.join(missing)}. An autoregressive model writes from left to right, "
+            "one token per step."
+        )
+
+
+def _animate(rows: Rows) -> blocks.Figure:
+    """The texts, a panel for each model; a long answer asked in reverse comes first."""
+    texts = tidy.group_by(
+        [row for row in rows if row["seed"] == rows[0]["seed"]], "split", "prompt", "model"
+    )
+    prompts: dict[str, list[str]] = {}
+    # Recalled ones first: they show more.
+    by_hit = sorted(texts, key=lambda key: not texts[key][0]["hit"])
+    for split, prompt in dict.fromkeys(key[:2] for key in by_hit):
+        prompts.setdefault(split, []).append(prompt)
+    answers = {split: tokens[0]["completion"] or "" for (split, _, _), tokens in texts.items()}
+    splits = labels.order_splits(list(prompts))
+    splits.sort(key=lambda split: (not split.endswith("_reverse"), -len(answers[split])))
+    numbers = range(max(map(len, prompts.values())))
+
+    def fill(split: str, number: int) -> list[blocks.TextPanel]:
+        chosen = prompts[split][number : number + 1]
+        return [
+            _show_text(model, tokens)
+            for (on, prompt, model), tokens in texts.items()
+            if on == split and prompt in chosen
+        ]
+
+    figure = blocks.Figure(
+        name="unmasking",
+        title="A text un-masks",
+        alt="",
+        caption="Bold: given. The colour of a token is the model's confidence when it wrote it; "
+        "the number is the step.",
+        chart="unmasking",
+        views=blocks.make_views([splits, numbers], fill),
+        controls=[
+            blocks.Control("asked", [labels.name_split(split) for split in splits]),
+            blocks.Control("text", [str(number + 1) for number in numbers]),
+        ],
+    )
+    return replace(figure, alt=tidy.describe_figure(figure))
+
+
+def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
+    first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
+    return blocks.TextPanel(
+        title=model,
+        pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
+        steps=[row["step"] for row in tokens],
+        confidence=[row["confidence"] for row in tokens],
+        expected=(first["completion"] or "").strip(),
+        is_hit=bool(first["hit"]),
+    )
 
 
 MEASURE = Measure(
@@ -261,7 +333,7 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    describe=describe_order,
+    describe=describe,
     method=__doc__,
     stages=[
         Stage(

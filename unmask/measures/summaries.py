@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.blocks.tidy import group_by
-from unmask.evaluation.statistics import Clusters, cluster, estimate_difference, estimate_mean
+from unmask.evaluation.statistics import (
+    Clusters,
+    Difference,
+    cluster,
+    compare,
+    estimate_difference,
+    estimate_mean,
+)
 from unmask.measures.measure import Rows
 
 
@@ -35,6 +42,15 @@ def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
     one, other = (cluster_rows(rows, column) for rows in (ours, theirs))
     difference = estimate_difference(one, other, is_share=True)
     return vars(difference) | {"facts": one.sums.shape[1]}
+
+
+def compare_means(ours: Rows, theirs: Rows, column: str, seed: int) -> Difference | None:
+    """The mean of a column in our rows minus that in theirs, each fact's rows averaged first."""
+    sides = [
+        {fact: sum(row[column] for row in own) / len(own) for fact, own in facts.items()}
+        for facts in (group_by(ours, "fact"), group_by(theirs, "fact"))
+    ]
+    return compare(*sides, seed=seed)
 
 
 def cluster_rows(rows: Rows, column: str) -> Clusters:
