@@ -1,4 +1,4 @@
-"""Devices, number formats, seeds and settings."""
+"""Devices, dtypes, seeds and settings."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ def test_devices():
 
 def test_number_formats():
     assert resolve_dtype("bfloat16") is torch.bfloat16
-    with pytest.raises(UserError, match="number format 'bf16' is unknown"):
+    with pytest.raises(UserError, match="dtype 'bf16' is unknown"):
         resolve_dtype("bf16")
 
 

@@ -5,6 +5,7 @@ import torch
 
 from tests.conftest import lively
 from unmask import UserError, preset
+from unmask.net.config import NetConfig
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
 
@@ -246,3 +247,20 @@ def test_same_seed_same_weights():
     one, two, other = (Transformer(preset("tiny"), seed=seed) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one.embedding.weight, other.embedding.weight)
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (torch.tensor([99]), "positions 99 to 99, but the rows have 3"),
+        (torch.tensor([[99], [0]]), "positions 0 to 99, but the rows have 3"),
+        (torch.tensor([[-1], [0]]), "positions -1 to 0, but the rows have 3"),
+        (torch.ones(2, 4, dtype=torch.bool), r"a mask of shape \[2, 4\]"),
+        (torch.tensor(1), "must be a tensor"),
+        (1, "must be a tensor"),
+    ],
+)
+def test_positions_that_rows_do_not_have(at, expected):
+    net = Transformer(NetConfig(vocab_size=8, width=8, layers=1, heads=2, mlp_width=8), seed=0)
+    with pytest.raises(UserError, match=expected):
+        net.unembed(torch.zeros(2, 3, 8), at)

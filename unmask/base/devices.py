@@ -1,4 +1,4 @@
-"""One `device` setting for CPU, CUDA and MPS, and the number formats by name."""
+"""One `device` setting for CPU, CUDA and MPS, and the dtypes by name."""
 
 import platform
 from pathlib import Path
@@ -41,11 +41,11 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
 
 
 def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
-    """The number format of that name."""
+    """The dtype of that name."""
     if isinstance(name, torch.dtype):
         return name
     if name not in DTYPES:
-        raise UserError(f"number format {name!r} is unknown: {suggest(name, DTYPES)}")
+        raise UserError(f"dtype {name!r} is unknown: {suggest(str(name), DTYPES)}")
     return DTYPES[name]
 
 

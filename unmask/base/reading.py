@@ -38,12 +38,16 @@ _CHUNK = 1 << 16
 def open_text(path: str | Path) -> IO[str]:
     """The file as text, unpacked if its name ends in .xz; a byte order mark is no part of it."""
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path} is not there: expected a file at this path.")
-    if path.suffix == ".xz":
-        packed = io.BufferedReader(_Unpacked(path))
-        return io.TextIOWrapper(packed, encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+    try:
+        if not path.is_file():
+            raise UserError(f"{path} is not there: expected a file at this path.")
+        if path.suffix == ".xz":
+            packed = io.BufferedReader(_Unpacked(path))
+            return io.TextIOWrapper(packed, encoding="utf-8-sig")
+        return path.open(encoding="utf-8-sig")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"{str(path)[:200]} cannot be opened: {reason}.") from None
 
 
 def read_text(path: str | Path) -> str:
@@ -85,8 +89,6 @@ def parse_json(text: str, source: str, wide_integers: bool = False) -> Any:
 
 def read_json(path: str | Path, wide_integers: bool = False) -> Any:
     """The value in a JSON file; a missing, broken or hostile file is a `UserError`."""
-    if not Path(path).is_file():
-        raise UserError(f"{path} is not there: expected a JSON file at this path.")
     return parse_json(read_text(path), str(path), wide_integers)
 
 

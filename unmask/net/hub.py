@@ -33,6 +33,8 @@ KNOWN = {
     "qwen2.5-0.5b": KnownModel("Qwen/Qwen2.5-0.5B"),
 }
 
+_MOST_CHARACTERS = 4000
+"""Of a name; systems know no longer paths."""
 # No pickled weights and no code are fetched.
 _WANTED = ["*.json", "*.safetensors", "merges.txt"]
 
@@ -82,9 +84,14 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
 
     `also_known` are further names to suggest where this one is not found.
     """
+    if len(name) > _MOST_CHARACTERS:
+        raise UserError(
+            f"a model's name of {len(name):,} characters was given: expected a name, a path or a "
+            "hub id."
+        )
     if name in shipped_models():
         return ModelLocation(shipped_models()[name])
-    if Path(name).exists():
+    if _exists(name):
         return ModelLocation(Path(name))
     if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
         raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
@@ -104,6 +111,13 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
             "it; weights that are only there as pickles must be converted first."
         )
     return ModelLocation(path, known.tokenizer)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # a part that is too long for a path
+        return False
 
 
 def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:

@@ -138,6 +138,7 @@ class Transformer(nn.Module):
         row by row (logits [B, n, V]).
         """
         if at is not None:
+            _check_positions(at, x)
             if at.dtype == torch.bool:
                 x = select_rows(x, at)
             elif at.ndim == 1:
@@ -303,3 +304,28 @@ def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Ten
     By number: the gradient of indexing with a mask sorts all its positions first.
     """
     return x.flatten(0, 1).index_select(0, at.flatten().nonzero()[:, 0])
+
+
+def _check_positions(at: object, x: Float[Tensor, "B L D"]) -> None:
+    """Raise for positions that the rows do not have: on a CPU, torch would read past their end.
+
+    Elsewhere the device itself complains; asking it first would mean waiting for it.
+    """
+    rows, length = x.shape[:2]
+    if not isinstance(at, Tensor) or at.is_floating_point() or at.ndim not in (1, 2):
+        raise UserError("'at' must be a tensor: a mask [B, L], or positions [n] or [B, n].")
+    if at.dtype == torch.bool:
+        if at.shape != (rows, length):
+            raise UserError(
+                f"'at' is a mask of shape {list(at.shape)}, but the rows have [{rows}, {length}]."
+            )
+        return
+    if at.device.type != "cpu" or torch.compiler.is_compiling() or not at.numel():
+        return
+    least, most = int(at.min()), int(at.max())
+    # Positions for all rows may count from the end, as indices do.
+    if most >= length or least < (-length if at.ndim == 1 else 0):
+        raise UserError(
+            f"'at' names the positions {least} to {most}, but the rows have {length}: expected "
+            f"positions from 0 to {length - 1}."
+        )
