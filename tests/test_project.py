@@ -85,6 +85,7 @@ EXAMPLES = [
     unmask.corruptions.Corrupted,
     unmask.extract_key,
     unmask.extract_value,
+    unmask.Extraction,
 ]
 
 

@@ -18,6 +18,7 @@ from unmask.representation.prompts import lay_out_case, make_prefixes, put_befor
 from unmask.representation.settings import (
     OBJECTIVES,
     ROME_LOSS,
+    Extraction,
     choose_extraction,
     choose_layers,
     find_traced_layer,
@@ -54,6 +55,18 @@ def test_public_names_give_small_results(model):
     assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"
     assert value.losses[-1] < value.losses[0] and not value.diverged
     assert value.relative_distance <= 4 + 1e-5
+
+
+def test_settings_are_one_object_or_keywords(model):
+    fact, settings = make_fact(0, "p2d"), Extraction(prefixes=PREFIXES, steps=3, length=32)
+    value = unmask.extract_value(model, fact, LAYER, settings)
+    again = unmask.extract_value(model, fact, LAYER, prefixes=PREFIXES[1:], steps=3, length=32)
+    assert value.delta.equal(again.delta) and value.prefixes == again.prefixes == PREFIXES
+    assert unmask.extract_value(model, fact, LAYER, settings, steps=1).updates == 0
+    key = unmask.extract_key(model, fact, LAYER, settings)
+    assert key.k_star.equal(
+        unmask.extract_key(model, fact, LAYER, prefixes=PREFIXES, length=32).k_star
+    )
 
 
 def test_the_objectives_are_those_of_the_papers():
@@ -205,8 +218,10 @@ def test_mistakes_are_sentences(model, twin):
         unmask.extract_key(model, fact, LAYER, prefixes=0)
     with pytest.raises(UserError, match="0 prefixes were asked for"):
         make_prefixes(model, 0)
-    with pytest.raises(UserError, match="unknown key 'step' .did you mean 'steps'"):
+    with pytest.raises(UserError, match="extract_value has no argument 'step': did you mean"):
         unmask.extract_value(model, fact, LAYER, step=3)
+    with pytest.raises(UserError, match="extract_key has no argument 'steps': known: prefixes"):
+        unmask.extract_key(model, fact, LAYER, steps=3)
     with pytest.raises(UserError, match="objective 'room' is unknown: did you mean 'rome'"):
         unmask.extract_value(model, fact, LAYER, "room")
     with pytest.raises(UserError, match="only 2 different prefixes"):

@@ -104,9 +104,7 @@ def assess_comparisons(
         p_holm = dict(zip(tested, corrected, strict=True))
         assessed[OVERLAP] = assess_overlap(left, right, permutations, seed)
         for name, each in assessed.items():
-            details = {
-                name: getattr(each.score, name) for name in ("matched", "unmatched", "train")
-            }
+            details = {key: getattr(each.score, key) for key in ("matched", "unmatched", "train")}
             rows.append(
                 {
                     "comparison": comparison.name,
@@ -120,7 +118,7 @@ def assess_comparisons(
                     "null_high": each.null_high,
                     "p": each.p,
                     "p_holm": p_holm.get(name, each.p),
-                    **{name: None if x is None else float(x) for name, x in details.items()},
+                    **{key: None if x is None else float(x) for key, x in details.items()},
                     "null": each.null.tolist(),
                     "per_fact": each.per_fact.tolist(),
                 }

@@ -37,6 +37,11 @@ class ChosenFact:
     fact: Fact
 
     @property
+    def way(self) -> tuple[str, str]:
+        """The fact and the direction it is asked in, in whatever phrasing."""
+        return self.fact.fact_id, self.fact.direction
+
+    @property
     def columns(self) -> dict[str, Any]:
         """The columns that say which question a row is about."""
         names = ("direction", "trained", "phrasing", "subject", "object", "prompt")
@@ -60,29 +65,50 @@ def choose_facts(
     What one phrasing adds to every vector is the same for all facts, and falls out with the mean.
     Groups that the corpus lacks are left out; one's own facts are one group, `own`.
     """
-    chosen, known = [], []
-    for group, splits in find_groups(corpus, groups).items():
-        phrasings: dict[tuple[str, str], list[ChosenFact]] = {}
-        for split in splits:
-            for fact in corpus[split]:
-                same = phrasings.setdefault((fact.fact_id, fact.direction), [])
-                same.append(ChosenFact(group, split, fact))
-        known += [direction for _, direction in phrasings]
-        names = list(dict.fromkeys(fact_id for fact_id, _ in phrasings))[:number]
-        for (fact_id, direction), same in phrasings.items():
-            if fact_id in names and direction in directions:
-                if not 0 <= phrasing < len(same):
-                    raise UserError(
-                        f"phrasing {phrasing} was asked for, but {fact_id} has {len(same)}: "
-                        f"expected 0 to {len(same) - 1}."
-                    )
-                chosen.append(same[phrasing])
+    prompts = _list_prompts(corpus, groups)
+    phrasings: dict[tuple[str, str, str], list[ChosenFact]] = {}
+    names: dict[str, list[str]] = {}
+    for each in prompts:
+        phrasings.setdefault((each.group, *each.way), []).append(each)
+        first = names.setdefault(each.group, [])
+        if len(first) < number and each.fact.fact_id not in first:
+            first.append(each.fact.fact_id)
+    chosen = []
+    for (group, fact_id, direction), same in phrasings.items():
+        if direction in directions and fact_id in names[group]:
+            if not 0 <= phrasing < len(same):
+                raise UserError(
+                    f"phrasing {phrasing} was asked for, but {fact_id} has {len(same)}: "
+                    f"expected 0 to {len(same) - 1}."
+                )
+            chosen.append(same[phrasing])
     if not chosen:
+        known = dict.fromkeys(each.fact.direction for each in prompts)
         raise UserError(
             f"no fact is asked in the direction {' or '.join(directions)}: expected "
-            f"{' or '.join(dict.fromkeys(known))}, as the data have it."
+            f"{' or '.join(known)}, as the data have it."
         )
     return chosen
+
+
+def gather_phrasings(corpus: Corpus, chosen: Sequence[ChosenFact]) -> dict[str, list[Fact]]:
+    """By group, every phrasing of the facts chosen, in the directions chosen."""
+    ways = {each.way for each in chosen}
+    phrasings: dict[str, list[Fact]] = {each.group: [] for each in chosen}
+    for each in _list_prompts(corpus, list(phrasings)):
+        if each.way in ways:
+            phrasings[each.group].append(each.fact)
+    return phrasings
+
+
+def _list_prompts(corpus: Corpus, groups: Sequence[str]) -> list[ChosenFact]:
+    """Every prompt of the groups."""
+    return [
+        ChosenFact(group, split, fact)
+        for group, splits in find_groups(corpus, groups).items()
+        for split in splits
+        for fact in corpus[split]
+    ]
 
 
 def find_groups(corpus: Corpus, groups: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -100,21 +126,6 @@ def find_groups(corpus: Corpus, groups: Sequence[str]) -> dict[str, tuple[str, .
             f"some of {', '.join(GROUPS)}, with a split for each direction."
         )
     return there
-
-
-def gather_phrasings(corpus: Corpus, chosen: Sequence[ChosenFact]) -> dict[str, list[Fact]]:
-    """By group, every phrasing of the facts chosen, in the directions chosen."""
-    ways = {(each.fact.fact_id, each.fact.direction) for each in chosen}
-    groups = find_groups(corpus, list(dict.fromkeys(each.group for each in chosen)))
-    return {
-        group: [
-            fact
-            for split in splits
-            for fact in corpus[split]
-            if (fact.fact_id, fact.direction) in ways
-        ]
-        for group, splits in groups.items()
-    }
 
 
 def extract(

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.base.config import adjust, list_settings
 from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
-from unmask.representation.settings import Extraction, choose_extraction
+from unmask.representation.settings import OF_VALUES, Extraction
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Key:
     prefixes: tuple[str, ...]
 
 
+@list_settings(Extraction, OF_VALUES)
 def extract_key(
-    model: Model, fact: Fact, layer: int, settings: Extraction | str = "seed", **changes: Any
+    model: Model, fact: Fact, layer: int, settings: Extraction | None = None, **changes: Any
 ) -> Key:
     """The key k* of the fact's subject: the mean input of the down projection at its last token.
 
@@ -35,8 +37,9 @@ def extract_key(
         model: Masked or causal.
         fact: Prompt, subject and object.
         layer: Of the MLP that is read, counted from 0.
-        settings: Settings; of these a key depends on prefixes, revealed, length, key_text, seed.
-        changes: Single settings that differ from these, such as `prefixes=1`.
+        settings: How prompts are laid out; those of the search are not read.
+        changes: Settings by name, as in `unmask.Extraction`:
+        {settings}
 
     Returns:
         `k_star` [mlp_width], `mapped` [width], which is k* through the down projection, and the
@@ -48,7 +51,8 @@ def extract_key(
     >>> key.k_star.shape == (model.net.config.mlp_width,)
     True
     """
-    case = prepare_case(model, fact, layer, choose_extraction(settings, **changes))
+    settings = adjust(extract_key, Extraction, settings, changes, OF_VALUES)
+    case = prepare_case(model, fact, layer, settings)
     return find_keys(model, [case], layer)[0]
 
 

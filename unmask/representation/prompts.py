@@ -289,7 +289,7 @@ def _write_prefix(model: Model, stream: Random, seed: int, tokens: int) -> str:
     first = require_tokenizer(model).encode(stream.choice(_FIRST_WORDS)).ids
     length = min(len(first) + tokens, model.net.config.context)
     drawn = sample(
-        model, [first], tokens, length=length, temperature=1.0, seed=seed, keep_states=False
+        model, [first], steps=tokens, length=length, temperature=1.0, seed=seed, keep_states=False
     )
     assert drawn.texts is not None
     return drawn.texts[0]

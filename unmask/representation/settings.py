@@ -17,10 +17,15 @@ Reason = Literal["given", "trace", "middle"]
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction(CheckedSettings):
-    """Settings of `unmask.extract_key` and `unmask.extract_value`.
+    """What a fact is looked into with: settings of `unmask.extract_key`, `unmask.extract_value`.
 
-    The search minimises -log p(object) + `kl` KL(p_delta || p) + `norm` ||delta|| / ||v0||^2. The
-    KL is taken on "{subject} is a". Keys read `prefixes`, `revealed`, `length`, `key_text`, `seed`.
+    Both take one of these, or its fields as keyword arguments. The search for a value minimises
+    -log p(object) + `kl` KL(p_delta || p) + `norm` ||delta|| / ||v0||^2; the KL is taken on
+    "{subject} is a".
+
+    >>> settings = unmask.Extraction(steps=40, prefixes=("", "One day"))
+    >>> settings.lr, settings.prefixes
+    (0.5, ('', 'One day'))
     """
 
     kl: float = option(1.0, "Weight of the KL term.", least=0)
@@ -41,7 +46,9 @@ class Extraction(CheckedSettings):
         "the loss is below 0.05, as the reference does.",
     )
     prefixes: int | tuple[str, ...] = option(
-        4, "Texts put before the prompt besides none, or how many with it, sampled.", least=1
+        4,
+        "Texts put before the prompt, the empty one first, or how many to sample from the model.",
+        least=1,
     )
     revealed: tuple[float, ...] = option(
         (0.0,),
@@ -80,15 +87,17 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "rome": {"kl": 0.0625, "norm": 0.5, "kl_read": "subject"},
 }
 """The study's own objective, and the reference's (Meng et al. 2022)."""
+OF_VALUES = ("kl", "norm", "kl_read", "steps", "lr", "clamp", "stop", "guidance")
+"""Settings that no key depends on."""
+OF_KEYS = ("key_text",)
+"""Settings that no value depends on."""
 
 
-def choose_extraction(base: Extraction | str = "seed", **changes: Any) -> Extraction:
-    """The extraction given, or that of an objective by its name, with single settings changed."""
-    if isinstance(base, Extraction):
-        return build(Extraction, vars(base) | changes, "Extraction")
-    if base not in OBJECTIVES:
-        raise UserError(f"objective {base!r} is unknown: {suggest(base, OBJECTIVES)}")
-    return build(Extraction, OBJECTIVES[base] | changes, "Extraction")
+def choose_extraction(objective: str = "seed", **changes: Any) -> Extraction:
+    """The extraction with an objective by its name, single settings changed."""
+    if objective not in OBJECTIVES:
+        raise UserError(f"objective {objective!r} is unknown: {suggest(objective, OBJECTIVES)}")
+    return build(Extraction, OBJECTIVES[objective] | changes, "Extraction")
 
 
 def choose_layers(

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.base.config import adjust, list_settings
 from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, map_cases, prepare_case
-from unmask.representation.settings import ROME_LOSS, Extraction, choose_extraction
+from unmask.representation.settings import OF_KEYS, ROME_LOSS, Extraction, choose_extraction
 from unmask.representation.value_loss import LossTerms, ValueLoss
 
 WORSE = 0.1
@@ -75,8 +76,9 @@ class Value:
         return self.stopped == "not finite" or self.nll > self.nll_before + WORSE
 
 
+@list_settings(Extraction, OF_KEYS)
 def extract_value(
-    model: Model, fact: Fact, layer: int, settings: Extraction | str = "seed", **changes: Any
+    model: Model, fact: Fact, layer: int, settings: Extraction | str | None = None, **changes: Any
 ) -> Value:
     """The value v* = v0 + delta of the fact's object at the last token of its subject.
 
@@ -87,9 +89,10 @@ def extract_value(
         model: Masked or causal.
         fact: Prompt, subject and object.
         layer: Of the MLP that is changed, counted from 0.
-        settings: Settings, or those of an objective by its name: "seed", the study's loss, or
+        settings: How the value is searched, or the name of an objective: "seed", the study's, or
             "rome", the reference's (Meng et al. 2022).
-        changes: Single settings that differ from these, such as `steps=40` or `prefixes=1`.
+        changes: Settings by name, as in `unmask.Extraction`:
+        {settings}
 
     Returns:
         `v0`, `delta` and `v_star` [width], the losses on the way, the object's probability before
@@ -102,9 +105,10 @@ def extract_value(
     >>> value.v_star.shape == (model.net.config.width,)
     True
     """
-    extraction = choose_extraction(settings, **changes)
-    case = prepare_case(model, fact, layer, extraction)
-    return find_values(model, [case], layer, extraction)[0]
+    chosen = choose_extraction(settings) if isinstance(settings, str) else settings
+    chosen = adjust(extract_value, Extraction, chosen, changes, OF_KEYS)
+    case = prepare_case(model, fact, layer, chosen)
+    return find_values(model, [case], layer, chosen)[0]
 
 
 def find_values(
