@@ -173,7 +173,7 @@ def _fill_blocks(
 
             # 4. Which of the proposed tokens are committed [B, L]: the first by the order's scores.
             scores = _check_tensor("order", strategy.order(state, streams_now.at("order")), open_)
-            chosen = choose_first(scores, open_, count)
+            chosen = choose_first(scores.double(), open_, count)
 
             # 5. Both are written at once: `back` was written before this step, so that the two
             #    never meet in a position.

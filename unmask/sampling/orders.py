@@ -90,7 +90,7 @@ def choose_first(
 ) -> Bool[Tensor, "B L"]:
     """The `counts` open positions of each row with the highest scores; ties go to the left."""
     # Whatever is open goes before what is not, a score of -inf included.
-    scores = scores.double().clamp(min=torch.finfo(torch.float64).min)
+    scores = scores.clamp(min=torch.finfo(scores.dtype).min)
     ranked = scores.masked_fill(~open_, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(scores.shape[1], device=scores.device)
     first = torch.zeros_like(open_).scatter(-1, ranked, ranks < counts[:, None])
