@@ -49,9 +49,9 @@ def describe(result: Result) -> Section:
         blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
         blocks.append(figures.tabulate_groups(result, groups, metric))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
+        blocks += [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
-        facts = [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
-        blocks += [Fold("Facts that were traced", facts), figures.fold_peaks(result, groups)]
+        blocks.append(figures.fold_peaks(result, groups))
         blocks += figures.fold_tests(result, metric)
     blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
