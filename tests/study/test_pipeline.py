@@ -14,6 +14,7 @@ from tests.measures.test_resuming import change_settings, change_tokenizer, chan
 from tests.study.conftest import Place
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app
+from unmask.evaluation.statistics import ENOUGH
 from unmask.measures import runner
 from unmask.measures.table import list_measures
 from unmask.study import pipeline
@@ -122,16 +123,31 @@ def test_own_facts(place, tmp_path):
     assert study.records()["symmetry"]["missing"]["code"] == "one direction"
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", list(list_stages()))
+@pytest.mark.parametrize(
+    ("size", "name"), [(size, name) for size in SIZES for name in list_stages(size)]
+)
 def test_settings_of_every_stage_and_size_are_sound(name, size, tmp_path):
     measure, stage = list_stages()[name]
     assert set(stage.sizes) <= set(SIZES)
     settings = unmask.study.settings.StudySettings(size=size)
     plain = replace(stage, adjust=None)
     chosen = pipeline.choose_settings(StudyRun(tmp_path), settings, measure, plain)
-    for key, value in stage.sizes.get(size, {}).items():
+    for key, value in (stage.sizes.get(size) or {}).items():
         assert getattr(chosen, key) == value
+
+
+def test_what_a_laptop_traces_is_enough_to_judge(place, tmp_path):
+    """Enough facts in each way; further traces of the diffusion model alone are for a GPU."""
+    assert set(list_stages("full")) - set(list_stages("laptop")) == {
+        "trace-steps", "trace-denoising"
+    }  # fmt: skip
+    settings = dict(list_stages("laptop")["trace"][1].sizes["laptop"])
+    assert settings["consider"] >= settings["facts"] > ENOUGH
+    assert (settings["corruption"], settings["at"]) == ("mean", ("first",))
+    message = "a study of the size laptop has no stage 'trace-steps': use --size quick or full"
+    with pytest.raises(unmask.UserError, match=message):
+        run_study(place.study(size="laptop"), tmp_path / "run", stages=["trace-steps"])
+    assert not (tmp_path / "run").exists()
 
 
 def test_stages_are_those_of_the_measures():

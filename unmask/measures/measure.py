@@ -77,8 +77,9 @@ class Stage:
     name: str = ""
     """The stage and its folder; by default the measure's name."""
     models: Literal["all", "diffusion"] = "all"
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings that differ from the defaults, for `quick`, `laptop` and `full`."""
+    sizes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    """Settings that differ from the defaults, for `quick`, `laptop` and `full`; None where the
+    stage is left out."""
     adjust: "Callable[[Mapping[str, Path]], Mapping[str, Any]] | None" = None
     """Settings that depend on earlier stages, given their folders by name."""
 

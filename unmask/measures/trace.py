@@ -178,9 +178,9 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
     return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
 
 
-_LAPTOP: dict[str, Any] = {"facts": 2, "consider": 12, "samples": 1, "guidance": 0.0}
-_QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
+_LAPTOP: dict[str, Any] = {"facts": 8, "consider": 16, "samples": 1, "guidance": 0.0}
+_QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
 
 MEASURE = Measure(
     name="trace",
@@ -208,7 +208,7 @@ MEASURE = Measure(
             "diffusion",
             {
                 "quick": _QUICK | {"corruption": "mask"},
-                "laptop": _LAPTOP | {"corruption": "mask"},
+                "laptop": None,
                 "full": _FULL,
             },
         ),
@@ -217,9 +217,7 @@ MEASURE = Measure(
             "diffusion",
             {
                 "quick": _QUICK | {"corruption": "mask", "at": ("1", "4")},
-                "laptop": _LAPTOP
-                | {"corruption": "mask", "at": ("1", "4", "8", "12"), "facts": 1}
-                | {"parts": ("resid",)},
+                "laptop": None,
                 "full": _FULL | {"at": ("all",)},
             },
         ),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import NotMeasuredError, UserError, suggest
@@ -24,7 +24,7 @@ from unmask.measures.inputs import RunFolders, digest_families, record_models
 from unmask.measures.measure import Measure, Stage
 from unmask.measures.runner import describe_machine, read_result, run_measure
 from unmask.measures.table import list_measures
-from unmask.study.settings import CORPUS, StudySettings
+from unmask.study.settings import CORPUS, Size, StudySettings
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
@@ -66,12 +66,16 @@ class StudyRun:
         }
 
 
-def list_stages() -> dict[str, tuple[Measure, Stage]]:
-    """The stages of the study by name, in the order of the table of measures."""
+def list_stages(size: str | None = None) -> dict[str, tuple[Measure, Stage]]:
+    """The stages of a study of that size by name, in the order of the table of measures.
+
+    Without a size, those of every size.
+    """
     return {
         stage.name or measure.name: (measure, stage)
         for measure in list_measures().values()
         for stage in measure.stages
+        if size is None or stage.sizes.get(size, {}) is not None
     }
 
 
@@ -91,10 +95,10 @@ def run_study(
     from unmask.report.page import draw_report
 
     settings = settings or build(StudySettings, changes, "unmask.run_study")
-    known = list_stages()
+    known = list_stages(settings.size)
     for name in stages:
         if name not in known:
-            raise UserError(f"the study has no stage {name!r}: {suggest(name, known)}")
+            raise UserError(_describe_unknown(name, settings.size))
     wanted = [name for name in known if not stages or name in stages]
     with _open(settings, Path(out), fresh) as study, show_stages([*wanted, "page"]) as show:
         for name in wanted:
@@ -111,6 +115,16 @@ def run_study(
         draw_report([study.folder], study.folder / PAGE)
         show("page", True)
     return study
+
+
+def _describe_unknown(stage: str, size: str) -> str:
+    sizes = [each for each in get_args(Size) if stage in list_stages(each)]
+    if not sizes:
+        return f"the study has no stage {stage!r}: {suggest(stage, list_stages(size))}"
+    return (
+        f"a study of the size {size} has no stage {stage!r}: use --size {' or '.join(sizes)}, and "
+        "another folder."
+    )
 
 
 def resume_study(out: str | Path, **more: Any) -> StudyRun:
@@ -216,7 +230,7 @@ def choose_settings(
     own = {field.name for field in fields(measure.settings)}
     shared = {"guidance", "metric", "seed", "dtype", "device"} & own
     values = {name: getattr(settings, name) for name in shared}
-    values |= stage.sizes.get(settings.size, {})
+    values |= stage.sizes.get(settings.size) or {}
     if stage.adjust is not None:
         folders = {name: study.folder / name for name in study.results()}
         values |= stage.adjust(folders)
