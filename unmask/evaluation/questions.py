@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import pairwise
 
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_values
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, FactTokens, tokenize_fact
 from unmask.data.tokenizer import Tokenizer
@@ -172,17 +172,9 @@ def choose_length(model: Model, encoded: Iterable[FactTokens], length: int | Non
     return length
 
 
-def digest(parts: Iterable[object]) -> str:
-    """A short name for texts, numbers and frozen dataclasses of them, in this order."""
-    hashed = blake2b(digest_size=8)
-    for part in parts:
-        hashed.update(f"{part!r}\0".encode())
-    return hashed.hexdigest()
-
-
 def digest_splits(splits: Sequence[Split]) -> str:
     """A short name for exactly these prompts, answers, controls and rivals."""
-    return digest(part for split in splits for part in _list_parts(split))
+    return digest_values(part for split in splits for part in _list_parts(split))
 
 
 def _list_parts(split: Split) -> Iterator[object]:

@@ -45,15 +45,15 @@ class KnownsSettings(MachineSettings):
 
 
 def _read(data: Any, settings: KnownsSettings, families: Any) -> "tuple[list[Known], str, str]":
+    from unmask.base.identity import digest_values
     from unmask.evaluation.knowns import read_knowns
-    from unmask.evaluation.questions import digest
 
     if not isinstance(data, str | Path):
         raise UserError(
             f"the data are a {type(data).__name__}: expected the path of a JSON list of facts."
         )
     knowns = read_knowns(data, settings.limit)
-    return knowns, str(data), digest(knowns)
+    return knowns, str(data), digest_values(knowns)
 
 
 def list_jobs(inputs: ModelInputs, settings: KnownsSettings) -> Iterator[Job]:

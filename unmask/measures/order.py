@@ -65,8 +65,9 @@ class Prompts:
 
 def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
     """The prompts of a corpus's splits, of facts, or of a text file's lines."""
+    from unmask.base.identity import digest_values
     from unmask.evaluation.commits import Prompt
-    from unmask.evaluation.questions import digest, spread
+    from unmask.evaluation.questions import spread
 
     if isinstance(data, str | Path) and Path(data).suffix == ".txt":
         return _read_lines(Path(data), settings)
@@ -84,12 +85,13 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
         facts += own
     has_train = "train" in questions.corpus.splits
     texts = questions.corpus.training_texts() if has_train else [fact.text for fact in facts]
-    return Prompts(prompts, facts, texts), source, digest([contents, *prompts.items(), *texts])
+    contents = digest_values([contents, *prompts.items(), *texts])
+    return Prompts(prompts, facts, texts), source, contents
 
 
 def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
+    from unmask.base.identity import digest_values
     from unmask.evaluation.commits import Prompt
-    from unmask.evaluation.questions import digest
 
     if not path.is_file():
         raise UserError(f"{path} is not there: expected a text file with a prompt on every line.")
@@ -100,7 +102,7 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
         Prompt(line, f"line-{i}", None, i <= settings.examples)
         for i, line in enumerate(lines[: settings.limit], start=1)
     ]
-    return Prompts({LINES: prompts}, [], lines), str(path), digest(lines)
+    return Prompts({LINES: prompts}, [], lines), str(path), digest_values(lines)
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:

@@ -132,8 +132,8 @@ class ChosenFacts:
 
 
 def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
+    from unmask.base.identity import digest_values
     from unmask.base.reading import read_text
-    from unmask.evaluation.questions import digest
     from unmask.representation.extraction import choose_facts, gather_phrasings
 
     corpus = find_corpus(data, families)
@@ -146,7 +146,7 @@ def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[Chosen
         contents.append(read_text(Path(settings.prefix_text)))
     if settings.trace:
         contents.append(RunFolders("trace").read({"runs": settings.trace}, settings).record())
-    return ChosenFacts(chosen, phrasings), corpus.source, digest(contents)
+    return ChosenFacts(chosen, phrasings), corpus.source, digest_values(contents)
 
 
 def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]:

@@ -107,10 +107,11 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
 def record_changes(folder: Path, recipe: Recipe, inputs: Mapping[str, Any]) -> None:
     """Write what a run is resumed with into the folder's recipe and record."""
     write_recipe(recipe, folder / FILE)
+    record = make_record("train", asdict(recipe), inputs)
     if (folder / RECORD).is_file():
-        before = _read_record(folder)
-        write_record(folder, replace(before, settings=asdict(recipe), inputs=dict(inputs)))
-        note_version(folder)
+        record = replace(_read_record(folder), settings=record.settings, inputs=record.inputs)
+    write_record(folder, record)
+    note_version(folder)
 
 
 def _read_record(folder: Path) -> RunRecord:
