@@ -72,6 +72,7 @@ EXAMPLES = [
     unmask.load,
     unmask.sample,
     unmask.infill,
+    unmask.likelihood,
     unmask.Model.logits,
     unmask.Transformer.capture,
     unmask.Transformer.patch,

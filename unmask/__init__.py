@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unmask.noise.hybrid import Hybrid
     from unmask.noise.masked import Masked
     from unmask.noise.uniform import Uniform
+    from unmask.objectives.likelihood import likelihood
     from unmask.report.page import draw_report
     from unmask.representation.keys import extract_key
     from unmask.representation.settings import Extraction
@@ -81,6 +82,7 @@ _HOME_OF = {
     "extract_key": "unmask.representation.keys",
     "extract_value": "unmask.representation.values",
     "estimate_effects": "unmask.tracing.attribution",
+    "likelihood": "unmask.objectives.likelihood",
     "load": "unmask.net.loading",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
@@ -131,6 +133,7 @@ __all__ = [
     "factorization",
     "infill",
     "knowns",
+    "likelihood",
     "load",
     "make_corpus",
     "nll",

@@ -1,6 +1,7 @@
 """Joint log-probabilities of answers: they sum to one, and agree with the estimators of a text."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,44 @@ def test_a_causal_answer_is_the_rest_of_its_text():
             assert -sum(terms) == pytest.approx(exact.nll, abs=1e-5)
         p = model.logits(torch.tensor([prompt]))[0, -1].double().softmax(-1)
         assert behind.entropy == pytest.approx(float(-(p * p.log()).sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["exact_k", "bernoulli", "chain"])
+def test_the_public_likelihood_is_the_scorer_s(model, method):
+    prompt, text = [1, 2, 3], [4, 0, 5]
+    x0, given = torch.tensor(prompt + text), torch.arange(6) < 3
+    found = unmask.likelihood(model, text, torch.tensor(prompt), method, seed=3)
+    assert found.tokens == 3
+    if not model.paradigm.sees_later:
+        assert found == score_causal(model.logits, x0, given)
+        return
+    more = {} if method == "chain" else {"seed": 3}
+    scorer = Scorer(model.logits, Masked(V - 1, V - 1))
+    assert found == getattr(scorer, method)(x0, given, **more)
+    guided = unmask.likelihood(model, text, prompt, method, guidance=0.5, seed=3)
+    scorer = Scorer(model.logits, Masked(V - 1, V - 1), guidance=0.5)
+    assert guided == getattr(scorer, method)(x0, given, **more) != found
+
+
+def test_likelihoods_of_an_order_and_their_mistakes():
+    model, causal = make(causal=False), make(causal=True)
+    near: Any = "exactk"
+    scorer = Scorer(model.logits, Masked(V - 1, V - 1))
+    x0 = torch.tensor([1, 4, 0, 5])
+    found = unmask.likelihood(model, [4, 0, 5], [1], "chain", [2, 0, 1])
+    assert found == scorer.chain(x0, torch.arange(4) < 1, [3, 1, 2])
+    assert found != unmask.likelihood(model, [4, 0, 5], [1], "chain")
+    for call, said in (
+        (lambda: unmask.likelihood(model, [1], [0], near), "did you mean 'exact_k'"),
+        (lambda: unmask.likelihood(model, [1, 2], order=[1, 0]), "use method='chain'"),
+        (lambda: unmask.likelihood(model, [1, V]), "token 7 was given, but tokens run from 0 to 6"),
+        (lambda: unmask.likelihood(model, "text"), "has no tokenizer: give texts as token ids"),
+        (lambda: unmask.likelihood(model, []), "the likelihood of an empty text was asked for"),
+        (lambda: unmask.likelihood(causal, [1, 2]), "cannot score a text's first token"),
+        (lambda: unmask.likelihood(causal, [1], [2], guidance=1.0), "no unconditional pass"),
+    ):
+        with pytest.raises(unmask.UserError, match=said):
+            call()
 
 
 def test_scores_do_not_depend_on_the_batch(model, monkeypatch):

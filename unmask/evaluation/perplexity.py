@@ -9,18 +9,8 @@ from unmask.base.errors import UserError
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.questions import require_tokenizer
-from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.noise.masked import Masked
-from unmask.noise.schedules import find_time
-from unmask.objectives.likelihood import (
-    Estimate,
-    Logits,
-    Scorer,
-    score_causal,
-    score_rolling,
-)
-from unmask.sampling.canvas import require_mask
+from unmask.objectives.likelihood import Estimate, make_scorer, score_causal, score_rolling
 
 Score = Callable[[Tensor, Tensor, int], Estimate]
 """A window, which of its tokens are given, and a seed."""
@@ -70,27 +60,10 @@ def score_documents(
         yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
 
 
-def _condition_on_time(model: Model) -> Logits:
-    """The model's logits; a network that takes the time gets the one when as many are masked."""
-    if not model.net.config.time:
-        return model.logits
-    mask_id, schedule = require_mask(model), model.make_process().schedule
-
-    def ask(tokens: Tensor) -> Tensor:
-        masked = (tokens == mask_id).double().mean(-1)
-        return model.logits(tokens, t=find_time(schedule, masked))
-
-    return ask
-
-
 def _choose_score(model: Model, context: int, repeats: int) -> Score:
     """How one window is scored, by the model's kind."""
     model.paradigm.require_scored(model.name, "perplexity is measured")
     if not model.paradigm.sees_later:
         return lambda window, given, seed: score_causal(model.logits, window, given)
-    mask_id, rows = require_mask(model), model.net.config.logit_rows
-    batch = fit_rows(model, count_row_bytes(model, context, context))
-    scorer = Scorer(
-        _condition_on_time(model), Masked(rows - (mask_id < rows), mask_id), batch=batch
-    )
+    scorer = make_scorer(model, context)
     return lambda window, given, seed: scorer.exact_k(window, given, repeats=repeats, seed=seed)

@@ -9,21 +9,27 @@ different quantity, whose mean over all orders is the bound.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
+from unmask.net.batches import count_row_bytes, fit_rows
+from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import check_closed
+from unmask.noise.schedules import check_closed, find_time
 
 Logits = Callable[[Tensor], Tensor]
 """x_t [B, L] to logits [B, L, V]."""
+Method = Literal["exact_k", "bernoulli", "chain"]
+Text = str | Sequence[int] | Tensor
+"""A text, or its token ids."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,18 @@ class Scorer:
         repeats: int = 8,
         seed: int = 0,
     ) -> Estimate:
-        """The bound by masking each unknown token with probability p_t, t in even strata."""
-        _check_draws(strata, repeats)
+        """The bound by masking each unknown token with probability p_t, t in even strata.
+
+        -log p <= E_t[w_t sum over masked i of -log p(x_i | x_t)], w_t the schedule's weight, which
+        is 1 / t for a linear one (Sahoo et al. 2024, arXiv 2406.07524).
+        """
         unknown = self._find_unknown(x0, given)
-        streams = RowStreams.make(seed, strata * repeats, x0.device)
-        stratum = torch.arange(strata, device=x0.device).repeat(repeats)
-        t = (stratum + streams.uniform(1)[:, 0]) / strata
+        # 1. A time for each of the R = strata x repeats rows: one in each stratum, for each repeat.
+        t, streams = _stratify(strata, repeats, seed, x0.device)
+        # 2. Each row masks every unknown token for itself [R, L].
         chance = self.process.schedule.noised(t)[:, None]
         hidden = (streams.uniform(len(x0)) < chance) & unknown
+        # 3. What the masked tokens cost in each row [R], weighed by its time.
         weight = self.process.schedule.weight(t)
         return self._combine(weight * self._sum_hidden(x0, hidden, unknown), repeats, unknown)
 
@@ -91,16 +101,21 @@ class Scorer:
         repeats: int = 8,
         seed: int = 0,
     ) -> Estimate:
-        """The bound by masking exactly k of the n unknown tokens, k in even strata of 1 … n."""
-        _check_draws(strata, repeats)
+        """The bound by masking exactly k of the n unknown tokens, k in even strata of 1 … n.
+
+        Under the bound above every k is equally likely, and the sum over masked tokens counts n / k
+        times: -log p <= E_k[n / k sum over masked i of -log p(x_i | x_k)], k uniform in 1 … n (Nie
+        et al. 2025, arXiv 2502.09992). How many are masked is then no longer left to chance.
+        """
         unknown = self._find_unknown(x0, given)
         n = int(unknown.sum())
-        streams = RowStreams.make(seed, strata * repeats, x0.device)
-        stratum = torch.arange(strata, device=x0.device).repeat(repeats)
-        k = 1 + ((stratum + streams.uniform(1)[:, 0]) / strata * n).long().clamp(max=n - 1)
-        # The k unknown tokens with the smallest draws are hidden.
+        # 1. A number of masks for each of the R = strata x repeats rows, evenly spread over 1 … n.
+        share, streams = _stratify(strata, repeats, seed, x0.device)
+        k = 1 + (share * n).long().clamp(max=n - 1)
+        # 2. The k unknown tokens with the smallest draws are hidden: rank of each draw < k [R, L].
         draws = streams.uniform(len(x0)).masked_fill(~unknown, torch.inf)
         hidden = draws.argsort(-1).argsort(-1) < k[:, None]
+        # 3. What the masked tokens cost in each row [R], as if all n were asked for.
         return self._combine(
             n / k.double() * self._sum_hidden(x0, hidden, unknown), repeats, unknown
         )
@@ -111,7 +126,11 @@ class Scorer:
         given: Bool[Tensor, "L"] | None = None,
         order: Sequence[int] | None = None,
     ) -> Estimate:
-        """-log p of writing the unknown tokens one at a time in an order (left to right)."""
+        """-log p of writing the unknown tokens one at a time in an order (left to right).
+
+        log p = sum over i of log p(x at order i | given, x at orders before i): exact, and another
+        number for another order, since a network's conditionals need not belong to one joint.
+        """
         unknown = self._find_unknown(x0, given)
         positions = unknown.nonzero()[:, 0]
         order = positions.tolist() if order is None else list(order)
@@ -119,11 +138,15 @@ class Scorer:
             raise UserError(
                 f"the order {order} is not an order of the unknown positions {positions.tolist()}."
             )
+        # 1. When each position is written [L]; -1: it is given, before all steps.
         steps = torch.tensor(order, device=x0.device)
-        rank = torch.full_like(x0, -1)
-        rank[steps] = torch.arange(len(order), device=x0.device)
         rows = torch.arange(len(order), device=x0.device)
+        rank = torch.full_like(x0, -1)
+        rank[steps] = rows
+        # 2. A row for each step [n, L]: what is written at it or later is hidden. All rows are
+        #    known beforehand, so that they run as batches, not one after the other.
         hidden = rank >= rows[:, None]
+        # 3. Of each row only the token that its step writes counts.
         logp = self._score(x0, hidden, unknown)
         return Estimate(-float(logp[rows, steps].sum()), 0.0, len(order))
 
@@ -145,9 +168,10 @@ class Scorer:
         """log p of every true token in rows that hide some of them."""
         scores = []
         for rows in hidden.split(self.batch):
-            xt = torch.where(rows, self.process.mask_id, x0)
-            logits = self.logits(xt).double()
+            xt = torch.where(rows, self.process.mask_id, x0)  # [b, L]
+            logits = self.logits(xt).double()  # [b, L, V]: in float32 long sums would drift
             if self.guidance:
+                # The second pass hides what was given and shows what was written so far.
                 without = self.logits(torch.where(unknown, xt, self.process.mask_id)).double()
                 logits = mix(logits, without, self.guidance)
             logp = self.process.predict(logits)
@@ -155,7 +179,10 @@ class Scorer:
         return torch.cat(scores)
 
     def _combine(self, values: Float[Tensor, "R"], repeats: int, unknown: Tensor) -> Estimate:
-        """Mean over independent stratified batches; rows of one batch share their strata."""
+        """Mean over independent stratified batches, and the spread of their means as its error.
+
+        Rows of one repeat are not independent (each has another stratum), their means are.
+        """
         if repeats < 2:
             raise UserError(f"{repeats} repeat(s) give no standard error: use at least 2.")
         means = values.double().view(repeats, -1).mean(-1)
@@ -174,7 +201,8 @@ def score_causal(
     given = torch.arange(len(x0), device=x0.device) < 1 if given is None else given
     if not bool(given[0]):
         raise UserError("an autoregressive model cannot score a text's first token: give it.")
-    logp = logits(x0[None])[0, :-1].double().log_softmax(-1)
+    # One pass gives all conditionals: row i sees the tokens up to i and predicts the one after it.
+    logp = logits(x0[None])[0, :-1].double().log_softmax(-1)  # [L - 1, V]
     nll = -logp.gather(-1, x0[1:, None])[:, 0]
     return Estimate(float(nll[~given[1:]].sum()), 0.0, int((~given).sum()))
 
@@ -198,6 +226,8 @@ def score_rolling(
         )
     total, done = Estimate(0.0, 0.0, 0), 1
     while done < len(x0):
+        # The first window counts all it holds, later ones their last `stride` tokens: those have
+        # context - stride tokens or more before them.
         stop = min(done + stride, len(x0)) if done > 1 else min(context, len(x0))
         start = max(0, stop - context)
         window = x0[start:stop]
@@ -207,8 +237,112 @@ def score_rolling(
     return total
 
 
-def _check_draws(strata: int, repeats: int) -> None:
+def _stratify(
+    strata: int, repeats: int, seed: int, device: torch.device
+) -> tuple[Float[Tensor, "R"], RowStreams]:
+    """Numbers in (0, 1), one in each stratum for each repeat, and the rows' streams after them."""
     if strata < 1 or repeats < 1:
         raise UserError(
             f"{strata} strata and {repeats} repeats were asked for: expected at least 1 of each."
         )
+    streams = RowStreams.make(seed, strata * repeats, device)
+    stratum = torch.arange(strata, device=device).repeat(repeats)
+    return (stratum + streams.uniform(1)[:, 0]) / strata, streams
+
+
+def make_scorer(model: Model, length: int, guidance: float = 0.0) -> Scorer:
+    """A scorer of texts of that length under a masked model, in batches that fit its device."""
+    mask_id, rows = model.mask_id, model.net.config.logit_rows
+    assert mask_id is not None, "masked models have a mask"
+    process = Masked(rows - (mask_id < rows), mask_id)
+    passes = 2 if guidance else 1
+    batch = fit_rows(model, count_row_bytes(model, length, length, passes))
+    return Scorer(_condition_on_time(model, mask_id), process, guidance, batch)
+
+
+def _condition_on_time(model: Model, mask_id: int) -> Logits:
+    """The model's logits; a network that takes the time gets the one when as many are masked."""
+    if not model.net.config.time:
+        return model.logits
+    schedule = model.make_process().schedule
+
+    def predict(tokens: Tensor) -> Tensor:
+        masked = (tokens == mask_id).double().mean(-1)
+        return model.logits(tokens, t=find_time(schedule, masked))
+
+    return predict
+
+
+def likelihood(
+    model: Model,
+    text: Text,
+    prompt: Text = "",
+    method: Method = "exact_k",
+    order: Sequence[int] | None = None,
+    guidance: float = 0.0,
+    strata: int = 16,
+    repeats: int = 8,
+    seed: int = 0,
+) -> Estimate:
+    """-log p(text | prompt) in nats, with its standard error.
+
+    For a masked model an upper bound, estimated by masking the text at random, or the exact cost of
+    writing it in one order; for a causal model exact. The prompt's tokens are never masked.
+
+    Args:
+        model: Masked or causal.
+        text: A text or its L token ids.
+        prompt: What stands before it, a text or token ids; a causal model needs at least a token.
+        method: "exact_k" masks exactly k tokens at a time, "bernoulli" each with a probability:
+            the same bound, the first with a smaller error. "chain" writes one token at a time and
+            has no error. A causal model has one way, and does not read it.
+        order: Of "chain": the positions of the text from 0 to L - 1 as they are written; by default
+            from left to right.
+        guidance: Strength of classifier-free guidance, 0 for none; it needs a prompt.
+        strata: Numbers of masks, or times, that are evenly spread in one estimate.
+        repeats: Independent estimates, whose spread is the error; at least 2.
+        seed: Of the masks.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> cost = unmask.likelihood(model, " our old friend.", "We sat down beside", seed=1)
+    >>> cost.nll > 0 and cost.error > 0, cost.tokens
+    (True, 4)
+    >>> unmask.likelihood(model, " our old friend.", "We sat down beside", "chain").error
+    0.0
+    """
+    model.paradigm.require_scored(model.name, "likelihoods are computed")
+    if method not in get_args(Method):
+        raise UserError(f"the method {method!r} is unknown: {suggest(method, get_args(Method))}")
+    before, ids = _read_ids(model, prompt), _read_ids(model, text)
+    if not ids:
+        raise UserError("the likelihood of an empty text was asked for: give at least a token.")
+    if order is not None and method != "chain":
+        raise UserError(f"an order was given with the method {method!r}: use method='chain'.")
+    x0 = torch.tensor(before + ids, device=model.device)
+    given = torch.arange(len(x0), device=model.device) < len(before)
+    if not model.paradigm.sees_later:
+        if order is not None or guidance:
+            raise UserError(
+                "an autoregressive model writes from left to right and has no unconditional pass: "
+                "give neither order nor guidance."
+            )
+        return score_causal(model.logits, x0, given)
+    scorer = make_scorer(model, len(x0), guidance)
+    if method == "chain":
+        steps = None if order is None else [len(before) + position for position in order]
+        return scorer.chain(x0, given, steps)
+    estimate = scorer.exact_k if method == "exact_k" else scorer.bernoulli
+    return estimate(x0, given, strata, repeats, seed)
+
+
+def _read_ids(model: Model, text: Text) -> list[int]:
+    """The token ids of a text; ids that the network does not know raise."""
+    if isinstance(text, str):
+        if text and model.tokenizer is None:
+            raise UserError(f"the model {model.name} has no tokenizer: give texts as token ids.")
+        return model.tokenizer.encode(text).ids if text and model.tokenizer else []
+    ids = [int(token) for token in text]
+    rows = model.net.config.logit_rows
+    if unknown := [token for token in ids if not 0 <= token < rows]:
+        raise UserError(f"token {unknown[0]} was given, but tokens run from 0 to {rows - 1}.")
+    return ids
