@@ -49,7 +49,7 @@ PHRASES = re.compile(
 NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\w+)")
 """Names of variables, arguments and functions that do not say what they hold or do."""
 ALLOWED_WORDS = {
-    "base": 7,
+    "base": 1,
     "noise": 1,
     "sampling": 1,
     "training": 1,

@@ -58,7 +58,7 @@ def create_folder(path: str | Path) -> Generator[Path]:
 
 @contextmanager
 def replace_folder(path: str | Path) -> Generator[Path]:
-    """A folder to fill, which takes the place of `path` at one stroke when the block ends well.
+    """A folder to fill, which takes the place of `path` atomically when the block ends well.
 
     The old folder stays whole until then, and whole if anything goes wrong.
     """
@@ -120,7 +120,7 @@ def _draft_of(path: Path) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swap two paths at one stroke where the system can, else by two renames."""
+    """Swap two paths atomically where the system can, else by two renames."""
     at_cwd, swap = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None or rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), swap) != 0:
@@ -172,5 +172,5 @@ def _find_error_number(error: Exception) -> int | None:
     """The system's number of an error; libraries written in Rust have it only in their text."""
     if isinstance(error, OSError):
         return error.errno
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found[1]) if found else None
+    match = re.search(r"os error (\d+)", str(error))
+    return int(match[1]) if match else None
