@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.config import adjust
+from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
@@ -30,6 +30,7 @@ _FIXED: dict[str, Any] = {
 }
 
 
+@list_settings(Tracing, (*STEP_SETTINGS, *_FIXED))
 def estimate_effects(
     model: Model,
     tokens: Tensor | Sequence[int],
@@ -42,8 +43,11 @@ def estimate_effects(
 ) -> TraceGrid:
     """A grid in which each cell's log p is the corrupted run's plus a first-order estimate.
 
-    The joint is mean field. The grid's `estimate` is True, and its metric `logp`. The other
-    arguments are those of `unmask.trace_tokens`.
+    The joint is mean field. The grid's `estimate` is True, and its metric `logp`. The arguments are
+    those of `unmask.trace_tokens`.
+
+    Keyword Args:
+        {settings}
     """
     settings = adjust(estimate_effects, Tracing, settings, changes, (*STEP_SETTINGS, *_FIXED))
     settings = replace(settings, **_FIXED)

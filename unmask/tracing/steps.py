@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.config import adjust
+from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.net.model import Model
@@ -20,6 +20,7 @@ from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
 
 
+@list_settings(Tracing)
 def trace_steps(
     model: Model,
     fact: Fact | CleanRun,
@@ -41,9 +42,11 @@ def trace_steps(
     Args:
         model: Masked or causal.
         fact: Prompt, subject and object, or a clean generation that was kept.
-        settings: Which steps are traced and how.
-        changes: Settings by name, as in `unmask.Tracing`: steps, at, run, source, length,
-            any_answer, and those of `unmask.trace_tokens`.
+        settings: All of the settings below as one object.
+        changes: Single settings by name, which come before those of `settings`.
+
+    Keyword Args:
+        {settings}
 
     The other arguments are those of `unmask.trace_tokens`.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.base.config import adjust
+from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
@@ -22,6 +22,7 @@ from unmask.tracing.sweep import ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
 
 
+@list_settings(Tracing, STEP_SETTINGS)
 @torch.inference_mode()
 def trace_tokens(
     model: Model,
@@ -48,7 +49,7 @@ def trace_tokens(
         answer: The tokens expected, by position; for a causal model the position after the last
             token is one as well. Several are one joint probability, by the chain rule in the
             mapping's order.
-        settings: What is hidden, restored and measured; those about steps are not used.
+        settings: All of the settings below as one object; those about steps are not used.
         foil: Another answer, for metrics that need one.
         places: Rows of the grid: every position by default, or several positions at once.
         prompt_length: Positions that guidance hides: by default all before the first mask and the
@@ -56,8 +57,10 @@ def trace_tokens(
         donor: Another prompt whose clean states are put in instead: a placebo.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
             single restored run allows.
-        changes: Settings by name, as in `unmask.Tracing`: corruption, samples, seed, parts, window,
-            metric, joint, guidance, mode, severed.
+        changes: Single settings by name, which come before those of `settings`.
+
+    Keyword Args:
+        {settings}
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> text = model.tokenizer.encode("We sat down beside the[MASK]", allow_mask=True).ids
