@@ -56,8 +56,9 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def berglund(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     """A made-up folder in the format of Berglund's reversal-curse files; tests may change it."""
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path_factory.mktemp("cache")))
     return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 

@@ -1,11 +1,16 @@
 """Berglund's reversal-curse files: read whole, with spans, and refused where one is missing."""
 
+import json
+import shutil
 from collections import Counter
 
 import pytest
 
 from tests.berglund import PEOPLE, TRUE_FILES
 from unmask import UserError
+from unmask.base import reading
+from unmask.base.identity import find_cache_folder
+from unmask.data import reversal_files
 from unmask.data.corpus import TESTS, Corpus, find_problems
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -71,6 +76,74 @@ def test_a_missing_file(berglund):
     (berglund / "p2d_prompts_test.jsonl").unlink()
     with pytest.raises(UserError, match="lacks p2d_prompts_test.jsonl"):
         read_source(berglund)
+
+
+@pytest.fixture
+def derived(monkeypatch) -> list:
+    """Folders whose facts were derived, not taken from the cache."""
+    derived, derive = [], reversal_files._derive
+    monkeypatch.setattr(
+        reversal_files, "_derive", lambda *given: (derived.append(given[0]), derive(*given))[1]
+    )
+    return derived
+
+
+def list_cached() -> list:
+    return sorted(find_cache_folder().glob("reversal-*"))
+
+
+def test_facts_are_derived_once_until_a_file_changes(berglund, derived, tmp_path):
+    first = read_source(berglund)
+    assert read_source(berglund) == first and len(derived) == 1
+    # The same files elsewhere are the same facts, under another name.
+    elsewhere = read_source(shutil.copytree(berglund, tmp_path / "copy"))
+    assert elsewhere.splits == first.splits and len(derived) == 1
+    assert str(tmp_path / "copy") in elsewhere.source and elsewhere.source != first.source
+    path = berglund / "d2p_prompts_test.jsonl"
+    path.write_text(path.read_text() * 2)
+    assert len(read_source(berglund)["d2p_same"]) == 2 * len(first["d2p_same"])
+    assert len(derived) == 2 and len(list_cached()) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "nonsense", "lost", "too long"])
+def test_a_damaged_cache_is_made_anew(damage, berglund, derived, monkeypatch):
+    first = read_source(berglund)
+    path = list_cached()[0] / "train.jsonl"
+    if damage == "lost":
+        path.unlink()
+    elif damage == "too long":
+        monkeypatch.setattr(reading, "MOST_LINE_CHARACTERS", 2000)
+        path.write_text(json.dumps({"subject": "x" * 3000}) + "\n")
+    else:
+        text = path.read_text()
+        path.write_text(text[: len(text) // 2] if damage == "cut" else "[" * 10_000)
+    assert read_source(berglund) == first and len(derived) == 2
+    assert read_source(berglund) == first and len(derived) == 2
+
+
+def test_without_a_cache_facts_are_derived_each_time(berglund, derived, tmp_path, monkeypatch):
+    """A cache folder that is a file stands for a home that cannot be written to."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file"))
+    assert read_source(berglund) == read_source(berglund) and len(derived) == 2
+    monkeypatch.delenv("UNMASK_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def lack_home():
+        raise RuntimeError("there is no home")
+
+    monkeypatch.setattr("pathlib.Path.home", lack_home)
+    read_source(berglund)
+    assert len(derived) == 3
+
+
+def test_a_few_caches_are_kept(berglund):
+    path = berglund / "d2p_prompts_test.jsonl"
+    line = path.read_text().splitlines()[0]
+    for _ in range(6):
+        path.write_text(f"{path.read_text()}{line}\n")
+        read_source(berglund)
+    assert len(list_cached()) == 4
 
 
 if TRUE_FILES.is_dir():

@@ -57,12 +57,13 @@ class Corpus:
         return [fact.text for fact in self["train"]]
 
 
-def save_corpus(corpus: Corpus, folder: str | Path, tokenizer: Tokenizer) -> None:
+def save_corpus(corpus: Corpus, folder: str | Path, tokenizer: Tokenizer | None) -> None:
     """Write the corpus and its tokenizer as a new folder, whole or not at all."""
     with create_folder(folder) as draft:
         for split, facts in corpus.splits.items():
             write_facts(draft / f"{split}.jsonl", facts)
-        tokenizer.save(draft)
+        if tokenizer is not None:
+            tokenizer.save(draft)
         counts = {split: len(facts) for split, facts in corpus.splits.items()}
         record = CorpusRecord(CORPUS_FORMAT, corpus.source, counts)
         write_json(draft / "corpus.json", asdict(record))
@@ -79,6 +80,8 @@ def read_corpus(folder: str | Path) -> Corpus:
         )
     splits = {}
     for split, count in record.splits.items():
+        if not split.isidentifier():
+            raise UserError(f"{folder}/corpus.json names a split {split!r}: expected a plain name.")
         splits[split] = read_facts(folder / f"{split}.jsonl")
         if len(splits[split]) != count:
             raise UserError(

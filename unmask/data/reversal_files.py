@@ -2,18 +2,23 @@
 
 The files hold prompts and completions only. A name is what the tests answer a description with;
 its plain description is the completion that its own tests ask for most often; spans of names are
-exact, spans of inflected descriptions are the longest run of words shared
-with the plain one.
+exact, spans of inflected descriptions are the longest run of words shared with the plain one. All
+this takes seconds, so what was derived is kept in the user's cache folder.
 """
 
 import re
+import shutil
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_file, digest_values, find_cache_folder
 from unmask.base.reading import read_json_lines, require_text
-from unmask.data.corpus import Corpus
+from unmask.data import facts as facts_module
+from unmask.data.corpus import Corpus, read_corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run, find_words
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
@@ -32,6 +37,9 @@ _HELD_OUT = frozenset((5, 9, 12, 15, 24))
 """Training phrasings, by number, that the validation splits use: they ask as the tests do."""
 _NUM_TRAIN = 30
 """Test phrasings are numbered behind the training ones, so that a number means one phrasing."""
+_CACHED = "reversal-"
+"""How the names of cached corpora begin; the rest is a digest of what they were derived from."""
+_MOST_CACHED = 4
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,39 @@ def read_reversal_files(folder: str | Path) -> Corpus:
     missing = [f"{name}.jsonl" for name in names if not (folder / f"{name}.jsonl").is_file()]
     if missing:
         raise UserError(f"{folder} lacks {', '.join(missing)}: expected Berglund's set of files.")
+    # What is derived depends on the files and on the code that derives it.
+    code = (Path(__file__), Path(facts_module.__file__))
+    files = (folder / f"{name}.jsonl" for name in names)
+    cached = f"{_CACHED}{digest_values(map(digest_file, (*files, *code)))}"
+    corpus = _read_cached(cached)
+    if corpus is None:
+        corpus = _derive(folder, names)
+        _keep(corpus, cached)
+    return replace(corpus, source=f"reversal-curse files in {folder}")
+
+
+def _read_cached(name: str) -> Corpus | None:
+    """What was derived before; None where it is missing, damaged or not to be read."""
+    with suppress(OSError, UserError, RuntimeError):  # RuntimeError: there is no home
+        return read_corpus(find_cache_folder() / name)
+    return None
+
+
+def _keep(corpus: Corpus, name: str) -> None:
+    """Store what was derived, and drop the oldest of many; a cache that cannot be written is none.
+
+    Of two processes that write at once one may fail, which changes nothing.
+    """
+    with suppress(OSError, UserError, RuntimeError):
+        folder = find_cache_folder() / name
+        shutil.rmtree(folder, ignore_errors=True)  # one that is damaged
+        save_corpus(corpus, folder, tokenizer=None)
+        kept = sorted(folder.parent.glob(f"{_CACHED}*"), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-_MOST_CACHED]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _derive(folder: Path, names: Sequence[str]) -> Corpus:
     lines = {name: _read(folder / f"{name}.jsonl") for name in names}
     facts = _Facts(
         {
@@ -70,7 +111,7 @@ def read_reversal_files(folder: str | Path) -> Corpus:
         splits[f"both_{way}"] = [fact for fact in splits["both"] if fact.direction == way]
     del splits["both"]
     splits |= _validate(splits["train"], facts)
-    return Corpus(f"reversal-curse files in {folder}", splits)
+    return Corpus("reversal-curse files", splits)
 
 
 class _Facts:
