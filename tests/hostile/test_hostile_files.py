@@ -18,6 +18,7 @@ from tests.training.runs import CPU, make_trainer, run, take_steps
 from unmask import Tokenizer, UserError
 from unmask.base.files import write_json
 from unmask.data import patterns
+from unmask.data.corpus import read_corpus
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
@@ -238,3 +239,11 @@ def test_texts_that_are_none(text, expected):
     tokenizer = Tokenizer.train(["a few words"], 300)
     with pytest.raises(UserError, match=expected):
         tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/tmp/elsewhere", "a/b"])
+def test_splits_stay_in_the_folder(tmp_path, name):
+    record = {"format": 1, "source": "x", "splits": {name: 1}}
+    write_json(tmp_path / "corpus.json", record)
+    with pytest.raises(UserError, match="expected a plain name"):
+        read_corpus(tmp_path)
