@@ -6,7 +6,8 @@ row's `direction` says what is given: `d2p` a description, `p2d` a name. Readers
 what is given → what is asked, and whether training showed it that way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from unmask.blocks.blocks import Outcome
 
@@ -155,6 +156,16 @@ def order_splits(splits: Sequence[str]) -> list[str]:
     known = [*PREFERRED, *_WAYS]
     present = dict.fromkeys(splits)
     return sorted(present, key=lambda s: known.index(s) if s in known else len(known))
+
+
+def name_metric(metric: str) -> str:
+    """How effects are measured; a metric of one's own has its own name."""
+    return METRICS.get(metric, metric)
+
+
+def name_corruption(row: Mapping[str, Any]) -> str:
+    """What hides the subject in a row of a table."""
+    return CORRUPTIONS.get(row["corruption"], row["corruption"])
 
 
 def name_stage(stage: str) -> str:

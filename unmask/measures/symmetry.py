@@ -27,6 +27,7 @@ from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import Clusters, estimate_difference
+from unmask.measures import symmetry_section as section
 from unmask.measures.inputs import RunFolders, RunInputs
 from unmask.measures.measure import (
     Job,
@@ -39,14 +40,6 @@ from unmask.measures.measure import (
     judge_p,
 )
 from unmask.measures.represent import stack_vectors
-from unmask.measures.symmetry_section import (
-    ASKED,
-    VALUE,
-    describe,
-    name_difference,
-    name_line,
-    read_counts,
-)
 from unmask.representation.likeness import LIKENESSES, NEEDED_FACTS, OVERLAP
 
 if TYPE_CHECKING:
@@ -83,7 +76,7 @@ def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
     if not any(place.columns["facts"] + place.columns["diverged"] for place in places):
         raise NotMeasuredError("one direction")
     if best["facts"] < NEEDED_FACTS:
-        raise NotMeasuredError("few pairs", **read_counts(best))
+        raise NotMeasuredError("few pairs", **section.read_counts(best))
     for place in places:
         yield Job(place.key, partial(_work, place, settings))
 
@@ -170,7 +163,9 @@ def summarise(tables: Tables, settings: SymmetrySettings) -> Summary:
 
 def _choose_shown(lines: Rows) -> Iterator[tuple[str, str, int]]:
     """For each model and group, the layer at which values find their keys best."""
-    ranks = [row for row in lines if row["comparison"] in ASKED and row["measure"] == "retrieval"]
+    ranks = [
+        row for row in lines if row["comparison"] in section.ASKED and row["measure"] == "retrieval"
+    ]
     for (model, group), rows in group_by(ranks, "model", "group").items():
         sums = {
             layer: sum(np.nan_to_num(row["value"]) for row in own)
@@ -194,24 +189,17 @@ def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
     for (group, _, comparison, measure), by_model in cells.items():
         is_share = measure != OVERLAP and LIKENESSES[measure].is_share
         for one, other in combinations(by_model.values(), 2):
-            values = [
-                dict(zip(row["fact_ids"], row["per_fact"], strict=True)) for row in (one, other)
-            ]
+            pair = (one, other)
+            values = [dict(zip(row["fact_ids"], row["per_fact"], strict=True)) for row in pair]
             shared = [fact for fact in values[0] if fact in values[1]]
-            if len(shared) < NEEDED_FACTS or np.isnan([one["value"], other["value"]]).any():
+            if len(shared) < NEEDED_FACTS or np.isnan([row["value"] for row in pair]).any():
                 continue
             sides = [np.array([[value[fact] for fact in shared]]) for value in values]
             ours, theirs = (Clusters(side, np.ones_like(side)) for side in sides)
-            yield {
-                "one": one["model"],
-                "other": other["model"],
-                "group": group,
-                "layer_one": one["layer"],
-                "layer_other": other["layer"],
-                "comparison": comparison,
-                "measure": measure,
-                "facts": len(shared),
-            } | vars(estimate_difference(ours, theirs, is_share))
+            named = {"one": one["model"], "other": other["model"], "group": group}
+            named |= {"layer_one": one["layer"], "layer_other": other["layer"]}
+            named |= {"comparison": comparison, "measure": measure, "facts": len(shared)}
+            yield named | vars(estimate_difference(ours, theirs, is_share))
 
 
 def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
@@ -219,10 +207,11 @@ def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
     differences between models leave out 0."""
     for row in summary["lines"]:
         if row["measure"] != OVERLAP:
-            yield judge_p(name_line(row), to_interval(row, VALUE), row["p_holm"], row["facts"])
+            value = to_interval(row, section.VALUE)
+            yield judge_p(section.name_line(row), value, row["p_holm"], row["facts"])
     for row in summary["differences"]:
         if row["measure"] != OVERLAP:
-            yield judge_interval(name_difference(row), to_interval(row), row["facts"])
+            yield judge_interval(section.name_difference(row), to_interval(row), row["facts"])
 
 
 MEASURE = Measure(
@@ -235,7 +224,7 @@ MEASURE = Measure(
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,
-    describe=describe,
+    describe=section.describe,
     method=__doc__,
     stages=[Stage(sizes={"quick": {"permutations": 199}})],
 )

@@ -53,9 +53,8 @@ def describe(result: "Result") -> Sequence[Block]:
     by_layer = [row for row in by_layer if row["side"] in SIDES]
     blocks: list[Block] = [*_state_retrieval(result, by_layer), _draw_measures(summary["lines"])]
     blocks.append(_draw_similarity(summary["similarity"]))
-    if any(
-        len(tidy.distinct(rows, "layer")) > 1 for rows in tidy.group_by(by_layer, "model").values()
-    ):
+    layers = tidy.distinct(by_layer, "model", "layer")
+    if len(layers) > len(tidy.distinct(by_layer, "model")):
         blocks.append(_draw_layers(by_layer))
     blocks.append(_tabulate_retrieval(result, by_layer))
     blocks += [
@@ -219,9 +218,7 @@ def _tabulate_retrieval(result: "Result", rows: tidy.Records) -> Table:
             "layer": "layer",
             "facts": "facts",
             "diverged": "diverged",
-            Column("key and value, %", 0, is_percent=True): find("value"),
-            Column("key and v0, %", 0, is_percent=True): find("v0"),
-            Column("key and delta, %", 0, is_percent=True): find("delta"),
+            **{Column(f"key and {side}, %", 0, is_percent=True): find(side) for side in SIDES},
             Column("chance, %", 0, is_percent=True): "null_mean",
             Column("corrected p of the value", 3): "p_holm",
         },

@@ -179,8 +179,19 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
-_LAPTOP: dict[str, Any] = {"facts": 8, "consider": 16, "samples": 1, "guidance": 0.0}
+_LAPTOP: dict[str, Any] = {"facts": 2, "consider": 12, "samples": 1, "guidance": 0.0}
 _QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
+_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
+
+
+def _make_sizes(corruption: str, *at: str, **full: Any) -> dict[str, dict[str, Any]]:
+    """Settings of a stage by size: on a laptop one corruption at some steps, in full the usual."""
+    chosen = {"corruption": corruption} | ({"at": at} if at else {})
+    return {"quick": _QUICK | chosen, "laptop": _LAPTOP | chosen, "full": _FULL | full}
+
+
+_STEP_BY_STEP = _make_sizes("mask", "1", "4", at=("all",))
+_STEP_BY_STEP["laptop"] |= {"at": ("1", "4", "8", "12"), "facts": 1, "parts": ("resid",)}
 
 MEASURE = Measure(
     name="trace",
@@ -196,30 +207,8 @@ MEASURE = Measure(
     pool=pool,
     read_old=read_old,
     stages=[
-        Stage(
-            sizes={
-                "quick": _QUICK | {"corruption": "mean", "at": ("first",)},
-                "laptop": _LAPTOP | {"corruption": "mean", "at": ("first",)},
-                "full": _FULL | {"at": ("first",)},
-            }
-        ),
-        Stage(
-            "trace-steps",
-            "diffusion",
-            {
-                "quick": _QUICK | {"corruption": "mask"},
-                "laptop": None,
-                "full": _FULL,
-            },
-        ),
-        Stage(
-            "trace-denoising",
-            "diffusion",
-            {
-                "quick": _QUICK | {"corruption": "mask", "at": ("1", "4")},
-                "laptop": None,
-                "full": _FULL | {"at": ("all",)},
-            },
-        ),
+        Stage(sizes=_make_sizes("mean", "first", at=("first",))),
+        Stage("trace-steps", "diffusion", _make_sizes("mask")),
+        Stage("trace-denoising", "diffusion", _STEP_BY_STEP),
     ],
 )

@@ -56,7 +56,7 @@ def draw_roles(averages: Rows, kinds: Mapping[str, str], metric: str, method: st
         panel="title",
         choose=[tidy.ASKED, RESTORED, _choose_step(rows, "stage")],
         xlabel="layer",
-        ylabel=_name_effect(metric),
+        ylabel=f"average indirect effect, {labels.name_metric(metric)}",
         is_signed=True,
     )
 
@@ -92,7 +92,7 @@ def draw_peaks(groups: Rows, kinds: Mapping[str, str], metric: str) -> Figure:
         colour="colour",
         note=lambda row: f"layer {name_layer(row)}, {labels.count(row['facts'], 'fact')}",
         choose=[tidy.ASKED, RESTORED, _choose_step(rows, "stage")],
-        xlabel=_name_effect(metric),
+        xlabel=f"average indirect effect, {labels.name_metric(metric)}",
     )
 
 
@@ -135,7 +135,7 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
             _choose_step(cells, "step"),
         ],
         xlabel="layer",
-        ylabel=f"effect, {labels.METRICS.get(metric, metric)}",
+        ylabel=f"effect, {labels.name_metric(metric)}",
         is_signed=True,
     )
 
@@ -176,10 +176,6 @@ def _choose_step(rows: Rows, column: str) -> tidy.Choose:
     return tidy.Choose("step", "at", name, arrange, is_slider)
 
 
-def _name_effect(metric: str) -> str:
-    return f"average indirect effect, {labels.METRICS.get(metric, metric)}"
-
-
 Columns = dict[str | Column, tidy.Get]
 
 
@@ -187,14 +183,10 @@ def _name_groups(groups: Rows) -> Columns:
     """What tells groups apart: corruption and step only where there are several."""
     columns: Columns = {"model": "model", "asked": tidy.name_asked}
     if len(tidy.distinct(groups, "corruption")) > 1:
-        columns["hidden by"] = _name_corruption
+        columns["hidden by"] = labels.name_corruption
     if len(tidy.distinct(groups, "stage")) > 1:
         columns["step"] = lambda row: labels.name_stage(row["stage"])
     return columns
-
-
-def _name_corruption(row: tidy.Record) -> str:
-    return labels.CORRUPTIONS.get(row["corruption"], row["corruption"])
 
 
 def _name_place(cell: tidy.Record) -> str:
@@ -216,7 +208,7 @@ _CELL: Columns = {
 
 
 def _lose(metric: str) -> Columns:
-    lost = Column(f"lost, {labels.METRICS.get(metric, metric)}", is_short=True)
+    lost = Column(f"lost, {labels.name_metric(metric)}", is_short=True)
     return {lost: lambda group: tidy.to_interval(group["total"])}
 
 
@@ -283,7 +275,7 @@ def fold_peaks(result: Result, groups: Rows) -> Fold:
 def tabulate_counts(counts: Rows) -> Table:
     """Which facts were traced, and why others were not."""
     columns: Columns = {"model": "model", "asked": tidy.name_asked}
-    columns |= {"subject hidden by": _name_corruption, "prompts": "prompts"}
+    columns |= {"subject hidden by": labels.name_corruption, "prompts": "prompts"}
     if any(row["considered"] is not None for row in counts):
         columns["recalled of considered"] = lambda row: (
             None if row["considered"] is None else f"{row['recalled']} of {row['considered']}"
@@ -307,10 +299,6 @@ def fold_tests(result: Result, metric: str) -> Iterator[Fold]:
         where = f"{labels.PARTS.get(part, part)}, {labels.ROLES.get(role, role)}"
         return "total effect" if part == TOTAL else where
 
-    def name_step(test: tidy.Record) -> str:
-        hidden = labels.CORRUPTIONS.get(test["corruption"], "")
-        return f"{labels.name_stage(test['stage'])}, {hidden}".rstrip(", ")
-
     table = tidy.tabulate(
         "tests",
         "Differences between groups",
@@ -320,11 +308,11 @@ def fold_tests(result: Result, metric: str) -> Iterator[Fold]:
             "minus": lambda test: (
                 f"{test['other_model']}, {labels.name_split(test['other_split'])}"
             ),
-            "at": name_step,
+            "at": lambda test: (
+                f"{labels.name_stage(test['stage'])}, {labels.name_corruption(test)}"
+            ),
             "what": name_what,
-            Column(
-                f"difference, {labels.METRICS.get(metric, metric)}", is_short=True
-            ): tidy.to_interval,
+            Column(f"difference, {labels.name_metric(metric)}", is_short=True): tidy.to_interval,
             Column("p (Holm)", digits=3): "p_holm",
             "facts": lambda test: f"{test['facts']} {'' if test['paired'] else 'un'}paired",
         },

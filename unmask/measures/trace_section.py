@@ -132,7 +132,7 @@ def _state_text(
 
 
 def _name_score(metric: str) -> str:
-    return labels.METRICS.get(metric, metric).partition(" (")[0]
+    return labels.name_metric(metric).partition(" (")[0]
 
 
 def _format(row: tidy.Record, metric: str) -> str:
@@ -181,8 +181,7 @@ def _explain_scores(groups: Rows, counts: Rows) -> Text:
 
 def _describe_method(groups: Rows, counts: Rows, settings: Mapping[str, Any]) -> str:
     """How the facts were traced, in sentences."""
-    corruptions = tidy.distinct(counts, "corruption")
-    hidden = " or ".join(labels.CORRUPTIONS.get(each, each) for each in corruptions)
+    hidden = " or ".join(tidy.group_by(counts, labels.name_corruption))
     window, source = counts[0]["window"], settings["source"]
     sentences = [f"{HIDDEN[source].capitalize()} is hidden by {hidden}."]
     if source != "subject":
