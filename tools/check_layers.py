@@ -51,7 +51,6 @@ NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\
 ALLOWED_WORDS = {
     "base": 1,
     "noise": 1,
-    "sampling": 1,
     "training": 1,
     "toy": 4,
     "cli": 1,

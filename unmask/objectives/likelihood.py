@@ -28,7 +28,7 @@ from unmask.noise.schedules import check_closed, find_time
 Logits = Callable[[Tensor], Tensor]
 """x_t [B, L] to logits [B, L, V]."""
 Method = Literal["exact_k", "bernoulli", "chain"]
-Text = str | Sequence[int] | Tensor
+TextOrIds = str | Sequence[int] | Tensor
 """A text, or its token ids."""
 
 
@@ -275,8 +275,8 @@ def _condition_on_time(model: Model, mask_id: int) -> Logits:
 
 def likelihood(
     model: Model,
-    text: Text,
-    prompt: Text = "",
+    text: TextOrIds,
+    prompt: TextOrIds = "",
     method: Method = "exact_k",
     order: Sequence[int] | None = None,
     guidance: float = 0.0,
@@ -335,7 +335,7 @@ def likelihood(
     return estimate(x0, given, strata, repeats, seed)
 
 
-def _read_ids(model: Model, text: Text) -> list[int]:
+def _read_ids(model: Model, text: TextOrIds) -> list[int]:
     """The token ids of a text; ids that the network does not know raise."""
     if isinstance(text, str):
         if text and model.tokenizer is None:

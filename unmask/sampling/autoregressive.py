@@ -38,11 +38,11 @@ def decode_causal(
     device, filler = model.device, end_id if end_id is not None else 0
     counts, limits = (torch.tensor(x, device=device) for x in (list(map(len, prompts)), lengths))
     steps = int((limits - counts).max())
-    places = torch.arange(max(lengths), device=device)
+    positions = torch.arange(max(lengths), device=device)
     canvas = torch.full((len(prompts), max(lengths)), filler, device=device)
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
-    record = Record(model, canvas, places < limits[:, None], counts, keep_states, watch)
+    record = Record(model, canvas, positions < limits[:, None], counts, keep_states, watch)
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
@@ -63,7 +63,7 @@ def decode_causal(
         at = counts + step - 1
         going = going & (at < limits)
         record.write(
-            (places == at[:, None]) & going[:, None],
+            (positions == at[:, None]) & going[:, None],
             token[:, None],
             logp.gather(-1, token[:, None]).exp(),
             find_entropy(logp)[:, None],

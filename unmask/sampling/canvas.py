@@ -22,12 +22,20 @@ Prompt = str | Sequence[int] | Tensor
 class Canvas:
     """What sampling starts from: tokens, some of them masks, and which of them must stay.
 
-    Rows start at their first place; shorter ones end early.
+    Rows start at the first column; shorter ones end early. The prompts "The cat" and "A", laid out
+    for 6 and 4 positions (M is the mask):
+
+        tokens   The cat M M M M     A M M M M M     what stands there, and masks after a row's end
+        fixed     1   1  0 0 0 0     1 0 0 0 1 1     what the sampler must not touch
+        prompt    1   1  0 0 0 0     1 0 0 0 0 0     what guidance hides: given, and of the text
+        real      1   1  1 1 1 1     1 1 1 1 0 0     what the network sees at all
+        start            2           1               where the first block begins
+        in_front         2           1               tokens whose end tokens end no text
     """
 
     tokens: Int[Tensor, "B L"]
     fixed: Bool[Tensor, "B L"]
-    """True where a token was given, and after a row's end; the rest is the sampler's."""
+    """True where a token was given or fixed, and after a row's end; the rest is the sampler's."""
     prompt: Bool[Tensor, "B L"]
     """What guidance hides in its second pass."""
     start: Int[Tensor, "B"]
@@ -46,9 +54,11 @@ class Canvas:
         )
 
     def find_inner(self, end_id: int) -> Bool[Tensor, "B L"]:
-        """Places that a given token follows somewhere in their row, other than the end token."""
+        """Positions that a given token follows somewhere in their row, other than the end token."""
         given = self.fixed if self.real is None else self.fixed & self.real
         given = given & (self.tokens != end_id)
+        # Summed from the right: how many given tokens stand at a position or after it. More than
+        # the position itself has: one stands after it.
         return given.flip(-1).cumsum(-1).flip(-1) > given.long()
 
     def name_rows(self, mask_id: int) -> list[tuple[int, ...]]:
@@ -60,6 +70,7 @@ class Canvas:
         kept = self.fixed if self.real is None else self.fixed & self.real
         for row, fixed in zip(self.tokens.tolist(), kept.tolist(), strict=True):
             given = [token if keep else mask_id for token, keep in zip(row, fixed, strict=True)]
+            # Masks at the end say how long the row is: its numbers must not depend on that.
             while given and given[-1] == mask_id:
                 given.pop()
             names.append(tuple(given))
@@ -163,6 +174,8 @@ def _lay_out(
 ) -> Canvas:
     tokens = torch.full((len(rows), max(lengths)), filler)
     fixed = torch.ones_like(tokens, dtype=torch.bool)
+    # Everything is fixed to begin with, which is right after a row's end; then, row by row, masks
+    # among what was given and the rest of the row's length are opened.
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         tokens[i, : len(row)] = torch.tensor(row, dtype=torch.long)
         fixed[i, : len(row)] = tokens[i, : len(row)] != model.mask_id
@@ -174,6 +187,7 @@ def _lay_out(
         fixed.to(device),
         (fixed & real).to(device),
         torch.tensor(starts).to(device),
+        # None spares the network an attention mask.
         None if len(set(lengths)) == 1 else real.to(device),
     )
 

@@ -1,4 +1,4 @@
-"""Constraints: tokens that stand in a given place, that never stand, that must not be missing."""
+"""Constraints: tokens at fixed positions, tokens that are never written, phrases that must be."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ class Constraints:
 
 
 def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas:
-    """The canvas with the fixed tokens in their places."""
+    """The canvas with the fixed tokens at their positions."""
     if not constraints.fixed:
         return canvas
     tokens, fixed = canvas.tokens.clone(), canvas.fixed.clone()
@@ -85,7 +85,7 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
 
 
 def plant_phrases(denoiser: Denoiser, canvas: Canvas, constraints: Constraints) -> Canvas:
-    """The canvas with every required phrase in the place where the network finds it likeliest.
+    """The canvas with every required phrase where the network finds it likeliest.
 
     Planted before anything else is written, one after the other, so that the text grows around it.
     """
@@ -97,20 +97,23 @@ def plant_phrases(denoiser: Denoiser, canvas: Canvas, constraints: Constraints) 
             raise UserError("an empty text was required: leave it out.")
         if both := forbidden & set(phrase):
             raise UserError(f"token {min(both)} is both required and forbidden: choose one.")
+        # 1. log p of the phrase at each start [B, P], given all that stands by now.
         where = torch.tensor(phrase, device=canvas.tokens.device)
-        scores = _score_places(denoiser, canvas, where)
+        scores = _score_starts(denoiser, canvas, where)
+        # 2. The likeliest start of each row that leaves room for the phrases after this one.
         rest = [len(each) for each in phrases[number + 1 :]]
-        places = [
-            _choose_place(row, open_, len(phrase), rest)
+        starts = [
+            _choose_start(row, open_, len(phrase), rest)
             for row, open_ in zip(scores, (~canvas.fixed).tolist(), strict=True)
         ]
-        if None in places:
+        if None in starts:
             after = f" and {sum(rest)} more after it" if rest else ""
             raise UserError(
                 f"{required!r} was required, {len(phrase)} tokens in a row{after}, but a row has "
                 "no such space left: lengthen it."
             )
-        first = torch.tensor(places, device=canvas.tokens.device)
+        # 3. Written and fixed there [B, n]: the next phrase sees it as given.
+        first = torch.tensor(starts, device=canvas.tokens.device)
         at = first[:, None] + torch.arange(len(phrase), device=first.device)
         tokens = canvas.tokens.scatter(1, at, where.expand(len(first), -1))
         fixed = canvas.fixed.scatter(1, at, True)
@@ -118,23 +121,23 @@ def plant_phrases(denoiser: Denoiser, canvas: Canvas, constraints: Constraints) 
     return canvas
 
 
-def _choose_place(
+def _choose_start(
     scores: Float[Tensor, "P"], open_: list[bool], size: int, rest: list[int]
 ) -> int | None:
-    """The likeliest place for a phrase that leaves room for the rest; None where there is none."""
-    for place in scores.argsort(descending=True, stable=True).tolist():
-        if scores[place] == -torch.inf:
+    """The likeliest start of a phrase that leaves room for the rest; None where there is none."""
+    for start in scores.argsort(descending=True, stable=True).tolist():
+        if scores[start] == -torch.inf:
             return None
         left = open_.copy()
-        left[place : place + size] = [False] * size
+        left[start : start + size] = [False] * size
         if _has_room(left, rest):
-            return place
+            return start
     return None
 
 
 def _has_room(open_: list[bool], sizes: list[int]) -> bool:
     """Whether phrases of these sizes can be laid into the open stretches, the largest first."""
-    stretches = [len(list(places)) for is_open, places in groupby(open_) if is_open]
+    stretches = [len(list(each)) for is_open, each in groupby(open_) if is_open]
     for size in sorted(sizes, reverse=True):
         fitting = [i for i, stretch in enumerate(stretches) if stretch >= size]
         if not fitting:
@@ -145,25 +148,28 @@ def _has_room(open_: list[bool], sizes: list[int]) -> bool:
     return True
 
 
-def _score_places(
+def _score_starts(
     denoiser: Denoiser, canvas: Canvas, phrase: Int[Tensor, "n"]
 ) -> Float[Tensor, "B P"]:
-    """log p of the phrase starting at each place, -inf where it does not fit."""
+    """log p of the phrase starting at each position, -inf where it does not fit."""
     open_ = ~canvas.fixed
     predictions = denoiser.predict(canvas.tokens, open_, 0.0)
+    # log p of each token of the phrase at each position [B, L, n]; closed positions have -inf, so
+    # that a phrase does not fit across them.
     each = predictions.spread(predictions.rows[:, phrase], -torch.inf)
     if len(phrase) > open_.shape[1]:
         return each.new_full((len(open_), 1), -torch.inf)
+    # The phrase at start s has its token i at position s + i: sums along diagonals.
     starts = open_.shape[1] - len(phrase) + 1
     return sum(each[:, i : i + starts, i] for i in range(len(phrase)))  # ty: ignore[invalid-return-type]
 
 
-def _encode_clean(model: Model, what: Prompt, how: str) -> list[int]:
+def _encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
     """The ids of something that must stand in the text, which holds no mask in the end."""
     ids = encode_prompt(model, what)
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
-            raise UserError(f"token {token} was {how}, but is never part of a text: leave it out.")
+            raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
     return ids
 
 

@@ -92,13 +92,17 @@ class ExactCacheDenoiser(Denoiser):
         if self._seen is None or self._seen[1] != guidance:
             predictions = super().predict(xt, open_, guidance)
         else:
+            # 1. Rows that changed; of these, the ones with something to predict are run.
             before, _, known = self._seen
             changed = ((xt != before) | (open_ != known.open)).any(-1)
             moved = changed & open_.any(-1)
+            # 2. Packed rows [N, V] of the others are taken over: in an unchanged row the same
+            #    positions are open, in the same order.
             logp = known.rows.new_empty(int(open_.sum()), known.rows.shape[1])
             of_moved = moved[:, None].expand_as(open_)
             of_same = ~changed[:, None].expand_as(open_)
             logp[of_same[open_]] = known.rows[of_same[known.open]]
+            # 3. The network runs the changed rows alone, and fills theirs.
             if moved.any():
                 real = None if self.canvas.real is None else self.canvas.real[moved]
                 prompt = self.canvas.prompt[moved]
@@ -122,35 +126,37 @@ class PrefixCacheDenoiser(Denoiser):
         if model.net.config.time:
             raise UserError("a network that is told the time changes with it: use cache exact.")
         self._kept: Snapshot | None = None
-        self._places: Int[Tensor, "B A"] | None = None
+        self._positions: Int[Tensor, "B A"] | None = None
         self._valid: Bool[Tensor, "B A"] | None = None
 
     def enter_block(self, inside: Open) -> None:
         self._kept = None
+        # Every row runs from where its block starts to its end. Rows start at different positions:
+        # all run as many as the longest needs [B, A], and those past a row's end are not valid.
         length = inside.shape[1]
-        # Rows whose block is empty run their last place alone.
+        # Rows whose block is empty run their last position alone.
         start = torch.where(inside.any(-1), inside.long().argmax(-1), length - 1)
         if self.model.blueprint.shift:
-            start = (start - 1).clamp(min=0)  # where the first place of the block is read
+            start = (start - 1).clamp(min=0)  # where the first position of the block is read
         span = length - int(start.min())
-        places = start[:, None] + torch.arange(span, device=inside.device)
-        self._valid, self._places = places < length, places.clamp(max=length - 1)
+        positions = start[:, None] + torch.arange(span, device=inside.device)
+        self._valid, self._positions = positions < length, positions.clamp(max=length - 1)
 
     def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
         self.calls += 1
-        places, valid = self._places, self._valid
-        assert places is not None and valid is not None, "enter_block comes first"
+        positions, valid = self._positions, self._valid
+        assert positions is not None and valid is not None, "enter_block comes first"
         if guidance:
             xt = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
-            open_, places, valid = (x.repeat(2, 1) for x in (open_, places, valid))
+            open_, positions, valid = (x.repeat(2, 1) for x in (open_, positions, valid))
             real = None if real is None else real.repeat(2, 1)
         if self._kept is None or len(self._kept) != len(xt):
             self._kept = self.model.net.new_snapshot(*xt.shape)
             logits = self.model.logits(xt, real, open_, snapshot=self._kept)
         else:
-            kept = self._kept.move_to(places)
-            again = xt.gather(1, places)
-            at = open_.gather(1, places) & valid
+            kept = self._kept.move_to(positions)
+            again = xt.gather(1, positions)
+            at = open_.gather(1, positions) & valid
             logits = self.model.logits(again, real, at, snapshot=kept)
         return mix_halves(logits, guidance) if guidance else logits
 

@@ -231,8 +231,8 @@ def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:
     """The block that each position belongs to, counted from where a row's writing starts."""
     if block is None:
         return torch.zeros_like(canvas.tokens)
-    places = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-    return (places - canvas.start[:, None]).clamp(min=0) // block
+    positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
+    return (positions - canvas.start[:, None]).clamp(min=0) // block
 
 
 def _share_steps(steps: int, num_blocks: int, plan: Plan) -> int:

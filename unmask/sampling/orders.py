@@ -43,19 +43,21 @@ def left_to_right(state: StepState, streams: RowStreams) -> Float[Tensor, "B L"]
     return -positions.expand(state.open.shape)
 
 
-def by_permutation(places: Sequence[int]) -> Order:
+def by_permutation(positions: Sequence[int]) -> Order:
     """The order of a given permutation of the positions."""
-    if sorted(places) != list(range(len(places))):
-        raise UserError(f"the order {list(places)} is not a permutation of 0 to {len(places) - 1}.")
+    if sorted(positions) != list(range(len(positions))):
+        raise UserError(
+            f"the order {list(positions)} is not a permutation of 0 to {len(positions) - 1}."
+        )
 
     def score(state: StepState, streams: RowStreams) -> Tensor:
-        if state.open.shape[1] != len(places):
+        if state.open.shape[1] != len(positions):
             raise UserError(
-                f"the order names {len(places)} positions, but the canvas has "
+                f"the order names {len(positions)} positions, but the canvas has "
                 f"{state.open.shape[1]}: name them all."
             )
-        rank = torch.empty(len(places), dtype=torch.float64)
-        rank[torch.tensor(places)] = -torch.arange(len(places)).double()
+        rank = torch.empty(len(positions), dtype=torch.float64)
+        rank[torch.tensor(positions)] = -torch.arange(len(positions)).double()
         return rank.to(state.open.device).expand(state.open.shape)
 
     return score
@@ -78,11 +80,11 @@ def get_order(order: str | Sequence[int] | Order) -> Order:
         return ORDERS[order]
     if callable(order) and not isinstance(order, Sequence):
         return order
-    places = getattr(order, "tolist", lambda: order)()  # another library's array
-    if not isinstance(places, Sequence) or not all(isinstance(at, Integral) for at in places):
+    positions = getattr(order, "tolist", lambda: order)()  # another library's array
+    if not isinstance(positions, Sequence) or not all(isinstance(at, Integral) for at in positions):
         expected = "a function of a StepState and its streams, a permutation of the positions"
         raise refuse_type("the order", order, expected, ORDERS)
-    return by_permutation(places)
+    return by_permutation(positions)
 
 
 def choose_first(

@@ -73,7 +73,7 @@ class Predictions:
         return values.flatten()[self.positions]
 
     def spread(self, values: Shaped[Tensor, "N *rest"], elsewhere: float) -> Tensor:
-        """Values of the open positions at their places [B, L, *rest]."""
+        """Values of the open positions, laid out as the canvas is: [B, L, *rest]."""
         size, rest = self.open.numel(), values.shape[1:]
         canvas = torch.full((size, *rest), elsewhere, dtype=values.dtype, device=values.device)
         return canvas.index_copy(0, self.positions, values).view(*self.open.shape, *rest)

@@ -121,12 +121,12 @@ class Record:
         self.entropy = torch.where(chosen, entropy, self.entropy)
         self.committed_at = torch.where(chosen, self.step, self.committed_at)
 
-    def take_back(self, places: Bool[Tensor, "B L"], mask_id: int) -> None:
-        """In the same step, some places become masks again."""
-        self.tokens = torch.where(places, mask_id, self.tokens)
-        self.confidence = torch.where(places, 1.0, self.confidence)
-        self.entropy = torch.where(places, 0.0, self.entropy)
-        self.committed_at = torch.where(places, 0, self.committed_at)
+    def take_back(self, positions: Bool[Tensor, "B L"], mask_id: int) -> None:
+        """In the same step, some positions become masks again."""
+        self.tokens = torch.where(positions, mask_id, self.tokens)
+        self.confidence = torch.where(positions, 1.0, self.confidence)
+        self.entropy = torch.where(positions, 0.0, self.entropy)
+        self.committed_at = torch.where(positions, 0, self.committed_at)
 
     def end_step(self, calls: int) -> None:
         """Keep the state that the step left, and show it to whoever watches."""

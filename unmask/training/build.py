@@ -18,7 +18,7 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import Examples, Source, read_examples
+from unmask.training.examples import Examples, ExampleSource, read_examples
 from unmask.training.learner import freeze_unreached
 from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
@@ -48,7 +48,7 @@ class TrainingJob:
 
 
 def prepare_job(
-    recipe: Recipe, world: World, more_sources: Mapping[str, Source] | None = None
+    recipe: Recipe, world: World, more_sources: Mapping[str, ExampleSource] | None = None
 ) -> TrainingJob:
     """Examples, model and objective of a recipe, checked against each other and the machine."""
     _check_rows(recipe, world)

@@ -51,11 +51,13 @@ class Examples:
                 yield None if tensor is None else memoryview(tensor.contiguous().numpy()).cast("B")
 
 
-Source = Callable[[DataSettings], Examples]
+ExampleSource = Callable[[DataSettings], Examples]
 
 
 def read_examples(
-    data: DataSettings, known: Tokenizer | None = None, more: Mapping[str, Source] | None = None
+    data: DataSettings,
+    known: Tokenizer | None = None,
+    more: Mapping[str, ExampleSource] | None = None,
 ) -> Examples:
     """The rows that a recipe names; `known` is the tokenizer of the model to start from.
 

@@ -9,7 +9,7 @@ from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
 from unmask.training.build import find_dtype, fit_tokenizer, plan_model
-from unmask.training.examples import Source, read_examples
+from unmask.training.examples import ExampleSource, read_examples
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
 
@@ -33,7 +33,7 @@ class TrainingPlan:
 
 
 def plan_training(
-    recipe: Recipe, device: torch.device, more_sources: Mapping[str, Source] | None = None
+    recipe: Recipe, device: torch.device, more_sources: Mapping[str, ExampleSource] | None = None
 ) -> TrainingPlan:
     """The plan of a recipe; data are read, no weights are made or loaded."""
     examples = read_examples(recipe.data, None, more_sources)

@@ -13,7 +13,7 @@ import torch
 from unmask.base.errors import UserError
 from unmask.base.locks import lock_run
 from unmask.training.build import TrainingJob, prepare_job
-from unmask.training.examples import Source
+from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
     begin_run,
     check_inputs,
@@ -44,7 +44,7 @@ def train(
     trust: bool = False,
     minutes: float | None = None,
     device: str = "auto",
-    sources: Mapping[str, Source] | None = None,
+    sources: Mapping[str, ExampleSource] | None = None,
     watch: Watch | None = None,
 ) -> TrainingOutcome | None:
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
