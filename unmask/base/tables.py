@@ -40,9 +40,11 @@ def read_table(path: str | Path, schema: str) -> "pyarrow.Table":
     except (pyarrow.ArrowInvalid, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read ({reason}): remove it and make it anew.") from None
-    found = (table.schema.metadata or {}).get(_SCHEMA, b"no schema").decode()
-    if found != schema:
-        raise UserError(f"{path} holds {found}, expected {schema}: make it anew with this version.")
+    actual = (table.schema.metadata or {}).get(_SCHEMA, b"no schema").decode()
+    if actual != schema:
+        raise UserError(
+            f"{path} holds {actual}, expected {schema}: make it anew with this version."
+        )
     return table
 
 

@@ -68,13 +68,13 @@ def check(
     from unmask.data.sources import read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
-    found = read_source(path)
-    if isinstance(found, Corpus):
-        problems = list(find_problems(found, read_own_tokenizer(path)))
-    elif isinstance(found, Shards):
-        problems = list(found.find_problems())
+    source = read_source(path)
+    if isinstance(source, Corpus):
+        problems = list(find_problems(source, read_own_tokenizer(path)))
+    elif isinstance(source, Shards):
+        problems = list(source.find_problems())
     else:
-        problems = [*find_mixed_ids(found), *find_repeated_subjects(found)]
+        problems = [*find_mixed_ids(source), *find_repeated_subjects(source)]
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -23,7 +23,7 @@ from unmask.noise.settings import NoiseConfig
 
 @dataclass(frozen=True)
 class Uniform(Process):
-    """Tokens 0 … num_tokens - 1; there is no mask."""
+    """Tokens 0 … num_tokens - 1, without a mask."""
 
     num_tokens: int
     schedule: Schedule = field(default_factory=LinearSchedule)

@@ -27,8 +27,8 @@ PATTERNS = (
 """The grammar: a sentence takes one choice from every column of a row."""
 
 Sentence = tuple[str, ...]
-Kind = Literal["none", "padding", "word order", "agreement", "unknown sentence"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ErrorKind = Literal["none", "padding", "word order", "agreement", "unknown sentence"]
+KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
 
 _PRONOUN, _OWNER, _NOUN = "(we|you|they) ", "(our|your|their) ", "(cat|dog|friend) "
 _SINGULAR = f"{_OWNER}({_NOUN}|s )"
@@ -45,11 +45,11 @@ def list_sentences() -> tuple[Sentence, ...]:
     return tuple(body + (PAD,) * (LENGTH - len(body)) for body in bodies)
 
 
-def classify(sentence: Sentence) -> Kind:
+def classify(sentence: Sentence) -> ErrorKind:
     """What is wrong with a row of units: the first of these that applies.
 
     - `none`: it is a sentence of the language.
-    - `padding`: a unit stands behind a [PAD].
+    - `padding`: a unit stands after a [PAD].
     - `unknown sentence`: a grammatical one, only not of this language ("our cat is your s").
     - `agreement`: subject, verb and predicate differ in number, or a phrase lacks its `s`.
     - `word order`: no subject, verb and predicate in this order, whatever their number.
@@ -66,7 +66,7 @@ def classify(sentence: Sentence) -> Kind:
 
 
 def encode(sentences: Iterable[Sentence]) -> Int[Tensor, "B L"]:
-    """The number of every unit, one row a sentence."""
+    """The number of every unit, one row per sentence."""
     return torch.tensor([[UNITS.index(unit) for unit in sentence] for sentence in sentences])
 
 
@@ -84,9 +84,9 @@ def data_law() -> Float[Tensor, "N"]:
 
 def empirical_law(rows: Sequence[Sentence]) -> Float[Tensor, "N"]:
     """The share of each sentence among the rows, and last that of everything else."""
-    places = {sentence: place for place, sentence in enumerate(list_sentences())}
-    found = torch.tensor([places.get(row, len(places)) for row in rows])
-    return found.bincount(minlength=len(places) + 1).double() / len(rows)
+    numbers = {sentence: i for i, sentence in enumerate(list_sentences())}
+    drawn = torch.tensor([numbers.get(row, len(numbers)) for row in rows])
+    return drawn.bincount(minlength=len(numbers) + 1).double() / len(rows)
 
 
 def total_variation(p: Float[Tensor, "N"], q: Float[Tensor, "N"]) -> float:

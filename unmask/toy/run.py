@@ -44,12 +44,12 @@ NUM_EXAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one variant."""
+class ToyOutcome:
+    """What one variant learned: its loss, its samples, their errors."""
 
     name: str
     loss: float
-    """Nats a unit, after training."""
+    """Nats per unit, after training."""
     distance: float
     """Total variation between the law of the samples and the data law."""
     kinds: dict[str, float]
@@ -61,15 +61,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Report:
+class ToyReport:
     """The outcomes of all variants, beside what even a perfect one would have."""
 
     settings: ToySettings
     least_loss: float
-    """Entropy of the data law in nats a unit: no bound can be below it."""
+    """Entropy of the data law in nats per unit: no bound can be below it."""
     floor: float
     """The distance that as many true draws have."""
-    outcomes: list[Outcome]
+    outcomes: list[ToyOutcome]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +77,7 @@ class Report:
 
 def run_toy(
     settings: ToySettings | None = None, out: str | Path = "runs/toy", **changes: Any
-) -> Report:
+) -> ToyReport:
     """The report on the variants, also written to `toy.json` in `out`.
 
     `changes` are single settings, such as `samples=1000`.
@@ -87,28 +87,28 @@ def run_toy(
     # Tensors this small gain nothing from threads: variants run side by side on one core each.
     workers = max(1, min(torch.get_num_threads(), len(names)))
     with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
-        found = pool.imap(partial(measure, settings=settings), names)
-        outcomes = list(track(found, "learning the toy language", total=len(names)))
+        measured = pool.imap(partial(measure, settings=settings), names)
+        outcomes = list(track(measured, "learning the toy language", total=len(names)))
     report = summarise(outcomes, settings)
     write_json(Path(out) / "toy.json", report.to_json())
     return report
 
 
-def summarise(outcomes: list[Outcome], settings: ToySettings) -> Report:
+def summarise(outcomes: list[ToyOutcome], settings: ToySettings) -> ToyReport:
     """The report on outcomes that were measured under these settings."""
     sentences = list_sentences()
     least_loss = math.log(len(sentences)) / len(sentences[0])
-    return Report(settings, least_loss, noise_floor(settings.samples, settings.seed), outcomes)
+    return ToyReport(settings, least_loss, noise_floor(settings.samples, settings.seed), outcomes)
 
 
-def measure(name: str, settings: ToySettings) -> Outcome:
+def measure(name: str, settings: ToySettings) -> ToyOutcome:
     """Train one variant, draw from it, and compare what it says with the language."""
     start = time.perf_counter()
     variant, seed = get_variant(name), derive_seed(settings.seed, "toy", name)
     net = learn(variant, settings.steps or variant.training_steps, seed)
     rows = decode(speak(variant, net, settings.samples, seed))
     counts = Counter(classify(row) for row in rows)
-    return Outcome(
+    return ToyOutcome(
         name,
         find_loss(variant, net, seed),
         total_variation(empirical_law(rows), data_law()),
@@ -190,4 +190,4 @@ def follow_noise(variant: Variant, net: Transformer, seed: int) -> dict[str, str
 
 def _prepare_worker() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to tell
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent

@@ -12,6 +12,8 @@ class ToySettings(CheckedSettings):
     """Which variants learn the toy language, for how long, and how much is drawn from each."""
 
     variants: tuple[str, ...] = option(VARIANTS, "Which to train.", choices=lambda: VARIANTS)
-    steps: int | None = option(None, "Training steps; by default each has its own.", least=1)
-    samples: int = option(20_000, "Samples to draw from each.", least=1)
+    steps: int | None = option(
+        None, "Training steps; by default each has its own.", least=1, most=10**8
+    )
+    samples: int = option(20_000, "Samples to draw from each.", least=1, most=10**8)
     seed: int = option(0, "Seed of the networks, the noise and the samples.", least=0)

@@ -6,10 +6,10 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.toy.language import KINDS
-from unmask.toy.run import Report
+from unmask.toy.run import ToyReport
 
 
-def show_report(console: Console, report: Report) -> None:
+def show_report(console: Console, report: ToyReport) -> None:
     """The forward processes, samples of each variant, and how far from the language they are."""
     for outcome in report.outcomes:
         table = Table(show_header=False, title=outcome.name, title_justify="left")
@@ -37,7 +37,7 @@ def show_report(console: Console, report: Report) -> None:
     console.print(table)
     console.print(
         f"TV: total variation to the data law; as many true draws have {report.floor:.3f}\n"
-        f"loss: nats a unit, of which the language has {report.least_loss:.3f}; gaussian's is a "
-        "cross-entropy over all times and no bound",
+        f"loss: nats per unit, of which the language has {report.least_loss:.3f}; gaussian's is a "
+        "cross-entropy over all times, not a bound",
         highlight=False,
     )

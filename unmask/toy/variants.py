@@ -29,7 +29,7 @@ from unmask.toy.language import LENGTH, UNITS
 
 NUM_UNITS = len(UNITS)
 MASK = NUM_UNITS
-"""The number behind the units: the mask, and for the causal twin what stands before a sentence."""
+"""The number after the units: the mask, and for the causal twin what stands before a sentence."""
 
 BLIND = NetConfig(
     vocab_size=NUM_UNITS + 1,
@@ -39,11 +39,11 @@ BLIND = NetConfig(
     heads=2,
     mlp_width=96,
     context=LENGTH + 1,
-    # Where all units are masks, rotary positions could not tell one place from another.
+    # Where all units are masks, rotary positions could not tell one position from another.
     positions="learned",
     mlp="gelu",
 )
-"""The network of all variants, before it is told the time or anything else."""
+"""The network of all variants, before it is given the time or anything else."""
 
 
 class Variant(Protocol):
@@ -77,7 +77,7 @@ class Variant(Protocol):
 
 
 @dataclass(frozen=True)
-class Discrete:
+class DiscreteVariant:
     """Noise on units, undone in many steps that may change several units at once."""
 
     process: Process
@@ -97,7 +97,7 @@ class Discrete:
 
 
 @dataclass(frozen=True)
-class OneByOne(Discrete):
+class OneByOne(DiscreteVariant):
     """Masks, filled one at a time in a random order: nothing is lost by drawing units together."""
 
     def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
@@ -106,7 +106,7 @@ class OneByOne(Discrete):
 
 
 @dataclass(frozen=True)
-class Causal:
+class CausalVariant:
     """The autoregressive twin: the same network, each unit from those before it."""
 
     config: NetConfig
@@ -127,7 +127,7 @@ class Causal:
 
 
 @dataclass(frozen=True)
-class Vectors:
+class GaussianVariant:
     """Gaussian noise on learned vectors of the units; the noised ones are shown by the nearest."""
 
     schedule: Schedule
@@ -151,13 +151,13 @@ class Vectors:
 
 
 VARIANTS: dict[str, Variant] = {
-    "gaussian": Vectors(
+    "gaussian": GaussianVariant(
         SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
     ),
-    "uniform": Discrete(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
-    "hybrid": Discrete(Hybrid(NUM_UNITS, share_start=0.5)),
+    "uniform": DiscreteVariant(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
+    "hybrid": DiscreteVariant(Hybrid(NUM_UNITS, share_start=0.5)),
     "masked": OneByOne(Masked(NUM_UNITS, MASK)),
-    "causal": Causal(replace(BLIND, causal=True)),
+    "causal": CausalVariant(replace(BLIND, causal=True)),
 }
 """Those that take longest stand first, so that side by side they end together."""
 

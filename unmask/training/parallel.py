@@ -87,7 +87,7 @@ def join(device: str) -> Generator[World]:
         dist.destroy_process_group()
 
 
-def spread(learner: Learner, world: World, how: str) -> nn.Module:
+def spread(learner: Learner, world: World, method: str) -> nn.Module:
     """The learner as it is to be called, its gradients averaged over all processes.
 
     `ddp` keeps a whole network on each device. `fsdp` shards every tensor: a block's
@@ -95,7 +95,7 @@ def spread(learner: Learner, world: World, how: str) -> nn.Module:
     """
     if not world.joined:
         return learner
-    if how == "ddp":
+    if method == "ddp":
         return DistributedDataParallel(learner)
     mesh = dist.init_device_mesh(world.device.type, (world.size,))
     for block in learner.net.layers:
