@@ -45,6 +45,8 @@ def call(folder, *words):
     """The command in this process; a user's mistake is raised."""
     filled = [str(word).replace("@", f"{folder}/") for word in words]
     done = CliRunner().invoke(app, [*filled, "--device", "cpu"], catch_exceptions=False)
+    if done.exit_code == 2:
+        raise UserError(done.output)
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -27,6 +27,8 @@ RECORD, PAGE = "run.json", "page.html"
 DIGESTS = "digests"
 """The entry of a run's inputs that holds digests of contents, by owner and part: for a model
 `{"weights in model.safetensors": …}`, for the data `{"contents": …}`."""
+DTYPES = "dtype"
+"""The entry that holds what each model computes in."""
 BEGIN_ANEW = "begin anew with --fresh (in Python fresh=True), or choose another folder with --out"
 
 Digests = Mapping[str, Mapping[str, str]]
@@ -163,18 +165,22 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
         return compare_values(before, now)
     # Where inputs lie does not matter: the same contents may have been moved. Names of models do:
     # they stand in the tables.
-    before, now = ({"models": list(inputs.get("models", ()))} for inputs in (before, now))
-    if changes := compare_values(before, now):
+    models, models_now = ({"models": list(each.get("models", ()))} for each in (before, now))
+    if changes := compare_values(models, models_now):
+        return changes
+    if DTYPES in before and DTYPES in now:
+        changes = compare_values(before[DTYPES], now[DTYPES], what="the dtype of ")
+    if changes:
         return changes
     if not old:
         return ["it was begun by a version that did not record what its inputs held"]
-    changed = [each for each in sorted(old.keys() | new.keys()) if old.get(each) != new.get(each)]
-    return [
-        f"the {part} of {owner} "
-        + ("appeared" if key not in old else "disappeared" if key not in new else "changed")
-        for key in changed
-        for owner, part in [key]
-    ]
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            verb = "appeared" if key not in old else "disappeared" if key not in new else "changed"
+            changes.append(f"the {key[1]} of {key[0]} {verb}")
+    if changes and before.get("data") != now.get("data"):
+        changes.append(f"data was {before.get('data')!r} and is now {now.get('data')!r}")
+    return changes
 
 
 def _flatten(digests: Digests) -> dict[tuple[str, str], str]:
