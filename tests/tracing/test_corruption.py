@@ -1,9 +1,13 @@
 """Corruptions do what they say, to the subject alone."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
+import unmask
 from unmask import UserError
 from unmask.tracing.corruption import Mask, Mean, Noise, Replace, forget, measure_sigma
 
@@ -96,3 +100,14 @@ def test_mistakes(causal):
         Noise(sigma=-1.0)
     with pytest.raises(UserError, match="'rome' is gaussian"):
         Noise(stream="rome", shape="uniform")
+
+
+def test_corruptions_have_a_module_of_their_own_that_is_loaded_late():
+    """`unmask.Mask` would be the masked process to most readers; settings need no torch."""
+    assert unmask.corruptions.Mask is Mask and unmask.corruptions.Noise is Noise
+    assert not any(hasattr(unmask, name) for name in ("Noise", "Mask", "Mean", "Replace"))
+    script = (
+        "import sys, unmask; unmask.Tracing(corruption='mask'); assert 'torch' not in sys.modules"
+    )
+    script += "; from unmask.corruptions import Noise; assert unmask.corruptions.Noise is Noise"
+    subprocess.run([sys.executable, "-c", script], check=True)

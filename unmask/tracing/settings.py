@@ -56,7 +56,7 @@ class Tracing(CheckedSettings):
         "embedding), or replace (another fact's subject).",
     )
     samples: int = option(
-        10, "Noise samples, or other subjects; masks and means need one.", least=1
+        10, "Noise samples, or other subjects; masks and means need one.", least=1, most=100_000
     )
     at: tuple[str | int, ...] = option(
         ("first", "last"),
@@ -82,7 +82,7 @@ class Tracing(CheckedSettings):
         "The score of a diffusion model's answer of several tokens: the product over masks of one "
         "state, or token by token, those before it revealed. A causal model's is the latter.",
     )
-    steps: int = option(16, "Denoising steps of the clean run.", least=1)
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
     guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2

@@ -57,47 +57,40 @@ def tabulate(grid: "TraceGrid", keys: Mapping[str, Any], control: str = RESULT) 
 
     which = 1 if control == SHUFFLED else 0
     roles = np.array([*find_roles(grid), ""], dtype=object)
-    columns: dict[str, list[Any]] = {name: [] for name in (*_CELLS, "value")}
-
-    def add(part: str, values: np.ndarray, token: Any, layer: Any, head: Any, sample: Any) -> None:
-        shape = values.shape
-        cells = {"token": token, "layer": layer, "head": head, "sample": sample}
-        for name, numbers in cells.items():
-            columns[name].append(np.broadcast_to(numbers, shape).ravel().astype(np.int32))
-        columns["role"].append(roles[np.broadcast_to(token, shape).ravel()])
-        columns["part"].append(np.full(values.size, part, dtype=object))
-        columns["value"].append(values.ravel())
-
-    tokens = np.array([positions[0] for positions in grid.places])
-    for part in grid.logp:
-        values = grid.values(part, which=which).numpy()
-        heads = values.shape[2] if values.ndim == 4 else 0
-        values = values if heads else values[:, :, None]
-        samples = np.arange(values.shape[-1])
-        if control == SHUFFLED:
-            values, samples = values.mean(-1, keepdims=True), np.array([-1])
-        add(
-            part,
-            values,
-            tokens[:, None, None, None],
-            np.arange(values.shape[1])[None, :, None, None],
-            (np.arange(heads) if heads else np.array([-1]))[None, None, :, None],
-            samples,
-        )
-    corrupted = grid.corrupted_values(which=which).numpy()
-    if control == RESULT:
-        add(ASKED, np.array([float(len(grid.answer))]), -1, -1, -1, -1)
-    add(CLEAN, np.array([grid.clean_value(which=which)]), -1, -1, -1, -1)
-    add(CORRUPTED, corrupted, -1, -1, -1, np.arange(len(corrupted)))
-    if grid.flow is not None and control == RESULT:
-        for source, share in (("subject", grid.flow.subject), ("committed", grid.flow.committed)):
-            add(FLOW, np.array([share]), -1, -1, -1, -1)
-            columns["role"][-1] = np.array([source], dtype=object)
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     step = 1 if grid.step is None else grid.step
     constant = {**keys, "corruption": grid.corruption, "step": step, "control": control}
-    size = len(joined["value"])
-    return pyarrow.table(
-        {name: pyarrow.repeat(value, size) for name, value in constant.items()}
-        | {name: pyarrow.array(joined[name]) for name in (*_CELLS, "value")}
-    )
+    tables = []
+
+    def add(part: str, values: Any, role: str | None = None, **cells: Any) -> None:
+        """A row for each value; what a cell does not name (layer, token, …) is -1."""
+        values = np.asarray(values, dtype=float)
+        columns: dict[str, Any] = {
+            name: np.broadcast_to(cells.get(name, -1), values.shape).ravel().astype(np.int32)
+            for name in ("layer", "head", "token", "sample")
+        }
+        columns["role"] = roles[columns["token"]] if role is None else [role] * values.size
+        columns["value"] = values.ravel()
+        same = {
+            name: pyarrow.repeat(x, values.size) for name, x in (constant | {"part": part}).items()
+        }
+        table = pyarrow.table(same | columns)
+        tables.append(table.select([*constant, *_CELLS, "value"]))
+
+    for part in grid.logp:
+        values = grid.values(part, which=which).numpy()
+        cells: dict[str, Any] = {"sample": np.arange(values.shape[-1])}
+        if control == SHUFFLED:
+            values, cells = values.mean(-1, keepdims=True), {}
+        # Axes are places, layers, heads where there are any, and samples.
+        axes = np.ogrid[tuple(map(slice, values.shape))]
+        cells |= {"token": np.array([at[0] for at in grid.places])[axes[0]], "layer": axes[1]}
+        add(part, values, head=axes[2] if values.ndim == 4 else -1, **cells)
+    if control == RESULT:
+        add(ASKED, [len(grid.answer)])
+    add(CLEAN, [grid.clean_value(which=which)])
+    corrupted = grid.corrupted_values(which=which).numpy()
+    add(CORRUPTED, corrupted, sample=np.arange(len(corrupted)))
+    if grid.flow is not None and control == RESULT:
+        for source in ("subject", "committed"):
+            add(FLOW, [getattr(grid.flow, source)], source)
+    return pyarrow.concat_tables(tables).combine_chunks()
