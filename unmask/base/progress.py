@@ -14,13 +14,13 @@ from typing import IO, TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 _display: "Progress | None" = None
 """The display that is up: the terminal has room for one."""
 
 
-def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """The items, with a bar that names the work, counts it and shows its pace and the time left."""
     is_inner = _display is not None
     with _open_display() as display:

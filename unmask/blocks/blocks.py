@@ -66,7 +66,7 @@ class Column:
     """Three significant digits instead of decimals, for values of any size."""
 
 
-Value = str | int | float | Interval | None
+CellValue = str | int | float | Interval | None
 RowRole = Literal["plain", "control", "published", "strong"]
 
 
@@ -74,7 +74,7 @@ RowRole = Literal["plain", "control", "published", "strong"]
 class Row:
     """The values of a row, and what it is: a control, a published number, a clear result."""
 
-    values: Sequence[Value]
+    values: Sequence[CellValue]
     role: RowRole = "plain"
 
 
@@ -249,7 +249,7 @@ def make_views(
     return views
 
 
-def format_value(value: Value, column: Column) -> str:
+def format_value(value: CellValue, column: Column) -> str:
     """A value as every medium shows it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"

@@ -54,7 +54,7 @@ class PackedBatches:
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedRows:
     """Texts as rows of one length, filled up with the end token as SMDM does."""
 
     tokens: Int[Tensor, "N L"]
@@ -63,7 +63,7 @@ class Rows:
     """Tokens of each row without the filling."""
 
 
-def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> Rows:
+def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> EncodedRows:
     """Prompt and completion of every fact as one row of `context` tokens."""
     if not facts:
         raise UserError("no facts were given: name a split that is not empty.")
@@ -78,4 +78,4 @@ def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> Ro
             )
         tokens[i, : len(encoded.ids)] = torch.tensor(encoded.ids)
         prompt_length[i], length[i] = encoded.prompt_length, len(encoded.ids)
-    return Rows(tokens, prompt_length, length)
+    return EncodedRows(tokens, prompt_length, length)

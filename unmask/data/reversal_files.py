@@ -43,7 +43,7 @@ _MOST_CACHED = 4
 
 
 @dataclass(frozen=True)
-class _Line:
+class _FileLine:
     prompt: str
     completion: str
     where: str
@@ -117,7 +117,7 @@ def _derive(folder: Path, names: Sequence[str]) -> Corpus:
 class _Facts:
     """The people of the tests, by group, and the way to place them in a line."""
 
-    def __init__(self, tests: dict[str, list[_Line]]):
+    def __init__(self, tests: dict[str, list[_FileLine]]):
         self.ids: dict[str, str] = {}
         self.plain: dict[str, str] = {}
         for group, lines in tests.items():
@@ -131,7 +131,11 @@ class _Facts:
                 self.plain[name] = completions.most_common(1)[0][0].strip().rstrip(".?!")
 
     def derive_all(
-        self, lines: list[_Line], trained: Trained, shuffled: bool = False, first: int = _NUM_TRAIN
+        self,
+        lines: list[_FileLine],
+        trained: Trained,
+        shuffled: bool = False,
+        first: int = _NUM_TRAIN,
     ) -> list[Fact]:
         """The lines as facts; phrasings are numbered from `first` as a fact meets them."""
         met: Counter[tuple[str, str]] = Counter()
@@ -143,7 +147,7 @@ class _Facts:
             met[way] += 1
         return derived
 
-    def _derive(self, line: _Line, trained: Trained, shuffled: bool) -> Fact:
+    def _derive(self, line: _FileLine, trained: Trained, shuffled: bool) -> Fact:
         given, answered = (_find_name(text, self.ids) for text in (line.prompt, line.completion))
         person = given or answered
         if person is None:
@@ -233,12 +237,12 @@ def _ask_like(model: Fact, name: str, facts: _Facts) -> Fact | None:
     )
 
 
-def _read(path: Path) -> list[_Line]:
+def _read(path: Path) -> list[_FileLine]:
     lines = []
     for number, record in read_json_lines(path):
         where = f"{path}, line {number}"
         prompt, completion = (require_text(record, key, where) for key in ("prompt", "completion"))
-        lines.append(_Line(prompt, completion, where))
+        lines.append(_FileLine(prompt, completion, where))
     return lines
 
 

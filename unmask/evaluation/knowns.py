@@ -54,7 +54,7 @@ def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _OneTokenQuestion:
     """Tokens, the position whose token is asked, and the token that is right."""
 
     known: Known
@@ -71,7 +71,7 @@ def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]
     tokenizer = require_tokenizer(model)
     ways = WAYS if model.paradigm.fills_masks else WAYS[:2]
     questions = [_ask(model, tokenizer, known, way) for way in ways for known in knowns]
-    answered: dict[_Question, dict[str, Any]] = {}
+    answered: dict[_OneTokenQuestion, dict[str, Any]] = {}
     # Rows of one length need no padding.
     by_length = sorted(questions, key=lambda question: len(question.tokens))
     for length, group in groupby(by_length, key=lambda question: len(question.tokens)):
@@ -90,7 +90,7 @@ def ask_knowns(model: Model, knowns: Sequence[Known]) -> Iterator[dict[str, Any]
         }
 
 
-def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Question:
+def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _OneTokenQuestion:
     """The question; a masked model's row ends with (or holds) the masks to be read."""
     sentence = f"{known.prompt} {known.attribute}"
     begin, end = place_subject(known.prompt, known.subject, "the prompt")
@@ -99,7 +99,7 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Questio
         whole = tokenizer.encode(sentence)
         places = [i for i, (b, e) in enumerate(whole.offsets) if b < end and e > begin]
         hidden = [require_mask(model) if i in places else ids for i, ids in enumerate(whole.ids)]
-        return _Question(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
+        return _OneTokenQuestion(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
     if way == "forward":
         prompt, wanted = known.prompt, known.attribute
     else:
@@ -107,12 +107,12 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _Questio
     given, whole = (tokenizer.encode(text).ids for text in (prompt, f"{prompt} {wanted}"))
     answer = whole[len(given)]
     if model.paradigm.predicts_next:
-        return _Question(known, way, prompt, tuple(given), len(given) - 1, answer)
-    return _Question(known, way, prompt, (*given, require_mask(model)), len(given), answer)
+        return _OneTokenQuestion(known, way, prompt, tuple(given), len(given) - 1, answer)
+    return _OneTokenQuestion(known, way, prompt, (*given, require_mask(model)), len(given), answer)
 
 
 @torch.inference_mode()
-def _answer(model: Model, batch: Sequence[_Question]) -> list[dict[str, Any]]:
+def _answer(model: Model, batch: Sequence[_OneTokenQuestion]) -> list[dict[str, Any]]:
     tokenizer, device = require_tokenizer(model), model.device
     tokens = torch.tensor([question.tokens for question in batch], device=device)
     at = torch.tensor([[question.at] for question in batch], device=device)

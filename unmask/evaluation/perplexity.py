@@ -12,7 +12,7 @@ from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.objectives.likelihood import Estimate, make_scorer, score_causal, score_rolling
 
-Score = Callable[[Tensor, Tensor, int], Estimate]
+TextScorer = Callable[[Tensor, Tensor, int], Estimate]
 """A window, which of its tokens are given, and a seed."""
 
 
@@ -60,7 +60,7 @@ def score_documents(
         yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
 
 
-def _choose_score(model: Model, context: int, repeats: int) -> Score:
+def _choose_score(model: Model, context: int, repeats: int) -> TextScorer:
     """How one window is scored, by the model's kind."""
     model.paradigm.require_scored(model.name, "perplexity is measured")
     if not model.paradigm.sees_later:

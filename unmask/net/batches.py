@@ -10,8 +10,8 @@ from unmask.base.errors import UserError
 from unmask.net.counts import count_cache_bytes
 from unmask.net.model import Model
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+T = TypeVar("T")
+R = TypeVar("R")
 
 _SHARE = 0.6
 """Of the free memory; the rest is for what is not counted."""
@@ -44,8 +44,8 @@ def fit_rows(model: Model, bytes_per_row: int) -> int:
 
 
 def map_batches(
-    items: Sequence[Item], rows: int, call: Callable[[Sequence[Item]], Sequence[Result]]
-) -> Iterator[tuple[Sequence[Item], Sequence[Result]]]:
+    items: Sequence[T], rows: int, call: Callable[[Sequence[T]], Sequence[R]]
+) -> Iterator[tuple[Sequence[T], Sequence[R]]]:
     """Each batch of at most `rows` items with what `call` made of it.
 
     A batch that does not fit into memory is halved, and so are those after it.

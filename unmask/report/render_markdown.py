@@ -16,7 +16,7 @@ from unmask.blocks.blocks import (
     Section,
     Table,
     Text,
-    Value,
+    CellValue,
     format_value,
 )
 from unmask.blocks.labels import OUTCOMES
@@ -26,7 +26,7 @@ from unmask.report.render_html import CODE
 if TYPE_CHECKING:
     from unmask.report.document import Document
 
-Place = Callable[[Section, Figure], Sequence[tuple[str, str]]]
+PlaceFigure = Callable[[Section, Figure], Sequence[tuple[str, str]]]
 """Draws a figure and says where: (the choice that a picture shows, its path from the page)."""
 Link = Callable[[Section, Table], str]
 """Writes a long table whole and says where."""
@@ -38,7 +38,7 @@ _LIST = re.compile(r"^(\d*)([.)+=-])(?=[\s=-]|$)")
 """How the line of a list or a rule begins."""
 
 
-def render_markdown(document: "Document", place: Place, link: Link) -> str:
+def render_markdown(document: "Document", place: PlaceFigure, link: Link) -> str:
     """The document under a heading of the first level."""
     parts = [f"# {escape(document.title)}", _write_paragraph(document.lead)]
     parts += render_blocks(Section("", ""), document.notices, place, link)
@@ -51,7 +51,9 @@ def render_markdown(document: "Document", place: Place, link: Link) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def render_blocks(section: Section, blocks: Sequence[Block], place: Place, link: Link) -> list[str]:
+def render_blocks(
+    section: Section, blocks: Sequence[Block], place: PlaceFigure, link: Link
+) -> list[str]:
     """Paragraphs, tables and pictures, one below the other."""
     parts = []
     for block in blocks:
@@ -130,12 +132,12 @@ def write_csv(table: Table, path: Path) -> None:
             writer.writerow([cell for value, wide in pairs for cell in _list_cells(value, wide)])
 
 
-def _list_cells(value: Value, is_interval: bool) -> list[Value]:
+def _list_cells(value: CellValue, is_interval: bool) -> list[CellValue]:
     if isinstance(value, Interval):
         return [value.mean, value.low, value.high]
     return [_guard(value), *([None, None] if is_interval else [])]
 
 
-def _guard(value: Value) -> Value:
+def _guard(value: CellValue) -> CellValue:
     """A text that a spreadsheet would compute is kept a text."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value

@@ -31,7 +31,7 @@ PREFIX_TOKENS = 5
 _FIRST_WORDS = ("The", "In", "When", "After", "One", "There", "As", "Many")
 _MOST_TRIES = 20
 
-Result = TypeVar("Result")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def stack_rows(rows: Sequence[PromptRow], device: torch.device) -> PromptBatch:
 def map_cases(
     model: Model,
     cases: Sequence[Case],
-    call: Callable[[Sequence[Case]], Sequence[Result]],
+    call: Callable[[Sequence[Case]], Sequence[R]],
     row_bytes: int | None = None,
-) -> list[Result]:
+) -> list[R]:
     """What `call` makes of each case, in the order given; batches are as large as memory allows.
 
     Canvases of one length can share a batch, as causal rows of any length can; cases with equally
@@ -121,7 +121,7 @@ def map_cases(
         longest, most = max(case.length for case in cases), max(case.num_targets for case in cases)
         row_bytes = count_row_bytes(model, longest, most)
     size = max(1, fit_rows(model, row_bytes) // len(cases[0].rows))
-    results: dict[int, Result] = {}
+    results: dict[int, R] = {}
     for group in model.paradigm.group_rows([case.length for case in cases]):
         group.sort(key=lambda i: (cases[i].num_targets, cases[i].length))
         for numbers, made in map_batches(group, size, lambda some: call([cases[i] for i in some])):

@@ -81,10 +81,10 @@ def run_loop(
     """
     with listen() as request:
         newest = find_newest(folder / CHECKPOINTS, trust)
-        return _Loop(trainer, folder, hooks or Hooks(), minutes, request, newest).run()
+        return _TrainingLoop(trainer, folder, hooks or Hooks(), minutes, request, newest).run()
 
 
-class _Loop:
+class _TrainingLoop:
     """The part of a run between a start or a checkpoint and the next stop."""
 
     def __init__(
