@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unmask.base.files import replace_file
 from unmask.blocks.blocks import (
     Block,
+    CellValue,
     Figure,
     Finding,
     Fold,
@@ -16,7 +17,6 @@ from unmask.blocks.blocks import (
     Section,
     Table,
     Text,
-    CellValue,
     format_value,
 )
 from unmask.blocks.labels import OUTCOMES
