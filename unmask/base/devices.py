@@ -25,7 +25,7 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
         raise UserError(f"device {name!r} is unknown: expected auto, cpu, cuda, cuda:N or mps.")
@@ -47,6 +47,18 @@ def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
     if name not in DTYPES:
         raise UserError(f"dtype {name!r} is unknown: {suggest(str(name), DTYPES)}")
     return DTYPES[name]
+
+
+def name_dtype(dtype: torch.dtype) -> str:
+    """What `resolve_dtype` takes for it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def choose_dtype(name: str, device: str | torch.device, on_gpu: str, elsewhere: str) -> str:
+    """The dtype of that name; "auto" is `on_gpu` on CUDA, else `elsewhere`."""
+    if name != "auto":
+        return name
+    return on_gpu if resolve_device(device).type == "cuda" else elsewhere
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

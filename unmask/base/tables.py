@@ -10,18 +10,25 @@ from unmask.base.files import replace_file
 if TYPE_CHECKING:
     import pyarrow
 
-_SCHEMA = b"unmask.schema"
+_SCHEMA, _DTYPE = b"unmask.schema", b"unmask.dtype"
 
 
 def write_table(
-    path: str | Path, rows: "Sequence[Mapping[str, Any]] | pyarrow.Table", schema: str
+    path: str | Path,
+    rows: "Sequence[Mapping[str, Any]] | pyarrow.Table",
+    schema: str,
+    dtype: str | None = None,
 ) -> None:
-    """Write rows as a Parquet file under a schema's name and number, such as "recall/1"."""
+    """Write rows as a Parquet file under a schema's name and number, such as "recall/1".
+
+    `dtype`, what models computed them in, becomes part of the file's metadata as well.
+    """
     import pyarrow
     import pyarrow.parquet
 
     table = rows if isinstance(rows, pyarrow.Table) else pyarrow.Table.from_pylist(list(rows))
-    table = table.replace_schema_metadata({_SCHEMA: schema.encode()})
+    metadata = {_SCHEMA: schema.encode()} | ({} if dtype is None else {_DTYPE: dtype.encode()})
+    table = table.replace_schema_metadata(metadata)
     with replace_file(path) as draft:
         pyarrow.parquet.write_table(table, draft)
 

@@ -64,10 +64,11 @@ def run_verb(
     """Run a measure and show what it found."""
     from rich.console import Console
 
-    from unmask.measures.runner import run_measure
+    from unmask.measures.runner import run_measure, settle
     from unmask.report.render_terminal import show_section
 
     with note_when_stopped(lambda: _describe_rest(out)):
+        settings = settle(settings)
         result = run_measure(measure, measure.inputs.read(given, settings), settings, out, fresh)
     if result is None:  # another process of several shows it
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
-from unmask.base.runs import DIGESTS
+from unmask.base.runs import DIGESTS, DTYPES
 from unmask.measures.measure import Argument, Job
 
 if TYPE_CHECKING:
@@ -104,9 +104,28 @@ class ModelInputs:
         for member in self.members():
             yield Job(member.key, partial(work, member))
 
+    def find_dtypes(self) -> dict[str, str]:
+        """What each model computes in; it is not loaded for this."""
+        from unmask.base.devices import name_dtype
+        from unmask.net.loading import find_dtype
+        from unmask.net.model import Model
+
+        device = choose_device(self.device)
+
+        def find(place: "str | Model") -> str:
+            if isinstance(place, Model):
+                return name_dtype(place.net.embedding.weight.dtype)
+            return name_dtype(find_dtype(place, device, self.dtype))
+
+        return {
+            family.name: ", ".join(dict.fromkeys(map(find, family.members)))
+            for family in self.families
+        }
+
     def record(self) -> dict[str, Any]:
         return {
             **record_models(self.families),
+            DTYPES: self.find_dtypes(),
             "data": self.source,
             DIGESTS: digest_families(self.families) | {"the data": {"contents": self.digest}},
         }

@@ -58,10 +58,14 @@ class RecallSettings(SamplingSettings):
     """How texts are drawn, and what they are held against."""
 
     steps: tuple[int, ...] = option(
-        (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1
+        (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1, most=1_000_000
     )
-    guidance: float = option(0.8, "Strength of guidance; causal models have none.")
+    guidance: float = option(0.8, "Strength of guidance; causal models have none.", least=0)
     controls: bool = option(True, "Hold the texts against shuffled answers, too.")
+    dtype: str = option(
+        "auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else what suits file and processor."
+    )
+    dtype_on_gpu = "bfloat16"
 
     def _problems(self) -> Iterator[str]:
         if not self.steps:

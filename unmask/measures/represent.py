@@ -82,7 +82,9 @@ class RepresentSettings(MachineSettings):
     norm: float | None = option(
         None, "Weight of the norm term; by default the objective's.", least=0
     )
-    steps: int = option(20, "Evaluations of the loss; there is one update less.", least=0)
+    steps: int = option(
+        20, "Evaluations of the loss; there is one update less.", least=0, most=1_000_000
+    )
     lr: float = option(0.5, "Adam's learning rate.", above=0)
     clamp: float = option(4.0, "The longest delta, in lengths of v0; 0: no limit.", least=0)
     stop: str = option("steps", "steps, p=0.9 (any probability), or rome.")
@@ -254,6 +256,7 @@ def save_vectors(result: "Result") -> None:
     from safetensors.numpy import save_file
 
     from unmask.base.files import replace_file
+    from unmask.measures.result import name_dtypes
 
     rows = result.tables["represent"].select(["model", "seed"]).to_pylist()
     tensors = {}
@@ -262,7 +265,7 @@ def save_vectors(result: "Result") -> None:
         vectors = stack_vectors(result.tables["vectors"].take(numbers))
         tensors |= {f"{model}-{seed}.{name}": vector for name, vector in vectors.items()}
     with replace_file(result.folder / "vectors.safetensors") as draft:
-        save_file(tensors, draft)
+        save_file(tensors, draft, {"dtype": name_dtypes(result.records) or ""})
 
 
 def choose_traces(folders: Mapping[str, Path]) -> Mapping[str, Any]:

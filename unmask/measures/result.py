@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.base.runs import DIGESTS, RunRecord
+from unmask.base.runs import DIGESTS, DTYPES, RunRecord
 from unmask.base.tables import Parts, read_table
 from unmask.blocks.blocks import Block, Fold, Notice, Number, RowRole, Section, Text, Verdict
 from unmask.measures.measure import Measure, Summary, Tables
@@ -46,6 +46,12 @@ class Result:
     @cached_property
     def section(self) -> Section:
         """The result in sentences, figures and tables; what is broken is a sentence instead."""
+        section, dtype = self._describe(), name_dtypes(self.records)
+        if dtype is None:
+            return section
+        return replace(section, blocks=[*section.blocks, Text(f"Computed in {dtype}.")])
+
+    def _describe(self) -> Section:
         measure, blocks = self.measure, list[Block]()
         if not self.is_complete:
             blocks.append(Notice("This run was cut short: this is what it had until then."))
@@ -99,6 +105,14 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __len__(self) -> int:
         return len(self.schemas)
+
+
+def name_dtypes(records: Sequence[RunRecord]) -> str | None:
+    """What the models of some runs computed in; None where no model was asked, or none recorded."""
+    pairs = [pair for record in records for pair in record.inputs.get(DTYPES, {}).items()]
+    if len({dtype for _, dtype in pairs}) <= 1:
+        return pairs[0][1] if pairs else None
+    return ", ".join(f"{dtype} ({model})" for model, dtype in dict.fromkeys(pairs))
 
 
 def list_differences(results: Sequence[Result]) -> list[str]:

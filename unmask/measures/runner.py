@@ -22,7 +22,14 @@ from unmask.base.runs import RUN_FORMAT, check_run, make_record, open_run, read_
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.measures.inputs import Inputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
-from unmask.measures.result import FolderTables, Result, list_differences, name_folders
+from unmask.measures.result import (
+    FolderTables,
+    Result,
+    list_differences,
+    name_dtypes,
+    name_folders,
+)
+from unmask.measures.settings import MachineSettings
 from unmask.measures.table import find_measure
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ def call_measure(
         chosen = build(measure.settings, changes, f"unmask.{measure.name}")
     else:
         chosen = replace(settings, **changes)
+    chosen = settle(chosen)
     if isinstance(measure.inputs, RunFolders):
         given = {"runs": _flatten(subjects)}
     else:
@@ -59,6 +67,11 @@ def call_measure(
     result = _require(run_measure(measure, inputs, chosen, folder))
     weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
     return result
+
+
+def settle(settings: CheckedSettings) -> CheckedSettings:
+    """The settings with what depends on this machine decided, as inputs and records need them."""
+    return settings.settle() if isinstance(settings, MachineSettings) else settings
 
 
 def _flatten(subjects: Sequence[Any]) -> list[Any]:
@@ -137,13 +150,16 @@ def _run_jobs(
         return None
     while not all(done.has(job.key) for job in jobs):
         time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all
+    tables, record = FolderTables(folder, measure.tables), read_record(folder)
+    dtype = name_dtypes([record])
     for name, schema in measure.tables.items():
         table = parts[name].gather(job.key for job in jobs)
-        write_table(folder / f"{name}.parquet", table, schema)
-    tables = FolderTables(folder, measure.tables)
+        write_table(folder / f"{name}.parquet", table, schema, dtype)
     summary = measure.summarise(tables, settings)
-    _write_summary(measure, summary, folder)
-    result = Result(measure, settings, (read_record(folder),), tables, summary, folder)
+    for name, rows in summary.items():
+        path = folder / SUMMARY / f"{name}.parquet"
+        write_table(path, rows, _summary_schema(measure, name), dtype)
+    result = Result(measure, settings, (record,), tables, summary, folder)
     if measure.finish is not None:
         measure.finish(result)
     return result
@@ -160,11 +176,6 @@ def _work(job: Job, parts: Mapping[str, Parts]) -> None:
     rows = job.work()
     for name, store in parts.items():
         store.write(job.key, rows.get(name, ()))
-
-
-def _write_summary(measure: Measure, summary: Summary, folder: Path) -> None:
-    for name, rows in summary.items():
-        write_table(folder / SUMMARY / f"{name}.parquet", rows, _summary_schema(measure, name))
 
 
 def _summary_schema(measure: Measure, name: str) -> str:

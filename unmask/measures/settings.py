@@ -1,7 +1,8 @@
 """Settings that several measures share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from unmask.base.config import CheckedSettings, option
 
@@ -12,6 +13,18 @@ class MachineSettings(CheckedSettings):
 
     dtype: str = option("auto", "float32, bfloat16, …; auto suits the file and the device.")
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps.", is_identity=False)
+    dtype_on_gpu: ClassVar[str] = "auto"
+    """What the dtype "auto" means on CUDA; "auto" here: what `unmask.load` takes it for."""
+    dtype_elsewhere: ClassVar[str] = "auto"
+
+    def settle(self) -> Self:
+        """The same with the dtype that "auto" means on this machine, for the record of a run."""
+        from unmask.base.devices import choose_dtype
+
+        on_gpu, elsewhere = self.dtype_on_gpu, self.dtype_elsewhere
+        if on_gpu == elsewhere or self.dtype != "auto":
+            return self
+        return replace(self, dtype=choose_dtype(self.dtype, self.device, on_gpu, elsewhere))
 
 
 @dataclass(frozen=True, kw_only=True)

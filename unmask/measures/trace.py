@@ -49,7 +49,8 @@ class TraceSettings(Tracing, MachineSettings):
     memory: float | None = option(
         None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False
     )
-    dtype: str = option("float32", "float32, bfloat16, …; auto suits the file and the device.")
+    dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
+    dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
 
 
 @dataclass(frozen=True)
@@ -179,19 +180,10 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
-_LAPTOP: dict[str, Any] = {"facts": 2, "consider": 12, "samples": 1, "guidance": 0.0}
+_LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1, "corruption": "mean"}
 _QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
-_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
-
-
-def _make_sizes(corruption: str, *at: str, **full: Any) -> dict[str, dict[str, Any]]:
-    """Settings of a stage by size: on a laptop one corruption at some steps, in full the usual."""
-    chosen = {"corruption": corruption} | ({"at": at} if at else {})
-    return {"quick": _QUICK | chosen, "laptop": _LAPTOP | chosen, "full": _FULL | full}
-
-
-_STEP_BY_STEP = _make_sizes("mask", "1", "4", at=("all",))
-_STEP_BY_STEP["laptop"] |= {"at": ("1", "4", "8", "12"), "facts": 1, "parts": ("resid",)}
+_FIRST: dict[str, Any] = {"at": ("first",)}
+_MASKS = _QUICK | {"corruption": "mask"}
 
 MEASURE = Measure(
     name="trace",
@@ -207,8 +199,18 @@ MEASURE = Measure(
     pool=pool,
     read_old=read_old,
     stages=[
-        Stage(sizes=_make_sizes("mean", "first", at=("first",))),
-        Stage("trace-steps", "diffusion", _make_sizes("mask")),
-        Stage("trace-denoising", "diffusion", _STEP_BY_STEP),
+        Stage(
+            sizes={"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST},
+        ),
+        Stage("trace-steps", "diffusion", {"quick": _MASKS, "laptop": None, "full": _FULL}),
+        Stage(
+            "trace-denoising",
+            "diffusion",
+            {
+                "quick": _MASKS | {"at": ("1", "4")},
+                "laptop": None,
+                "full": _FULL | {"at": ("all",)},
+            },
+        ),
     ],
 )

@@ -75,12 +75,7 @@ def load(
     label = checkpoint.source.label
     target = resolve_device(device)
     maps = _find_tensors(blueprint.config, dialect, checkpoint)
-    if dtype in ("auto", "stored"):
-        chosen_dtype = _stored_dtype(checkpoint, maps)
-        if dtype == "auto":
-            chosen_dtype = _suit_device(chosen_dtype, blueprint.config, target)
-    else:
-        chosen_dtype = resolve_dtype(dtype)
+    chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, target)
     _check_room(label, blueprint, target, chosen_dtype)
     known = None
     if tokenizer is not None:
@@ -145,9 +140,19 @@ def _check_sizes(config: NetConfig, checkpoint: Checkpoint) -> None:
 def save(
     model: Model, folder: str | Path, dialect: str = "unmask", shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Write a model in a dialect; a folder that is already there is replaced atomically.
+    """Write a model as a folder of safetensors, settings and its tokenizer.
 
-    A dialect that cannot represent the model exactly raises.
+    Args:
+        model: Of any kind.
+        folder: Where to; a model that is already there is replaced atomically.
+        dialect: Whose layout: "unmask", "llama", "gpt2", … A layout that cannot represent the model
+            exactly raises.
+        shard_bytes: The most bytes of a file of weights.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> unmask.save(model, "copy")
+    >>> unmask.load("copy", device="cpu").blueprint == model.blueprint
+    True
     """
     spoken = get_dialect(dialect)
     _check_replaceable(Path(folder))
@@ -251,6 +256,28 @@ def _find_tensors(
             f"{' and '.join(problems)}. Fetch it again, or check its settings."
         )
     return maps
+
+
+def find_dtype(
+    name: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
+) -> torch.dtype:
+    """The dtype that `load` gives a model on this machine, from its settings and headers alone."""
+    blueprint, dialect, checkpoint = inspect(name)
+    maps = _find_tensors(blueprint.config, dialect, checkpoint)
+    return _choose_dtype(dtype, blueprint.config, checkpoint, maps, resolve_device(device))
+
+
+def _choose_dtype(
+    dtype: str | torch.dtype,
+    config: NetConfig,
+    checkpoint: Checkpoint,
+    maps: Iterable[str],
+    device: torch.device,
+) -> torch.dtype:
+    if dtype not in ("auto", "stored"):
+        return resolve_dtype(dtype)
+    stored = _stored_dtype(checkpoint, maps)
+    return _suit_device(stored, config, device) if dtype == "auto" else stored
 
 
 def _stored_dtype(checkpoint: Checkpoint, maps: Iterable[str]) -> torch.dtype:

@@ -89,8 +89,16 @@ def run_study(
 ) -> StudyRun:
     """Run the study in `out`, or some stages of it, and draw its page.
 
-    `changes` are single settings, such as `size="quick"`. A study that was stopped is resumed; with
-    `fresh` it is removed and begun anew.
+    A study that was stopped is resumed.
+
+    Args:
+        settings: Models, facts, how much is measured.
+        out: The study's folder.
+        stages: Names of the stages to run; all of them by default.
+        report: Called after each stage with its name and its seconds, None where it was done
+            before.
+        fresh: Remove the study that `out` holds, and begin anew.
+        changes: Settings by name instead, such as `size="quick"`.
     """
     from unmask.report.page import draw_report
 
@@ -128,7 +136,12 @@ def _describe_unknown(stage: str, size: str) -> str:
 
 
 def resume_study(out: str | Path, **more: Any) -> StudyRun:
-    """Go on with the study in `out`, with its own settings."""
+    """Go on with the study in `out`, with its own settings.
+
+    Args:
+        out: The study's folder.
+        more: `stages`, `report` and `fresh` of `unmask.run_study`.
+    """
     record = read_record(out)
     if record.verb != "study":
         raise UserError(f"{out} holds a run of `unmask {record.verb}`, expected a study.")
@@ -227,10 +240,17 @@ def choose_settings(
     study: StudyRun, settings: StudySettings, measure: Measure, stage: Stage
 ) -> CheckedSettings:
     """A measure's settings: the size's, else the study's of the same name, else its defaults."""
+    from unmask.base.devices import choose_dtype
+
     own = {field.name for field in fields(measure.settings)}
     shared = {"guidance", "metric", "seed", "dtype", "device"} & own
     values = {name: getattr(settings, name) for name in shared}
     values |= stage.sizes.get(settings.size) or {}
+    if values.get("dtype") == "auto":
+        # A stage that leaves the choice to the file does not do so in a study.
+        on_gpu = getattr(measure.settings, "dtype_on_gpu", "auto")
+        on_gpu = "float32" if on_gpu == "auto" else on_gpu
+        values["dtype"] = choose_dtype("auto", settings.device, on_gpu, "float32")
     if stage.adjust is not None:
         folders = {name: study.folder / name for name in study.results()}
         values |= stage.adjust(folders)

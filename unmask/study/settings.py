@@ -35,7 +35,9 @@ class StudySettings(MachineSettings):
         choices=lambda: ("p", "logp", "logit_difference", "normalised"),
     )
     seed: int = option(0, "Seed of the corpus, the noise and the tests.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
+    dtype: str = option(
+        "auto", "float32, bfloat16, …; auto: bfloat16 for recall and traces on a GPU, else float32."
+    )
 
     @property
     def pair(self) -> tuple[str, str | None]:
