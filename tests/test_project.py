@@ -68,30 +68,42 @@ def test_the_example_of_coming_from_runs():
     assert not torch.allclose(names["logits"], names["ablated"])
 
 
-EXAMPLES = [
-    unmask.load,
-    unmask.sample,
-    unmask.infill,
-    unmask.likelihood,
-    unmask.Model.logits,
-    unmask.Transformer.capture,
-    unmask.Transformer.patch,
-    unmask.trace_tokens,
-    unmask.trace_steps,
-    unmask.Tracing,
-    unmask.corruptions.Noise,
-    unmask.corruptions.Mask,
-    unmask.corruptions.Mean,
-    unmask.corruptions.Replace,
-    unmask.corruptions.Corrupted,
-    unmask.extract_key,
-    unmask.extract_value,
-    unmask.Extraction,
-]
+def list_documented() -> dict[str, Any]:
+    """Public functions and classes, those of `unmask.corruptions`, and their methods, by name."""
+    homes = (unmask, unmask.corruptions)
+    public = {name: getattr(home, name) for home in homes for name in home.__all__}
+    public = {name: x for name, x in public.items() if inspect.isfunction(x) or inspect.isclass(x)}
+    return public | {
+        f"{name}.{method}": function
+        for name, thing in public.items()
+        if inspect.isclass(thing)
+        for method, function in vars(thing).items()
+        if inspect.isfunction(function) and not method.startswith("_")
+    }
 
 
-@pytest.mark.parametrize("function", EXAMPLES, ids=lambda function: function.__qualname__)
-def test_examples_of_docstrings_run(function, tmp_path, monkeypatch):
+DOCUMENTED = list_documented()
+EXAMPLES = {name: x for name, x in DOCUMENTED.items() if ">>>" in (x.__doc__ or "")}
+NO_EXAMPLE = {
+    *("train", "run_study", "resume_study", "run_toy", "draw_report"),  # too long: the tutorial
+    *("register", "estimate_effects"),  # CONTRIBUTING.md and docs/examples; like `trace_tokens`
+}
+
+
+def test_public_functions_and_settings_have_examples():
+    functions = {
+        name for name, x in DOCUMENTED.items() if inspect.isfunction(x) and "." not in name
+    }
+    assert functions - set(EXAMPLES) == NO_EXAMPLE
+    assert {"Sampling", "Tracing", "Extraction", "Recipe"} <= set(EXAMPLES)
+    assert {"Masked", "Uniform", "Hybrid", "Gaussian"} <= set(EXAMPLES)
+    assert {"Noise", "Mask", "Mean", "Replace", "Corrupted"} <= set(EXAMPLES)
+    assert {"Model.logits", "Transformer.capture", "Transformer.patch"} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    function = EXAMPLES[name]
     monkeypatch.chdir(tmp_path)
     facts = "subject,object,prompt\nRenzo Calverinth,the kindly well digger,{} is\n"
     Path("facts.csv").write_text(facts)
@@ -101,8 +113,20 @@ def test_examples_of_docstrings_run(function, tmp_path, monkeypatch):
     report: list[str] = []
     failed, _ = doctest.DocTestRunner().run(example, out=report.append)
     assert not failed, "".join(report)
-    explained = function.__doc__
-    for other in re.findall(r"other arguments are those of `unmask\.(\w+)`", explained):
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, x in DOCUMENTED.items()
+        if name in EXAMPLES or (inspect.isfunction(x) and "." not in name)
+    ],
+)
+def test_every_parameter_is_explained(name):
+    explained = DOCUMENTED[name].__doc__
+    for other in re.findall(r"arguments are\s+those of `unmask\.(\w+)`", explained):
         explained += getattr(unmask, other).__doc__
-    for name in inspect.signature(function).parameters:
-        assert name == "self" or re.search(rf"^ +[\w, ]*\b{name}\b[\w, ]*:", explained, re.M), name
+    for parameter in inspect.signature(DOCUMENTED[name]).parameters:
+        line = rf"^ +[\w, ]*\b{parameter}\b[\w, ]*:"
+        assert parameter == "self" or re.search(line, explained, re.M), parameter

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unmask.noise.gaussian import Gaussian
     from unmask.noise.hybrid import Hybrid
     from unmask.noise.masked import Masked
+    from unmask.noise.process import Process
     from unmask.noise.uniform import Uniform
     from unmask.objectives.likelihood import likelihood
     from unmask.report.page import draw_report
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from unmask.sampling.texts import infill, sample
     from unmask.sampling.trajectory import Trajectory
     from unmask.study.pipeline import resume_study, run_study
+    from unmask.study.settings import StudySettings
     from unmask.toy.run import run_toy
+    from unmask.toy.settings import ToySettings
     from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.settings import Tracing
@@ -68,10 +71,13 @@ _HOME_OF = {
     "Masked": "unmask.noise.masked",
     "Model": "unmask.net.model",
     "NetConfig": "unmask.net.config",
+    "Process": "unmask.noise.process",
     "Recipe": "unmask.training.recipe",
     "Sampling": "unmask.sampling.settings",
     "StepState": "unmask.sampling.state",
+    "StudySettings": "unmask.study.settings",
     "Tokenizer": "unmask.data.tokenizer",
+    "ToySettings": "unmask.toy.settings",
     "Trajectory": "unmask.sampling.trajectory",
     "TraceGrid": "unmask.tracing.grid",
     "Tracing": "unmask.tracing.settings",
@@ -114,10 +120,13 @@ __all__ = [
     "Masked",
     "Model",
     "NetConfig",
+    "Process",
     "Recipe",
     "Sampling",
     "StepState",
+    "StudySettings",
     "Tokenizer",
+    "ToySettings",
     "TraceGrid",
     "Tracing",
     "Trajectory",

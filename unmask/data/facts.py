@@ -170,7 +170,16 @@ def find_shared_run(text: str, plain: str) -> Span | None:
 
 
 def read_facts(path: str | Path) -> list[Fact]:
-    """All facts of a CSV or JSON-lines file; the first wrong line is reported by its number."""
+    """All facts of a CSV or JSON-lines file; the first wrong line is reported by its number.
+
+    Args:
+        path: A file with `subject`, `object` and `prompt` of each fact, `{}` in the prompt standing
+            for the subject; or one that `unmask data` wrote.
+
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> fact.prompt, fact.object
+    ('Renzo Calverinth is', 'the kindly well digger')
+    """
     path = Path(path)
     if path.suffix == ".csv":
         records = read_csv(path)

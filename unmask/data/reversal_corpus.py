@@ -106,8 +106,15 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
 def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 8192) -> Corpus:
     """Write the reversal corpus and a tokenizer learned from it as a new folder, and give it.
 
-    `facts` are those of each group (trained one way, the other way, both ways); `vocab` is the
-    most tokens of the byte-level BPE.
+    Args:
+        out: The folder to make; one that is there is not replaced.
+        facts: Facts of each group: trained one way, the other way, both ways.
+        seed: Of names, descriptions and phrasings.
+        vocab: The most tokens of the byte-level BPE.
+
+    >>> corpus = unmask.make_corpus("corpus", facts=4, vocab=500)
+    >>> corpus["train"][0].trained
+    'same'
     """
     corpus = make_reversal_corpus(facts, seed)
     save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))

@@ -44,7 +44,12 @@ def find_measure(name: str) -> Measure:
 
 
 def register(measure: Measure) -> Measure:
-    """Add a measure in this process, as a notebook does; the same name again replaces it."""
+    """Add a measure in this process, as a notebook does, and give it back to be called.
+
+    Args:
+        measure: Under a name that no built-in or installed measure has. One that was registered
+            before under this name is replaced.
+    """
     if measure.name in _import_all():
         raise UserError(f"there is a measure {measure.name!r} already: choose another name.")
     _REGISTERED[measure.name] = measure

@@ -91,9 +91,16 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
-    """The network of that name, as a diffusion network or as its causal twin.
+    """The settings of a network by name, as a diffusion network or as its causal twin.
 
-    `changes` replaces single fields, such as `vocab_size` or `context`.
+    Args:
+        name: "tiny", "6M", "1028M", …: SMDM's sizes, and small ones of other architectures.
+        causal: Whether a position sees only those before it.
+        changes: Fields of `unmask.NetConfig` that differ, such as `vocab_size` or `context`.
+
+    >>> config = unmask.preset("tiny", vocab_size=100)
+    >>> unmask.Transformer(config, seed=0)(torch.zeros(2, 7, dtype=torch.long)).shape  # [B, L, V]
+    torch.Size([2, 7, 100])
     """
     if name in _OTHERS:
         config = replace(_OTHERS[name], causal=causal)

@@ -20,7 +20,19 @@ from unmask.noise.schedules import Schedule, SigmoidSchedule, check_schedule, ch
 
 @dataclass(frozen=True)
 class Gaussian(NoiseKind):
-    """Noise on the vectors of a table, one row per token."""
+    """Gaussian noise on the vectors of tokens; not a `Process`, which noises the tokens themselves.
+
+    Args:
+        table: Vectors of the tokens [V, d], a row per token.
+        schedule: alpha_t (`unmask.noise.schedules`), with some noise left at t = 0; sigmoid by
+            default.
+
+    >>> from unmask.base.streams import RowStreams
+    >>> process = unmask.Gaussian(torch.eye(9))
+    >>> x0, t = torch.tensor([[3, 1, 4]]), torch.tensor([[0.5]])  # [B, L] and [B, 1]
+    >>> process.corrupt(x0, t, RowStreams.make(seed=0, rows=1)).shape  # [B, L, d]
+    torch.Size([1, 3, 9])
+    """
 
     objectives: ClassVar[tuple[str, ...]] = ("cdcd", "bound")
     sampler: ClassVar[Sampler] = "vectors"

@@ -28,7 +28,20 @@ _LEAST = 1e-30
 
 @dataclass(frozen=True)
 class Hybrid(Process):
-    """Tokens 0 … num_tokens - 1, and the mask right after them."""
+    """Noise that masks some tokens and draws others anew; the mask comes right after the tokens.
+
+    Args:
+        num_tokens: Values that a clean token can have: 0 … num_tokens - 1, which is the mask's id.
+        schedule: How fast tokens are noised (`unmask.noise.schedules`); linear by default.
+        share_start, share_stop: Share of the mask in the noise at t = 0 and t = 1; a straight line
+            in between.
+
+    >>> from unmask.base.streams import RowStreams
+    >>> process = unmask.Hybrid(num_tokens=9, share_start=0.5)
+    >>> x0, t = torch.tensor([[3, 1, 4]]), torch.tensor([[1.0]])  # [B, L] and [B, 1]
+    >>> process.corrupt(x0, t, RowStreams.make(seed=0, rows=1))
+    tensor([[9, 9, 9]])
+    """
 
     has_mask: ClassVar[bool] = True
 
@@ -36,7 +49,6 @@ class Hybrid(Process):
     schedule: Schedule = field(default_factory=LinearSchedule)
     share_start: float = 0.0
     share_stop: float = 1.0
-    """Share of the mask in the noise at t = 0 and t = 1; a straight line in between."""
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)

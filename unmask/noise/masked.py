@@ -21,7 +21,20 @@ from unmask.noise.settings import NoiseConfig
 
 @dataclass(frozen=True)
 class Masked(Process):
-    """Tokens 0 … num_tokens - 1 (without the mask, if it stands among them) and a mask."""
+    """Noise that turns tokens into a mask, one by one, until at t = 1 all are masked.
+
+    Args:
+        num_tokens: Values that a clean token can have: rows of the logits without the mask's own.
+        mask_id: The mask's token id: `num_tokens` where it comes after the tokens, less where it
+            stands among them.
+        schedule: How fast tokens are noised (`unmask.noise.schedules`); linear by default.
+
+    >>> from unmask.base.streams import RowStreams
+    >>> process = unmask.Masked(num_tokens=9, mask_id=9)
+    >>> x0, t = torch.tensor([[3, 1, 4]]), torch.tensor([[1.0]])  # [B, L] and [B, 1]
+    >>> process.corrupt(x0, t, RowStreams.make(seed=0, rows=1))
+    tensor([[9, 9, 9]])
+    """
 
     has_mask: ClassVar[bool] = True
     objectives: ClassVar[tuple[str, ...]] = (
@@ -35,7 +48,6 @@ class Masked(Process):
     sampler: ClassVar[Sampler] = "unmasking"
 
     num_tokens: int
-    """Values that a clean token can have: rows of the logits, the mask's own not counted."""
     mask_id: int = field()
     schedule: Schedule = field(default_factory=LinearSchedule)
 

@@ -23,12 +23,24 @@ from unmask.noise.settings import NoiseConfig
 
 @dataclass(frozen=True)
 class Uniform(Process):
-    """Tokens 0 … num_tokens - 1, without a mask."""
+    """Noise that draws tokens anew from all of them, without a mask.
+
+    Args:
+        num_tokens: Values that a token can have, noised or not: 0 … num_tokens - 1.
+        schedule: How fast tokens are noised (`unmask.noise.schedules`); linear by default.
+        mixture: Whether the network predicts p(x0_l | z_t), its own position seen (D3PM's form).
+
+    >>> from unmask.base.streams import RowStreams
+    >>> process = unmask.Uniform(num_tokens=9)
+    >>> x0, t = torch.tensor([[3, 1, 4]]), torch.tensor([[0.5]])  # [B, L] and [B, 1]
+    >>> xt = process.corrupt(x0, t, RowStreams.make(seed=0, rows=1))
+    >>> process.nll(torch.zeros(1, 3, 9), x0, xt, t).shape  # of logits [B, L, V]
+    torch.Size([1, 3])
+    """
 
     num_tokens: int
     schedule: Schedule = field(default_factory=LinearSchedule)
     mixture: bool = False
-    """Whether the network predicts p(x0_l | z_t), its own position seen (D3PM's form)."""
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)

@@ -23,9 +23,11 @@ COMPARISON = Path("runs") / "comparison.html"
 def draw_report(runs: Sequence[str | Path | Result], out: str | Path | None = None) -> Path:
     """Draw runs of any measures, studies with all their stages, or results, and say where.
 
-    `out` is a .html file, a .md file (figures and long tables go into a folder of its name beside
-    it) or a folder for figures alone; by default page.html in the run. Runs of one measure are
-    pooled where that is possible.
+    Args:
+        runs: Run folders or what a measure returned. Those of one measure are pooled where that is
+            possible, else shown one after the other.
+        out: A .html file, a .md file (figures and long tables go into a folder of its name beside
+            it) or a folder for figures alone; by default page.html in the run.
     """
     place = _choose_place(runs) if out is None else Path(out)
     if place.suffix not in (".html", ".md", ""):

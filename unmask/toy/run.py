@@ -80,7 +80,10 @@ def run_toy(
 ) -> ToyReport:
     """The report on the variants, also written to `toy.json` in `out`.
 
-    `changes` are single settings, such as `samples=1000`.
+    Args:
+        settings: Which variants learn for how long, and how many samples are drawn.
+        out: The folder of `toy.json`.
+        changes: Settings by name instead, such as `samples=1000`.
     """
     settings = settings or build(ToySettings, changes, "unmask.run_toy")
     names = settings.variants

@@ -175,7 +175,27 @@ class ComputeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One training run."""
+    """One training run: what is learned from what, how, and for how long; a YAML file has the same.
+
+    Args:
+        kind: Of model: "masked", "uniform", "hybrid", "gaussian", "causal", or one's own process.
+        data: Where rows come from.
+        seed: Of the weights, the order of rows and the noise.
+        network: Its shapes.
+        start: A trained model to start from, adapters.
+        noise: Schedule and other settings of the process.
+        objective: What is minimised; by default what the kind's reference minimises.
+        optimiser, schedule: AdamW or Muon, and the rate over time.
+        batch, budget: Rows of a step; how many steps, tokens or minutes.
+        cadence: When to log, evaluate, sample and save.
+        guards: When a gradient is skipped.
+        machine: dtype, compiling, several devices.
+
+    >>> from unmask.training.recipe import DataSettings
+    >>> recipe = unmask.Recipe(kind="masked", data=DataSettings(source="reversal"))
+    >>> recipe.objective_name, recipe.budget.steps
+    ('smdm', 1000)
+    """
 
     kind: Kind
     data: DataSettings
