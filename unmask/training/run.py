@@ -49,11 +49,24 @@ def train(
 ) -> TrainingOutcome | None:
     """How the run ended; None on processes that do not lead. Its model lies in `model` of `out`.
 
-    `recipe` is a shipped one's name, a YAML file or a `Recipe`; `changes` are settings such as
-    "batch.rows=64". With `fresh` a run that `out` holds is removed first. With `resume` the run in
-    that folder is resumed instead; `trust` allows checkpoints of version 0.1, whose index is a
-    pickle that can run code.
+    Args:
+        recipe: A shipped one's name, a YAML file or a `unmask.Recipe`.
+        out: The folder of the run; by default one named after the recipe.
+        changes: Settings of the recipe such as "batch.rows=64".
+        resume: The folder of a run to resume, instead of a recipe.
+        fresh: Remove a run that `out` holds, and begin anew.
+        allow_changes: Resume even with other settings, data or another model to start from.
+        trust: Read checkpoints of version 0.1, whose index is a pickle that can run code.
+        minutes: The longest time to train for now; the run can be resumed after it.
+        device: "auto", "cpu", "cuda", "mps"; under torchrun each process takes its own.
+        sources: Further sources of rows, by the name that the recipe's `data.source` has.
+        watch: Opens something that is notified of progress, such as a progress bar.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
+    for what, path in (("recipe", recipe), ("folder", out), ("run to resume", resume)):
+        if path is not None and not isinstance(path, str | Path | Recipe):
+            raise UserError(f"the {what} is a {type(path).__name__}: expected a name or a path.")
     if (resume is None) == (recipe is None):
         raise UserError("either a recipe or a run to resume is needed: give one of the two.")
     if resume is not None and fresh:
