@@ -1,6 +1,7 @@
 """Training from a recipe to a model in a folder: what `unmask train` and `unmask.train` do."""
 
 import logging
+import math
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
