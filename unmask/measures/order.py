@@ -47,8 +47,8 @@ class OrderSettings(SamplingSettings):
 
     limit: int | None = option(40, "Prompts of each split, or of the file.", least=1)
     examples: int = option(2, "Texts of each split that are kept for the animation.", least=1)
-    steps: int = option(16, "Denoising steps.", least=1)
-    guidance: float = option(0.0, "Strength of guidance.")
+    steps: int = option(16, "Denoising steps.", least=1, most=1_000_000)
+    guidance: float = option(0.0, "Strength of guidance.", least=0)
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
 
@@ -115,14 +115,14 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "an autoregressive model writes from left to right, so its order is not measured: "
             "expected at least one diffusion model."
         )
-    prepared: dict[str, tuple[Model, int | None, Band]] = {}
-    """The checkpoint worked on last, its canvas and how frequent its tokens are."""
+    prepared: dict[str, tuple[int | None, Band]] = {}
+    """Of each checkpoint, its canvas and how frequent its tokens are."""
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
+        model = inputs.load(member)
         if member.key not in prepared:
-            prepared.clear()
-            prepared[member.key] = _prepare(inputs.load(member), inputs.data, settings)
-        model, length, band = prepared[member.key]
+            prepared[member.key] = _prepare(model, inputs.data, settings.length)
+        length, band = prepared[member.key]
         names = ("steps", "guidance", "plan", "order", "seed")
         chosen = {name: getattr(settings, name) for name in names} | {"length": length}
         commits, texts = watch_texts(model, split, inputs.data.by_split[split], band, **chosen)
@@ -135,18 +135,15 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
                 yield Job(f"{member.key}-{split}", partial(work, member, split))
 
 
-def _prepare(
-    model: "Model", prompts: Prompts, settings: OrderSettings
-) -> "tuple[Model, int | None, Band]":
-    """The model, its canvas, and how frequent its tokens are."""
+def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int | None, Band]":
+    """The canvas, and how frequent the model's tokens are."""
     from unmask.evaluation.commits import rank_frequencies
     from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
 
-    tokenizer, length = require_tokenizer(model), settings.length
+    tokenizer = require_tokenizer(model)
     if prompts.facts:
-        encoded = encode_facts(prompts.facts, tokenizer)
-        length = choose_length(model, list(encoded.values()), length)
-    return model, length, rank_frequencies(tokenizer, prompts.texts)
+        length = choose_length(model, encode_facts(prompts.facts, tokenizer).values(), length)
+    return length, rank_frequencies(tokenizer, prompts.texts)
 
 
 def summarise(tables: Tables, settings: OrderSettings) -> Summary:
@@ -273,9 +270,7 @@ def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
 
 def _animate(rows: Rows) -> blocks.Figure:
     """The texts, a panel for each model; a long answer asked in reverse comes first."""
-    texts = tidy.group_by(
-        [row for row in rows if row["seed"] == rows[0]["seed"]], "split", "prompt", "model"
-    )
+    texts = tidy.group_by(tidy.select(rows, seed=rows[0]["seed"]), "split", "prompt", "model")
     prompts: dict[str, list[str]] = {}
     # Recalled ones first: they show more.
     by_hit = sorted(texts, key=lambda key: not texts[key][0]["hit"])
