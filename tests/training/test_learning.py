@@ -18,9 +18,9 @@ from unmask.training.build import prepare_job
 from unmask.training.journal import read_journal
 from unmask.training.loop import run_loop
 from unmask.training.parallel import World
-from unmask.training.probe import recall
 from unmask.training.recipe import Recipe
 from unmask.training.trainer import Trainer
+from unmask.training.validation import recall
 
 SETTINGS: dict = {
     "network": {

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from unmask.training.guards import Guard
-from unmask.training.optimiser import Average, Optimiser
+from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.recipe import GuardSettings, OptimiserSettings, ScheduleSettings
-from unmask.training.schedule import rate_at
 
 NO, YES = torch.tensor(False), torch.tensor(True)
 

@@ -29,6 +29,9 @@ KNOWN = {
     "dream-7b": KnownModel("Dream-org/Dream-v0-Base-7B"),
     "dream-7b-instruct": KnownModel("Dream-org/Dream-v0-Instruct-7B"),
     "gpt2": KnownModel("openai-community/gpt2"),
+    "pythia-160m": KnownModel("EleutherAI/pythia-160m"),
+    "pythia-410m": KnownModel("EleutherAI/pythia-410m"),
+    "pythia-1.4b": KnownModel("EleutherAI/pythia-1.4b"),
     "smollm2-135m": KnownModel("HuggingFaceTB/SmolLM2-135M"),
     "qwen2.5-0.5b": KnownModel("Qwen/Qwen2.5-0.5B"),
 }
@@ -91,7 +94,7 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
         )
     if name in shipped_models():
         return ModelLocation(shipped_models()[name])
-    if _exists(name):
+    if path_exists(name):
         return ModelLocation(Path(name))
     if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
         raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
@@ -113,7 +116,8 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
     return ModelLocation(path, known.tokenizer)
 
 
-def _exists(name: str) -> bool:
+def path_exists(name: str) -> bool:
+    """Whether something is there; a name that no path can have is not."""
     try:
         return Path(name).exists()
     except OSError:  # a part that is too long for a path

@@ -23,7 +23,7 @@ from unmask.training.checkpoints import (
 )
 from unmask.training.examples import find_prompt
 from unmask.training.journal import Journal, find_last_loss
-from unmask.training.schedule import rate_at
+from unmask.training.optimiser import rate_at
 from unmask.training.signals import Request, listen
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
 from unmask.training.trainer import Trainer

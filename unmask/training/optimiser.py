@@ -1,5 +1,6 @@
-"""AdamW with decay groups, Muon for the layers' matrices on request, clipping, a moving average."""
+"""AdamW with decay groups, Muon for layers' matrices on request; rates, clipping, an average."""
 
+import math
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.training.parallel import full_tensor, is_sharded, local_shard
-from unmask.training.recipe import OptimiserSettings
+from unmask.training.recipe import OptimiserSettings, ScheduleSettings
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -72,7 +73,10 @@ class Optimiser:
     def _prime(self) -> None:
         """Let the optimisers lay out their state now, all zeros, so that a checkpoint can fill it.
 
-        One step of no length on no gradient; then what it counted is forgotten.
+        One step of no length on no gradient; then what it counted is forgotten. torch's own helpers
+        (`torch.distributed.checkpoint.state_dict`) take the same step inside, but want the module
+        that owns the parameters, leave their count at 1 and put another tensor in the place of the
+        rate, which a captured step would not read.
         """
         for weight in self.parameters:
             weight.grad = torch.zeros_like(weight)
@@ -121,6 +125,24 @@ def _split(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimi
             )
         )
     return parts
+
+
+def rate_at(step: int, total: int | None, schedule: ScheduleSettings) -> float:
+    """The rate of a step (from 0) as a share of the highest; `total` None: not known yet.
+
+    It rises in a straight line over the warm-up. Then `cosine` falls along half a wave to the floor
+    at the last step, `wsd` stays and falls in a straight line over its last steps.
+    """
+    if step < schedule.warmup:
+        return (step + 1) / (schedule.warmup + 1)
+    if schedule.name == "constant" or total is None:
+        return 1.0
+    start = schedule.warmup
+    if schedule.name == "wsd":
+        start = max(start, total - round(schedule.decay * total))
+    left = 1.0 - min(1.0, max(0.0, (step - start) / max(1, total - 1 - start)))
+    shape = left if schedule.name == "wsd" else (1 - math.cos(math.pi * left)) / 2
+    return schedule.floor + (1 - schedule.floor) * shape
 
 
 class Average:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.locks import lock_run
 from unmask.training.build import TrainingJob, prepare_job
@@ -24,10 +25,10 @@ from unmask.training.folder import (
 )
 from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop
 from unmask.training.parallel import World, join
-from unmask.training.probe import make_recall, make_sampler
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import read_recipe
 from unmask.training.trainer import Trainer
+from unmask.training.validation import make_recall, make_sampler
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ Watch = Callable[[str], AbstractContextManager[Notify]]
 """Opens something that is notified of a run's progress, such as a progress bar."""
 
 
+@check_arguments()
 def train(
     recipe: str | Path | Recipe | None = None,
     out: str | Path | None = None,

@@ -22,9 +22,8 @@ from unmask.training.graphs import StepGraphs, can_replay, pad_inputs
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import LossInputs, min_length
-from unmask.training.optimiser import Average, Optimiser
+from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread
-from unmask.training.schedule import rate_at
 from unmask.training.speed import advise_on_memory
 
 
