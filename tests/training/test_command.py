@@ -12,8 +12,8 @@ import pytest
 
 import unmask
 from tests.training.runs import make_recipe
+from unmask.base.progress import print_lines
 from unmask.cli.main import app
-from unmask.cli.train import notify_in_lines
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
 from unmask.toy.examples import SOURCES
@@ -142,7 +142,7 @@ def test_what_is_printed_works(tmp_path):
 
 
 def test_lines_are_not_too_many(capsys):
-    notify = notify_in_lines("run", every=60)
+    notify = print_lines("run: step", every=60)
     for step in range(1, 4):
         notify(step, None, "loss 1")
     assert capsys.readouterr().err == "run: step 1  loss 1\n"

@@ -1,10 +1,14 @@
-"""One kind of progress bar, on stderr, only where a person is watching and rich is installed.
+"""One kind of progress bar, on stderr, where a person is watching and rich is installed.
+
+Elsewhere long work says in a plain line now and then how far it is, for whoever reads a log.
 
 There is one display at a time: what is tracked while one is up gets a line in it. A second display,
 or anything that writes past it, would stand in its last line, and it could not erase itself.
 """
 
+import os
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
@@ -16,16 +20,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LINE_EVERY = 10.0
+"""Seconds between lines where there is no terminal to show a bar on."""
+
 _display: "Progress | None" = None
 """The display that is up: the terminal has room for one."""
 
 
-def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, with a bar that names the work, counts it and shows its pace and the time left."""
+def track(
+    items: Iterable[T], what: str, total: int | None = None, in_lines: bool = False
+) -> Iterator[T]:
+    """The items, with a bar that names the work, counts it and shows its pace and the time left.
+
+    With `in_lines`, long work says the same in plain lines where there is no terminal.
+    """
     is_inner = _display is not None
     with _open_display() as display:
-        if display is None:
-            yield from items
+        if display is None or display.disable:
+            yield from _track_in_lines(items, what, total) if in_lines else items
             return
         task = display.add_task(f"  {what}" if is_inner else what, total=total)
         try:
@@ -37,10 +49,10 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 @contextmanager
 def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
-    """A function that moves a bar: how much is done, of how much, and a note beside the name."""
+    """A function that moves a bar, or prints lines: how much is done, of how much, and a note."""
     with _open_display() as display:
-        if display is None:
-            yield lambda done, total, note: None
+        if display is None or display.disable:
+            yield print_lines(f"{what}: step")
             return
         task = display.add_task(what, total=None)
 
@@ -48,6 +60,37 @@ def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
             display.update(task, completed=done, total=total, description=f"{what}  {note}")
 
         yield move
+
+
+def print_lines(
+    what: str, first: float = 0.0, every: float | None = None
+) -> Callable[[int, int | None, str], None]:
+    """A function that prints how far work is: after `first` seconds, then once in `every`.
+
+    Of several processes of torchrun only the first one prints.
+    """
+    every = LINE_EVERY if every is None else every
+    due = time.monotonic() + (first if os.environ.get("RANK", "0") == "0" else float("inf"))
+
+    def move(done: int, total: int | None, note: str) -> None:
+        nonlocal due
+        if time.monotonic() < due:
+            return
+        due = time.monotonic() + every
+        of = "" if total is None else f" of {total}"
+        print(f"{what} {done}{of}  {note}", file=sys.stderr, flush=True)
+
+    return move
+
+
+def _track_in_lines(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    move, start = print_lines(f"{what}:", first=LINE_EVERY), time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        passed = time.monotonic() - start
+        left = "" if total is None else f", about {passed / done * (total - done):.0f} s left"
+        if done != total:
+            move(done, total, f"after {passed:.0f} s{left}")
 
 
 @contextmanager

@@ -1,10 +1,6 @@
 """`unmask train`: any kind of model from a recipe, resumable."""
 
 import shlex
-import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +11,9 @@ from unmask.cli.exits import INTERRUPTED, TERMINATED, note_when_stopped
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.training.loop import Notify, TrainingOutcome
+    from unmask.training.loop import TrainingOutcome
 
 EXITS = {"SIGTERM": TERMINATED, "SIGINT": INTERRUPTED}
-LINE_EVERY = 10.0
-"""Seconds between lines where there is no terminal to show a bar on."""
 
 
 def train(
@@ -43,6 +37,7 @@ def train(
     from rich.console import Console
 
     from unmask.base.errors import UserError
+    from unmask.base.progress import watch
     from unmask.toy.examples import SOURCES
     from unmask.training import run
     from unmask.training.recipes_io import list_recipes
@@ -72,38 +67,11 @@ def train(
             minutes=minutes,
             device=device,
             sources=SOURCES,
-            watch=_watch,
+            watch=watch,
         )
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))
-
-
-@contextmanager
-def _watch(what: str) -> "Generator[Notify]":
-    """A progress bar on a terminal, else a plain line now and then for whoever reads the log."""
-    from unmask.base.progress import watch
-
-    if not sys.stderr.isatty():
-        yield notify_in_lines(what)
-        return
-    with watch(what) as notify:
-        yield notify
-
-
-def notify_in_lines(what: str, every: float = LINE_EVERY) -> "Notify":
-    """A function that prints how far a run is, the first time and then once in `every` seconds."""
-    last = float("-inf")
-
-    def notify(done: int, total: int | None, note: str) -> None:
-        nonlocal last
-        if time.monotonic() - last < every:
-            return
-        last = time.monotonic()
-        of = "" if total is None else f" of {total}"
-        print(f"{what}: step {done}{of}  {note}", file=sys.stderr, flush=True)
-
-    return notify
 
 
 def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> None:

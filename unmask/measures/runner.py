@@ -15,10 +15,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.config import CheckedSettings, build
+from unmask.base.config import CheckedSettings, SettingsError, build, check_values
 from unmask.base.errors import UserError
 from unmask.base.progress import track
-from unmask.base.runs import RUN_FORMAT, check_run, make_record, open_run, read_record
+from unmask.base.runs import RUN_FORMAT, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, read_table, write_table
 from unmask.measures.inputs import Inputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
@@ -48,6 +48,10 @@ def call_measure(
     fresh: bool = False,
 ) -> Result:
     """What calling a measure from Python does."""
+    given = {"out": out, "fresh": fresh, "settings": settings}
+    hints = {"out": str | Path | None, "fresh": bool, "settings": measure.settings | None}
+    if problems := check_values(given, hints):
+        raise SettingsError(f"unmask.{measure.name}", problems)
     if settings is None:
         chosen = build(measure.settings, changes, f"unmask.{measure.name}")
     else:
@@ -144,7 +148,7 @@ def _run_jobs(
     # The last table's part is written last: with it, all parts of a job are there.
     done = parts[list(parts)[-1]]
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]
-    for job in track(missing, measure.name, len(missing)):
+    for job in track(missing, measure.name, len(missing), in_lines=True):
         _work(job, parts)
     if rank != 0:
         return None
@@ -186,7 +190,7 @@ def _summary_schema(measure: Measure, name: str) -> str:
 
 def read_result(folder: str | Path) -> Result:
     """The result in a run folder; a study's folder, another version's or no run's is refused."""
-    folder = Path(folder)
+    folder = find_folder(folder)
     if (folder / "averages.parquet").is_file() and not (folder / "run.json").is_file():
         # What version 0.1's `trace-report` left beside its page.
         from unmask.measures.trace_runs import read_old
