@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from tests.conftest import hear_interrupts
 from unmask.cli import main as command_line
-from unmask.cli.exits import end_alike, is_memory_full
+from unmask.cli.exits import explain_errors, is_memory_full
 from unmask.measures.runner import read_result
 
 COMMAND = (sys.executable, "-m", "unmask")
@@ -131,6 +131,6 @@ def test_a_text_that_the_terminal_cannot_show(tmp_path):
 def test_full_memory_is_a_sentence(error, is_full, capsys):
     assert is_memory_full(error) == is_full
     with pytest.raises(SystemExit if is_full else type(error)):
-        with end_alike():
+        with explain_errors():
             raise error
     assert ("error: the memory is full" in capsys.readouterr().err) == is_full

@@ -261,5 +261,5 @@ def test_causal_bad_input(twin):
         sample(twin, [[1]], plan="smd")
     with pytest.raises(UserError, match="has no unconditional pass: use guidance 0"):
         sample(twin, [[1]], guidance=0.5)
-    with pytest.raises(UserError, match=r"a temperature of -1 was asked for"):
+    with pytest.raises(UserError, match=r"'temperature' is -1"):
         sample(twin, [[1]], temperature=-1)

@@ -49,7 +49,13 @@ def test_all_problems_are_told_at_once():
     assert all(f"'{name}' is" in str(caught.value) for name in ("steps", "block", "cache"))
     with pytest.raises(UserError) as caught:
         Sampling(plan="smd", order="lift", remask="cup", guidance="much", top_k=0)
-    for wrong in ("plan 'smd'", "order 'lift'", "remasking 'cup'", "guidance 'much'", "top_k is 0"):
+    for wrong in (
+        "plan 'smd'",
+        "order 'lift'",
+        "remasking 'cup'",
+        "guidance 'much'",
+        "'top_k' is 0",
+    ):
         assert wrong in str(caught.value)
 
 

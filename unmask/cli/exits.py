@@ -36,8 +36,8 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def end_alike() -> Generator[None]:
-    """The way out of every command: what ends it is a line or two on stderr and an exit code.
+def stop_alike() -> Generator[None]:
+    """The way out of every command that a signal ends: a line on stderr and the exit code.
 
     SIGTERM and Ctrl-C both raise inside the block, so that files are left whole and notes on what
     is kept are added on the way (`note_when_stopped`).
@@ -49,6 +49,16 @@ def end_alike() -> Generator[None]:
         is_term = isinstance(stop, Terminated)
         lines = ["terminated" if is_term else "interrupted", *getattr(stop, "__notes__", ())]
         _leave("; ".join(lines), TERMINATED if is_term else INTERRUPTED)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def explain_errors() -> Generator[None]:
+    """A user's mistake, a file that cannot be used and full memory are a sentence on stderr."""
+    try:
+        yield
     except UserError as error:
         _leave(f"error: {error}", MISTAKE)
     except Exception as error:
@@ -57,9 +67,6 @@ def end_alike() -> Generator[None]:
         if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
             raise
         _leave(f"error: {error.filename or 'a file'}: {error.strerror or error}.", MISTAKE)
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -10,15 +10,15 @@ from typer.core import TyperGroup
 
 from unmask import __version__
 from unmask.cli import data, models, sample, study, toy, train
-from unmask.cli.exits import MISTAKE, end_alike, show_any_text
+from unmask.cli.exits import MISTAKE, explain_errors, show_any_text, stop_alike
 from unmask.cli.verbs import add_measures
 
 
 class Verbs(TyperGroup):
-    """All commands; each ends in `end_alike`, before typer makes an exit code of what stops it."""
+    """All commands; each is in `stop_alike`, since typer makes an exit code of what stops it."""
 
     def invoke(self, ctx: Any) -> Any:
-        with end_alike():
+        with stop_alike():
             return super().invoke(ctx)
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
     show_any_text()
     _show_log()
-    with end_alike():
+    with stop_alike(), explain_errors():
         try:
             status = app(standalone_mode=False)
         except Exception as error:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class SymmetrySettings(CheckedSettings):
     """How finely chance is sampled."""
 
-    permutations: int = option(999, "Shuffled pairings of each null.", least=19)
+    permutations: int = option(999, "Shuffled pairings of each null.", least=19, most=10_000_000)
     seed: int = option(0, "Seed of the nulls.", least=0)
 
 

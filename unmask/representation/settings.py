@@ -63,7 +63,7 @@ class Extraction(CheckedSettings):
     key_text: Literal["prompt", "subject"] = option(
         "prompt", "What follows a prefix where keys are read: the prompt, or the subject alone."
     )
-    seed: int = option(0, "Of prefixes and mask patterns.")
+    seed: int = option(0, "Of prefixes and mask patterns.", least=0)
 
     @property
     def target(self) -> float | None:

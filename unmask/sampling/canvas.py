@@ -79,13 +79,34 @@ class Canvas:
 
 def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """The prompts of a batch; a single one, text or ids, is a batch of one."""
+    _check_prompt(given)
     if not isinstance(given, str | Sequence | Tensor) and hasattr(given, "tolist"):
         given = given.tolist()  # another library's array
     if isinstance(given, Tensor):
         return [given] if given.ndim == 1 else list(given)
     if isinstance(given, str) or (len(given) and isinstance(given[0], int | Integral)):
         return [given]  # ty: ignore[invalid-return-type]
+    for each in given:
+        _check_prompt(each)
     return list(given)  # ty: ignore[invalid-return-type]
+
+
+def _check_prompt(given: object) -> None:
+    is_array = isinstance(given, str | Sequence | Tensor) or hasattr(given, "tolist")
+    if not is_array or isinstance(given, bytes | bytearray | memoryview):
+        raise UserError(
+            f"the prompt is a {type(given).__name__} ({given!r:.60}): expected a text or token "
+            "ids, or a list of them."
+        )
+
+
+def check_model(model: object) -> None:
+    """Raise where what was given is not a loaded model."""
+    if not isinstance(model, Model):
+        raise UserError(
+            f"the model is a {type(model).__name__} ({model!r:.60}): expected a loaded one, such "
+            'as unmask.load("reversal-mdm").'
+        )
 
 
 def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
@@ -160,7 +181,7 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
 def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
     """The ids as numbers; on an accelerator one the network does not know ends the process."""
     given = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-    if broken := [token for token in given if not isinstance(token, Integral)]:
+    if broken := [x for x in given if not isinstance(x, Integral) or isinstance(x, bool)]:
         raise UserError(f"the token id {broken[0]!r} was given: expected whole numbers.")
     numbers = [int(token) for token in given]
     rows = model.net.config.vocab_size
@@ -208,7 +229,10 @@ def check_lengths(
         raise UserError("no prompts were given: give at least one; an empty text is one as well.")
     context = model.net.config.context
     wanted = context if length is None else length
-    lengths = [int(wanted)] * len(rows) if isinstance(wanted, int | Integral) else list(wanted)
+    lengths = list(wanted) if isinstance(wanted, Sequence) else [wanted] * len(rows)
+    for each in lengths:
+        if not isinstance(each, int | Integral) or isinstance(each, bool):
+            raise UserError(f"a length is {each!r:.60}: expected a whole number, or one per row.")
     if len(lengths) != len(rows):
         raise UserError(f"{len(lengths)} lengths were given for {len(rows)} prompts.")
     for prompt, row, each in zip(prompts, rows, lengths, strict=True):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 
+MOST_STEPS = 1_000_000
 CacheMode = Literal["none", "exact", "approximate"]
 
 
@@ -25,7 +26,7 @@ class Sampling(CheckedSettings):
     (64, 'confidence')
     """
 
-    steps: int = option(16, "Denoising steps.", least=1)
+    steps: int = option(16, "Denoising steps.", least=1, most=MOST_STEPS)
     guidance: Any = option(
         0.0, "Strength of classifier-free guidance, 0 for none, or a schedule such as up=0.8."
     )
@@ -48,14 +49,22 @@ class Sampling(CheckedSettings):
         None, "Positions of a block, filled from left to right; by default one block.", least=1
     )
     temperature: float | None = option(
-        None, "0: the likeliest token, the default; 1 for models that are not masked or causal."
+        None,
+        "0: the likeliest token, the default; 1 for models that are not masked or causal.",
+        least=0,
     )
-    top_k: int | None = option(None, "Draw among the k likeliest tokens.")
+    top_k: int | None = option(None, "Draw among the k likeliest tokens.", least=1)
     top_p: float | None = option(
-        None, "Draw among the likeliest tokens that together have this probability."
+        None,
+        "Draw among the likeliest tokens that together have this probability.",
+        above=0,
+        most=1,
     )
     stochastic: float = option(
-        1.0, "Share of the steps that draw; the last ones take the likeliest token."
+        1.0,
+        "Share of the steps that draw; the last ones take the likeliest token.",
+        least=0,
+        most=1,
     )
     fixed: Mapping[int, Any] | None = option(
         None, "Texts or token ids by the position at which they stand."
@@ -66,7 +75,7 @@ class Sampling(CheckedSettings):
         "none", "What is kept between steps; approximate is faster and changes texts."
     )
     chat: bool = option(False, "Whether prompts are turns of the model's chat.")
-    seed: int = option(0, "Seed of whatever is drawn.")
+    seed: int = option(0, "Seed of whatever is drawn.", least=0)
     keep_states: bool = option(True, "Whether the trajectory has the canvas of every step.")
     watch: Any = option(None, "Called after every step with the trajectory so far.")
 
@@ -76,16 +85,14 @@ class Sampling(CheckedSettings):
         from unmask.sampling.orders import get_order
         from unmask.sampling.plans import get_plan
         from unmask.sampling.remasking import get_remasking
-        from unmask.sampling.token_sampler import TokenSampler
 
-        # Which temperature None means is the model's to say; 1 goes with all the others.
-        temperature = 1.0 if self.temperature is None else self.temperature
+        if self.watch is not None and not callable(self.watch):
+            yield f"'watch' is {self.watch!r:.60}, expected a function"
         for check in (
             lambda: get_plan(self.plan),
             lambda: get_order(self.order),
             lambda: get_remasking(self.remask),
-            lambda: guidance_schedule(self.guidance, self.steps),
-            lambda: TokenSampler(temperature, self.top_k, self.top_p, self.stochastic),
+            lambda: guidance_schedule(self.guidance, max(1, min(self.steps, MOST_STEPS))),
         ):
             try:
                 check()

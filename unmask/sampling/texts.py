@@ -11,6 +11,7 @@ from unmask.sampling.autoregressive import decode_causal
 from unmask.sampling.canvas import (
     Canvas,
     Prompt,
+    check_model,
     encode_prompt,
     lay_out_patterns,
     lay_out_prompts,
@@ -59,6 +60,7 @@ def sample(
     >>> len(drawn.texts), drawn.tokens.shape, drawn.states.shape
     (2, torch.Size([2, 12]), torch.Size([5, 2, 12]))
     """
+    check_model(model)
     settings = adjust(sample, Sampling, settings, changes)
     given = list_rows(prompts)
     if settings.chat:
@@ -114,6 +116,7 @@ def infill(
     >>> filled.texts[0].startswith("We sat down beside")
     True
     """
+    check_model(model)
     settings = adjust(infill, Sampling, settings, changes, _NOT_FOR_PATTERNS)
     for name in _NOT_FOR_PATTERNS:
         if getattr(settings, name) != getattr(Sampling, name):
