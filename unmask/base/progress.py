@@ -37,7 +37,9 @@ def track(
     is_inner = _display is not None
     with _open_display() as display:
         if display is None or display.disable:
-            yield from _track_in_lines(items, what, total) if in_lines else items
+            # Without rich nothing is shown; with it, but without a terminal, lines.
+            has_lines = in_lines and display is not None
+            yield from _track_in_lines(items, what, total) if has_lines else items
             return
         task = display.add_task(f"  {what}" if is_inner else what, total=total)
         try:
@@ -51,7 +53,10 @@ def track(
 def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
     """A function that moves a bar, or prints lines: how much is done, of how much, and a note."""
     with _open_display() as display:
-        if display is None or display.disable:
+        if display is None:
+            yield lambda done, total, note: None
+            return
+        if display.disable:
             yield print_lines(f"{what}: step")
             return
         task = display.add_task(what, total=None)
@@ -78,7 +83,9 @@ def print_lines(
             return
         due = time.monotonic() + every
         of = "" if total is None else f" of {total}"
-        print(f"{what} {done}{of}  {note}", file=sys.stderr, flush=True)
+        # Like a bar, it is for whoever waits: not a message that a program would log.
+        sys.stderr.write(f"{what} {done}{of}  {note}\n")
+        sys.stderr.flush()
 
     return move
 
