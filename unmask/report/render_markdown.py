@@ -1,6 +1,5 @@
 """Documents as Markdown: text is escaped in one place, figures and long tables lie beside it."""
 
-import csv
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -94,7 +93,8 @@ def _render_table(section: Section, table: Table, link: Link) -> list[str]:
         mark = marks[row.role]
         lines.append([f"{mark}{cell}{mark}" if cell else "" for cell in cells])
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    parts = [f"**{escape(table.caption)}**", body]
+    caption = escape(table.caption)
+    parts = [f"**{caption}**", body] if caption else [body]
     if len(table.rows) > len(rows):
         parts.append(f"{len(rows)} of [{len(table.rows):,} rows]({link(section, table)}).")
     return parts
@@ -124,20 +124,23 @@ def write_csv(table: Table, path: Path) -> None:
     for column, is_interval in zip(table.columns, spans, strict=True):
         ends = ("", ", low", ", high") if is_interval else ("",)
         heads += [f"{column.label}{end}" for end in ends]
+    lines = [heads]
+    for row in table.rows:
+        pairs = zip(row.values, spans, strict=True)
+        lines.append([cell for value, wide in pairs for cell in _list_cells(value, wide)])
     with replace_file(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(map(_guard, heads))
-        for row in table.rows:
-            pairs = zip(row.values, spans, strict=True)
-            writer.writerow([cell for value, wide in pairs for cell in _list_cells(value, wide)])
+        file.writelines(",".join(map(quote_csv, line)) + "\n" for line in lines)
 
 
 def _list_cells(value: CellValue, is_interval: bool) -> list[CellValue]:
     if isinstance(value, Interval):
         return [value.mean, value.low, value.high]
-    return [_guard(value), *([None, None] if is_interval else [])]
+    return [value, *([None, None] if is_interval else [])]
 
 
-def _guard(value: CellValue) -> CellValue:
-    """A text that a spreadsheet would compute is kept a text."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+def quote_csv(value: CellValue) -> str:
+    """A cell of a CSV file; a text that a spreadsheet would compute is kept a text."""
+    text = "" if value is None else str(value)
+    if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")):
+        text = f"'{text}"
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') else text
