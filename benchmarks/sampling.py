@@ -137,7 +137,7 @@ def compare_prompts(model: Model, num_prompts: int, num_plain: int, seconds: flo
         f"## {num_prompts} prompts, context {CONTEXT}, {STEPS} steps, guidance {GUIDANCE}\n\n"
         f"One at a time was measured on {num_plain} prompts, once with a plain SMDM-style module "
         "(float32 weights under autocast), once with this project's network; with the latter "
-        f"{same} of {num_plain} texts are equal token for token (in short number formats batches "
+        f"{same} of {num_plain} texts are equal token for token (in short dtypes batches "
         f"round differently). Outside the network, all at once spends {outside:.1%} of its time."
         f"\n\n{format_table(header, rows)}"
     )

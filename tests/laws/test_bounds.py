@@ -208,7 +208,7 @@ def test_open_ends_need_the_reconstruction():
     reconstruction = (language.noised(0.0) * terms).sum(-1)
     exact = -language.law.log()
     found = integral + reconstruction
-    # Tokens still masked at t = 0 are read at one stroke: two at once, p_0^2, are off by a little.
+    # Tokens still masked at t = 0 are read at once: two at once, p_0^2, are off by a little.
     assert (found - exact).abs().max() < 10 * p_0**2
     assert (language.law * (found - exact)).sum() > -1e-9
     assert ((exact - integral) > 0.1 * p_0).all()

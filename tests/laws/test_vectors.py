@@ -1,4 +1,4 @@
-"""Losses of the Gaussian process: its terms, its hints, its number formats."""
+"""Losses of the Gaussian process: its terms, its hints, its dtypes."""
 
 import pytest
 import torch

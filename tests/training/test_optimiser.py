@@ -119,7 +119,7 @@ def test_guard_skips_counts_and_recovers():
         bool(guard.judge(torch.tensor(norm), step))
         for step, norm in enumerate([1.0, 9.0, 1.0, math.nan, 100.0, 1.0, math.inf])
     ]
-    # Before it has settled long gradients pass, what is no number never does.
+    # Before it has settled long gradients pass, what is not a number never does.
     assert verdicts == [False, False, False, True, True, False, True]
     assert (int(guard.skipped), int(guard.in_a_row), int(guard.last)) == (3, 1, 6)
     assert (guard.read_longest(), guard.read_longest()) == (2, 1)
