@@ -68,15 +68,23 @@ def test_a_causal_answer_is_the_rest_of_its_text():
         assert behind.entropy == pytest.approx(float(-(p * p.log()).sum()), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["exact_k", "bernoulli", "chain"])
-def test_the_public_likelihood_is_the_scorer_s(model, method):
-    prompt, text = [1, 2, 3], [4, 0, 5]
+METHODS = ("exact_k", "bernoulli", "chain")
+
+
+def test_the_public_likelihood_of_a_causal_model_is_exact():
+    model, prompt, text = make(causal=True), [1, 2, 3], [4, 0, 5]
+    exact = score_causal(model.logits, torch.tensor(prompt + text), torch.arange(6) < 3)
+    assert exact.tokens == 3 and exact.error == 0
+    for method in METHODS:
+        assert unmask.likelihood(model, text, torch.tensor(prompt), method, seed=3) == exact
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_public_likelihood_is_the_scorer_s(method):
+    model, prompt, text = make(causal=False), [1, 2, 3], [4, 0, 5]
     x0, given = torch.tensor(prompt + text), torch.arange(6) < 3
     found = unmask.likelihood(model, text, torch.tensor(prompt), method, seed=3)
     assert found.tokens == 3
-    if not model.paradigm.sees_later:
-        assert found == score_causal(model.logits, x0, given)
-        return
     more = {} if method == "chain" else {"seed": 3}
     scorer = Scorer(model.logits, Masked(V - 1, V - 1))
     assert found == getattr(scorer, method)(x0, given, **more)
