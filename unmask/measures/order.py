@@ -24,7 +24,7 @@ from unmask.measures.summaries import compare_means, estimate_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
-    from unmask.evaluation.commits import Band, Prompt
+    from unmask.evaluation.order import Band, OrderPrompt
     from unmask.net.model import Model
 
 LINES = "prompts"
@@ -56,7 +56,7 @@ class OrderSettings(SamplingSettings):
 class Prompts:
     """Prompts by split, and what they come from."""
 
-    by_split: "dict[str, list[Prompt]]"
+    by_split: "dict[str, list[OrderPrompt]]"
     facts: "list[Fact]"
     """All facts of the splits: the canvas holds each of them."""
     texts: list[str]
@@ -66,20 +66,20 @@ class Prompts:
 def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
     """The prompts of a corpus's splits, of facts, or of a text file's lines."""
     from unmask.base.identity import digest_values
-    from unmask.evaluation.commits import Prompt
+    from unmask.evaluation.order import OrderPrompt
     from unmask.evaluation.questions import spread
 
     if isinstance(data, str | Path) and Path(data).suffix == ".txt":
         return _read_lines(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
-    prompts: dict[str, list[Prompt]] = {}
+    prompts: dict[str, list[OrderPrompt]] = {}
     facts: list[Fact] = []
     for name in questions.names:
         own = questions.corpus[name]
         # Fewer prompts are some of more: see `spread`.
         examples = spread(own, min(settings.examples, settings.limit or settings.examples))
         prompts[name] = [
-            Prompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
+            OrderPrompt(fact.prompt, fact.fact_id, fact.completion, fact in examples)
             for fact in spread(own, settings.limit)
         ]
         facts += own
@@ -91,7 +91,7 @@ def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Pro
 
 def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
     from unmask.base.identity import digest_values
-    from unmask.evaluation.commits import Prompt
+    from unmask.evaluation.order import OrderPrompt
 
     if not path.is_file():
         raise UserError(f"{path} is not there: expected a text file with a prompt on every line.")
@@ -99,7 +99,7 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
     if not lines:
         raise UserError(f"{path} has no line of text: expected a prompt on every line.")
     prompts = [
-        Prompt(line, f"line-{i}", None, i <= settings.examples)
+        OrderPrompt(line, f"line-{i}", None, i <= settings.examples)
         for i, line in enumerate(lines[: settings.limit], start=1)
     ]
     return Prompts({LINES: prompts}, [], lines), str(path), digest_values(lines)
@@ -107,7 +107,7 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
     """One part for each checkpoint and split; models that write from left to right have none."""
-    from unmask.evaluation.commits import watch_texts
+    from unmask.evaluation.order import watch_texts
 
     settings.check_strategies()
     if not any(family.paradigm.has_steps for family in inputs.families):
@@ -137,7 +137,7 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
 
 def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int | None, Band]":
     """The canvas, and how frequent the model's tokens are."""
-    from unmask.evaluation.commits import rank_frequencies
+    from unmask.evaluation.order import rank_frequencies
     from unmask.evaluation.questions import choose_length, encode_facts, require_tokenizer
 
     tokenizer = require_tokenizer(model)
@@ -161,7 +161,7 @@ def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
 
     Training seeds are pooled: a kind that one seed wrote about a fact another may not have written.
     """
-    from unmask.evaluation.commits import KINDS
+    from unmask.evaluation.order import KINDS
 
     thirds = {"first_third": (0, 1 / 3), "second_third": (1 / 3, 2 / 3), "last_third": (2 / 3, 2)}
     timed = [

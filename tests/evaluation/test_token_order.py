@@ -1,7 +1,7 @@
 """Tokens that were written: their kinds of words, how frequent they are, when they came."""
 
 from tests.conftest import TEXTS, make_model
-from unmask.evaluation.commits import (
+from unmask.evaluation.order import (
     FREQUENCIES,
     PLACES,
     classify_tokens,

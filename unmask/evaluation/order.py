@@ -37,7 +37,7 @@ Band = Callable[[int], str]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class OrderPrompt:
     """A text to be continued; a line of a file has no answer."""
 
     text: str
@@ -48,7 +48,7 @@ class Prompt:
 
 
 def watch_texts(
-    model: Model, split: str, prompts: Sequence[Prompt], band: Band, **sampling: Any
+    model: Model, split: str, prompts: Sequence[OrderPrompt], band: Band, **sampling: Any
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Records of every written token, and of every token of the examples."""
     tokenizer = require_tokenizer(model)
