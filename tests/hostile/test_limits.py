@@ -17,6 +17,8 @@ from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.evaluation import questions
 from unmask.evaluation.questions import choose_splits, digest_splits
+from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import read_recipe
 
 
 def list_settings(cls: type = CheckedSettings) -> Iterator[type]:
@@ -84,6 +86,24 @@ def test_every_number_has_a_range(cls, field, hint):
         assert "expected" in said and len(said) < 500
 
 
+RECIPE_NUMBERS = [
+    f"{section}.{field.name}"
+    for section, cls in get_type_hints(Recipe).items()
+    if dataclasses.is_dataclass(cls)
+    for field in dataclasses.fields(cls)
+    if find_numbers(get_type_hints(cls)[field.name])
+]
+
+
+@pytest.mark.parametrize("name", ["seed", *RECIPE_NUMBERS])
+@pytest.mark.parametrize("value", ["-1", ".nan", ".inf", "true", "hot", "[[1]]"])
+def test_every_number_of_a_recipe_has_a_range(name, value):
+    if name.startswith("optimiser.betas"):
+        value = f"[0.9, {value}]"
+    with pytest.raises(SettingsError, match=name.rpartition(".")[2]):
+        read_recipe("smollm2-open", [f"{name}={value}"])
+
+
 def test_all_problems_are_said_at_once():
     with pytest.raises(SettingsError) as error:
         unmask.Sampling(steps=0, temperature="hot", top_p=math.nan, seed=-1)
@@ -118,10 +138,10 @@ def model():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda m: unmask.load("reversal-mdm", dtype=42), "dtype 42 is unknown"),
-        (lambda m: unmask.load("reversal-mdm", device=None), "device None is unknown"),
+        (lambda m: unmask.load("reversal-mdm", dtype=42), "42"),
+        (lambda m: unmask.load("reversal-mdm", device=None), "None"),
         (lambda m: unmask.load("x" * 100_000), "name of 100,000 characters"),
-        (lambda m: unmask.load(b"reversal-mdm"), "no model"),
+        (lambda m: unmask.load(b"reversal-mdm"), "reversal-mdm"),
         (lambda m: unmask.sample(m, [None]), "the prompt is a NoneType"),
         (lambda m: unmask.sample(m, None), "the prompt is a NoneType"),
         (lambda m: unmask.sample(m, 5), "the prompt is a int"),
@@ -139,8 +159,8 @@ def model():
         (lambda m: unmask.trace(m, memory=-1), "'memory' is -1, expected more than 0"),
         (lambda m: unmask.trace(m, memory=math.nan), "expected a finite number"),
         (lambda m: unmask.trace(m, samples=10**9), "at most 100,000"),
-        (lambda m: unmask.train("reversal-ar", "out", minutes=math.nan), "nan minutes"),
-        (lambda m: unmask.train(5), "the recipe is a int"),
+        (lambda m: unmask.train("reversal-ar", "out", minutes=math.nan), "nan"),
+        (lambda m: unmask.train(5), "recipe"),
         (lambda m: m.net.unembed(torch.zeros(1, 3, 8), torch.tensor([99])), "positions"),
         (lambda m: m.net.unembed(torch.zeros(1, 3, 8), torch.tensor([[99]])), "positions"),
     ],

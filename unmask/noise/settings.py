@@ -24,6 +24,10 @@ class NoiseConfig:
     """Hybrid: the mask's share in the noise at t = 0 and t = 1."""
 
     def __post_init__(self) -> None:
+        shares = {"share_start": self.share_start, "share_stop": self.share_stop}
+        if wrong := [f"{name!r} is {x}, expected 0 to 1" for name, x in shares.items()
+                     if not 0 <= x <= 1]:  # fmt: skip
+            raise SettingsError("noise", wrong)
         self.make_schedule("linear")
 
     def make_closed_schedule(self) -> Schedule:
