@@ -5,12 +5,14 @@ checks and the documentation of a setting are one declaration.
 """
 
 import dataclasses
+import functools
 import inspect
 import math
+import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
@@ -68,20 +70,21 @@ class CheckedSettings:
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        hints = get_type_hints(type(self))
+        are_typed, hints = True, get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value, hint = getattr(self, field.name), hints[field.name]
-            wrong = list(_check(field, value, hint))
-            if not wrong:
+            if _fits(value, hint):
                 object.__setattr__(self, field.name, _convert(value, hint))
-            problems += wrong
-        if not problems:
+            else:
+                are_typed = False
+            problems += _check(field, value, hint)
+        if are_typed:
             problems += self._problems()
         if problems:
             raise SettingsError(type(self).__name__, problems)
 
     def _problems(self) -> Iterator[str]:
-        """What is wrong between fields; for subclasses."""
+        """What is wrong between fields of the right types; for subclasses."""
         return iter(())
 
     def to_record(self) -> dict[str, Any]:
@@ -188,7 +191,9 @@ def adjust(
     for name in changes:
         if name not in fields:
             raise UserError(f"{caller} has no argument {name!r}: {suggest(name, known)}")
-    chosen: Any = cls() if settings is None else settings
+    if settings is None:
+        return cls(**changes)
+    chosen: Any = settings
     return dataclasses.replace(chosen, **changes)
 
 
@@ -209,6 +214,48 @@ def list_settings(
         return function
 
     return document
+
+
+def check_arguments(**limits: tuple[float, float]) -> Callable[[Function], Function]:
+    """Have a public function refuse arguments that are not what its annotations say.
+
+    Numbers that `limits` names lie within these ends.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature, name = inspect.signature(function), getattr(function, "__name__", "")
+        single = [each for each in signature.parameters.values() if each.kind.name[:3] != "VAR"]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **values: Any) -> Any:
+            arguments = signature.bind(*args, **values).arguments
+            given = {
+                each.name: arguments[each.name]
+                for each in single
+                if arguments.get(each.name, each.default) is not each.default
+            }
+            if problems := check_values(given, get_type_hints(function), **limits):
+                raise SettingsError(name, problems)
+            return function(*args, **values)
+
+        return checked  # ty: ignore[invalid-return-type]
+
+    return decorate
+
+
+def check_values(
+    values: Mapping[str, Any], hints: Mapping[str, Any], **limits: tuple[float, float]
+) -> list[str]:
+    """What is wrong with values: other types than their hints, or out of their limits."""
+    problems: list[str] = []
+    for name in values.keys() & hints.keys():
+        least, most = limits.get(name, (None, None))
+        field = dataclasses.field(metadata={"least": least, "most": most})
+        field.name, value = name, values[name]
+        problems += _check(field, value, hints[name])
+        if Path in get_args(hints[name]) and "\0" in str(value):
+            problems.append(f"{name!r} is {_show(value)}, expected a path without null characters")
+    return problems
 
 
 def _build(
@@ -254,10 +301,24 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if origin is tuple:
-        element = get_args(hint)[0]
-        return isinstance(value, list | tuple) and all(_fits(item, element) for item in value)
+        if not isinstance(value, list | tuple):
+            return False
+        element, *others = get_args(hint)
+        is_long = not others or others[-1] is ... or len(value) == 1 + len(others)
+        return is_long and all(_fits(item, element) for item in value)
+    if origin is Sequence:
+        if not isinstance(value, Sequence) and hasattr(value, "tolist"):
+            value = value.tolist()  # another library's array
+        is_one = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return is_one and all(_fits(item, get_args(hint)[0]) for item in value)
+    if origin is Mapping:
+        keys, values = get_args(hint)
+        return isinstance(value, Mapping) and all(
+            _fits(key, keys) and _fits(item, values) for key, item in value.items()
+        )
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool)
+        is_large = isinstance(value, int) and abs(value) > sys.float_info.max
+        return isinstance(value, Real) and not isinstance(value, bool) and not is_large
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, origin or hint)
@@ -275,7 +336,7 @@ def _describe(hint: Any) -> str:
         return " or ".join(_describe(option) for option in get_args(hint))
     if origin is Literal:
         return "one of " + ", ".join(repr(option) for option in get_args(hint))
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return "a list of " + _describe(get_args(hint)[0])
     names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
     return names.get(

@@ -28,7 +28,7 @@ def decode_causal(
 ) -> Trajectory:
     """Texts that continue the prompts from left to right, up to the end token or the length.
 
-    Places that are not written yet, or come after a row's end, hold the end token (0 without a
+    Positions that are not written yet, or come after a row's end, hold the end token (0 without a
     tokenizer).
     """
     lengths = check_lengths(model, prompts, [list(row) for row in prompts], length)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from numbers import Integral
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -37,11 +38,9 @@ class Constraints:
         require: Prompt | Sequence[Prompt] = (),
     ) -> "Constraints":
         """The constraints; a single token or text is one of its kind."""
-        if isinstance(forbid, str):
-            forbid = [forbid]
-        elif not isinstance(forbid, Sequence):
-            forbid = [int(forbid)]
-        return cls(fixed or {}, forbid, list_rows(require))
+        is_one = isinstance(forbid, str | bytes) or not isinstance(forbid, Sequence)
+        tokens: Any = [forbid] if is_one else forbid
+        return cls(fixed or {}, tokens, list_rows(require))
 
     def find_forbidden(self, model: Model) -> Int[Tensor, "n"] | None:
         """The ids that are never written; None for none."""
@@ -61,6 +60,8 @@ def fix_tokens(model: Model, canvas: Canvas, constraints: Constraints) -> Canvas
     real = torch.ones_like(fixed) if canvas.real is None else canvas.real
     forbidden = {_find_token(model, token) for token in constraints.forbid}
     for position, what in constraints.fixed.items():
+        if not isinstance(position, int | Integral):
+            raise UserError(f"a token was fixed at position {position!r:.60}: expected a number.")
         for offset, token in enumerate(_encode_clean(model, what, "fixed")):
             at = position + offset
             if at < 0:
@@ -166,7 +167,7 @@ def _score_starts(
 
 def _encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
     """The ids of something that must stand in the text, which holds no mask in the end."""
-    ids = encode_prompt(model, what)
+    ids = encode_prompt(model, *list_rows([what]))
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
             raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
@@ -180,7 +181,7 @@ def _find_token(model: Model, token: Token) -> int:
         if not 0 <= token < rows:
             raise UserError(f"token {token} was forbidden, but tokens run from 0 to {rows - 1}.")
         return token
-    ids = encode_prompt(model, token)
+    ids = encode_prompt(model, *list_rows([token]))
     if len(ids) != 1:
         raise UserError(
             f"{token!r} was forbidden, but is {len(ids)} tokens: forbid single ones; inside a text "

@@ -7,13 +7,13 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
 from unmask.net.model import Model
+from unmask.net.transformer import Tokens
 from unmask.noise.guidance import mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions
 
-Tokens = Int[Tensor, "B L"]
 Open = Bool[Tensor, "B L"]
 
 

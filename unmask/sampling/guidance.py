@@ -20,7 +20,15 @@ GUIDANCE_SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def guidance_schedule(guidance: Guidance, steps: int) -> list[float]:
-    """The strength at every step; steps past the last one keep its strength."""
+    """The strength at every step, each of them at least 0; steps past the last one keep its own."""
+    strengths = _list_strengths(guidance, steps)
+    for strength in strengths:
+        if not 0 <= strength < math.inf:
+            raise UserError(f"guidance is {strength}, expected a finite number of at least 0.")
+    return strengths
+
+
+def _list_strengths(guidance: Guidance, steps: int) -> list[float]:
     if isinstance(guidance, str):
         name, _, number = guidance.partition("=")
         try:
@@ -44,7 +52,7 @@ def guidance_schedule(guidance: Guidance, steps: int) -> list[float]:
         return [float(guidance(i / max(1, steps - 1))) for i in range(steps)]
     try:
         strengths = [float(strength) for strength in guidance]
-    except TypeError:
+    except (TypeError, ValueError):
         raise UserError(
             f"guidance was given as {type(guidance).__name__} {guidance!r:.80}: expected a number, "
             "a schedule such as up=0.8, a number for each step, or a function that returns one."

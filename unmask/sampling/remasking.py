@@ -39,7 +39,7 @@ class Remasking(Protocol):
         ...
 
 
-Choose = Callable[[StepState, RowStreams], Written]
+RemaskFunction = Callable[[StepState, RowStreams], Written]
 """`choose` alone: a remasking at the usual times, with no rate that is the same for all tokens."""
 
 
@@ -146,7 +146,7 @@ class Lowest(_Chance):
 class OwnRemasking(_Chance):
     """The caller's own function."""
 
-    function: Choose
+    function: RemaskFunction
 
     def rate(self, times: StepTimes) -> float:
         return 0.0
@@ -165,7 +165,7 @@ REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
 }
 
 
-def get_remasking(remask: str | Remasking | Choose | None) -> Remasking | None:
+def get_remasking(remask: str | Remasking | RemaskFunction | None) -> Remasking | None:
     """The remasking of that name (`cap=0.02` sets its number), or the caller's own; None: none."""
     chosen = make_choice("remasking", remask, REMASKINGS)
     if chosen is None or isinstance(chosen, Remasking):

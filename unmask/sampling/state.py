@@ -74,9 +74,12 @@ class Predictions:
 
     def spread(self, values: Shaped[Tensor, "N *rest"], elsewhere: float) -> Tensor:
         """Values of the open positions, laid out as the canvas is: [B, L, *rest]."""
+        return self._lay_out(values, self.positions, elsewhere)
+
+    def _lay_out(self, values: Tensor, positions: Tensor, elsewhere: float) -> Tensor:
         size, rest = self.open.numel(), values.shape[1:]
         canvas = torch.full((size, *rest), elsewhere, dtype=values.dtype, device=values.device)
-        return canvas.index_copy(0, self.positions, values).view(*self.open.shape, *rest)
+        return canvas.index_copy_(0, positions, values).view(*self.open.shape, *rest)
 
     @cached_property
     def entropy(self) -> Float[Tensor, "B L"]:
@@ -91,7 +94,8 @@ class Predictions:
         """
         if "entropy" in self.__dict__:
             return self.entropy
-        return self.spread(entropy_at(self.rows, self.pack(chosen)), 0.0)
+        picked = self.pack(chosen).nonzero()[:, 0]
+        return self._lay_out(find_entropy(self.rows[picked]), self.positions[picked], 0.0)
 
 
 @dataclass(frozen=True)

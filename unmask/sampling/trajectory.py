@@ -4,11 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
 from unmask.base.reading import parse_json
@@ -72,9 +74,22 @@ class Trajectory:
             ) from None
         if notes.get("unmask.trajectory") != FORMAT or not tensors.keys() >= set(_TENSORS):
             raise UserError(f"{path} does not hold a trajectory of this version: sample it anew.")
-        return cls(
-            **tensors, calls=int(notes["calls"]), texts=parse_json(notes["texts"], str(path))
-        )
+        values = tensors | {
+            "calls": parse_json(notes.get("calls", ""), f"{path}, calls"),
+            "texts": parse_json(notes.get("texts", ""), f"{path}, texts"),
+        }
+        problems = check_values(values, get_type_hints(cls))
+        problems += [f"unknown tensor {name!r:.60}" for name in values.keys() - get_type_hints(cls)]
+        rows = tensors["tokens"].shape
+        shapes = {name: rows for name in _TENSORS} | {"lengths": rows[:1]}
+        if "states" in tensors:
+            shapes["states"] = (tensors["states"].shape[0], *rows)
+        for name, shape in shapes.items():
+            if tuple(tensors[name].shape) != tuple(shape):
+                problems.append(f"{name!r} has the shape {list(tensors[name].shape)}")
+        if problems:
+            raise SettingsError(str(path), problems)
+        return cls(**values)
 
 
 StateCallback = Callable[[Trajectory], None]
