@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
     from unmask.training.recipe import Recipe
-    from unmask.training.run import train
+    from unmask.training.run import train, train_seeds
 
 __version__ = "0.2.0.dev0"
 
@@ -97,6 +97,7 @@ _HOME_OF = {
     "trace_steps": "unmask.tracing.steps",
     "trace_tokens": "unmask.tracing.tokens",
     "train": "unmask.training.run",
+    "train_seeds": "unmask.training.run",
 } | {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
@@ -163,6 +164,7 @@ __all__ = [
     "trace_steps",
     "trace_tokens",
     "train",
+    "train_seeds",
 ]
 
 

@@ -29,6 +29,9 @@ def train(
     trust: bool = typer.Option(
         False, help="Resume from a checkpoint of version 0.1, a pickle, which can run code."
     ),
+    seeds: str | None = typer.Option(
+        None, help="Several runs in one process, such as 0,1,2: folders seed-N of --out."
+    ),
     minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     dry_run: bool = typer.Option(False, help="Show what would be trained, and stop."),
@@ -55,6 +58,26 @@ def train(
         _show_plan(console, name, resume, words, device)
         return
     folder = resume or run.choose_folder(name or "", out)
+    if seeds is not None:
+        if resume is not None or allow_changes or trust:
+            raise UserError("--seeds resumes its own runs: leave the options of resuming out.")
+        numbers = parse_seeds(seeds)
+        command = ["unmask", "train", name or "", *words, "--out", str(folder), "--seeds", seeds]
+        with note_when_stopped(lambda: f"go on with: {shlex.join(command)}"):
+            outcomes = run.train_seeds(
+                name or "",
+                folder,
+                numbers,
+                *words,
+                fresh=fresh,
+                minutes=minutes,
+                device=device,
+                sources=SOURCES,
+                watch=watch,
+            )
+        for seed, outcome in zip(numbers, outcomes, strict=True):
+            _show_end(console, folder / f"seed-{seed}", outcome)
+        raise typer.Exit(max(EXITS.get(outcome.ended, 0) for outcome in outcomes))
     with note_when_stopped(lambda: _describe_rest(folder)):
         outcome = run.train(
             name,
@@ -72,6 +95,16 @@ def train(
     if outcome is not None:
         _show_end(console, folder, outcome)
         raise typer.Exit(EXITS.get(outcome.ended, 0))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of a list such as 0,1,2."""
+    from unmask.base.errors import UserError
+
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isdecimal() and len(number) <= 18 for number in numbers):
+        raise UserError(f"--seeds {text!r} was given: expected whole numbers such as 0,1,2.")
+    return [int(number) for number in numbers]
 
 
 def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> None:

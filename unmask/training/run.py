@@ -3,9 +3,9 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,17 @@ from unmask.base.locks import lock_run
 from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
+    FILE,
     begin_run,
     check_inputs,
     describe_inputs,
     record_changes,
     reopen_run,
 )
-from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop
+from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop, run_loops
 from unmask.training.parallel import World, join
 from unmask.training.recipe import Recipe
-from unmask.training.recipes_io import read_recipe
+from unmask.training.recipes_io import list_changes, read_recipe
 from unmask.training.trainer import Trainer
 from unmask.training.validation import make_recall, make_sampler
 
@@ -81,31 +82,103 @@ def train(
         assert recipe is not None
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
         settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
-    inputs: dict[str, Any] = {}
     with _deterministic(settings), join(device) as world, ExitStack() as held:
-        job = prepare_job(settings, world, sources)
+        opening = _Opening(folder, settings, resume is not None, fresh, allow_changes)
+        run = opening.open(world, sources, watch, held)
+        outcome = run_loop(*run, minutes, trust)
+    return outcome if world.leads else None
+
+
+@check_arguments()
+def train_seeds(
+    recipe: str | Path | Recipe,
+    out: str | Path,
+    seeds: Sequence[int],
+    *changes: str,
+    fresh: bool = False,
+    minutes: float | None = None,
+    device: str = "auto",
+    sources: Mapping[str, ExampleSource] | None = None,
+    watch: Watch | None = None,
+) -> list[TrainingOutcome]:
+    """One recipe with several seeds in one process, a step of each in turn; how each ended.
+
+    Each run is what `train` would make of it, in a folder `seed-N` of its own, which `train` can
+    resume as well. Small networks leave a GPU idle between kernels, where the others' run. Runs
+    that were stopped are resumed.
+
+    Args:
+        recipe: A shipped one's name, a YAML file or a `unmask.Recipe`.
+        out: The folder that holds the runs' folders.
+        seeds: One for each run.
+        changes: Settings of the recipe such as "batch.rows=64".
+        fresh: Remove the runs that `out` holds, and begin anew.
+        minutes: The longest time to train for now; the runs can be resumed after it.
+        device: "auto", "cpu", "cuda", "mps".
+        sources: Further sources of rows, by the name that the recipe's `data.source` has.
+        watch: Opens something that is notified of progress, such as a progress bar.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"the seeds {list(seeds)} were given: expected one or more, each once.")
+    settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    with _deterministic(settings), join(device) as world, ExitStack() as held:
+        if world.joined:
+            raise UserError("several seeds train in one process: start it without torchrun.")
+        runs = []
+        for seed in seeds:
+            folder, own = Path(out) / f"seed-{seed}", replace(settings, seed=seed)
+            resumed = (folder / FILE).is_file() and not fresh
+            if resumed and (differs := list_changes(reopen_run(folder, (), False), own)):
+                raise UserError(
+                    f"{folder} was started with other settings: {'; '.join(differs)}. Begin anew "
+                    "with --fresh, or choose another folder with --out."
+                )
+            opening = _Opening(folder, own, resumed, fresh, False)
+            runs.append(opening.open(world, sources, watch, held))
+        return run_loops(runs, minutes)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """A run that is about to begin, or to be resumed."""
+
+    folder: Path
+    recipe: Recipe
+    resumed: bool
+    fresh: bool
+    allow_changes: bool
+
+    def open(
+        self,
+        world: World,
+        sources: Mapping[str, ExampleSource] | None,
+        watch: Watch | None,
+        held: ExitStack,
+    ) -> tuple[Trainer, Path, Hooks]:
+        """The run, its folder locked and made or checked, its progress shown until `held` ends."""
+        folder, inputs = self.folder, dict[str, Any]()
+        job = prepare_job(self.recipe, world, sources)
 
         def open_folder() -> None:
             held.enter_context(lock_run(folder))
             inputs.update(describe_inputs(job))
-            if resume is None:
-                begin_run(folder, settings, inputs, fresh)
+            if self.resumed:
+                check_inputs(folder, inputs, self.allow_changes)
             else:
-                check_inputs(folder, inputs, allow_changes)
+                begin_run(folder, self.recipe, inputs, self.fresh)
 
         _let_leader(world, open_folder)
         trainer = Trainer(job)
 
         def note_resume() -> None:
             """Only once the checkpoint has been found to fit may the folder change."""
-            if resume is not None:
-                _let_leader(world, lambda: _resume(folder, settings, inputs, trainer.progress.step))
+            if self.resumed:
+                step = trainer.progress.step
+                _let_leader(world, lambda: _resume(folder, self.recipe, inputs, step))
 
         watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
-        with watched as notify:
-            hooks = replace(make_hooks(job, notify), ready=note_resume)
-            outcome = run_loop(trainer, folder, hooks, minutes, trust)
-    return outcome if world.leads else None
+        notify = held.enter_context(watched)
+        return trainer, folder, replace(make_hooks(job, notify), ready=note_resume)
 
 
 def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
