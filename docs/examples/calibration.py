@@ -65,7 +65,7 @@ def judge(summary: Summary, settings: CalibrationSettings) -> Iterator[blocks.Ve
 
 
 # 5. The section: what a colleague would say, a figure as data, a table of values.
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     means, colours = result.summary["means"], labels.colour_models(result.kinds)
     findings = [
         blocks.Finding(

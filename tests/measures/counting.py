@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.base.config import option
-from unmask.blocks.blocks import Block, Column, Finding, Verdict
+from unmask.blocks.blocks import Column, Finding, ReportBlock, Verdict
 from unmask.blocks.tidy import tabulate_means, to_interval
 from unmask.measures.measure import Argument, Job, Measure, Summary, Tables, judge_interval
 from unmask.measures.result import Result
@@ -68,7 +68,7 @@ def judge(summary: Summary, settings: CountingSettings) -> Sequence[Verdict]:
     ]
 
 
-def describe(result: Result) -> Sequence[Block]:
+def describe(result: Result) -> Sequence[ReportBlock]:
     findings = [
         Finding(f"{row['model']} counts to {row['mean']:.1f}.", result.verdicts[row["model"]])
         for row in result.summary["means"]

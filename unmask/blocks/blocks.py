@@ -201,10 +201,10 @@ class Fold:
     """Blocks that are folded away where the medium can: method, settings, long tables."""
 
     title: str
-    blocks: "Sequence[Block]"
+    blocks: "Sequence[ReportBlock]"
 
 
-Block = Text | Finding | Notice | Table | Figure | Fold
+ReportBlock = Text | Finding | Notice | Table | Figure | Fold
 
 
 @dataclass(frozen=True)
@@ -222,15 +222,15 @@ class Section:
 
     name: str
     title: str
-    blocks: Sequence[Block] = field(default_factory=list)
+    blocks: Sequence[ReportBlock] = field(default_factory=list)
     numbers: Sequence[Number] = ()
 
-    def walk(self) -> Iterable[Block]:
+    def walk(self) -> Iterable[ReportBlock]:
         """Every block, those that are folded away included."""
         return _walk(self.blocks)
 
 
-def _walk(blocks: Sequence[Block]) -> Iterable[Block]:
+def _walk(blocks: Sequence[ReportBlock]) -> Iterable[ReportBlock]:
     for block in blocks:
         yield block
         if isinstance(block, Fold):

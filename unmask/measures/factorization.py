@@ -103,7 +103,7 @@ def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.
         yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
 
 
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, and the table."""
     differences = tidy.group_by(result.summary["differences"], "model", "kind")
     findings = [

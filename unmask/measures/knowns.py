@@ -80,7 +80,7 @@ def _compare_ways(rows: Rows) -> Iterator[dict[str, Any]]:
         yield {"model": model, "kind": kind} | subtract_shares(*sides, "hit")
 
 
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, the means, and some completions."""
     means, examples = result.summary["means"], result.summary["examples"]
     keys: dict[str, tidy.Get] = {"model": "model", "asked": "way"}

@@ -111,7 +111,7 @@ def _compare_asked(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             yield {"model": model} | vars(difference)
 
 
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """What answers cost: a sentence for each model, the figure, the table."""
     findings = [
         blocks.Finding(

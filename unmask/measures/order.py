@@ -201,7 +201,7 @@ def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             yield {"model": model, "kind": kind} | vars(difference)
 
 
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, then texts, the map, and kinds of tokens."""
     kinds = result.summary["kinds"]
     return [

@@ -137,7 +137,7 @@ def judge(summary: Summary, settings: PerplexitySettings) -> Iterable[blocks.Ver
         yield judge_interval(claim, tidy.to_interval(row), row["documents"])
 
 
-def describe(result: Result) -> Sequence[blocks.Block]:
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """What the text costs each model, and the table."""
     models = result.summary["models"]
     table = tidy.tabulate(

@@ -50,7 +50,7 @@ def keep_last(rows: Rows, *by: str) -> Rows:
     return [row for group, last in pairs for row in group if (row["steps"] or 0) == last]
 
 
-def describe_recall(result: "Result") -> Sequence[blocks.Block | blocks.Number]:
+def describe_recall(result: "Result") -> Sequence[blocks.ReportBlock | blocks.Number]:
     """What a stranger should hear, an example, the curves, the table; the rest is folded away."""
     summary = result.summary
     hits = [row for row in tidy.select(summary["cells"], metric="hit") if is_asked(row["split"])]
@@ -131,7 +131,7 @@ def _state_gain(result: "Result", model: str, split: str) -> Iterator[blocks.Fin
         )
 
 
-def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.Block]:
+def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.ReportBlock]:
     """What the curse is, and what pooled runs do not share."""
     if splits[0].endswith("_reverse"):
         yield blocks.Text(
@@ -214,7 +214,9 @@ def _draw(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
     )
 
 
-def _fold_details(result: "Result", hits: Rows, splits: Sequence[str]) -> Iterator[blocks.Block]:
+def _fold_details(
+    result: "Result", hits: Rows, splits: Sequence[str]
+) -> Iterator[blocks.ReportBlock]:
     """Where the published numbers come from, other metrics, differences, missing controls."""
     summary = result.summary
     sources = [record.inputs.get("data", "") for record in result.records]
@@ -268,7 +270,7 @@ def _count_uncontrolled(summary: Summary) -> Iterator[blocks.Text]:
         )
 
 
-def _compare_published(hits: Rows) -> Iterator[blocks.Block]:
+def _compare_published(hits: Rows) -> Iterator[blocks.ReportBlock]:
     """The best step count of each side."""
     rows = []
     for (_, split), cells in tidy.group_by(hits, "model", "split").items():

@@ -1,6 +1,6 @@
 """Keys and values: what searches, probes and the lens say in numbers, verdicts and sentences."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ REASONS = {
     "middle": "the middle one, since no trace chose another",
     "trace": "where restoring the MLP at the last subject token does most",
 }
-Record = Mapping[str, Any]
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
@@ -102,10 +101,10 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
         yield replace(verdict, value=value)
 
 
-def describe(result: "Result") -> Sequence[blocks.Block | Number]:
+def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
     """Probes first, then what the searches did, then the lens."""
     summary = result.summary
-    shown: list[blocks.Block | Number] = [*_state_probes(result), *_state_elicited(result)]
+    shown: list[blocks.ReportBlock | Number] = [*_state_probes(result), *_state_elicited(result)]
     if summary["probes"]:
         shown += [_draw_probes(summary["probes"]), _tabulate_probes(result)]
     shown.append(_tabulate_searches(summary["searches"], summary["values"]))
@@ -119,12 +118,12 @@ def describe(result: "Result") -> Sequence[blocks.Block | Number]:
     return [*shown, *_notice_left_out(result)]
 
 
-def name_probe(row: Record) -> str:
+def name_probe(row: tidy.Record) -> str:
     """The claim that a probe tells facts at some layer."""
     return f"{row['model']}: {row['group']}: {row['fitted']} to {row['tested']}"
 
 
-def choose_best(probes: tidy.Records) -> list[Record]:
+def choose_best(probes: tidy.Records) -> list[tidy.Record]:
     """The best layer of each kind of probe, those across directions first."""
     families = tidy.group_by(probes, name_probe).values()
     best = [max(rows, key=lambda row: row["mean"]) for rows in families]
@@ -179,11 +178,11 @@ def _draw_probes(probes: tidy.Records) -> Figure:
         for row in first
     ]
 
-    def name(row: Record) -> str:
+    def name(row: tidy.Record) -> str:
         given, tested = (labels.GIVEN.get(row[side]) for side in ("fitted", "tested"))
         return f"fitted on {given}s, tested on {tested}s" if given else "chance"
 
-    def dash(row: Record) -> str:
+    def dash(row: tidy.Record) -> str:
         across = "dash" if row["fitted"] == row["tested"] else "solid"
         return "dot" if row["fitted"] == "chance" else across
 
@@ -229,7 +228,7 @@ def _tabulate_searches(searches: tidy.Records, values: tidy.Records) -> Table:
     def find(metric: str, is_interval: bool = True) -> tidy.Get:
         """Nothing where all searches diverged."""
 
-        def get(row: Record) -> Any:
+        def get(row: tidy.Record) -> Any:
             cell = cells.get((*(row[name] for name in PLACE), metric))
             return cell and (tidy.to_interval(cell) if is_interval else cell["mean"])
 

@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
 from unmask.base.tables import Parts, read_table
-from unmask.blocks.blocks import Block, Fold, Notice, Number, RowRole, Section, Text, Verdict
+from unmask.blocks.blocks import Fold, Notice, Number, ReportBlock, RowRole, Section, Text, Verdict
 from unmask.measures.measure import Measure, Summary, Tables
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Result:
         return replace(section, blocks=[*section.blocks, Text(f"Computed in {dtype}.")])
 
     def _describe(self) -> Section:
-        measure, blocks = self.measure, list[Block]()
+        measure, blocks = self.measure, list[ReportBlock]()
         if not self.is_complete:
             blocks.append(Notice("This run was cut short: this is what it had until then."))
         if self.differences:

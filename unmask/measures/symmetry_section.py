@@ -1,12 +1,12 @@
 """Keys and values beside each other in sentences: v*, its v0 and its delta always together."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import describe_notice
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import Block, Column, Figure, Finding, Fold, Notice, Table, Text
+from unmask.blocks.blocks import Column, Figure, Finding, Fold, Notice, ReportBlock, Table, Text
 from unmask.measures.represent_section import FACTS
 from unmask.representation.likeness import NEEDED_FACTS, OVERLAP
 
@@ -20,22 +20,21 @@ SIDES = {"value": "p0", "v0": "p1", "delta": "p2"}
 CONCEPT = tidy.Choose("concept", "concept", lambda concept: f"{concept}s")
 COMPARED = tidy.Choose("compared", "comparison", labels.COMPARED.__getitem__)
 VALUE, NULL = ("value", "low", "high"), ("null_mean", "null_low", "null_high")
-Record = Mapping[str, Any]
 
 
-def name_line(row: Record) -> str:
+def name_line(row: tidy.Record) -> str:
     """The claim that a measure tells true pairs from shuffled ones."""
     place = f"{row['model']}: {row['group']}: layer {row['layer']}"
     return f"{place}: {row['comparison']}: {row['measure']}"
 
 
-def name_difference(row: Record) -> str:
+def name_difference(row: tidy.Record) -> str:
     """The claim that one model's sides are more alike than another's."""
     models = f"{row['one']} layer {row['layer_one']} − {row['other']} layer {row['layer_other']}"
     return f"{models}: {row['group']}: {row['comparison']}: {row['measure']}"
 
 
-def read_counts(place: Record) -> dict[str, Any]:
+def read_counts(place: tidy.Record) -> dict[str, Any]:
     """The values of the notice about a place with too few facts."""
     return {
         "group": f"The group of {labels.GROUPS[place['group']]} ({place['model']})",
@@ -46,12 +45,15 @@ def read_counts(place: Record) -> dict[str, Any]:
     }
 
 
-def describe(result: "Result") -> Sequence[Block]:
+def describe(result: "Result") -> Sequence[ReportBlock]:
     """A sentence for each model, the figures, how often values find their keys; the rest folded."""
     summary = result.summary
     by_layer = [_spread(row) for row in tidy.select(summary["lines"], measure="top-1")]
     by_layer = [row for row in by_layer if row["side"] in SIDES]
-    blocks: list[Block] = [*_state_retrieval(result, by_layer), _draw_measures(summary["lines"])]
+    blocks: list[ReportBlock] = [
+        *_state_retrieval(result, by_layer),
+        _draw_measures(summary["lines"]),
+    ]
     blocks.append(_draw_similarity(summary["similarity"]))
     layers = tidy.distinct(by_layer, "model", "layer")
     if len(layers) > len(tidy.distinct(by_layer, "model")):
@@ -70,7 +72,7 @@ def describe(result: "Result") -> Sequence[Block]:
     return [*blocks, Fold("What the measures are", explained)]
 
 
-def _spread(row: Record) -> dict[str, Any]:
+def _spread(row: tidy.Record) -> dict[str, Any]:
     """A row with its comparison taken apart: which concept, which side its key is compared with."""
     concept, _, sides = row["comparison"].partition(": ")
     return {**row, "concept": concept, "side": sides.rpartition(" ")[2]}
@@ -166,7 +168,7 @@ def _draw_similarity(similarity: tidy.Records) -> Figure:
     )
 
 
-def _name_panel(row: Record) -> str:
+def _name_panel(row: tidy.Record) -> str:
     return f"{row['model']}, layer {row['layer']}"
 
 
@@ -252,7 +254,7 @@ def _tabulate_measures(result: "Result") -> Table:
     )
 
 
-def _compare_models(result: "Result") -> Iterator[Block]:
+def _compare_models(result: "Result") -> Iterator[ReportBlock]:
     """Differences of key and value between models, the clearest first."""
     rows = [
         row

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import Block, Finding, Fold, Notice, Number, Section, Text, Verdict
+from unmask.blocks.blocks import Finding, Fold, Notice, Number, ReportBlock, Section, Text, Verdict
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
@@ -39,7 +39,7 @@ def describe(result: Result) -> Section:
     stages = tidy.distinct(groups, "stage")
     named = [group for group in groups if not group["stage"].isdecimal()]
     texts = [figures.draw_texts(summary["texts"], metric)] if summary["texts"] else []
-    blocks: list[Block] = []
+    blocks: list[ReportBlock] = []
     if texts and sum(row["prompts"] for row in counts) == 1:
         blocks += [_state_text(groups[0], summary["texts"], verdicts, metric), *texts]
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.base.errors import NotMeasuredError, UserError
+from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
@@ -26,7 +27,6 @@ MOST_TEXTS = 2
 MOST_CELLS = 200_000
 """Cells of single texts that a summary holds; more texts are left out."""
 GROUP = ("model", "kind", "split", "corruption", "stage")
-Record = Mapping[str, Any]
 
 
 def summarise(tables: Tables, settings: Tracing) -> Summary:
@@ -94,7 +94,7 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
         yield from (about | row for row in rows)
 
 
-def _select(table: "pyarrow.Table", fact: Record, *more: str) -> "pyarrow.Table":
+def _select(table: "pyarrow.Table", fact: tidy.Record, *more: str) -> "pyarrow.Table":
     """The rows of one prompt in one model."""
     import pyarrow.compute as pc
 
@@ -166,14 +166,16 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
             groups.append(group)
     models, splits = distinct(averages, "model"), order_splits(distinct(averages, "split"))
 
-    def rank(group: Record) -> tuple[Any, ...]:
+    def rank(group: tidy.Record) -> tuple[Any, ...]:
         place = (splits.index(group["split"]), models.index(group["model"]), group["corruption"])
         return (group["stage"].isdecimal(), *place, rank_stage(group["stage"]))
 
     return sorted(groups, key=rank)
 
 
-def _list_peaks(cells: Mapping[tuple[Any, ...], Record], lost: float) -> Iterator[dict[str, Any]]:
+def _list_peaks(
+    cells: Mapping[tuple[Any, ...], tidy.Record], lost: float
+) -> Iterator[dict[str, Any]]:
     """The best layer (of heads the best head and layer) of each part and role, its share of what
     was lost, and its placebos: another token, another fact's state, another answer."""
     effects = [
@@ -208,7 +210,7 @@ def judge(summary: Summary, settings: Tracing) -> Sequence[Verdict]:
     return verdicts
 
 
-def _judge_cell(cell: Record) -> Verdict:
+def _judge_cell(cell: tidy.Record) -> Verdict:
     """Whether a cell is above 0 and above every placebo that was measured beside it."""
     claim, value, facts = name_cell(cell), to_interval(cell), cell["facts"]
     if facts < ENOUGH:
@@ -218,13 +220,13 @@ def _judge_cell(cell: Record) -> Verdict:
     return Verdict(claim, outcome, value, facts)
 
 
-def name_cell(cell: Record) -> str:
+def name_cell(cell: tidy.Record) -> str:
     """The name of the verdict on a cell, or on the total effect."""
     where = ", ".join(cell[name] for name in ("model", "split", "corruption", "stage"))
     return f"{where}: {cell['part']} {cell['role']}".rstrip()
 
 
-def name_test(test: Record) -> str:
+def name_test(test: tidy.Record) -> str:
     """The name of the verdict on a difference between two groups."""
     pair = f"{test['model']}, {test['split']} − {test['other_model']}, {test['other_split']}"
     where = f"{test['corruption']}, {test['stage']}"

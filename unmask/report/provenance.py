@@ -6,7 +6,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from unmask.base.runs import DIGESTS, RunRecord
-from unmask.blocks.blocks import Block, Column, Fold, Row, Section, Table, Text
+from unmask.blocks.blocks import Column, Fold, ReportBlock, Row, Section, Table, Text
 from unmask.measures.table import list_measures
 
 
@@ -14,7 +14,7 @@ def describe_runs(
     runs: Iterable[tuple[str, RunRecord, Sequence[Mapping[str, Any]]]],
 ) -> Section:
     """A section with a fold for each run: (its name, its record, the stages of a study)."""
-    blocks: list[Block] = [
+    blocks: list[ReportBlock] = [
         Text(
             "`unmask report` draws all of this again from the tables of the runs, without a model."
         )
@@ -24,7 +24,9 @@ def describe_runs(
     return Section("settings", "Settings and versions", blocks)
 
 
-def _describe(record: RunRecord, stages: Sequence[Mapping[str, Any]], number: int) -> list[Block]:
+def _describe(
+    record: RunRecord, stages: Sequence[Mapping[str, Any]], number: int
+) -> list[ReportBlock]:
     known = {field.name: field for field in _list_fields(record.verb)}
     settings = [
         (name, _show(value), known[name].metadata.get("help", "") if name in known else "")
@@ -37,7 +39,7 @@ def _describe(record: RunRecord, stages: Sequence[Mapping[str, Any]], number: in
         for owner, parts in record.inputs.get(DIGESTS, {}).items()
         for part, digest in parts.items()
     ]
-    blocks: list[Block] = [
+    blocks: list[ReportBlock] = [
         Text(f"`{write_command(record)}`"),
         _tabulate(f"settings-{number}", "Settings", ("setting", "value", "meaning"), settings),
         _tabulate(f"inputs-{number}", "Made from, and with", ("what", "value"), inputs),

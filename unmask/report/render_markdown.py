@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from unmask.base.files import replace_file
 from unmask.blocks.blocks import (
-    Block,
     CellValue,
     Figure,
     Finding,
     Fold,
     Notice,
+    ReportBlock,
     Section,
     Table,
     Text,
@@ -51,7 +51,7 @@ def render_markdown(document: "Document", place: PlaceFigure, link: Link) -> str
 
 
 def render_blocks(
-    section: Section, blocks: Sequence[Block], place: PlaceFigure, link: Link
+    section: Section, blocks: Sequence[ReportBlock], place: PlaceFigure, link: Link
 ) -> list[str]:
     """Paragraphs, tables and pictures, one below the other."""
     parts = []

@@ -8,12 +8,12 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from unmask.blocks.blocks import (
-    Block,
     Figure,
     Finding,
     Fold,
     MapPanel,
     Notice,
+    ReportBlock,
     RowRole,
     Section,
     Table,
@@ -51,7 +51,7 @@ def show_section(console: Console, section: Section, is_full: bool = False) -> N
         show_blocks(console, blocks[at:], is_full)
 
 
-def show_blocks(console: Console, blocks: Sequence[Block], is_full: bool) -> None:
+def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) -> None:
     """Blocks one below the other; figures are drawn by `unmask report`.
 
     Texts go to rich as `RichText`, in which nothing is markup.

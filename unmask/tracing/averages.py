@@ -29,7 +29,7 @@ CellKey = tuple[str, int, int, str]
 
 
 @dataclass(frozen=True)
-class Panel:
+class GroupEffects:
     """The effects of one group, a row per fact, a column per cell; NaN where a fact has none."""
 
     facts: list[str]
@@ -50,7 +50,7 @@ class Panel:
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 
 
-def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[GroupKey, Panel]:
+def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[GroupKey, GroupEffects]:
     """Each fact's effect in each cell, group by group."""
     # 1. The mean of every cell of every prompt, over tokens of its role and samples. One thread:
     #    the order of groups, and of sums, is then that of the table.
@@ -91,7 +91,7 @@ def _make_panels(
     effect: np.ndarray,
     prompts: Sequence[tuple],
     cells: Sequence[CellKey],
-) -> dict[GroupKey, Panel]:
+) -> dict[GroupKey, GroupEffects]:
     """Effects by group, given the numbers of the prompt and the cell that each effect is of."""
     groups: dict[GroupKey, list[int]] = {}
     for i, (_, _, _, *group) in enumerate(prompts):
@@ -110,7 +110,7 @@ def _make_panels(
         np.add.at(count, (row_of[prompt[is_member]], column), 1)
         with np.errstate(invalid="ignore"):
             effects = total / count
-        panels[group] = Panel(names, [cells[i] for i in columns], effects, len(members))
+        panels[group] = GroupEffects(names, [cells[i] for i in columns], effects, len(members))
     return panels
 
 
@@ -125,7 +125,7 @@ def _number(table: "pyarrow.Table", names: Sequence[str]) -> tuple[np.ndarray, l
     return number, [tuple(v[i] for v, i in zip(values, each, strict=True)) for each in indices]
 
 
-def average(effects: dict[GroupKey, Panel]) -> list[dict[str, Any]]:
+def average(effects: dict[GroupKey, GroupEffects]) -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
     No row pools over models, splits, corruptions, steps or controls.
@@ -144,7 +144,7 @@ def average(effects: dict[GroupKey, Panel]) -> list[dict[str, Any]]:
     return rows
 
 
-def compare_groups(effects: dict[GroupKey, Panel], seed: int = 0) -> list[dict[str, Any]]:
+def compare_groups(effects: dict[GroupKey, GroupEffects], seed: int = 0) -> list[dict[str, Any]]:
     """Differences between pairs of groups: two models asked alike, or one model asked two ways.
 
     The two share corruption and step. What is compared is the effect's mean over layers, part by
