@@ -13,7 +13,7 @@ import unmask
 from tests.measures.test_resuming import change_settings, change_tokenizer, change_weights
 from tests.study.conftest import Place
 from unmask.base.locks import RunRefusedError, lock_run
-from unmask.cli.main import app
+from unmask.cli.main import app, main
 from unmask.evaluation.statistics import ENOUGH
 from unmask.measures import runner
 from unmask.measures.table import list_measures
@@ -179,27 +179,29 @@ def test_command(finished, place, tmp_path):
         (["--size", "huge"], "'size' is 'huge', expected one of 'quick'"),
     ],
 )
-def test_mistakes(place, tmp_path, words, said):
+def test_mistakes(place, tmp_path, words, said, monkeypatch, capsys):
     given = [word.format(model=place.model, twin=place.twin) for word in words]
-    failed = CliRunner().invoke(app, ["study", *given, "--out", str(tmp_path / "run")])
-    assert failed.exit_code == 2 and said in failed.output
+    code, printed = run_main(["study", *given, "--out", tmp_path / "run"], monkeypatch, capsys)
+    assert code == 2 and said in printed
     assert not (tmp_path / "run").exists()
 
 
-def test_interrupt_says_how_to_go_on(place, tmp_path, monkeypatch, capsys):
-    from unmask.cli.main import main
+def run_main(words: list, monkeypatch, capsys) -> tuple[int, str]:
+    """The exit code of the command line, and what it printed on stderr in one line."""
+    monkeypatch.setattr("sys.argv", ["unmask", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code, " ".join(capsys.readouterr().err.split())
 
+
+def test_interrupt_says_how_to_go_on(place, tmp_path, monkeypatch, capsys):
     def stop(*words, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("unmask.study.pipeline.run_study", stop)
-    monkeypatch.setattr("sys.argv", ["unmask", *place.words("--out", tmp_path / "run")])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 130
-    assert f"go on where it stopped with: unmask study --resume --out {tmp_path}" in (
-        capsys.readouterr().err
-    )
+    code, printed = run_main(place.words("--out", tmp_path / "run"), monkeypatch, capsys)
+    assert code == 130
+    assert f"go on where it stopped with: unmask study --resume --out {tmp_path}" in printed
 
 
 class StopError(Exception):
@@ -266,7 +268,9 @@ def test_a_corpus_that_was_made_and_edited_is_refused(tmp_path, stopped):
     assert path.read_text() == before
 
 
-def test_fresh_removes_the_study_and_nothing_else(finished, place, tmp_path, stopped):
+def test_fresh_removes_the_study_and_nothing_else(
+    finished, place, tmp_path, stopped, monkeypatch, capsys
+):
     run = shutil.copytree(finished.folder, tmp_path / "run")
     notes = [run / "notes.txt", run / "recall" / "notes.txt"]
     for path in notes:
@@ -275,8 +279,8 @@ def test_fresh_removes_the_study_and_nothing_else(finished, place, tmp_path, sto
     left = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
     assert left == {"run.json", "recall/run.json", "notes.txt", "recall/notes.txt"}
     mixed = [*place.words("--out", run), "--fresh", "--resume"]
-    failed = CliRunner().invoke(app, mixed)
-    assert failed.exit_code and "--resume and --fresh were both given" in failed.output
+    code, printed = run_main(mixed, monkeypatch, capsys)
+    assert code == 2 and "--resume and --fresh were both given" in printed
 
 
 def test_a_study_in_use_is_refused(place, tmp_path, stopped):
