@@ -1,4 +1,4 @@
-"""The rules that no linter knows: layers, file sizes, no printing, plain words, kinds of models.
+"""The rules that no linter knows: layers, file sizes, no printing, plain words, names, kinds.
 
 python tools/check_layers.py [ROOT]
 """
@@ -48,22 +48,13 @@ PHRASES = re.compile(
 """Not the English of the field: per token, not a number, atomically, dtype, resumed, …"""
 NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\w+)")
 """Names of variables, arguments and functions that do not say what they hold or do."""
-ALLOWED_WORDS = {
-    "base": 1,
-    "noise": 1,
-    "training": 1,
-    "toy": 4,
-    "cli": 1,
-}
-"""How many of both a package still has. These numbers only go down."""
-
 MOST_KINDS = 5
 """Files that may compare the kind of a model; all others ask `unmask.net.paradigm.Paradigm`."""
 
 
 def find_breaches(root: Path) -> Iterator[str]:
     """Every breach of the rules below `root`, as `file:line: what`."""
-    words, kinds = defaultdict(list), []
+    classes, kinds = defaultdict(list), []
     for file in sorted((root / "unmask").rglob("*.py")):
         name = file.relative_to(root).as_posix()
         text = file.read_text(encoding="utf-8")
@@ -72,15 +63,13 @@ def find_breaches(root: Path) -> Iterator[str]:
         if not name.startswith(PRINTING):
             yield from (f"{name}:{line}: print: use logging" for line in _find_prints(tree))
         kinds += [f"{name}:{line}" for line in _find_kinds(tree)[:1]]
-        package = _package_of(name) or "top level"
-        words[package] += [f"{name}:{line} {word}" for line, word in _find_words(text, tree)]
-    for package, places in words.items():
-        allowed = ALLOWED_WORDS.get(package, 0)
-        if len(places) > allowed:
-            yield (
-                f"{package} has {len(places)} words that are not plain, more than {allowed}: "
-                f"{', '.join(places)}"
-            )
+        for line, word in _find_words(text, tree):
+            yield f"{name}:{line}: {word} is not plain English of the field"
+        for line, each in _find_classes(tree):
+            classes[each.lstrip("_")].append(f"{name}:{line}")
+    for each, places in classes.items():
+        if len(places) > 1:
+            yield f"{places[1]}: another class or alias {each}, the first is at {places[0]}"
     if len(kinds) > MOST_KINDS:
         yield (
             f"{len(kinds)} files compare the kind of a model, more than {MOST_KINDS}: "
@@ -160,6 +149,20 @@ def _find_words(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 continue
         if NAMES.fullmatch(name):
             yield node.lineno, f"`{name}`"
+
+
+def _find_classes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Classes, and what a module calls like one: aliases of types and type variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.lineno, node.name
+    for node in tree.body:
+        match node:
+            # One letter is a type variable that is used nowhere else, all capitals a constant.
+            case ast.Assign(targets=[ast.Name(id=name)]) if (
+                name[0].isupper() and not name.isupper()
+            ):
+                yield node.lineno, name
 
 
 def _find_kinds(tree: ast.Module) -> list[int]:

@@ -86,9 +86,10 @@ def test_interrupt_leaves_what_was_written(model, tmp_path):
         str(file),
     ]
     code = (
-        "import sys; from unmask.sampling import trajectory as t; end = t.Record.end_step\n"
+        "import sys; from unmask.sampling.trajectory import TrajectoryRecord as record\n"
+        "end = record.end_step\n"
         "def tell(self, calls):\n    end(self, calls); print('step', flush=True)\n"
-        "t.Record.end_step = tell\n"
+        "record.end_step = tell\n"
         f"sys.argv = ['unmask', *{words!r}]\n"
         "from unmask.cli.main import main; main()"
     )

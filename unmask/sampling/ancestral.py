@@ -20,7 +20,7 @@ from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy
 from unmask.sampling.state import entropy_at
 from unmask.sampling.token_sampler import invert
-from unmask.sampling.trajectory import Record, StateCallback, Trajectory
+from unmask.sampling.trajectory import StateCallback, Trajectory, TrajectoryRecord
 
 TimedLogits = Callable[[Tensor, Tensor], Tensor]
 """(x_t [B, L], t [B]) to logits [B, L, V]."""
@@ -96,7 +96,7 @@ def _walk_tokens(
     strengths = guidance_schedule(strategy.guidance, strategy.steps)
     noise = process.prior(length, streams.at("prior"))
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
-    record, calls = Record(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
+    record, calls = TrajectoryRecord(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -140,7 +140,7 @@ def _walk_vectors(
     fixed = canvas.fixed[..., None]
     given = process.table[canvas.tokens.clamp(max=len(process.table) - 1)]
     zt, hint = torch.where(fixed, given, process.prior(length, streams.at("prior"))), None
-    record = Record(
+    record = TrajectoryRecord(
         model,
         torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
         canvas.real,

@@ -12,7 +12,7 @@ from unmask.net.model import Model
 from unmask.sampling.canvas import check_lengths
 from unmask.sampling.state import find_entropy
 from unmask.sampling.token_sampler import TokenSampler
-from unmask.sampling.trajectory import Record, StateCallback, Trajectory
+from unmask.sampling.trajectory import StateCallback, Trajectory, TrajectoryRecord
 
 
 @torch.inference_mode()
@@ -42,7 +42,9 @@ def decode_causal(
     canvas = torch.full((len(prompts), max(lengths)), filler, device=device)
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
-    record = Record(model, canvas, positions < limits[:, None], counts, keep_states, watch)
+    record = TrajectoryRecord(
+        model, canvas, positions < limits[:, None], counts, keep_states, watch
+    )
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
@@ -88,7 +90,7 @@ def decode_causal(
     return record.finish(record.step)
 
 
-def _check_numbers(record: Record) -> None:
+def _check_numbers(record: TrajectoryRecord) -> None:
     if (broken := record.confidence.isnan()).any():
         step = int(record.committed_at[broken].min())
         raise UserError(

@@ -19,7 +19,7 @@ from unmask.sampling.remasking import Remasking
 from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions, StepState, StepTimes
 from unmask.sampling.token_sampler import TokenSampler
-from unmask.sampling.trajectory import Part, Record, StateCallback, Trajectory, join_rows
+from unmask.sampling.trajectory import Part, StateCallback, Trajectory, TrajectoryRecord, join_rows
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def fill_masks(
 
 def _start_record(
     model: Model, canvas: Canvas, keep_states: bool, watch: StateCallback | None = None
-) -> Record:
-    return Record(model, canvas.tokens, canvas.real, canvas.in_front, keep_states, watch)
+) -> TrajectoryRecord:
+    return TrajectoryRecord(model, canvas.tokens, canvas.real, canvas.in_front, keep_states, watch)
 
 
 def _show_all(watch: StateCallback | None, parts: list[Part], number: int) -> StateCallback | None:
@@ -105,7 +105,7 @@ def _show_all(watch: StateCallback | None, parts: list[Part], number: int) -> St
 
 def _fill_blocks(
     denoiser: Denoiser,
-    record: Record,
+    record: TrajectoryRecord,
     blocks: list[Bool[Tensor, "B L"]],
     strategy: Strategy,
     streams: RowStreams,

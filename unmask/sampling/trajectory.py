@@ -100,7 +100,7 @@ Part = tuple[Int[Tensor, "_"], Trajectory]
 """Some rows of a batch by their numbers, and how they were sampled."""
 
 
-class Record:
+class TrajectoryRecord:
     """A trajectory in the making."""
 
     def __init__(
