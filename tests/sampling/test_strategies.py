@@ -277,7 +277,7 @@ def test_snapshots_take_shorter_numbers(model):
         ({"top_k": 5}, "give a temperature above 0"),
         ({"temperature": 1.0, "top_k": 0}, "'top_k' is 0"),
         ({"temperature": 1.0, "top_p": 1.5}, "'top_p' is 1.5"),
-        ({"temperature": 1.0, "stochastic": 2}, "stochastic share of 2"),
+        ({"temperature": 1.0, "stochastic": 2}, "'stochastic' is 2, expected at most 1"),
         ({"cache": "some"}, "'cache' is 'some', expected one of 'none', 'exact', 'approximate'"),
         ({"chat": True, "prompts": ["hello"]}, "has no chat template"),
         ({"forbid": list(range(V - 2))}, "tokens were forbidden: leave some"),
