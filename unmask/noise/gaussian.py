@@ -75,7 +75,7 @@ class Gaussian(NoiseKind):
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        """The integrand -SNR'(t)/2 |e(x0) - e_hat|^2 of the bound, in nats per token."""
+        """The integrand `-SNR'(t)/2 |e(x0) - e_hat|^2` of the bound, in nats per token."""
         # -SNR' = -alpha' / (1 - alpha)^2
         t = t.double()
         rate = (self.schedule.weight(t) / self.schedule.noised(t)).to(self.table.dtype)
