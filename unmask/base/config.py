@@ -114,7 +114,7 @@ def _check(field: dataclasses.Field, value: Any, hint: Any, prefix: str = "") ->
     limits = field.metadata
     ends = {name: limits.get(name) for name in ("least", "most", "above", "below")}
     for item in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(item, float) and not math.isfinite(item):
+        if limits and isinstance(item, float) and not math.isfinite(item):
             yield f"{label} is {item}, expected a finite number"
         elif isinstance(item, Real) and not isinstance(item, bool):
             yield from (f"{label} is {_show(item)}, {wrong}" for wrong in _compare(item, **ends))
@@ -216,15 +216,21 @@ def list_settings(
     return document
 
 
-def check_arguments(**limits: tuple[float, float]) -> Callable[[Function], Function]:
+def check_arguments(
+    leave_out: Collection[str] = (), **limits: tuple[float, float]
+) -> Callable[[Function], Function]:
     """Have a public function refuse arguments that are not what its annotations say.
 
-    Numbers that `limits` names lie within these ends.
+    Numbers that `limits` names lie within these ends. Arguments to `leave_out` it checks itself.
     """
 
     def decorate(function: Function) -> Function:
         signature, name = inspect.signature(function), getattr(function, "__name__", "")
-        single = [each for each in signature.parameters.values() if each.kind.name[:3] != "VAR"]
+        single = [
+            each
+            for each in signature.parameters.values()
+            if each.kind.name[:3] != "VAR" and each.name not in leave_out
+        ]
 
         @functools.wraps(function)
         def checked(*args: Any, **values: Any) -> Any:

@@ -42,7 +42,7 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
 
 def resolve_dtype(name: str | torch.dtype) -> torch.dtype:
     """The dtype of that name."""
-    if isinstance(name, torch.dtype):
+    if isinstance(name, torch.dtype) and name.is_floating_point:
         return name
     if name not in DTYPES:
         raise UserError(f"dtype {name!r} is unknown: {suggest(str(name), DTYPES)}")

@@ -174,3 +174,11 @@ def _find_error_number(error: Exception) -> int | None:
         return error.errno
     match = re.search(r"os error (\d+)", str(error))
     return int(match[1]) if match else None
+
+
+def path_exists(path: str | Path) -> bool:
+    """Whether something is there; nothing is where a name is none that a path can have."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False

@@ -16,7 +16,7 @@ from typing import Any
 from unmask import __version__
 from unmask.base.config import build
 from unmask.base.errors import UserError
-from unmask.base.files import remove_files, write_json
+from unmask.base.files import path_exists, remove_files, write_json
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.base.reading import read_json_object
 
@@ -199,11 +199,16 @@ def note_version(folder: Path) -> None:
         write_record(folder, replace(before, versions=versions))
 
 
+def find_folder(folder: str | Path) -> Path:
+    """The path of a run; one that is not there is refused."""
+    if not path_exists(folder) or not Path(folder).is_dir():
+        raise UserError(f"there is no folder {str(folder)!r:.200}: expected the folder of a run.")
+    return Path(folder)
+
+
 def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) -> RunRecord:
     """What a folder's `run.json` says; a folder without one, or of another version, is refused."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}: expected the folder of a run.")
+    folder = find_folder(folder)
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder} has no {RECORD}: expected the folder of a run.")
     record = build(RunRecord, read_json_object(folder / RECORD), str(folder / RECORD))

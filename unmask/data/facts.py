@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.reading import read_csv, read_json_lines, require_text
@@ -169,6 +170,7 @@ def find_shared_run(text: str, plain: str) -> Span | None:
     return (pieces[run[0]][0], pieces[run[-1]][1]) if run else None
 
 
+@check_arguments()
 def read_facts(path: str | Path) -> list[Fact]:
     """All facts of a CSV or JSON-lines file; the first wrong line is reported by its number.
 

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml
 from unmask.base.seeds import python_stream
@@ -103,6 +104,7 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
     return Corpus(f"unmask reversal corpus ({num_facts} facts a group, seed {seed})", splits)
 
 
+@check_arguments()
 def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 8192) -> Corpus:
     """Write the reversal corpus and a tokenizer learned from it as a new folder, and give it.
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from unmask.base.errors import UserError
+from unmask.base.files import path_exists
 from unmask.data.corpus import TESTS, Corpus, read_corpus
 from unmask.data.facts import Fact, find_mixed_ids, read_facts
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
@@ -16,8 +17,8 @@ OWN = "own"
 def read_source(path: str | Path) -> Corpus | Shards | list[Fact]:
     """The data set at `path`, recognised by what is there."""
     path = Path(path)
-    if not path.exists():
-        raise UserError(f"{path} is not there: expected a corpus folder or a file of facts.")
+    if not path_exists(path):
+        raise UserError(f"{path!s:.200} is not there: expected a corpus folder or a file of facts.")
     if not path.is_dir():
         return read_facts(path)
     if (path / "shards.json").is_file():

@@ -9,7 +9,10 @@ from unmask.base.reading import read_json_lines, read_text, require_text
 
 def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
     """Every document of the files, in order; a JSON line's document is its `text`."""
-    for path in map(Path, paths):
+    for given in paths:
+        if not isinstance(given, str | Path):
+            raise UserError(f"a text's path is {given!r:.60}: expected the path of a file.")
+        path = Path(given)
         name = path.name.removesuffix(".xz")
         if name.endswith((".txt", ".md")):
             text = read_text(path)

@@ -9,6 +9,7 @@ from typing import Literal
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file, write_json
 from unmask.base.reading import read_json_object
@@ -72,6 +73,7 @@ class Tokenizer:
         """How this tokenizer's model was taught to hold a conversation, if it was."""
 
     @classmethod
+    @check_arguments()
     def load(
         cls,
         path: str | Path,

@@ -154,13 +154,16 @@ class ModelsAndData:
         return (MODELS, data)
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> ModelInputs:
+        from unmask.base.devices import resolve_dtype
         from unmask.net.families import parse_families
 
+        device, dtype = (getattr(settings, name, "auto") for name in ("device", "dtype"))
+        if dtype not in ("auto", "stored"):
+            resolve_dtype(dtype)  # a loaded model has its own, but a name must be one
         families = parse_families(given["models"])
         if given.get("data") is None and self.is_required:
             raise UserError(f"no data were given: expected {self.help[0].lower()}{self.help[1:]}")
         data, source, digest = self.read_data(given.get("data"), settings, families)
-        device, dtype = (getattr(settings, name, "auto") for name in ("device", "dtype"))
         return ModelInputs(families, data, source, digest, device, dtype)
 
 
@@ -287,6 +290,9 @@ class RunFolders:
         runs = list(given["runs"])
         if not runs:
             raise UserError(f"no run was given: expected folders of `unmask {self.of}`.")
+        for run in runs:
+            if not isinstance(run, Result | str | Path):
+                raise UserError(f"a run is {run!r:.60}: expected a folder of `unmask {self.of}`.")
         results = [run if isinstance(run, Result) else read_result(run) for run in runs]
         for result in results:
             if result.measure.name != self.of:

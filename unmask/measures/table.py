@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.measures.measure import Measure
 
@@ -43,6 +44,7 @@ def find_measure(name: str) -> Measure:
     return measures[name]
 
 
+@check_arguments()
 def register(measure: Measure) -> Measure:
     """Add a measure in this process, as a notebook does, and give it back to be called.
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Literal, get_type_hints
 
-from unmask.base.config import SettingsError
+from unmask.base.config import SettingsError, check_values
 
 MOST_CONTEXT = 1 << 24
 """Tokens of a row; positions that turn are in no tensor, which would bound them."""
@@ -62,7 +62,10 @@ class NetConfig:
     """For Gaussian noise: width of the token vectors that are noised. None: tokens only."""
 
     def __post_init__(self) -> None:
-        if problems := list(self._problems()):
+        hints, values = get_type_hints(type(self)), vars(self)
+        floats = {name for name in values if hints[name] is float and type(values[name]) is float}
+        typed = {name: values[name] for name in values.keys() - floats}  # those have own sentences
+        if problems := check_values(typed, hints) or list(self._problems()):
             raise SettingsError("network", problems)
 
     @property

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError
+from unmask.base.files import path_exists
 from unmask.base.identity import digest_file, digest_values
 from unmask.base.reading import parse_yaml, read_text
 from unmask.data.tokenizer import TOKENIZER_FILES
@@ -85,7 +86,7 @@ def _parse(word: str) -> Family:
         raise UserError(f"the model is a {type(word).__name__}: expected a name or a loaded model.")
     name, equals, listed = word.rpartition("=")
     parts = [part.strip() for part in listed.split(",")]
-    if Path(word).exists():
+    if path_exists(word):
         # A path may hold any of these signs itself.
         name, equals, parts = "", "", [word]
     if not all(parts) or (equals and not name):

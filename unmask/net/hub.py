@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.files import path_exists
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,6 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
             "it; weights that are only there as pickles must be converted first."
         )
     return ModelLocation(path, known.tokenizer)
-
-
-def path_exists(name: str) -> bool:
-    """Whether something is there; a name that no path can have is not."""
-    try:
-        return Path(name).exists()
-    except OSError:  # a part that is too long for a path
-        return False
 
 
 def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:

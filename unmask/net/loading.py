@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from unmask.base.config import SettingsError
+from unmask.base.config import LARGEST, SettingsError, check_arguments
 from unmask.base.devices import (
     free_bytes,
     multiplies_bfloat16,
@@ -48,6 +48,7 @@ _OWN_FILES = (
 _STORED = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
+@check_arguments()
 def load(
     name: str | Path,
     device: str | torch.device = "auto",
@@ -137,6 +138,7 @@ def _check_sizes(config: NetConfig, checkpoint: Checkpoint) -> None:
         raise SettingsError(checkpoint.source.label, problems)
 
 
+@check_arguments(shard_bytes=(1, LARGEST))
 def save(
     model: Model, folder: str | Path, dialect: str = "unmask", shard_bytes: int = SHARD_BYTES
 ) -> None:

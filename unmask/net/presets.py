@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.net.config import NetConfig
 
@@ -90,6 +91,7 @@ def preset_names() -> list[str]:
     return [*_OTHERS, *_SMDM_SIZES]
 
 
+@check_arguments()
 def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
     """The settings of a network by name, as a diffusion network or as its causal twin.
 
@@ -108,6 +110,10 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
         config = _smdm(*_SMDM_SIZES[name], causal=causal)
     else:
         raise UserError(f"network preset {name!r} is unknown: {suggest(name, preset_names())}")
+    known = NetConfig.__dataclass_fields__
+    for field in changes:
+        if field not in known:
+            raise UserError(f"a network has no setting {field!r}: {suggest(field, known)}")
     return replace(config, **changes)
 
 

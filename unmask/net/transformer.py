@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.net.blocks import Block, Embedding, Linear, initialise, make_block, make_norm
@@ -33,6 +34,9 @@ class Transformer(nn.Module):
     def __init__(self, config: NetConfig, seed: int | None = 0):
         """A network with fresh weights; with `seed` None they are left for a checkpoint to fill."""
         super().__init__()
+        hints = {"config": NetConfig, "seed": int | None}
+        if problems := check_values({"config": config, "seed": seed}, hints, seed=(0, LARGEST)):
+            raise SettingsError("Transformer", problems)
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.width)
         if config.positions == "learned":

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Process, Times, check_tokens, check_vocabulary
@@ -53,6 +54,9 @@ class Hybrid(Process):
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)
         check_schedule(self.schedule)
+        shares = {"share_start": self.share_start, "share_stop": self.share_stop}
+        if problems := check_values(shares, dict.fromkeys(shares, float)):
+            raise SettingsError("Hybrid", problems)
         if not 0 <= self.share_start <= self.share_stop <= 1:
             raise UserError(
                 f"the mask's share runs from {self.share_start} to {self.share_stop}, expected it "

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.config import LARGEST
+from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.guidance import mix
 from unmask.noise.process import Process, Sampler, Times, check_tokens, check_vocabulary
@@ -54,6 +56,10 @@ class Masked(Process):
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)
         check_schedule(self.schedule)
+        if not isinstance(self.mask_id, int) or not 0 <= self.mask_id <= LARGEST:
+            raise UserError(
+                f"the mask's id is {self.mask_id!r:.60}: expected a whole number from 0."
+            )
 
     @classmethod
     def from_config(

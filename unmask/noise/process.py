@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.config import LARGEST
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.guidance import mix
@@ -159,6 +160,8 @@ def check_tokens(x0: Tensor, num_tokens: int, mask_id: int | None = None) -> Non
 
 def check_vocabulary(num_tokens: int) -> None:
     """Raise where there is nothing to choose from."""
+    if not isinstance(num_tokens, int) or not num_tokens <= LARGEST:
+        raise UserError(f"a vocabulary of {num_tokens!r:.60} tokens: expected a whole number.")
     if num_tokens < 2:
         raise UserError(
             f"a vocabulary of {num_tokens} token(s) has nothing to learn: use 2 or more."

@@ -206,6 +206,10 @@ _GRID = torch.linspace(0, 1, 1001, dtype=torch.float64)
 
 def check_schedule(schedule: Schedule) -> None:
     """Raise unless alpha stays in [0, 1] and never rises; looked at on a grid."""
+    if not callable(getattr(schedule, "alpha", None)):
+        raise UserError(
+            f"the schedule is {schedule!r:.60}: expected one of unmask.noise.schedules."
+        )
     alpha = schedule.alpha(_GRID)
     if not ((alpha >= -1e-9) & (alpha <= 1 + 1e-9)).all() or (alpha.diff() > 1e-9).any():
         raise UserError(

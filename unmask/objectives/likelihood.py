@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.config import LARGEST, check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
@@ -273,6 +274,7 @@ def _condition_on_time(model: Model, mask_id: int) -> Logits:
     return predict
 
 
+@check_arguments(strata=(1, 1_000_000), repeats=(1, 1_000_000), seed=(0, LARGEST))
 def likelihood(
     model: Model,
     text: TextOrIds,

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
-from unmask.base.runs import RUN_FORMAT, RunRecord, read_record
+from unmask.base.runs import RUN_FORMAT, RunRecord, find_folder, read_record
 from unmask.blocks.blocks import Notice, Number, Section
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result, name_folders
@@ -101,7 +101,7 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
 
 
 def _read_run(name: str, run: str | Path | Result) -> Run:
-    if not isinstance(run, Result) and _is_study(Path(run)):
+    if not isinstance(run, Result) and _is_study(find_folder(run)):
         return _read_study(name, Path(run))
     result = run if isinstance(run, Result) else read_result(run)
     entry = Entry(result.measure.name, result.measure, name, result.folder, result)

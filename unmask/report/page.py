@@ -6,6 +6,7 @@ Everything is drawn from the tables of the runs; no model is loaded.
 from collections.abc import Sequence
 from pathlib import Path
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
 from unmask.blocks.blocks import Figure, Section, Table
@@ -20,6 +21,7 @@ MOST_BYTES = 8_000_000
 COMPARISON = Path("runs") / "comparison.html"
 
 
+@check_arguments()
 def draw_report(runs: Sequence[str | Path | Result], out: str | Path | None = None) -> Path:
     """Draw runs of any measures, studies with all their stages, or results, and say where.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.base.config import adjust, list_settings
+from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
@@ -28,6 +28,7 @@ class Key:
 
 
 @list_settings(Extraction, OF_VALUES)
+@check_arguments(leave_out=("fact",))
 def extract_key(
     model: Model, fact: Fact, layer: int, settings: Extraction | None = None, **changes: Any
 ) -> Key:

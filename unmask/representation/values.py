@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.base.config import adjust, list_settings
+from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, map_cases, prepare_case
@@ -77,6 +77,7 @@ class Value:
 
 
 @list_settings(Extraction, OF_KEYS)
+@check_arguments(leave_out=("fact",))
 def extract_value(
     model: Model, fact: Fact, layer: int, settings: Extraction | str | None = None, **changes: Any
 ) -> Value:

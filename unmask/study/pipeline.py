@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from unmask.base.config import CheckedSettings, build
+from unmask.base.config import CheckedSettings, build, check_arguments
 from unmask.base.errors import NotMeasuredError, UserError, suggest
 from unmask.base.files import write_json
 from unmask.base.identity import digest_values
@@ -79,6 +79,7 @@ def list_stages(size: str | None = None) -> dict[str, tuple[Measure, Stage]]:
     }
 
 
+@check_arguments()
 def run_study(
     settings: StudySettings | None = None,
     out: str | Path = "runs/study",
@@ -135,6 +136,7 @@ def _describe_unknown(stage: str, size: str) -> str:
     )
 
 
+@check_arguments()
 def resume_study(out: str | Path, **more: Any) -> StudyRun:
     """Go on with the study in `out`, with its own settings.
 

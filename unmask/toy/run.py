@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from unmask.base.config import build
+from unmask.base.config import build, check_arguments
 from unmask.base.files import write_json
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
@@ -75,6 +75,7 @@ class ToyReport:
         return asdict(self)
 
 
+@check_arguments()
 def run_toy(
     settings: ToySettings | None = None, out: str | Path = "runs/toy", **changes: Any
 ) -> ToyReport:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.config import adjust, list_settings
+from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
@@ -31,6 +31,7 @@ _FIXED: dict[str, Any] = {
 
 
 @list_settings(Tracing, (*STEP_SETTINGS, *_FIXED))
+@check_arguments()
 def estimate_effects(
     model: Model,
     tokens: Tensor | Sequence[int],

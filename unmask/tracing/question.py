@@ -168,6 +168,17 @@ def ask(
     )
 
 
+def check_foil(model: Model, foil: Mapping[int, int] | None, answer: Mapping[int, int]) -> None:
+    """Raise for a foil that the model cannot say, or where nothing is asked for."""
+    rows = model.net.config.logit_rows
+    for position, token in (foil or {}).items():
+        if position not in answer or not 0 <= token < rows or token == model.mask_id:
+            raise UserError(
+                f"the foil names the token {token} at position {position}: expected one that the "
+                f"model can say, at one of the answer's positions, {', '.join(map(str, answer))}."
+            )
+
+
 def _check_state(
     model: Model,
     row: Int[Tensor, "L"],
@@ -221,12 +232,7 @@ def _check_state(
             f"the subject [{begin}, {end}) stands after the answer's first position: a causal "
             "model cannot see it; ask later."
         )
-    for position, token in (foil or {}).items():
-        if position not in answer or not 0 <= token < rows or token == model.mask_id:
-            raise UserError(
-                f"the foil names the token {token} at position {position}: expected one that the "
-                f"model can say, at one of the answer's positions, {', '.join(map(str, answer))}."
-            )
+    check_foil(model, foil, answer)
     if guidance and model.mask_id is None:
         raise UserError(f"the model {model.name} has no unconditional pass: use guidance 0.")
 

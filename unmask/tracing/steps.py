@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.config import adjust, list_settings
+from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.net.model import Model
@@ -15,12 +15,13 @@ from unmask.tracing.clean_run import CleanRun, generate, generate_corrupted
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
 from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
-from unmask.tracing.question import Donor
+from unmask.tracing.question import Donor, check_foil
 from unmask.tracing.settings import Tracing
 from unmask.tracing.tokens import trace_tokens
 
 
 @list_settings(Tracing)
+@check_arguments(leave_out=("fact",), memory=(1, LARGEST))
 def trace_steps(
     model: Model,
     fact: Fact | CleanRun,
@@ -65,6 +66,7 @@ def trace_steps(
             "unmask.read_facts(path)."
         )
     clean = generate(model, fact, settings) if isinstance(fact, Fact) else fact
+    check_foil(model, foil, clean.answer)
     corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
     free = None
     if settings.run == "free_running":

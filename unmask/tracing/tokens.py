@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.base.config import adjust, list_settings
+from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
@@ -24,6 +24,7 @@ from unmask.tracing.windows import plan_part
 
 @list_settings(Tracing, STEP_SETTINGS)
 @torch.inference_mode()
+@check_arguments(memory=(1, LARGEST))
 def trace_tokens(
     model: Model,
     tokens: Int[Tensor, "L"] | Sequence[int],

@@ -1,10 +1,10 @@
 """Recipes: everything that decides what a training run computes, as frozen settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, is_dataclass
+from typing import Literal, get_type_hints
 
-from unmask.base.config import SettingsError
+from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.noise.settings import NoiseConfig
 
@@ -213,7 +213,15 @@ class Recipe:
     machine: ComputeSettings = field(default_factory=ComputeSettings)
 
     def __post_init__(self) -> None:
-        if problems := list(self._problems()):
+        problems = check_values(vars(self), get_type_hints(Recipe), seed=(0, LARGEST))
+        for name, section in vars(self).items():
+            if not problems and is_dataclass(section):
+                hints = {
+                    f"{name}.{key}": hint for key, hint in get_type_hints(type(section)).items()
+                }
+                values = {f"{name}.{key}": value for key, value in vars(section).items()}
+                problems += check_values(values, hints)
+        if problems := problems or list(self._problems()):
             raise SettingsError("recipe", problems)
 
     @property
@@ -249,6 +257,8 @@ class Recipe:
         above |= {"cadence.log": self.cadence.log, "cadence.keep": self.cadence.keep}
         above |= {"guards.patience": self.guards.patience, "optimiser.eps": self.optimiser.eps}
         above |= {"cadence.sampling_steps": self.cadence.sampling_steps}
+        above |= {"data.facts": self.data.facts, "data.vocab": self.data.vocab}
+        above |= {"start.lora_alpha": self.start.lora_alpha}
         maybe: dict[str, float | None] = {
             "batch.micro": self.batch.micro,
             "start.lora_rank": self.start.lora_rank,
@@ -263,6 +273,7 @@ class Recipe:
         from_zero |= {"optimiser.decay": self.optimiser.decay, "guards.settle": self.guards.settle}
         from_zero |= {"schedule.warmup": self.schedule.warmup}
         from_zero |= {"start.open_over": self.start.open_over}
+        from_zero |= {"data.seed": self.data.seed}
         for name, value in from_zero.items():
             if not value >= 0:
                 yield f"{name!r} is {value}, expected at least 0"
