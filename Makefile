@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test test-oldest-torch test-newest prove gpu browser golden check format docs wheel clean
+.PHONY: study test test-oldest-torch test-newest prove gpu browser hostile golden check format docs wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -31,6 +31,9 @@ gpu: $(READY)  ## every test that needs a CUDA device
 
 browser: $(READY)  ## of the long proofs, the study's page in chromium
 	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py
+
+hostile: $(READY)  ## hostile inputs, the whole fuzz and kills: about twenty minutes
+	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden

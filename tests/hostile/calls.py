@@ -1,0 +1,345 @@
+"""Public calls on a tiny pair of models, and values that their arguments must not take."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unmask
+from tests.hostile.fuzzing import Odd
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Fact, tokenize_fact
+from unmask.measures.table import find_measure
+from unmask.study.settings import StudySettings
+from unmask.toy.settings import ToySettings
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What calls are made with."""
+
+    folder: Path
+    """Inputs; nothing may change them."""
+    model: unmask.Model
+    twin: unmask.Model
+    corpus: Corpus
+    fact: Fact
+    represent: Path
+    pairs: Path
+    """Runs of `represent`: a real one, and one of made-up vectors that is large enough."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {name: str(self.folder / name) for name in ("diffusion", "twin", "corpus")}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that works as it stands; `bad` has values for arguments, one of them at a time."""
+
+    call: Callable[[Pieces, Path, Mapping[str, Any]], Any]
+    """(what to call with, where to write, arguments that differ)"""
+    settings: type | None = None
+    bad: Mapping[str, list[Any]] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
+    """Settings that are no arguments of this call."""
+
+
+COUNT = [0, -1, 1.5, "x", b"1", nan, None, True, 10**30]
+SEED = [-1, 1.5, "x", b"1", nan, None, True, 10**30]
+NUMBER = [nan, inf, -1, "x", b"1", None, Odd()]
+PATH = [None, 3, b"x", 1.5, Odd()]
+MODEL = [None, 3, "reversal-mdm", Odd()]
+TOKENS = [
+    None,
+    3,
+    b"ab",
+    Odd(),
+    [1.5],
+    [-1],
+    [10**9],
+    ["a"],
+    [None],
+    [[1]],
+    [b"a"],
+    [True],
+    [10**30],
+]
+PROMPTS = [None, 3, b"ab", Odd(), [None], [b"ab"], [[1.5]], [[-1]], [[10**9]], [["a"]],
+           [[None]], {"a": 1}, "\ud800", [[True, False]], torch.ones(2, 3)]  # fmt: skip
+SPAN = [None, (0, 0), (3, 2), (-1, 2), (0, 99), "x", (0,), (0.5, 2), 3, (None, 1), (0, 1, 2)]
+ANSWER = [None, {}, {99: 1}, {-1: 1}, {6: -1}, {6: 10**9}, {"x": 1}, {6: "x"}, 3, [6], {6: 1.5},
+          {6: None}]  # fmt: skip
+LAYER = [-1, 99, 1.5, "x", None, nan, True, b"0", 10**30]
+FACT = [None, "They say", 3, Odd(), {"subject": "Ada"}]
+PLACES = ["x", 3, [99], [-1], [None], [(0, 99)], ["x"], [1.5]]
+MEMORY = [0, -1, "x", nan, b"1", Odd()]
+DEVICE = ["no such device", 3, "cuda:x", "cpu:x", b"cpu", "", Odd()]
+DTYPE = [42, "float99", "int64", torch.int64, b"float32", "", Odd()]
+STRATEGIES = {
+    "guidance": ["x", nan, inf, -1, b"x", "up=x", "up=nan", "up=-1", [nan], [], ["x"], Odd(), {}],
+    "plan": ["x", None, 3, b"smdm", "threshold=2", "threshold=nan", "threshold=x", "smdm=1", Odd()],
+    "order": ["x", None, 3, b"left", "left=1", Odd(), [0, 0], ["x"]],
+    "remask": ["x", 3, b"none", "cap=nan", "cap=-1", "low=x", "low=-1", Odd()],
+}
+DRAWING = STRATEGIES | {
+    "length": [0, -1, 1.5, "x", nan, b"9", 10**30, 10**9, [None], [0], ["x"], [5, 5, 5], Odd()],
+    "fixed": [{-1: 5}, {99: 5}, {"x": 5}, {0: None}, {0: 10**9}, [1], {0: -1}, {0: 1.5}, {0: b"a"}],
+    "forbid": [[None], [10**9], [-1], [b"x"], [1.5], [nan], b"x", Odd(), "no such token"],
+    "require": [3, [None], [b"x"], [1.5], b"x", Odd(), [""], ["\ud800"]],
+    "watch": [3, "x"],
+}
+SUBJECTS = {"subjects": [None, 3, b"x", "", "no such model", "x" * 10_000, Odd(), [], "a\0b"]}
+QUESTIONS = {"data": [3, b"x", "absent", "", "a\0b", Odd(), [], [None], ["x"]], "out": PATH[1:],
+             "fresh": [3, "x"], "device": DEVICE, "dtype": DTYPE}  # fmt: skip
+
+
+def ask(name: str) -> Callable:
+    """The call of a measure on the pair's corpus."""
+
+    def call(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
+        given = {"out": out, "device": "cpu", **TINY.get(name, {})} | dict(changes)
+        if name == "symmetry":
+            given.pop("device", None)
+            return unmask.symmetry(given.pop("subjects", str(pieces.pairs)), **given)
+        given = {"data": pieces.corpus} | given
+        if name in ("knowns", "perplexity") and given["data"] is pieces.corpus:
+            given["data"] = pieces.folder / f"{name}.{'json' if name == 'knowns' else 'txt'}"
+        return getattr(unmask, name)(given.pop("subjects", pieces.model), **given)
+
+    return call
+
+
+TINY: dict[str, dict[str, Any]] = {
+    "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
+    "order": {"limit": 1, "steps": 2},
+    "nll": {"limit": 1},
+    "factorization": {"limit": 1},
+    "perplexity": {"repeats": 1, "limit": 40},
+    "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
+    "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
+    "symmetry": {"permutations": 19},
+}
+"""What keeps a measure short."""
+
+
+def trace(function: Callable) -> Callable:
+    def call(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
+        row = tokenize_fact(pieces.fact, pieces.model.tokenizer)
+        last = len(row.ids) - 1
+        given: dict[str, Any] = {"tokens": row.ids, "subject": row.subject}
+        given |= {"answer": {last: row.ids[last]}, "prompt_length": row.prompt_length}
+        given |= {"model": pieces.model, "samples": 1} | changes
+        first = [given.pop(name) for name in ("model", "tokens", "subject", "answer")]
+        return function(*first, **given)
+
+    return call
+
+
+TRACING = {"model": MODEL, "tokens": TOKENS, "subject": SPAN, "answer": ANSWER,
+           "prompt_length": [-1, 99, 1.5, "x", nan, b"1"], "settings": [3, "x", Odd()],
+           "corruption": ["x", None, 3, b"x", "gaussian=x", "gaussian=nan", "gaussian=-1", Odd()],
+           "metric": ["x", None, 3, b"p", Odd()]}  # fmt: skip
+MANY = {"foil": [3, {99: 1}, {6: -1}, {6: 10**9}, "x"], "places": PLACES, "memory": MEMORY}
+
+
+def with_first(function: Callable, **usual: Any) -> Callable:
+    """A call whose arguments are all given by name; `usual` may be functions of the pieces."""
+
+    def call(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
+        made = {k: v(pieces, out) if callable(v) else v for k, v in usual.items()} | dict(changes)
+        return function(**made)
+
+    return call
+
+
+def own_model(pieces: Pieces, out: Path) -> Any:
+    return pieces.model
+
+
+def own_fact(pieces: Pieces, out: Path) -> Any:
+    return pieces.fact
+
+
+def own_out(pieces: Pieces, out: Path) -> Any:
+    return out
+
+
+def train(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
+    words = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=2",
+             "network={preset: tiny, changes: {layers: 1, width: 16}}", "budget.steps=1",
+             "cadence={log: 1, facts: 0, samples: 0}"]  # fmt: skip
+    given = {"recipe": "reversal-mdm", "out": out, "words": words, "device": "cpu"} | changes
+    return unmask.train(given.pop("recipe"), given.pop("out"), *given.pop("words"), **given)
+
+
+EXTRACTING = {"model": MODEL, "fact": FACT, "layer": LAYER}
+PROCESS = {"num_tokens": COUNT, "schedule": [3, "x", None, Odd()]}
+CALLS: dict[str, Call] = {
+    **{
+        name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
+        for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
+                     "represent")
+    },
+    "symmetry": Call(
+        ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}
+    ),
+    "sample": Call(
+        with_first(unmask.sample, model=own_model, prompts="They say Ada", steps=2, length=10),
+        unmask.Sampling,
+        DRAWING | {"model": MODEL, "prompts": PROMPTS, "settings": [3, "x", Odd()]},
+    ),
+    "infill": Call(
+        with_first(unmask.infill, model=own_model, texts="They say [MASK]*3 boats", steps=2),
+        unmask.Sampling,
+        STRATEGIES | {"model": MODEL, "texts": PROMPTS},
+        leave_out=("length", "chat", "fixed"),
+    ),
+    "likelihood": Call(
+        with_first(unmask.likelihood, model=own_model, text="They say Ada", strata=2, repeats=1),
+        bad={"model": MODEL, "text": TOKENS[:3] + TOKENS[3:], "method": ["x", None, 3, b"chain"],
+             "prompt": TOKENS[1:], "guidance": NUMBER, "strata": COUNT, "repeats": COUNT,
+             "seed": SEED, "order": [3, "x", [0, 0], [99], [1.5], [None]]},
+    ),
+    "load": Call(
+        with_first(unmask.load, name=lambda p, out: p.places["diffusion"], device="cpu"),
+        bad={"name": [*PATH, "", "no such model", "x" * 100_000, "a\0b", "../x", "~nobody", "a//b"],
+             "device": DEVICE, "dtype": DTYPE,
+             "tokenizer": [3, b"x", "absent.json", "a\0b", Odd()]},
+    ),
+    "save": Call(
+        with_first(unmask.save, model=own_model, folder=own_out),
+        bad={"model": [*MODEL], "folder": [*PATH, "a\0b"], "dialect": ["x", None, 3, b"unmask"],
+             "shard_bytes": COUNT[:-1]},
+    ),
+    "preset": Call(
+        with_first(unmask.preset, name="tiny"),
+        bad={"name": ["x", None, 3, b"tiny", ""], "width": COUNT[:-2], "layers": COUNT[:-2],
+             "heads": COUNT[:-2], "context": COUNT[:-2], "mlp_width": COUNT[:-2],
+             "norm_eps": NUMBER, "rotary_base": NUMBER, "rotary_share": [*NUMBER, 2],
+             "residual": [3, None], "no_such_field": [1]},
+    ),
+    "make_corpus": Call(
+        with_first(unmask.make_corpus, out=own_out, facts=1),
+        bad={"out": [*PATH, "a\0b"], "facts": COUNT, "seed": SEED, "vocab": COUNT},
+    ),
+    "read_facts": Call(
+        with_first(unmask.read_facts, path=lambda p, out: p.folder / "facts.csv"),
+        bad={"path": [*PATH, "", "absent.csv", "a\0b.csv", ".", "x" * 10_000 + ".csv"]},
+    ),
+    "draw_report": Call(
+        with_first(
+            unmask.draw_report,
+            runs=lambda p, out: [p.represent],
+            out=lambda p, out: out.with_suffix(".md"),
+        ),
+        bad={"runs": [None, 3, [], ["absent"], [3], [None], ["a\0b"], b"x", Odd()],
+             "out": [3, b"x", "a\0b.md", Odd()]},
+    ),
+    "extract_key": Call(
+        with_first(unmask.extract_key, model=own_model, fact=own_fact, layer=0, prefixes=1),
+        bad=EXTRACTING | {"prefixes": [0, -1, 1.5, "x", nan, None, [3]], "length": [1, "x", 10**9]},
+    ),
+    "extract_value": Call(
+        with_first(
+            unmask.extract_value, model=own_model, fact=own_fact, layer=0, steps=1, prefixes=1
+        ),
+        unmask.Extraction,
+        EXTRACTING | {"settings": [3, "x", b"seed", Odd()]},
+    ),
+    "estimate_effects": Call(trace(unmask.estimate_effects), unmask.Tracing, TRACING),
+    "trace_tokens": Call(trace(unmask.trace_tokens), unmask.Tracing, TRACING | MANY),
+    "trace_steps": Call(
+        with_first(unmask.trace_steps, model=own_model, fact=own_fact, samples=1, steps=1),
+        unmask.Tracing,
+        {"model": MODEL, "fact": FACT} | MANY,
+    ),
+    "run_study": Call(
+        with_first(
+            unmask.run_study,
+            out=own_out,
+            stages=("nll",),
+            size="quick",
+            model=lambda p, out: p.places["diffusion"],
+            data=lambda p, out: p.places["corpus"],
+            device="cpu",
+        ),
+        StudySettings,
+        {"stages": ["x", 3, [3], ["no such stage"], None], "out": PATH, "settings": [3, "x"]},
+    ),
+    "resume_study": Call(
+        with_first(unmask.resume_study, out=lambda p, out: p.represent),
+        bad={"out": [*PATH, "absent", "", "a\0b"]},
+    ),
+    "run_toy": Call(
+        with_first(unmask.run_toy, variants=("masked",), steps=1, samples=1, out=own_out),
+        ToySettings,
+        {"out": PATH, "settings": [3, "x"]},
+    ),
+    "train": Call(
+        train,
+        bad={"recipe": [3, b"x", "", "absent", "a\0b", "absent.yaml", Odd()],
+             "out": PATH[1:], "device": DEVICE, "minutes": [0, -1, nan, inf, "x", b"1", Odd()],
+             "resume": ["absent", 3, b"x", "a\0b"], "words": [["x"], ["x=1"], ["=1"], ["seed=x"],
+             ["batch.rows=0"], ["budget.steps=nan"], ["a=[["], ["seed=1", "data=3"]]},
+    ),
+    "train_seeds": Call(
+        with_first(unmask.train_seeds, recipe="reversal-mdm", seeds=[0], out=own_out),
+        bad={"recipe": [3, b"x", "", "absent", Odd()], "seeds": [None, 3, "x", [-1], [1.5], ["x"],
+             [], [0, 0], [10**30]], "out": PATH[1:], "device": DEVICE},
+    ),
+    "register": Call(with_first(unmask.register), bad={"measure": [None, 3, "x", Odd()]}),
+    "Tokenizer": Call(
+        with_first(unmask.Tokenizer.load, path=lambda p, out: p.folder / "corpus"),
+        bad={"path": [*PATH, "absent", "a\0b"], "mask": ["no such token", 10**9, b"x"]},
+    ),
+    "Transformer": Call(
+        with_first(unmask.Transformer, config=lambda p, out: p.model.net.config),
+        bad={"config": [None, 3, "tiny", Odd()], "seed": [-1, 1.5, "x", nan, 10**30]},
+    ),
+    "Masked": Call(with_first(unmask.Masked, num_tokens=9, mask_id=8), bad=PROCESS | {
+        "mask_id": [-1, 1.5, "x", None, nan, 10**30]}),
+    "Uniform": Call(with_first(unmask.Uniform, num_tokens=9), bad=PROCESS),
+    "Hybrid": Call(with_first(unmask.Hybrid, num_tokens=9), bad=PROCESS | {
+        "share_start": [*NUMBER, 2], "share_stop": [*NUMBER, 2]}),
+    "Gaussian": Call(with_first(unmask.Gaussian, table=lambda p, out: torch.ones(9, 2)), bad={
+        "table": [torch.ones(0, 2), torch.ones(1, 2)], "schedule": PROCESS["schedule"]}),
+    "Recipe": Call(
+        with_first(unmask.Recipe, kind="masked", data=lambda p, out: _read_recipe_data()),
+        bad={"kind": ["x", None, 3], "data": [None, 3, "x"], "seed": SEED, "batch": [None, 3]},
+    ),
+    "NetConfig": Call(
+        with_first(
+            unmask.NetConfig, vocab_size=9, width=8, layers=1, heads=2, mlp_width=8, context=8
+        ),
+        unmask.NetConfig,
+        {"num_logits": COUNT[:6], "kv_heads": COUNT[:6], "head_width": COUNT[:6], "norm": ["x", 3]},
+    ),
+}  # fmt: skip
+"""By public name."""
+NOT_CALLED = {
+    "Extraction": "settings, made by the calls that take them",
+    "Sampling": "settings, made by the calls that take them",
+    "Process": "the contract of processes of one's own",
+    "StudySettings": "settings, made by the calls that take them",
+    "ToySettings": "settings, made by the calls that take them",
+    "Tracing": "settings, made by the calls that take them",
+    "Fact": "a record; files of facts are spoiled",
+    "Model": "a record of loaded parts",
+    "StepState": "handed to strategies, not made by users",
+    "TraceGrid": "a result",
+    "Trajectory": "a result; its files are spoiled",
+    "UserError": "what mistakes are raised as",
+    "corruptions": "a module of functions",
+    "__version__": "a text",
+}
+"""Public names without a call of their own, and why."""
+
+
+def _read_recipe_data() -> Any:
+    from unmask.training.recipe import DataSettings
+
+    return DataSettings(source="reversal")

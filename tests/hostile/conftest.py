@@ -1,0 +1,62 @@
+"""Models, data and runs that the fuzz starts from, and a folder to do so in."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.hostile.calls import TINY, Pieces
+from tests.measures.test_symmetry import make_rows, make_run
+from tests.study.conftest import make_corpus, place
+from unmask.base.files import write_json
+from unmask.base.runs import write_record
+from unmask.base.tables import write_table
+
+__all__ = ["place"]
+
+
+def write_pairs(folder: Path) -> Path:
+    """A run of `represent` with made-up vectors of enough facts for `symmetry`."""
+    made = make_run(folder, make_rows(0.5), make_rows(0.5, model="other"))
+    (record,) = made.records
+    folder.mkdir()
+    write_record(folder, replace(record, settings=made.settings.to_record()))
+    for name, schema in made.measure.tables.items():
+        write_table(folder / f"{name}.parquet", made.tables.get(name, []), schema)
+    write_table(folder / "summary" / "values.parquet", [], "represent-values/2")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pieces(place) -> Pieces:
+    """A pair of models of 30,000 parameters, data of every kind, and a finished run."""
+    import matplotlib.pyplot  # noqa: F401 - it makes its own cache folder, once
+
+    folder = Path(place.model).parent
+    model, twin = (unmask.load(name, device="cpu") for name in (place.model, place.twin))
+    corpus = make_corpus()
+    (folder / "facts.csv").write_text(
+        "subject,object,prompt\nAda,red boats,They say {} makes\nBob,old clocks,They say {} makes\n"
+    )
+    known = {"subject": "Ada", "attribute": "red boats", "prompt": "They say Ada makes"}
+    write_json(folder / "knowns.json", [known])
+    (folder / "perplexity.txt").write_text("They say Ada makes red boats.\n\nThe one is Bob.\n")
+    unmask.represent(
+        model, data=corpus, out=folder / "represent", device="cpu", **TINY["represent"]
+    )
+    unmask.sample(model, "They say", steps=2, length=9).save(folder / "texts.safetensors")
+    fact = corpus["p2d_same"][0]
+    pairs = write_pairs(folder / "pairs")
+    return Pieces(folder, model, twin, corpus, fact, folder / "represent", pairs)
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch) -> Path:
+    """A folder to write to, which is the current one; nothing is fetched."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return tmp_path

@@ -1,0 +1,259 @@
+"""Hostile settings, files and folders at every entry: a sentence or a result, within ten seconds.
+
+`make test` runs a slice, `make prove` all of it. What the tables call bad must be refused; nothing
+may end in a traceback, hang, write outside its folder, unpickle, or open a connection.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import unmask
+from tests.hostile.calls import CALLS, NOT_CALLED, TINY, Pieces
+from tests.hostile.files import (
+    fuzz_facts,
+    fuzz_model,
+    fuzz_recipe,
+    fuzz_run,
+    fuzz_trajectory,
+)
+from tests.hostile.fuzzing import Attempt, draw_good, list_bad, run_attempt, run_verb
+from tests.hostile.test_kills import KILLED, KILLS
+from tests.hostile.test_signals import VERBS
+from tests.training.runs import SMALL
+from unmask.cli.main import app
+from unmask.measures.table import list_measures
+
+Draw = Callable[[Any], Any]
+
+
+def list_bad_values(name: str) -> dict[str, list[Any]]:
+    """What the arguments and settings of a public call must not be."""
+    call = CALLS[name]
+    bad = {key: list(values) for key, values in call.bad.items()}
+    if call.settings is not None:
+        hints = get_type_hints(call.settings)
+        for field in fields(call.settings):
+            if field.name not in call.leave_out:
+                bad.setdefault(field.name, []).extend(list_bad(hints[field.name], field.metadata))
+    return bad
+
+
+def attempt_call(name: str, key: str, value: Any, pieces: Pieces, out: Path) -> Attempt:
+    call = partial(CALLS[name].call, pieces, out, {key: value})
+    return Attempt(call, f"unmask.{name}({key}={value!r:.60})", is_bad=True)
+
+
+def fuzz_call(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
+    """One argument or setting of a public call is bad."""
+    name = draw(st.sampled_from(sorted(CALLS)))
+    bad = list_bad_values(name)
+    key = draw(st.sampled_from(sorted(key for key, values in bad.items() if values)))
+    number = draw(st.integers(0, len(bad[key]) - 1))
+    return attempt_call(name, key, bad[key][number], pieces, out)
+
+
+def fuzz_settings(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
+    """Several settings of a call are others than usual, each of them possible."""
+    takes = {name: call for name, call in CALLS.items() if call.settings is not None}
+    name = draw(st.sampled_from(sorted(set(takes) - {"run_study", "run_toy", "NetConfig"})))
+    call, hints = takes[name], get_type_hints(takes[name].settings)
+    held = {"device", "dtype", "memory", "prefix_text", "trace", "splits", *call.leave_out}
+    options = [f for f in fields(call.settings) if "help" in f.metadata and f.name not in held]
+    chosen = draw(st.lists(st.sampled_from(options), min_size=1, max_size=3, unique=True))
+    changes = {field.name: draw_good(draw, hints[field.name], field) for field in chosen}
+    changes = {key: value for key, value in changes.items() if value is not None or key == "clamp"}
+    if draw(st.booleans()) and name not in ("symmetry", "recall"):
+        pieces = replace(pieces, model=pieces.twin)
+    return Attempt(lambda: call.call(pieces, out, changes), f"unmask.{name}({changes!r:.200})")
+
+
+def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
+    """A command line of the verb that works."""
+    model, data = pieces.places["diffusion"], pieces.places["corpus"]
+    name = " ".join(verb)
+    if name in list_measures():
+        tiny = {key: value for key, value in TINY.get(name, {}).items() if key != "probes"}
+        words = [f"--{key}={','.join(map(str, v)) if isinstance(v, tuple) else v}"
+                 for key, v in tiny.items()]  # fmt: skip
+        if name == "symmetry":
+            return [name, str(pieces.pairs), "--out", str(out), *words]
+        own = {
+            "knowns": pieces.folder / "knowns.json",
+            "perplexity": pieces.folder / "perplexity.txt",
+        }
+        given = ["--data", str(own.get(name, data)), "--device", "cpu"]
+        return [name, model, *given, "--out", str(out), *words]
+    small = [f"{key}={json.dumps(value)}" for key, value in SMALL.items()]
+    return {
+        "sample": ["sample", model, "They say", "--steps", "2", "--length", "9", "--device", "cpu"],
+        "train": ["train", "reversal-mdm", *small, "budget.steps=1", "--out", str(out),
+                  "--device", "cpu"],
+        "study": ["study", "--model", model, "--data", data, "--stages", "nll", "--quick",
+                  "--out", str(out), "--device", "cpu"],
+        "toy": ["toy", "--variants", "masked", "--steps", "1", "--samples", "1", "--out", str(out)],
+        "report": ["report", str(pieces.represent), "--out", f"{out}.md"],
+        "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.md"],
+        "models": ["models"],
+        "info": ["info", model],
+        "convert": ["convert", model, str(out)],
+        "data show": ["data", "show", data],
+        "data check": ["data", "check", data],
+        "data make reversal": ["data", "make", "reversal", str(out), "--facts", "1"],
+        "data make text": ["data", "make", "text", str(out), str(pieces.folder / "perplexity.txt"),
+                           "--vocab", "300"],
+    }[name]  # fmt: skip
+
+
+NUMBERS = {"x", "", "nan", "inf", "-1", "1e400", "0x10", str(10**30), "-" + "9" * 50, "1;2", "１x"}
+"""No value of any option that takes a number, unless a setting says otherwise."""
+
+
+def list_options() -> list[tuple[tuple[str, ...], str, Any]]:
+    """Every verb's options: (words of the verb, flag, the command line library's type)."""
+    found = []
+    for verb in VERBS:
+        command: Any = typer.main.get_command(app)
+        for word in verb:
+            command = command.commands[word]
+        for option in command.params:
+            flags = [flag for flag in option.opts if flag.startswith("--")]
+            if flags and flags[0] != "--help":
+                found.append((verb, flags[0], _find_type(option)))
+    return found
+
+
+def _find_type(option: Any) -> type:
+    """What the option's text becomes: a number, a truth value, or a text."""
+    kind = str(option.type_descriptor).lower()
+    if getattr(option, "is_flag", False):
+        return bool
+    return int if "int" in kind else float if "float" in kind else str
+
+
+OPTIONS = list_options()
+
+
+def fuzz_verb(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
+    """One option of a verb has another text."""
+    verb, flag, kind = draw(st.sampled_from(OPTIONS))
+    words = give_words(verb, pieces, out)
+    is_number = kind in (int, float)
+    if kind is bool:
+        words, is_bad = [*words, flag, draw(st.text(max_size=3))], False
+    elif is_number:
+        text = draw(st.sampled_from(sorted(NUMBERS)))
+        is_bad = not (kind is float and text == str(10**30))
+        words = [*words, f"{flag}={text}"]
+    else:
+        text = draw(
+            st.text(max_size=12) | st.sampled_from(["a\0b", "x" * 5000, "\ud800", "--", "-"])
+        )
+        is_bad = False
+        if flag in ("--out", "--page", "--save"):  # wherever a user says: that is their choice
+            text = str(out / text.replace("\0", "").replace("/", "").replace("..", ""))[:200]
+        words = [*words, f"{flag}={text}"]
+    if flag == "--full" or "--full" in words or "=full" in words[-1]:
+        words = ["models"]  # the full study is not for a test
+    return Attempt(lambda: run_verb(words), f"{' '.join(words)!r:.300}", is_bad)
+
+
+FUZZES: dict[Callable[[Draw, Pieces, Path], Attempt], tuple[int, int]] = {
+    fuzz_call: (30, 900),
+    fuzz_verb: (15, 400),
+    fuzz_settings: (10, 200),
+    fuzz_facts: (15, 250),
+    fuzz_model: (15, 350),
+    fuzz_recipe: (5, 150),
+    fuzz_run: (5, 150),
+    fuzz_trajectory: (5, 100),
+}
+"""How many cases of each `make test` and `make prove` run."""
+
+
+def run_cases(fuzz: Callable, number: int, pieces: Pieces, base: Path) -> Counter[str]:
+    """That many cases; how many were refused and how many worked."""
+    outcomes: Counter[str] = Counter()
+
+    @settings(max_examples=number, deadline=None, derandomize=True, database=None,
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(data=st.data())
+    def attempt_one(data: Any) -> None:
+        folder = base / f"case-{outcomes.total()}"
+        attempt = fuzz(data.draw, pieces, folder)
+        outcomes["tried"] += 1
+        outcomes[run_attempt(attempt, pieces.folder, base)] += 1
+
+    attempt_one()
+    return outcomes
+
+
+@pytest.mark.parametrize("fuzz", FUZZES, ids=lambda fuzz: fuzz.__name__)
+def test_a_slice(fuzz, pieces, alone):
+    outcomes = run_cases(fuzz, FUZZES[fuzz][0], pieces, alone)
+    assert outcomes["tried"] >= FUZZES[fuzz][0]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("fuzz", FUZZES, ids=lambda fuzz: fuzz.__name__)
+def test_all(fuzz, pieces, alone):
+    outcomes = run_cases(fuzz, FUZZES[fuzz][1], pieces, alone)
+    print(f"{fuzz.__name__}: {dict(outcomes)}")
+    assert outcomes["tried"] >= FUZZES[fuzz][1]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", CALLS)
+def test_every_bad_value_is_refused(name, pieces, alone):
+    """All that the tables hold, where the fuzz draws some."""
+    attempts = [
+        attempt_call(name, key, value, pieces, alone / f"{key}-{number}")
+        for key, values in list_bad_values(name).items()
+        for number, value in enumerate(values)
+    ]
+    assert attempts
+    for attempt in attempts:
+        run_attempt(attempt, pieces.folder, alone)
+    print(f"{name}: {len(attempts)}")
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_the_command_itself(verb, pieces, alone):
+    """One bad command line of each verb in a process of its own: a sentence and exit code 2."""
+    options = [flag for words, flag, kind in OPTIONS if words == verb and kind in (int, float)]
+    wrong = [f"{options[0]}=nan"] if options else ["--no-such-option"]
+    words = [*give_words(verb, pieces, alone / "out"), *wrong]
+    done = subprocess.run(
+        [sys.executable, "-m", "unmask", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and done.stderr.strip() and "Traceback" not in done.stderr
+    assert not (alone / "out").exists()
+
+
+def test_the_tables_are_complete():
+    assert set(CALLS) | set(NOT_CALLED) == set(unmask.__all__)
+    assert not set(CALLS) & set(NOT_CALLED)
+    assert sum(short for short, _ in FUZZES.values()) >= 100
+    assert sum(long for _, long in FUZZES.values()) >= 2000
+
+
+def test_the_page_counts_what_the_tables_hold():
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    calls = sum(len(values) for name in CALLS for values in list_bad_values(name).values())
+    drawn = sum(long for _, long in FUZZES.values())
+    kills = f"{KILLS} for each of {len(KILLED)} verbs"
+    counted = re.findall(r"^\|.*\| ([^|]*) \|$", page, re.MULTILINE)[1:]
+    assert counted == [f"{calls:,}", f"{drawn:,}", str(len(VERBS)), kills]
