@@ -34,4 +34,6 @@ def test_parts_are_gathered_in_the_order_asked_for(tmp_path):
     parts.write("one", ROWS[:1])
     parts.write("two", ROWS[1:])
     assert parts.has("one") and not parts.has("three")
-    assert parts.gather(["two", "one"]).to_pylist() == ROWS[::-1]
+    assert parts.read(["two", "one"]).to_pylist() == ROWS[::-1]
+    parts.gather(["two", "one"], tmp_path / "x.parquet")
+    assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == ROWS[::-1]

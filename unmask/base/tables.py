@@ -1,6 +1,7 @@
 """Tidy tables as Parquet: whole or not there, their schema named and numbered."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,11 @@ from unmask.base.files import replace_file
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 _SCHEMA, _DTYPE = b"unmask.schema", b"unmask.dtype"
+_MOST_BYTES, _MOST_PARTS = 2**24, 1024
+"""What a table that is gathered from its parts is written by: so much is in memory at once."""
 
 
 def write_table(
@@ -27,32 +31,106 @@ def write_table(
     import pyarrow.parquet
 
     table = rows if isinstance(rows, pyarrow.Table) else pyarrow.Table.from_pylist(list(rows))
-    metadata = {_SCHEMA: schema.encode()} | ({} if dtype is None else {_DTYPE: dtype.encode()})
-    table = table.replace_schema_metadata(metadata)
+    table = table.replace_schema_metadata(_make_metadata(schema, dtype))
     with replace_file(path) as draft:
         pyarrow.parquet.write_table(table, draft)
 
 
+def _make_metadata(schema: str, dtype: str | None) -> dict[bytes, bytes]:
+    return {_SCHEMA: schema.encode()} | ({} if dtype is None else {_DTYPE: dtype.encode()})
+
+
 def read_table(path: str | Path, schema: str) -> "pyarrow.Table":
     """The table in a file; one that is missing, broken or of another schema is a `UserError`."""
-    import pyarrow
+    file = _open_file(path, schema)
+    with _refuse_broken(path):
+        return file.read()
+
+
+def _open_file(path: str | Path, schema: str) -> "pyarrow.parquet.ParquetFile":
     import pyarrow.parquet
 
-    path = Path(path)
-    if not path.is_file():
+    if not Path(path).is_file():
         raise UserError(f"{path} is not there: expected a table of {schema}.")
-    try:
+    with _refuse_broken(path):
         # Not `read_table`, which would also take folders and their names apart.
-        table = pyarrow.parquet.ParquetFile(path).read()
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} cannot be read ({reason}): remove it and make it anew.") from None
-    actual = (table.schema.metadata or {}).get(_SCHEMA, b"no schema").decode()
+        file = pyarrow.parquet.ParquetFile(path)
+        actual = (file.schema_arrow.metadata or {}).get(_SCHEMA, b"no schema").decode()
     if actual != schema:
         raise UserError(
             f"{path} holds {actual}, expected {schema}: make it anew with this version."
         )
-    return table
+    return file
+
+
+@contextmanager
+def _refuse_broken(path: str | Path) -> Generator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read ({reason}): remove it and make it anew.") from None
+
+
+def _unify_schemas(paths: Iterable[Path], schema: str) -> "pyarrow.Schema":
+    """The columns of all files, in the order they are met; an empty part may lack some."""
+    import pyarrow
+
+    unified = pyarrow.schema([])
+    for path in paths:
+        columns = _open_file(path, schema).schema_arrow.remove_metadata()
+        if columns != unified:
+            unified = pyarrow.unify_schemas([unified, columns], promote_options="default")
+    return unified
+
+
+class LazyTable:
+    """A table of which only the columns and rows that are needed are read from its files."""
+
+    def __init__(self, source: "Sequence[Path] | pyarrow.Table", schema: str = ""):
+        """`source`: the files of the table, all under one schema; or a table in memory."""
+        import pyarrow
+        import pyarrow.dataset
+        from pyarrow.fs import LocalFileSystem
+
+        if isinstance(source, pyarrow.Table):
+            self.name, self._dataset = "a table", pyarrow.dataset.InMemoryDataset(source)
+            return
+        self.name = source[0] if len(source) == 1 else source[0].parent
+        self._dataset = pyarrow.dataset.dataset(
+            [str(path) for path in source],
+            schema=_unify_schemas(source, schema),
+            format="parquet",
+            filesystem=LocalFileSystem(),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        with _refuse_broken(self.name):
+            return self._dataset.count_rows()
+
+    def pieces(self, columns: Sequence[str] | None = None) -> "Iterator[pyarrow.Table]":
+        """The rows in their order, a group of rows of a file at a time."""
+        import pyarrow.dataset
+
+        for fragment in self._dataset.get_fragments():
+            is_file = isinstance(fragment, pyarrow.dataset.ParquetFileFragment)
+            for group in fragment.split_by_row_group() if is_file else [fragment]:
+                with _refuse_broken(self.name):
+                    piece = group.to_table(self._dataset.schema, columns, use_threads=False)
+                yield piece
+
+    def select(self, **values: Any) -> "pyarrow.Table":
+        """The rows that have these values in the columns of these names."""
+        import pyarrow.compute as pc
+
+        keep = pc.scalar(True)
+        for name, value in values.items():
+            keep = keep & (pc.field(name) == value)
+        with _refuse_broken(self.name):
+            return self._dataset.to_table(filter=keep, use_threads=False)
 
 
 def list_rows(table: "pyarrow.Table", *leave_out: str) -> list[dict[str, Any]]:
@@ -100,12 +178,47 @@ class Parts:
     def write(self, key: str, rows: "Sequence[Mapping[str, Any]] | pyarrow.Table") -> None:
         write_table(self._path(key), rows, self.schema)
 
-    def gather(self, keys: Iterable[str]) -> "pyarrow.Table":
+    def read(self, keys: Iterable[str]) -> "pyarrow.Table":
         """The parts of those keys as one table, in that order."""
         import pyarrow
 
         tables = [read_table(self._path(key), self.schema) for key in keys]
         return pyarrow.concat_tables(tables, promote_options="default")
+
+    def open(self, keys: Iterable[str]) -> LazyTable:
+        """The same, read when and as far as it is needed."""
+        return LazyTable([self._path(key) for key in keys], self.schema)
+
+    def gather(self, keys: Iterable[str], path: str | Path, dtype: str | None = None) -> None:
+        """Write the parts of those keys as one table, in that order, a few of them at a time.
+
+        No part is cut: a row group of the file holds whole ones.
+        """
+        import pyarrow.parquet
+
+        paths = [self._path(key) for key in keys]
+        schema = _unify_schemas(paths, self.schema)
+        schema = schema.with_metadata(_make_metadata(self.schema, dtype))
+        with (
+            replace_file(path) as draft,
+            pyarrow.parquet.ParquetWriter(draft, schema) as writer,
+        ):
+            for table in self._read_some(paths, schema):
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def _read_some(
+        self, paths: Sequence[Path], schema: "pyarrow.Schema"
+    ) -> "Iterator[pyarrow.Table]":
+        """Tables of a few parts each, under the columns of all."""
+        import pyarrow
+
+        tables, size = [schema.empty_table()], 0
+        for i, path in enumerate(paths, 1):
+            tables.append(read_table(path, self.schema))
+            size += tables[-1].nbytes
+            if size >= _MOST_BYTES or len(tables) > _MOST_PARTS or i == len(paths):
+                yield pyarrow.concat_tables(tables, promote_options="default")
+                tables, size = tables[:1], 0
 
     def _path(self, key: str) -> Path:
         assert key and not set(key) & set("/\\\0"), key

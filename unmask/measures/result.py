@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
-from unmask.base.tables import Parts, read_table
+from unmask.base.tables import LazyTable, Parts, find_groups, read_table
 from unmask.blocks.blocks import Fold, Notice, Number, ReportBlock, RowRole, Section, Text, Verdict
 from unmask.measures.measure import Measure, Summary, Tables
 
@@ -78,9 +78,17 @@ class Result:
     @property
     def kinds(self) -> dict[str, str]:
         """The kind of each model, in the order given."""
-        table = self.tables[self.measure.name]
-        columns = (table[name].to_pylist() for name in ("model", "kind"))
-        return dict(zip(*columns, strict=True))
+        kinds: dict[str, str] = {}
+        for piece in open_table(self.tables, self.measure.name).pieces(["model", "kind"]):
+            kinds |= find_groups(piece, "model", "kind").keys()
+        return kinds
+
+
+def open_table(tables: Tables, name: str) -> LazyTable:
+    """A table to be read as far as it is needed, where it lies in a run folder."""
+    if isinstance(tables, FolderTables):
+        return tables.open(name)
+    return LazyTable(tables[name])
 
 
 class FolderTables(Mapping[str, "pyarrow.Table"]):
@@ -92,13 +100,20 @@ class FolderTables(Mapping[str, "pyarrow.Table"]):
 
     def __getitem__(self, name: str) -> "pyarrow.Table":
         if name not in self._read:
-            path, schema = self.folder / f"{name}.parquet", self.schemas[name]
-            parts = Parts(self.folder / "parts" / name, schema)
-            if not path.is_file() and parts.keys():
-                self._read[name] = parts.gather(parts.keys())
-            else:
-                self._read[name] = read_table(path, schema)
+            path, parts, keys = self._find(name)
+            self._read[name] = parts.read(keys) if keys else read_table(path, parts.schema)
         return self._read[name]
+
+    def open(self, name: str) -> LazyTable:
+        """A table of which only what is needed is read."""
+        path, parts, keys = self._find(name)
+        return parts.open(keys) if keys else LazyTable([path], parts.schema)
+
+    def _find(self, name: str) -> tuple[Path, Parts, list[str]]:
+        """The file of a table, its parts, and the keys of those to read where it is not there."""
+        path = self.folder / f"{name}.parquet"
+        parts = Parts(self.folder / "parts" / name, self.schemas[name])
+        return path, parts, [] if path.is_file() else parts.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)

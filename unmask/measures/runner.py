@@ -156,9 +156,8 @@ def _run_jobs(
         time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all
     tables, record = FolderTables(folder, measure.tables), read_record(folder)
     dtype = name_dtypes([record])
-    for name, schema in measure.tables.items():
-        table = parts[name].gather(job.key for job in jobs)
-        write_table(folder / f"{name}.parquet", table, schema, dtype)
+    for name in measure.tables:
+        parts[name].gather((job.key for job in jobs), folder / f"{name}.parquet", dtype)
     summary = measure.summarise(tables, settings)
     for name, rows in summary.items():
         path = folder / SUMMARY / f"{name}.parquet"

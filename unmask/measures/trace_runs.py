@@ -186,4 +186,4 @@ def _read_old_table(folder: Path, name: str) -> "pyarrow.Table | None":
     if (folder / f"{name}.parquet").is_file():
         return read_table(folder / f"{name}.parquet", schema)
     pieces = Parts(folder / parts, schema)
-    return pieces.gather(pieces.keys()) if parts and pieces.keys() else None
+    return pieces.read(pieces.keys()) if parts and pieces.keys() else None

@@ -8,7 +8,7 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Finding, Fold, Notice, Number, ReportBlock, Section, Text, Verdict
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
-from unmask.measures.result import Result
+from unmask.measures.result import Result, open_table
 from unmask.measures.trace_summary import list_groups, name_cell
 
 TITLE = "Where facts are recalled"
@@ -72,7 +72,7 @@ def _list_notices(result: Result) -> Iterator[str]:
                 f"{model}: no fact was left to trace of those asked "
                 f"{'; '.join(map(labels.name_split, empty))}. The table of facts says why."
             )
-    if not result.tables["trace"].num_rows:
+    if not open_table(result.tables, "trace").num_rows:
         yield (
             "The single traces of this run are not here. Averages and tests are those that version "
             "0.1 stored, with its bootstrap intervals."

@@ -14,6 +14,7 @@ from unmask.blocks.labels import order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
 from unmask.evaluation.statistics import ENOUGH, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
+from unmask.measures.result import open_table
 from unmask.tracing import averages as averaging
 from unmask.tracing import table as traced
 from unmask.tracing.settings import STEPS, Tracing
@@ -34,7 +35,8 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     facts = tables["facts"].to_pylist()
     if not any(fact["kept"] for fact in facts):
         raise _explain_nothing(facts)
-    effects = averaging.find_effects(tables["trace"], settings.mode)
+    columns = [*averaging.PROMPT, *averaging.CELL, "value"]
+    effects = averaging.find_effects(open_table(tables, "trace").pieces(columns), settings.mode)
     return {
         "averages": averaging.average(effects),
         "tests": averaging.compare_groups(effects, settings.seed),
@@ -75,33 +77,26 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
     """Effects cell by cell of the first texts of each group, a row for each step and part."""
     shown: Counter[tuple[str, ...]] = Counter()
     cells = 0
-    if not tables["tokens"].num_rows:  # runs of version 0.1 did not keep them
+    texts, traces = (open_table(tables, name) for name in ("tokens", "trace"))
+    if not texts.num_rows:  # runs of version 0.1 did not keep them
         return
     for fact in facts:
         group = tuple(fact[name] for name in ("model", "split", "corruption"))
         if not fact["kept"] or shown[group] == MOST_TEXTS:
             continue
         shown[group] += 1
-        tokens = _select(tables["tokens"], fact).to_pylist()
+        prompt = {name: fact[name] for name in ("model", "seed", "split", "fact", "phrasing")}
+        tokens = texts.select(**prompt).to_pylist()
         if not tokens:
             continue
-        rows = list(_lay_out_text(_select(tables["trace"], fact, "corruption"), tokens, mode))
+        cells_of_text = traces.select(**prompt, corruption=fact["corruption"])
+        rows = list(_lay_out_text(cells_of_text, tokens, mode))
         cells += sum(np.size(row["effects"]) for row in rows)
         if cells > MOST_CELLS and shown.total() > 1:
             return
         names = ("model", "kind", "seed", "split", "corruption", "fact", "phrasing")
         about = {name: fact[name] for name in (*names, "prompt", "object")}
         yield from (about | row for row in rows)
-
-
-def _select(table: "pyarrow.Table", fact: tidy.Record, *more: str) -> "pyarrow.Table":
-    """The rows of one prompt in one model."""
-    import pyarrow.compute as pc
-
-    keep = pc.scalar(True)
-    for name in ("model", "seed", "split", "fact", "phrasing", *more):
-        keep = keep & (pc.field(name) == fact[name])
-    return table.filter(keep)
 
 
 def _lay_out_text(table: "pyarrow.Table", tokens: Rows, mode: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ A prompt's effect at a role is the mean over its tokens of that role, against th
 baseline; phrasings and training seeds of one fact are averaged first, so that facts are counted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,10 @@ OTHER_TOKEN, PLACEBO = "other token", "placebo"
 TOTAL = "total"
 """The part of the rows that hold the total effect."""
 GROUP = ("model", "kind", "split", "corruption", "stage", "control")
-_PROMPT = ("fact", "phrasing", "seed", *GROUP)
-_CELL = ("part", "layer", "head", "role")
+PROMPT = ("fact", "phrasing", "seed", *GROUP)
+_TEXT = ("fact", "phrasing", "seed", "model", "split")
+"""What the rows of a prompt have in common, which stand together."""
+CELL = ("part", "layer", "head", "role")
 GroupKey = tuple[str, ...]
 CellKey = tuple[str, int, int, str]
 """Part, layer, head and role."""
@@ -50,39 +52,125 @@ class GroupEffects:
         return {fact: float(row.mean()) for fact, row in rows if np.isfinite(row).all()}
 
 
-def find_effects(table: "pyarrow.Table", mode: str = "restore") -> dict[GroupKey, GroupEffects]:
-    """Each fact's effect in each cell, group by group."""
-    # 1. The mean of every cell of every prompt, over tokens of its role and samples. One thread:
-    #    the order of groups, and of sums, is then that of the table.
-    grouped = table.group_by([*_PROMPT, *_CELL], use_threads=False)
-    means = grouped.aggregate([("value", "mean")])
-    value = means["value_mean"].to_numpy()
-    prompt, prompts = _number(means, _PROMPT)
-    cell, cells = _number(means, _CELL)
-    part, role = (np.array([each[i] for each in cells], dtype=object)[cell] for i in (0, 3))
-    # 2. Its effect, against the prompt's own clean and corrupted scores.
-    clean, corrupted = np.full((2, len(prompts)), np.nan)
-    for end, scores in ((CLEAN, clean), (CORRUPTED, corrupted)):
-        scores[prompt[part == end]] = value[part == end]
-    effect = clean[prompt] - value if mode == "ablate" else value - corrupted[prompt]
-    effect = np.where(np.isin(part, (FLOW, ASKED)), value, effect)
-    is_cell = ~np.isin(part, (CLEAN, CORRUPTED))
+def find_effects(
+    pieces: "pyarrow.Table | Iterable[pyarrow.Table]", mode: str = "restore"
+) -> dict[GroupKey, GroupEffects]:
+    """Each fact's effect in each cell, group by group.
+
+    Of a table that is given in pieces one is held at a time, and of every prompt one number for
+    each cell. Rows of one prompt stand together.
+    """
+    numbers = _Numbers(PROMPT), _Numbers(CELL)
+    found = [
+        _find_effects_of_prompts(piece, *numbers, mode) for piece in _cut_between_prompts(pieces)
+    ]
+    if not found:
+        return {}
+    prompt, cell, effect, total = map(np.concatenate, zip(*found, strict=True))
+    (order, prompts), (cell_order, cells) = (each.sort() for each in numbers)
+    total, prompt, cell = total[order], np.argsort(order)[prompt], np.argsort(cell_order)[cell]
+    has_total = np.isfinite(total)
     panels = _make_panels(
         # The total effect is one more cell of every prompt.
-        np.append(prompt[is_cell], np.flatnonzero(np.isfinite(clean))),
-        np.append(cell[is_cell], np.full(np.isfinite(clean).sum(), len(cells))),
-        np.append(effect[is_cell], (clean - corrupted)[np.isfinite(clean)]),
+        np.append(prompt, np.flatnonzero(has_total)),
+        np.append(cell, np.full(has_total.sum(), len(cells))),
+        np.append(effect, total[has_total]),
         prompts,
         [*cells, (TOTAL, -1, -1, "")],
     )
-    # 3. The control of other tokens: effects of the placebo roles, as one role.
-    is_result = np.array([each[-1] == RESULT for each in prompts])[prompt]
-    chosen = is_cell & is_result & np.isin(role, PLACEBO_ROLES)
+    # The control of other tokens: effects of the placebo roles, as one role.
+    is_result = np.array([each[-1] == RESULT for each in prompts], dtype=bool)
+    is_placebo = np.array([each[-1] in PLACEBO_ROLES for each in cells], dtype=bool)
+    chosen = is_result[prompt] & is_placebo[cell]
     renamed = [(*each[:3], PLACEBO) for each in cells]
     number = {each: i for i, each in enumerate(dict.fromkeys(renamed))}
-    cell = np.array([number[each] for each in renamed])[cell]
-    others = _make_panels(prompt[chosen], cell[chosen], effect[chosen], prompts, list(number))
+    cell = np.array([number[each] for each in renamed])[cell[chosen]]
+    others = _make_panels(prompt[chosen], cell, effect[chosen], prompts, list(number))
     return panels | {(*group[:-1], OTHER_TOKEN): panel for group, panel in others.items()}
+
+
+def _find_effects_of_prompts(
+    table: "pyarrow.Table", prompts: "_Numbers", cells: "_Numbers", mode: str
+) -> tuple[np.ndarray, ...]:
+    """The numbers of the prompt and of the cell that each effect is of, the effects, and the total
+    effect of each prompt."""
+    # 1. The mean of every cell of every prompt, over tokens of its role and samples. One thread:
+    #    the order of groups, and of sums, is then that of the table.
+    grouped = table.group_by([*PROMPT, *CELL], use_threads=False)
+    means = grouped.aggregate([("value", "mean")])
+    value = means["value_mean"].to_numpy()
+    before = len(prompts.known)
+    prompt, cell = prompts.number(means), cells.number(means)
+    own = prompt - before
+    assert own.min() >= 0, "rows of one prompt stand apart"
+    part = np.array([each[0] for each in cells.known], dtype=object)[cell]
+    # 2. Its effect, against the prompt's own clean and corrupted scores.
+    clean, corrupted = np.full((2, len(prompts.known) - before), np.nan)
+    for end, scores in ((CLEAN, clean), (CORRUPTED, corrupted)):
+        scores[own[part == end]] = value[part == end]
+    effect = clean[own] - value if mode == "ablate" else value - corrupted[own]
+    effect = np.where(np.isin(part, (FLOW, ASKED)), value, effect)
+    is_cell = ~np.isin(part, (CLEAN, CORRUPTED))
+    return prompt[is_cell], cell[is_cell], effect[is_cell], clean - corrupted
+
+
+class _Numbers:
+    """Numbers for the distinct tuples of values that tables have in some columns."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names = names
+        self.known: dict[tuple, int] = {}
+        self.codes: list[dict[Any, int]] = [{} for _ in names]
+        """The values of each column, numbered as they are met."""
+
+    def number(self, table: "pyarrow.Table") -> np.ndarray:
+        """The number of the tuple that each row has; new tuples are numbered as they are met."""
+        columns = [table[name].combine_chunks().dictionary_encode() for name in self.names]
+        sizes = [len(column.dictionary) for column in columns]
+        code = np.ravel_multi_index([column.indices.to_numpy() for column in columns], sizes)
+        distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        values = [column.dictionary.to_pylist() for column in columns]
+        for column, codes in zip(values, self.codes, strict=True):
+            for value in column:
+                codes.setdefault(value, len(codes))
+        numbers = np.empty(len(distinct), dtype=np.int32)
+        for i in np.argsort(first):
+            at = np.unravel_index(distinct[i], sizes)
+            each = tuple(column[j] for column, j in zip(values, at, strict=True))
+            numbers[i] = self.known.setdefault(each, len(self.known))
+        return numbers[inverse]
+
+    def sort(self) -> tuple[list[int], list[tuple]]:
+        """The numbers and the tuples, by when the values of each column were first met."""
+        known = list(self.known)
+        codes = [
+            [column[value] for column, value in zip(self.codes, each, strict=True)]
+            for each in known
+        ]
+        order = sorted(range(len(known)), key=codes.__getitem__)
+        return order, [known[i] for i in order]
+
+
+def _cut_between_prompts(
+    pieces: "pyarrow.Table | Iterable[pyarrow.Table]",
+) -> "Iterator[pyarrow.Table]":
+    """The same rows in the same order, in pieces that hold all rows of a prompt."""
+    import pyarrow
+
+    held: pyarrow.Table | None = None
+    for piece in [pieces] if isinstance(pieces, pyarrow.Table) else pieces:
+        if not piece.num_rows:
+            continue
+        if held is not None:
+            columns = (held[name].to_numpy() == piece[name][0].as_py() for name in _TEXT)
+            goes_on = np.logical_and.reduce(list(columns))
+            cut = 0 if goes_on.all() else held.num_rows - int(np.argmin(goes_on[::-1]))
+            if cut:
+                yield held.slice(0, cut)
+            piece = pyarrow.concat_tables([held.slice(cut), piece])
+        held = piece
+    if held is not None:
+        yield held
 
 
 def _make_panels(
@@ -114,17 +202,6 @@ def _make_panels(
     return panels
 
 
-def _number(table: "pyarrow.Table", names: Sequence[str]) -> tuple[np.ndarray, list[tuple]]:
-    """Which distinct tuple of values each row has in some columns, and those tuples."""
-    columns = [table[name].combine_chunks().dictionary_encode() for name in names]
-    sizes = [len(column.dictionary) for column in columns]
-    code = np.ravel_multi_index([column.indices.to_numpy() for column in columns], sizes)
-    distinct, number = np.unique(code, return_inverse=True)
-    values = [column.dictionary.to_pylist() for column in columns]
-    indices = zip(*np.unravel_index(distinct, sizes), strict=True)
-    return number, [tuple(v[i] for v, i in zip(values, each, strict=True)) for each in indices]
-
-
 def average(effects: dict[GroupKey, GroupEffects]) -> list[dict[str, Any]]:
     """AIE of every cell of every group, and ATE as part `total`, with intervals over facts.
 
@@ -137,7 +214,7 @@ def average(effects: dict[GroupKey, GroupEffects]) -> list[dict[str, Any]]:
         for i, cell in enumerate(panel.cells):
             rows.append(
                 dict(zip(GROUP, group, strict=True))
-                | dict(zip(_CELL, cell, strict=True))
+                | dict(zip(CELL, cell, strict=True))
                 | {"facts": int(count[i]), "prompts": panel.prompts}
                 | {"mean": float(mean[i]), "low": float(low[i]), "high": float(high[i])}
             )
