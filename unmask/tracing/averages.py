@@ -61,12 +61,12 @@ def find_effects(
     each cell. Rows of one prompt stand together.
     """
     numbers = _Numbers(PROMPT), _Numbers(CELL)
-    found = [
+    effects_of_pieces = [
         _find_effects_of_prompts(piece, *numbers, mode) for piece in _cut_between_prompts(pieces)
     ]
-    if not found:
+    if not effects_of_pieces:
         return {}
-    prompt, cell, effect, total = map(np.concatenate, zip(*found, strict=True))
+    prompt, cell, effect, total = map(np.concatenate, zip(*effects_of_pieces, strict=True))
     (order, prompts), (cell_order, cells) = (each.sort() for each in numbers)
     total, prompt, cell = total[order], np.argsort(order)[prompt], np.argsort(cell_order)[cell]
     has_total = np.isfinite(total)
