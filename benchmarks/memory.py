@@ -2,15 +2,17 @@
 
     python benchmarks/memory.py recall 2000 10000
     python benchmarks/memory.py recall 100000 --tiny --steps 1
-    python benchmarks/memory.py trace 10 50 --samples 2
+    python benchmarks/memory.py trace 10 50 --samples 2 --out docs/results/memory-cpu.md
 
 Each run is a process of its own over facts that are made up; its memory is the most that the
 operating system counted. `--tiny` takes a random network of a few thousand weights with the shipped
-model's tokenizer; without it the shipped diffusion model is asked.
+model's tokenizer; without it the shipped diffusion model is asked. Other words are the verb's own
+options. A page has a section for each verb; that of the other one stays.
 """
 
 import argparse
 import csv
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,12 +20,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from timing import format_table
+import torch
+from timing import describe_run, format_table, write_record
 
 import unmask
 from unmask.net.model import Blueprint, Model
 
 SHIPPED = "reversal-mdm"
+TITLE = "# Peak memory against the number of facts"
 
 
 def write_facts(path: Path, count: int) -> None:
@@ -63,12 +67,23 @@ def measure_peak(words: list[str]) -> tuple[float, float]:
     return int(done.stdout) / unit, time.perf_counter() - start
 
 
+def update_page(page: str, verb: str, text: str) -> str:
+    """The page with this verb's section anew, in its place, or at the end."""
+    title, *others = re.split(r"^## ", page or f"{TITLE}\n\n", flags=re.MULTILINE)
+    sections = {each.partition("\n")[0]: each.rstrip() for each in others}
+    sections[verb] = f"{verb}\n\n{text}"
+    return title + "\n\n".join(f"## {each}" for each in sections.values()) + "\n"
+
+
 def main() -> None:
     """Print a row for each number of facts."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", choices=["recall", "trace"])
     parser.add_argument("counts", type=int, nargs="+", help="numbers of facts")
     parser.add_argument("--tiny", action="store_true", help="a network of a few thousand weights")
+    parser.add_argument("--out", type=Path, help="the page to write, or to write into")
     given, options = parser.parse_known_args()
     options = [*options, "--guidance", "0", "--device", "cpu"]
     rows = []
@@ -83,9 +98,14 @@ def main() -> None:
             if given.verb == "trace":
                 words += ["--facts", str(count), "--any-answer"]
             megabytes, seconds = measure_peak(words)
-            rows.append([given.verb, f"{count:,}", f"{megabytes:,.0f}", f"{seconds:,.0f}"])
+            rows.append([f"{count:,}", f"{megabytes:,.0f}", f"{seconds:,.0f}"])
             print(rows[-1], file=sys.stderr, flush=True)
-    print(format_table(["verb", "facts", "peak memory, MB", "seconds"], rows))
+    table = format_table(["facts", "peak memory, MB", "seconds"], rows)
+    text = f"{describe_run(torch.device('cpu'))}.\n\n{table}"
+    is_there = given.out is not None and given.out.is_file()
+    write_record(
+        update_page(given.out.read_text() if is_there else "", given.verb, text), given.out
+    )
 
 
 if __name__ == "__main__":

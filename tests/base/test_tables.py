@@ -1,9 +1,11 @@
 """Tables come back as they were written, or not at all."""
 
+import pyarrow.parquet
 import pytest
 
+from unmask.base import tables
 from unmask.base.errors import UserError
-from unmask.base.tables import Parts, read_table, write_table
+from unmask.base.tables import LazyTable, Parts, read_table, write_table
 
 ROWS = [{"fact": "a", "hit": True, "logp": -1.5}, {"fact": "b", "hit": False, "logp": None}]
 
@@ -37,3 +39,39 @@ def test_parts_are_gathered_in_the_order_asked_for(tmp_path):
     assert parts.read(["two", "one"]).to_pylist() == ROWS[::-1]
     parts.gather(["two", "one"], tmp_path / "x.parquet")
     assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == ROWS[::-1]
+
+
+def test_gathered_parts_are_the_table_that_they_are_together(tmp_path, monkeypatch):
+    """Whether they are written at once or in groups; a part may be empty, a column all None."""
+    parts = Parts(tmp_path / "parts", "recall/1")
+    rows = [{"fact": str(i), "logp": -i if i > 5 else None} for i in range(9)]
+    parts.write("empty", [])
+    for row in rows:
+        parts.write(row["fact"], [row])
+    keys, path = ["empty", *(row["fact"] for row in rows)], tmp_path / "x.parquet"
+    for most, groups in ((1024, 1), (2, 5)):
+        monkeypatch.setattr(tables, "_MOST_PARTS", most)
+        parts.gather(keys, path, dtype="float32")
+        file = pyarrow.parquet.ParquetFile(path)
+        assert file.num_row_groups == groups
+        assert file.schema_arrow.metadata[b"unmask.dtype"] == b"float32"
+        whole = read_table(path, "recall/1")
+        assert whole.equals(parts.read(keys)) and whole.to_pylist() == rows
+    for lazy in (LazyTable([path], "recall/1"), parts.open(keys), LazyTable(parts.read(keys))):
+        assert lazy.num_rows == len(rows)
+        assert [row for piece in lazy.pieces() for row in piece.to_pylist()] == rows
+        assert {name for piece in lazy.pieces(["logp"]) for name in piece.column_names} == {"logp"}
+        assert lazy.select(fact="7", logp=-7).to_pylist() == rows[7:8]
+
+
+def test_a_table_that_breaks_while_it_is_read_is_a_sentence(tmp_path):
+    path = tmp_path / "x.parquet"
+    write_table(path, ROWS, "recall/1")
+    with pytest.raises(UserError, match="holds recall/1, expected recall/2"):
+        LazyTable([path], "recall/2")
+    whole = path.read_bytes()
+    path.write_bytes(b"PAR1" + b"\xff" * 40 + whole[44:])
+    lazy = LazyTable([path], "recall/1")
+    for read in (lambda: list(lazy.pieces()), lambda: lazy.select(fact="a")):
+        with pytest.raises(UserError, match="cannot be read"):
+            read()

@@ -127,3 +127,24 @@ def test_pairs_differ_in_the_model_or_in_the_split():
         ("twin", "d2p_same", "twin", "p2d_reverse"),
     }
     assert len(tests) == len(pairs) * 2 * 2
+
+
+@pytest.mark.parametrize("mode", ["restore", "ablate"])
+@pytest.mark.parametrize("size", [1, 4, 9, 1000])
+def test_a_table_in_pieces_gives_the_same_bytes(size, mode):
+    """Wherever it is cut: groups, facts, cells and effects, in the same order."""
+    rng, rows = np.random.default_rng(0), []
+    roles = ["last subject", "further", "before subject", "first after"]
+    for i in rng.permutation(12):
+        chosen = rng.permutation(4)[: 2 + i % 3]
+        effects = {(int(at), roles[at]): float(rng.normal()) for at in chosen}
+        more = {"model": "twin"} if i % 2 else {"split": "d2p_same"} if i % 3 else {}
+        rows += make_rows(f"fact {i // 4}", int(i), effects, clean=float(rng.random()), **more)
+    table = pyarrow.Table.from_pylist(rows)
+    whole = find_effects(table, mode)
+    pieces = find_effects((table.slice(at, size) for at in range(0, len(rows), size)), mode)
+    assert list(pieces) == list(whole)
+    for key, group in whole.items():
+        same = pieces[key]
+        assert (same.facts, same.cells, same.prompts) == (group.facts, group.cells, group.prompts)
+        assert same.effects.tobytes() == group.effects.tobytes()
