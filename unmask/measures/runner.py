@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from unmask.base.config import CheckedSettings, SettingsError, build, check_values
 from unmask.base.errors import UserError
@@ -218,10 +218,20 @@ def _read_summary(measure: Measure, folder: Path) -> Summary | None:
     paths = sorted((folder / SUMMARY).glob("*.parquet"))
     if not paths:
         return None
-    return {
-        path.stem: read_table(path, _summary_schema(measure, path.stem)).to_pylist()
+    return _StoredSummary(
+        (path.stem, read_table(path, _summary_schema(measure, path.stem)).to_pylist())
         for path in paths
-    }
+    )
+
+
+class _StoredSummary(dict):
+    """A summary that was read; of which a file may have been lost."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise UserError(
+            f"the summary has no table {name!r}: remove the run's folder {SUMMARY!r}, and it is "
+            "computed anew when the run is read."
+        )
 
 
 def pool_results(results: Sequence[Result]) -> Result:

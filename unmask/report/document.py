@@ -72,6 +72,8 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
     """The page of these runs; one that cannot be read is an error only where it is the only one."""
     if not given:
         raise UserError("no run was given: expected folders of runs.")
+    if any("\0" in str(run) for run in given if not isinstance(run, Result)):
+        raise UserError("a run's name holds a null character: expected folders of runs.")
     names = name_folders([run.folder if isinstance(run, Result) else Path(run) for run in given])
     runs, errors = [], []
     for name, run in zip(names, given, strict=True):
