@@ -104,8 +104,8 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "study": ["study", "--model", model, "--data", data, "--stages", "nll", "--quick",
                   "--out", str(out), "--device", "cpu"],
         "toy": ["toy", "--variants", "masked", "--steps", "1", "--samples", "1", "--out", str(out)],
-        "report": ["report", str(pieces.represent), "--out", f"{out}.md"],
-        "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.md"],
+        "report": ["report", str(pieces.represent), "--out", f"{out}.html"],
+        "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.html"],
         "models": ["models"],
         "info": ["info", model],
         "convert": ["convert", model, str(out)],
@@ -130,7 +130,9 @@ def list_options() -> list[tuple[tuple[str, ...], str, Any]]:
             command = command.commands[word]
         for option in command.params:
             flags = [flag for flag in option.opts if flag.startswith("--")]
-            if flags and flags[0] != "--help":
+            # Even the smallest toy run may take longer than a case: its other options would run it.
+            is_quick = verb != ("toy",) or _find_type(option) in (int, float)
+            if flags and flags[0] != "--help" and is_quick:
                 found.append((verb, flags[0], _find_type(option)))
     return found
 
@@ -164,6 +166,8 @@ def fuzz_verb(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
         is_bad = False
         if flag in ("--out", "--page", "--save"):  # wherever a user says: that is their choice
             text = str(out / text.replace("\0", "").replace("/", "").replace("..", ""))[:200]
+        if flag == "--page" or words[0] in ("report", "trace-report"):
+            text += ".html"  # figures as files may take longer than a case
         words = [*words, f"{flag}={text}"]
     if flag == "--full" or "--full" in words or "=full" in words[-1]:
         words = ["models"]  # the full study is not for a test

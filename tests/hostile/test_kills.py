@@ -45,7 +45,7 @@ def measure(*words: str) -> Callable[[Pieces, Path], list[str]]:
 
 
 def write_symmetry(pieces: Pieces, out: Path) -> list[str]:
-    return ["symmetry", str(pieces.pairs), "--permutations", "20000", "--out", str(out)]
+    return ["symmetry", str(pieces.pairs), "--permutations", "2000", "--out", str(out)]
 
 
 def write_study(pieces: Pieces, out: Path) -> list[str]:
