@@ -10,6 +10,7 @@ from unmask.base.files import replace_file
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.compute
     import pyarrow.parquet
 
 _SCHEMA, _DTYPE = b"unmask.schema", b"unmask.dtype"
@@ -111,26 +112,30 @@ class LazyTable:
         with _refuse_broken(self.name):
             return self._dataset.count_rows()
 
-    def pieces(self, columns: Sequence[str] | None = None) -> "Iterator[pyarrow.Table]":
-        """The rows in their order, a group of rows of a file at a time."""
+    def pieces(
+        self, columns: Sequence[str] | None = None, keep: "pyarrow.compute.Expression | None" = None
+    ) -> "Iterator[pyarrow.Table]":
+        """The rows in their order, those to keep, a group of rows of a file at a time."""
         import pyarrow.dataset
 
-        for fragment in self._dataset.get_fragments():
+        schema = self._dataset.schema
+        for fragment in self._dataset.get_fragments(keep):
             is_file = isinstance(fragment, pyarrow.dataset.ParquetFileFragment)
-            for group in fragment.split_by_row_group() if is_file else [fragment]:
+            for group in fragment.split_by_row_group(keep, schema) if is_file else [fragment]:
                 with _refuse_broken(self.name):
-                    piece = group.to_table(self._dataset.schema, columns, use_threads=False)
+                    piece = group.to_table(schema, columns, filter=keep, use_threads=False)
                 yield piece
 
     def select(self, **values: Any) -> "pyarrow.Table":
         """The rows that have these values in the columns of these names."""
+        import pyarrow
         import pyarrow.compute as pc
 
         keep = pc.scalar(True)
         for name, value in values.items():
             keep = keep & (pc.field(name) == value)
-        with _refuse_broken(self.name):
-            return self._dataset.to_table(filter=keep, use_threads=False)
+        # Not the dataset's own `to_table`, which reads many groups of rows ahead.
+        return pyarrow.concat_tables([self._dataset.schema.empty_table(), *self.pieces(None, keep)])
 
 
 def list_rows(table: "pyarrow.Table", *leave_out: str) -> list[dict[str, Any]]:
