@@ -89,6 +89,7 @@ def guard(*roots: Path) -> Generator[None]:
     try:
         yield
     finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # first: one may be on its way
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         _WATCH.roots = None

@@ -6,7 +6,7 @@ RunRecord    what a run was made with and from, as `run.json` says
 
 import logging
 import platform
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask import __version__
-from unmask.base.config import build
+from unmask.base.config import SettingsError, build, check_values
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, remove_files, write_json
 from unmask.base.locks import RunRefusedError, lock_run
@@ -32,6 +32,13 @@ DTYPES = "dtype"
 BEGIN_ANEW = "begin anew with --fresh (in Python fresh=True), or choose another folder with --out"
 
 Digests = Mapping[str, Mapping[str, str]]
+_INPUTS = {
+    "data": str,
+    "models": Mapping[str, Sequence[str]] | Sequence[str],
+    "runs": Mapping[str, str],
+    DIGESTS: Digests,
+}
+"""What `run.json` says of inputs, as far as readers rely on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,4 +225,6 @@ def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) ->
             f"{folder} was written by unmask {made_by} in run format {record.format}, expected "
             f"{RUN_FORMAT}: make the run anew with this version."
         )
+    if record.format == RUN_FORMAT and (problems := check_values(record.inputs, _INPUTS)):
+        raise SettingsError(str(folder / RECORD), problems)
     return record
