@@ -49,7 +49,7 @@ def make_text(
 @app.command("show")
 def show(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
-    number: int = typer.Option(8, help="How many facts of a file to show."),
+    number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
 ) -> None:
     """Show what a data set holds, with examples."""
     _show(path, number)

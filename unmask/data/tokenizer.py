@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
-from unmask.base.files import replace_file, write_json
+from unmask.base.files import path_exists, replace_file, write_json
 from unmask.base.reading import read_json_object
 from unmask.data.chat import ChatTemplate, read_chat_template
 from unmask.data.patterns import QWEN2_WORDS, explain_panics, open_tokenizer
@@ -89,10 +89,10 @@ class Tokenizer:
         just past the vocabulary is allowed, as SMDM has it.
         """
         path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
+        file = path / "tokenizer.json" if path_exists(path) and path.is_dir() else path
+        if not path_exists(file) or not file.is_file():
             raise UserError(
-                f"{file} is not there: give a tokenizer.json or a folder that holds one."
+                f"{str(file):.200} is not there: give a tokenizer.json or a folder that holds one."
             )
         backend = open_tokenizer(file)
         # Rows are cut and padded here, never by settings that came along in the file.
