@@ -92,7 +92,7 @@ class Tokenizer:
         file = path / "tokenizer.json" if path_exists(path) and path.is_dir() else path
         if not path_exists(file) or not file.is_file():
             raise UserError(
-                f"{str(file):.200} is not there: give a tokenizer.json or a folder that holds one."
+                f"{file!s:.200} is not there: give a tokenizer.json or a folder that holds one."
             )
         backend = open_tokenizer(file)
         # Rows are cut and padded here, never by settings that came along in the file.
