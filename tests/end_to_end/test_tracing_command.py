@@ -4,11 +4,11 @@ import os
 import subprocess
 
 import pytest
-from typer.testing import CliRunner
 
 import unmask
 from tests.end_to_end.test_command_line import COMMAND, run
 from tests.tracing.conftest import LENGTH, learn, make_facts
+from unmask.base.errors import UserError
 from unmask.base.tables import read_table
 from unmask.cli.main import app
 from unmask.data.facts import write_facts
@@ -86,11 +86,12 @@ def test_one_prompt_is_a_heatmap(place):
 def test_mistakes(place, words, sentence):
     """In process, since only the sentence matters."""
     given = ["trace", str(place / "net"), "--prompt", "Now Ada likes", *words]
-    failed = CliRunner().invoke(app, given)
-    assert failed.exit_code == 2 and sentence in failed.output
+    with pytest.raises(UserError) as caught:
+        app(given, standalone_mode=False)
+    assert sentence in str(caught.value)
 
 
 def test_a_foil_without_a_prompt(place):
     given = ["trace", str(place / "net"), "--data", str(place / "facts.jsonl"), "--foil", "x"]
-    failed = CliRunner().invoke(app, given)
-    assert failed.exit_code == 2 and "goes with a --prompt" in failed.output
+    with pytest.raises(UserError, match="goes with a --prompt"):
+        app(given, standalone_mode=False)

@@ -102,7 +102,7 @@ def test_likelihoods_of_an_order_and_their_mistakes():
     assert found == scorer.chain(x0, torch.arange(4) < 1, [3, 1, 2])
     assert found != unmask.likelihood(model, [4, 0, 5], [1], "chain")
     for call, said in (
-        (lambda: unmask.likelihood(model, [1], [0], near), "did you mean 'exact_k'"),
+        (lambda: unmask.likelihood(model, [1], [0], near), "expected one of 'exact_k'"),
         (lambda: unmask.likelihood(model, [1, 2], order=[1, 0]), "use method='chain'"),
         (lambda: unmask.likelihood(model, [1, V]), "token 7 was given, but tokens run from 0 to 6"),
         (lambda: unmask.likelihood(model, "text"), "has no tokenizer: give texts as token ids"),

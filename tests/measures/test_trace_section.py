@@ -1,5 +1,7 @@
 """trace: one rule for what is clear, and a section that says first what was found."""
 
+from dataclasses import fields
+
 import pyarrow.compute as pc
 import pytest
 
@@ -144,8 +146,6 @@ def test_every_id_has_its_words(done):
     assert set(labels.CORRUPTIONS) == set(CORRUPTIONS)
     assert set(labels.METRICS) == set(METRICS)
     assert set(labels.PLACEBOS) == {OTHER_TOKEN, OTHER_FACT, SHUFFLED}
-    helps = {
-        name: field.metadata["help"] for name, field in TraceSettings.__dataclass_fields__.items()
-    }
+    helps = {field.name: field.metadata["help"] for field in fields(TraceSettings)}
     for name, table in (("corruption", CORRUPTIONS), ("metric", METRICS), ("parts", PARTS)):
         assert all(each in helps[name] for each in table)

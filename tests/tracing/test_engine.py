@@ -183,7 +183,7 @@ BAD = {
     "trace_tokens has no argument 'windows': did you mean 'window'": {"windows": 2},
     "trace_tokens has no argument 'foils': did you mean 'foil'": {"foils": {7: 3}},
     "trace_tokens has no argument 'steps': known: corruption": {"steps": 4},
-    "trace_tokens was given ('mlp',) as its settings: expected Tracing": {"settings": ("mlp",)},
+    "trace_tokens: 'settings' is ('mlp',), expected Tracing": {"settings": ("mlp",)},
     "'guidance' is nan, expected a finite number": {"guidance": float("nan")},
 }
 
