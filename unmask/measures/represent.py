@@ -119,10 +119,11 @@ class RepresentSettings(MachineSettings):
         for name in ("groups", "directions"):
             if not getattr(self, name):
                 yield f"{name!r} is empty, expected at least one"
-        try:
-            _ = self.extraction
-        except SettingsError as error:
-            yield from error.problems
+        if self.objective in OBJECTIVES:
+            try:
+                _ = self.extraction
+            except SettingsError as error:
+                yield from error.problems
 
 
 @dataclass(frozen=True)
