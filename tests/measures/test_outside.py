@@ -70,13 +70,15 @@ def test_a_verb_a_stage_a_section_and_reports(package, place, tmp_path):
     assert "Is a model as sure as it is right?" in page
 
 
-def test_a_notebook_registers_by_a_call(place):
+def test_a_notebook_registers_by_a_call(place, monkeypatch):
     """In one process, without an entry point; the measure itself is the call."""
     import importlib.util
 
     import unmask
+    from unmask.measures import table
     from unmask.measures.table import find_measure, register
 
+    monkeypatch.setattr(table, "_REGISTERED", {})  # other tests go over all measures
     spec = importlib.util.spec_from_file_location("calibration_of_a_notebook", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
