@@ -53,12 +53,12 @@ def make_on_gpu(graphs: str, **changes) -> Trainer:
 @pytest.mark.parametrize("name", KINDS)
 def test_replayed_steps_are_the_same(name):
     """Losses, weights, optimiser and guard, to the bit."""
-    trainers = {graphs: make_on_gpu(graphs, **KINDS[name]) for graphs in ("auto", "off")}
+    trainers = {graphs: make_on_gpu(graphs, **KINDS[name]) for graphs in ("on", "off")}
     losses = {graphs: take_steps(trainer, 12) for graphs, trainer in trainers.items()}
-    replayed, plain = trainers["auto"], trainers["off"]
+    replayed, plain = trainers["on"], trainers["off"]
     assert plain.graphs is None
     assert (replayed.graphs.replays > 0) == (name in TARGETS)
-    assert losses["auto"] == losses["off"]
+    assert losses["on"] == losses["off"]
     for name_, tensor in replayed.tensors().items():
         assert torch.equal(tensor, plain.tensors()[name_]), name_
 
@@ -66,7 +66,7 @@ def test_replayed_steps_are_the_same(name):
 @pytest.mark.gpu
 def test_a_patched_step_is_not_replayed():
     """What waits at a site fires in every step, and changes it."""
-    trainer = make_on_gpu("auto")
+    trainer = make_on_gpu("on")
     take_steps(trainer, 8)
     before, fired = trainer.graphs.replays, []
 
@@ -81,8 +81,8 @@ def test_a_patched_step_is_not_replayed():
 
 @pytest.mark.gpu
 def test_trainers_side_by_side_learn_what_they_learn_alone():
-    alone = [take_steps(make_on_gpu("auto", seed=seed), 12) for seed in (0, 1)]
-    trainers = [make_on_gpu("auto", seed=seed) for seed in (0, 1)]
+    alone = [take_steps(make_on_gpu("on", seed=seed), 12) for seed in (0, 1)]
+    trainers = [make_on_gpu("on", seed=seed) for seed in (0, 1)]
     for _ in range(12):
         for trainer in trainers:
             trainer.take_step()

@@ -53,7 +53,7 @@ class Trainer:
         self._step = torch.zeros((), dtype=torch.long, device=job.world.device)
         alone = job.world.device.type == "cuda" and not job.world.joined
         self.graphs = None
-        if alone and recipe.machine.graphs == "auto" and self.optimiser.asks_device:
+        if alone and recipe.machine.graphs == "on" and self.optimiser.asks_device:
             self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
 
     @property
