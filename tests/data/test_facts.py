@@ -1,5 +1,7 @@
 """Facts: spans in characters and tokens, one's own files, and what is wrong with them."""
 
+from dataclasses import replace
+
 import pytest
 
 from unmask import Fact, Tokenizer, UserError, read_facts
@@ -38,6 +40,36 @@ def test_own_facts_as_csv_and_json_lines(tmp_path):
         assert (fact.direction, fact.trained) == ("p2d", "same")
     write_facts(tmp_path / "facts.jsonl", facts)
     assert read_facts(tmp_path / "facts.jsonl") == facts
+
+
+def test_a_fact_of_three_texts(tmp_path):
+    """What a file with the same texts gives, but for the id, which both directions share."""
+    (read,) = read_facts(write(tmp_path, "one.csv", "\n".join(CSV.splitlines()[:2]) + "\n"))
+    fact = Fact.of("Zorvia", "Lumen Bay", "The capital of {} is")
+    assert replace(fact, fact_id=read.fact_id) == read
+    assert Fact.of("Zorvia", "Lumen Bay", "The capital of Zorvia is ") == fact
+    back = Fact.of("Lumen Bay", "Zorvia", "{} is the capital of", direction="d2p", phrasing=3)
+    assert back.fact_id == fact.fact_id == "Lumen Bay / Zorvia"
+    assert (back.direction, back.phrasing, back.subject_span) == ("d2p", 3, (0, 9))
+    ended = Fact.of("Zorvia", "Lumen Bay", "{} has", completion=" a Lumen Bay.", fact_id="z")
+    assert ended.text == "Zorvia has a Lumen Bay." and ended.object_span == (3, 12)
+    write_facts(tmp_path / "facts.jsonl", [fact, back, ended])
+    assert read_facts(tmp_path / "facts.jsonl") == [fact, back, ended]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("Zorvia", "Lumen Bay", "The capital of {} is Lumen Bay"), "end the prompt before it"),
+        (("Zorvia", "Lumen Bay", "The capital is"), "the subject 'Zorvia' is not in its prompt"),
+        (("Zorvia", "Lumen Bay", "{} and {} are"), "has several {}: expected one"),
+        (("", "Lumen Bay", "{} is"), "the fact.*'subject'"),
+        (("Zorvia", 3, "{} is"), "the fact.*'object'"),
+    ],
+)
+def test_wrong_texts_of_a_fact(given, said):
+    with pytest.raises(UserError, match=said):
+        Fact.of(*given)
 
 
 def test_null_is_nothing_said(tmp_path):

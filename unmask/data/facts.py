@@ -53,6 +53,52 @@ class Fact:
     def text(self) -> str:
         return self.prompt + self.completion
 
+    @classmethod
+    def of(
+        cls,
+        subject: str,
+        object: str,
+        prompt: str,
+        *,
+        completion: str | None = None,
+        direction: Direction = "p2d",
+        trained: Trained = "same",
+        fact_id: str | None = None,
+        phrasing: int = 0,
+    ) -> "Fact":
+        """A fact of three texts.
+
+        Args:
+            subject: What is given.
+            object: What is asked for.
+            prompt: A text that ends before the object, `{}` standing for the subject (or with the
+                subject itself, once and as a word of its own).
+            completion: What follows the prompt; by default a space and the object.
+            direction: What is given: "p2d" a name, "d2p" a description.
+            trained: Whether training showed the fact in this direction or in the "reverse" one.
+            fact_id: The same for all phrasings of a fact; by default made of subject and object.
+            phrasing: The number of its phrasing.
+
+        >>> fact = unmask.Fact.of("Zorvia", "Lumen Bay", "The capital of {} is")
+        >>> fact.prompt, fact.completion
+        ('The capital of Zorvia is', ' Lumen Bay')
+        """
+        record: dict[str, Any] = {"subject": subject, "object": object, "prompt": prompt}
+        record |= {"completion": completion, "phrasing": phrasing}
+        record |= {"direction": direction, "trained": trained}
+        for key in ("subject", "object", "prompt"):
+            require_text(record, key, "the fact")
+        # The completion brings its own space.
+        record["prompt"] = prompt.rstrip()
+        if record["prompt"].endswith(object):
+            raise UserError(
+                f"the prompt {prompt!r} of the fact ends with its object {object!r}, which is what "
+                "is asked for: end the prompt before it."
+            )
+        # Both directions of a fact have one id.
+        record["fact_id"] = " / ".join(sorted((subject, object))) if fact_id is None else fact_id
+        return _to_fact(record, "the fact", 1)
+
 
 @dataclass(frozen=True)
 class FactTokens:
@@ -78,12 +124,12 @@ def tokenize_fact(fact: Fact, tokenizer: Tokenizer) -> FactTokens:
     return FactTokens(
         whole.ids,
         len(prompt),
-        _cover(whole.offsets, fact.subject_span),
-        _cover(whole.offsets, object_span),
+        find_tokens(whole.offsets, fact.subject_span),
+        find_tokens(whole.offsets, object_span),
     )
 
 
-def _cover(offsets: list[Span], span: Span) -> Span:
+def find_tokens(offsets: list[Span], span: Span) -> Span:
     """The tokens that hold any character of the span."""
     held = [i for i, (b, e) in enumerate(offsets) if b < span[1] and e > span[0]]
     assert held, (offsets, span)

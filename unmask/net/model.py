@@ -1,14 +1,17 @@
 """A Model: a network with its tokenizer, its mask and the meaning of its logits."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.base.config import SettingsError
-from unmask.data.tokenizer import Tokenizer
+from unmask.base.errors import UserError
+from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
@@ -17,6 +20,9 @@ from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import make_gaussian, make_process
 from unmask.noise.settings import NoiseConfig
+
+_MASKS = re.compile(r" ?\[MASK\](?:\*(\d+))?")
+"""Masks in a text, their number after an asterisk."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,71 @@ class Model:
         """The same for noise on token vectors, which are the network's own."""
         return make_gaussian(self.blueprint.noise, self.net.latents.table().detach().float())
 
+    def encode(self, text: str) -> Encoded:
+        """The tokens of a text, `[MASK]*5` being five masks; offsets are characters of the text.
+
+        A space before a mask belongs to the token that fills it: words carry the space before them.
+        """
+        ids, offsets, begin = list[int](), list[tuple[int, int]](), 0
+        # Plain text, then masks, in turn; the last plain text has none after it.
+        for found in [*_MASKS.finditer(text), None]:
+            end = len(text) if found is None else found.start()
+            if begin < end:
+                plain = self.require_tokenizer().encode(text[begin:end])
+                ids += plain.ids
+                offsets += [(begin + b, begin + e) for b, e in plain.offsets]
+            if found is not None:
+                begin = found.end()
+                count = self._count_masks(found)
+                ids += [self.require_mask()] * count
+                offsets += [(begin, begin)] * count  # masks hold no character
+        return Encoded(ids, offsets)
+
+    def _count_masks(self, written: re.Match[str]) -> int:
+        count, context = int(written[1] or 1), self.net.config.context
+        if count > context:
+            raise UserError(
+                f"{count} masks were asked for, expected at most the context {context}."
+            )
+        return count
+
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer, or a sentence about models that have none."""
+        if self.tokenizer is None:
+            raise UserError(
+                f"the model {self.name} has no tokenizer: give prompts as token ids, or name a "
+                "tokenizer when loading it."
+            )
+        return self.tokenizer
+
+    def require_mask(self) -> int:
+        """The mask id, or a sentence about models that have none."""
+        if self.mask_id is None:
+            raise UserError(
+                f"the model {self.name} is {self.kind} and has no mask token: masks cannot be "
+                "filled."
+            )
+        return self.mask_id
+
+    def tokens(self, texts: str | Sequence[str]) -> Int[Tensor, "B L"]:
+        """The token ids of a text, or of texts with as many tokens each, masks among them.
+
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> model.tokens("We sat down beside [MASK]*3").shape
+        torch.Size([1, 7])
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        rows = [self.encode(text).ids for text in texts]
+        if len(lengths := {len(row) for row in rows}) != 1 or lengths == {0}:
+            raise UserError(
+                f"texts of {', '.join(map(str, sorted(lengths))) or 'no'} tokens were given: "
+                "expected one, or several with as many tokens each; run others one by one."
+            )
+        return torch.tensor(rows, device=self.device)
+
     def logits(
         self,
-        tokens: Int[Tensor, "B L"],
+        tokens: Int[Tensor, "B L"] | str | Sequence[str],
         real: Bool[Tensor, "B N"] | None = None,
         at: Tensor | None = None,
         t: Float[Tensor, "B"] | None = None,
@@ -104,7 +172,7 @@ class Model:
         What is given is moved to the model's device.
 
         Args:
-            tokens: Rows of token ids, masks among them.
+            tokens: Rows of token ids, masks among them, or texts as `tokens` takes them.
             real: False at padding; by default all positions are text. With a `snapshot` it is the
                 whole canvas', which starts at its first position.
             at: Rows to compute, as in `Transformer.unembed`: positions or a mask [B, L]; the result
@@ -117,7 +185,10 @@ class Model:
         >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
         torch.Size([2, 7])
         """
+        if isinstance(tokens, str) or _are_texts(tokens):
+            tokens = self.tokens(tokens)
         check_tokens(tokens)
+        assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
         x = self.net.embed(tokens, real, snapshot, t)
@@ -147,3 +218,8 @@ class Model:
         other network's row i.
         """
         return self.paradigm.row_of(position, self.blueprint.shift)
+
+
+def _are_texts(given: object) -> TypeGuard[Sequence[str]]:
+    is_list = isinstance(given, list | tuple) and bool(given)
+    return is_list and all(isinstance(each, str) for each in given)

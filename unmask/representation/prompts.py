@@ -133,8 +133,8 @@ def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
     if not isinstance(fact, Fact):
         raise UserError(
-            f"a {type(fact).__name__} was given: expected one unmask.Fact, such as one of "
-            "unmask.read_facts(path)."
+            f"a {type(fact).__name__} was given: expected one unmask.Fact, such as "
+            "unmask.Fact.of(subject, object, prompt) or one of unmask.read_facts(path)."
         )
     model.net.taps.require_none("reading keys and values")
     layers, prefixes = model.net.config.layers, settings.prefixes

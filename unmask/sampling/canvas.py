@@ -1,6 +1,5 @@
 """Canvases: prompts, fixed tokens and masks laid out as rows of one length."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -113,12 +112,7 @@ def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
     """The token ids of a prompt."""
     if not isinstance(prompt, str):
         return _check_ids(model, prompt)
-    if model.tokenizer is None:
-        raise UserError(
-            f"the model {model.name} has no tokenizer: give prompts as token ids, or name a "
-            "tokenizer when loading it."
-        )
-    return model.tokenizer.encode(prompt).ids
+    return model.require_tokenizer().encode(prompt).ids
 
 
 def lay_out_prompts(
@@ -156,26 +150,11 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
 
 
 def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
-    """The token ids of a text with masks in it, `[MASK]*5` being five of them.
-
-    A space before a mask belongs to the token that fills it: words carry the space before them.
-    """
+    """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
     if not isinstance(pattern, str):
         return _check_ids(model, pattern)
-    mask_id = require_mask(model)
-    ids: list[int] = []
-    # Plain text and numbers of masks in turn; a number stands after an asterisk.
-    for i, piece in enumerate(re.split(r" ?\[MASK\](?:\*(\d+))?", pattern)):
-        if i % 2:
-            count, context = 1 if piece is None else int(piece), model.net.config.context
-            if count > context:
-                raise UserError(
-                    f"{count} masks were asked for, expected at most the context {context}."
-                )
-            ids += [mask_id] * count
-        elif piece:
-            ids += encode_prompt(model, piece)
-    return ids
+    require_mask(model)
+    return model.encode(pattern).ids
 
 
 def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
@@ -250,11 +229,7 @@ def check_lengths(
 
 def require_mask(model: Model) -> int:
     """The model's mask id, or a sentence about models that have none."""
-    if model.mask_id is None:
-        raise UserError(
-            f"the model {model.name} is {model.kind} and has no mask token: masks cannot be filled."
-        )
-    return model.mask_id
+    return model.require_mask()
 
 
 def name_streams(model: Model, names: Sequence[tuple[int, ...]], seed: int) -> RowStreams:

@@ -5,7 +5,6 @@ corrupted run; for a window, the sum over its layers, each as if it were restore
 screen of which cells to trace, and labelled as an estimate wherever it goes.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.question import ask
+from unmask.tracing.question import Answer, Row, ask
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.windows import window_of
 
@@ -34,9 +33,9 @@ _FIXED: dict[str, Any] = {
 @check_arguments()
 def estimate_effects(
     model: Model,
-    tokens: Tensor | Sequence[int],
-    subject: Span,
-    answer: Mapping[int, int],
+    tokens: Row,
+    subject: Span | str,
+    answer: Answer,
     settings: Tracing | None = None,
     *,
     prompt_length: int | None = None,

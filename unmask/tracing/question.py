@@ -8,13 +8,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.data.facts import Span
+from unmask.data.facts import Span, find_tokens, place_subject
 from unmask.net.model import Model
 from unmask.tracing.corruption import Corrupted, get_corruption, hide
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.record import AnswerReader
 from unmask.tracing.settings import Tracing
 from unmask.tracing.windows import default_window
+
+Row = Int[Tensor, "L"] | Sequence[int] | str
+"""Token ids, or a text with masks where the answer is asked for."""
+Answer = Mapping[int, int] | str
+"""Tokens by position, or a text."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +140,23 @@ def name_joint(model: Model, settings: Tracing) -> str:
 
 def ask(
     model: Model,
-    tokens: Int[Tensor, "L"] | Sequence[int],
-    subject: Span,
-    answer: Mapping[int, int],
+    tokens: Row,
+    subject: Span | str,
+    answer: Answer,
     settings: Tracing,
     prompt_length: int | None = None,
-    foil: Mapping[int, int] | None = None,
+    foil: Answer | None = None,
     donor: Donor | None = None,
 ) -> Question:
     """The question, once it makes sense; what does not is a sentence."""
     model.net.taps.require_none("tracing")
+    if isinstance(tokens, str):
+        tokens, subject, answer, foil = _read_texts(model, tokens, subject, answer, foil)
+    if isinstance(subject, str) or isinstance(answer, str) or isinstance(foil, str):
+        raise UserError(
+            "the subject, the answer or the foil is a text, but the tokens are ids: give all of "
+            "them as texts, or positions and token ids."
+        )
     row = torch.as_tensor(tokens, dtype=torch.long).to(model.device).flatten()
     answer, foil = dict(answer), None if foil is None else dict(foil)
     _check_state(model, row, subject, answer, foil, settings.guidance)
@@ -166,6 +178,56 @@ def ask(
         foil,
         donor,
     )
+
+
+def _read_texts(
+    model: Model, text: str, subject: Span | str, answer: Answer, foil: Answer | None
+) -> tuple[list[int], Span, Mapping[int, int], Mapping[int, int] | None]:
+    """Tokens, the subject's span, answer and foil by position, of what was given as texts.
+
+    An answer stands at the first masks of the text, or after its end: there a masked model is given
+    masks for it, and a causal one its earlier tokens.
+    """
+    encoded = model.encode(text)
+    ids, given = list(encoded.ids), len(encoded.ids)
+    if isinstance(subject, str):
+        subject = find_tokens(encoded.offsets, place_subject(text, subject, "the trace"))
+    masks = [] if model.mask_id is None else [i for i, x in enumerate(ids) if x == model.mask_id]
+    before = text.partition("[MASK]")[0].rstrip() if masks else text
+
+    def place_answer(words: Answer) -> Mapping[int, int]:
+        if not isinstance(words, str):
+            return words
+        spoken = _encode_after(model, before, words)
+        places = masks or list(range(given, given + len(spoken)))
+        if len(spoken) > len(places):
+            raise UserError(
+                f"the answer {words!r} has {len(spoken)} tokens, but the text has "
+                f"{len(places)} masks: write [MASK]*{len(spoken)}, or leave the masks out."
+            )
+        return dict(zip(places, spoken, strict=False))
+
+    answer = place_answer(answer)
+    foil = None if foil is None else place_answer(foil)
+    if not masks and model.paradigm.fills_masks:
+        ids += [model.require_mask()] * (max(answer, default=given) + 1 - given)
+    elif not masks:
+        ids += [answer[i] for i in range(given, max(answer, default=given)) if i in answer]
+    return ids, subject, answer, foil
+
+
+def _encode_after(model: Model, before: str, words: str) -> list[int]:
+    """The tokens of words that follow a text, usually after a space."""
+    tokenizer, start = model.require_tokenizer(), model.require_tokenizer().encode(before).ids
+    if before and words[:1].isalnum():
+        words = f" {words}"
+    whole = tokenizer.encode(before + words).ids
+    if whole[: len(start)] != start:
+        raise UserError(
+            f"the text {before!r} and the answer {words!r} share a token: expected the answer to "
+            "start a token of its own, usually by a space."
+        )
+    return whole[len(start) :]
 
 
 def check_foil(model: Model, foil: Mapping[int, int] | None, answer: Mapping[int, int]) -> None:

@@ -62,8 +62,8 @@ def trace_steps(
     settings = adjust(trace_steps, Tracing, settings, changes)
     if not isinstance(fact, Fact | CleanRun):
         raise UserError(
-            f"a {type(fact).__name__} was given to trace: expected an unmask.Fact, such as one of "
-            "unmask.read_facts(path)."
+            f"a {type(fact).__name__} was given to trace: expected an unmask.Fact, such as "
+            "unmask.Fact.of(subject, object, prompt) or one of unmask.read_facts(path)."
         )
     clean = generate(model, fact, settings) if isinstance(fact, Fact) else fact
     check_foil(model, foil, clean.answer)

@@ -1,11 +1,11 @@
 """`unmask.trace_tokens`: where does a state have to be restored for a fact to be recalled again?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
@@ -15,7 +15,7 @@ from unmask.net.model import Model
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
-from unmask.tracing.question import Donor, Question, ask, reveal
+from unmask.tracing.question import Answer, Donor, Question, Row, ask, reveal
 from unmask.tracing.record import Activations, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import ran_out_of_memory, sweep
@@ -27,12 +27,12 @@ from unmask.tracing.windows import plan_part
 @check_arguments(memory=(1, LARGEST))
 def trace_tokens(
     model: Model,
-    tokens: Int[Tensor, "L"] | Sequence[int],
-    subject: Span,
-    answer: Mapping[int, int],
+    tokens: Row,
+    subject: Span | str,
+    answer: Answer,
     settings: Tracing | None = None,
     *,
-    foil: Mapping[int, int] | None = None,
+    foil: Answer | None = None,
     places: Sequence[int | tuple[int, ...]] | None = None,
     prompt_length: int | None = None,
     donor: Donor | None = None,
@@ -45,11 +45,12 @@ def trace_tokens(
 
     Args:
         model: Masked or causal.
-        tokens: The text as token ids [L], with masks where the answer is asked for.
-        subject: First position of the subject and the one after its last.
+        tokens: A text, or token ids [L], with masks where the answer is asked for.
+        subject: First position of the subject and the one after its last; of a text, its words.
         answer: The tokens expected, by position; for a causal model the position after the last
             token is one as well. Several are one joint probability, by the chain rule in the
-            mapping's order.
+            mapping's order. Of a text, the words at its first masks; without masks, those that
+            follow it.
         settings: All of the settings below as one object; those about steps are not used.
         foil: Another answer, for metrics that need one.
         places: Rows of the grid: every position by default, or several positions at once.
@@ -64,9 +65,9 @@ def trace_tokens(
         {settings}
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
-    >>> text = model.tokenizer.encode("We sat down beside the[MASK]", allow_mask=True).ids
-    >>> grid = unmask.trace_tokens(model, text, (1, 3), {len(text) - 1: 300}, parts=("resid",))
-    >>> grid.effects("resid").shape == (len(text), 6)
+    >>> prompt = "We sat down beside the well digger, our old"
+    >>> grid = unmask.trace_tokens(model, prompt, "well digger", "friend", parts=("resid",))
+    >>> grid.effects("resid").shape == (len(grid.tokens), 6)
     True
     """
     settings = adjust(trace_tokens, Tracing, settings, changes, STEP_SETTINGS)
