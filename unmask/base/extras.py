@@ -1,5 +1,6 @@
 """Packages that only a part of Unmask needs: installed as extras, named where they are missing."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from unmask.base.errors import UserError
@@ -17,6 +18,8 @@ STUDY = (
     "plotly",
 )
 """Modules of the extra `study`: the command line, the measures and their report."""
+EXPLORE = ("starlette", "uvicorn")
+"""Modules of the extra `explore`: the page in the browser."""
 
 
 def require_study(what: str, *modules: str) -> None:
@@ -24,9 +27,18 @@ def require_study(what: str, *modules: str) -> None:
 
     `what` begins the sentence: what needs them.
     """
-    missing = [module for module in modules or STUDY if find_spec(module) is None]
+    _require(what, "study", modules or STUDY)
+
+
+def require_explore(what: str) -> None:
+    """The same for the extra `explore`."""
+    _require(what, "explore", EXPLORE)
+
+
+def _require(what: str, extra: str, modules: Sequence[str]) -> None:
+    missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise UserError(
             f"{what} needs {', '.join(missing)}, which the base installation leaves out: "
-            'pip install "unmask[study]"'
+            f'pip install "unmask[{extra}]"'
         )

@@ -143,7 +143,8 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
     for pattern, row in zip(patterns, rows, strict=True):
         if not 1 <= len(row) <= context:
             raise UserError(
-                f"the text {pattern!r} has {len(row)} tokens, expected 1 to the context {context}."
+                f"the text {pattern!r:.80} has {len(row)} tokens, expected 1 to the context "
+                f"{context}."
             )
     starts = [row.index(mask_id) if mask_id in row else len(row) for row in rows]
     return _lay_out(model, rows, [len(row) for row in rows], starts, filler=_filler(model))
@@ -221,8 +222,8 @@ def check_lengths(
             )
         if len(row) >= each:
             raise UserError(
-                f"the prompt {prompt!r} has {len(row)} tokens, which leaves nothing to write in a "
-                f"length of {each}: lengthen it or shorten the prompt."
+                f"the prompt {prompt!r:.80} has {len(row)} tokens, which leaves nothing to write in "
+                f"a length of {each}: lengthen it or shorten the prompt."
             )
     return lengths
 

@@ -1,0 +1,188 @@
+"""What the page sends with each call, checked: a mistake is a sentence that names every problem."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from unmask.base.config import CheckedSettings, build, option
+from unmask.base.errors import UserError
+from unmask.sampling.settings import Sampling
+from unmask.tracing.settings import PartName
+
+MOST_CHARACTERS = 20_000
+"""Of a prompt; what a model's context cannot hold is refused later, by its number of tokens."""
+MOST_STEPS = 1000
+"""Every step is an event that the page keeps."""
+STREAM = "resid"
+"""The part that can be moved: the residual stream after a layer."""
+
+Request = TypeVar("Request", bound=CheckedSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanvasRequest(CheckedSettings):
+    """A prompt, which may hold `[MASK]`, or tokens with masks among them."""
+
+    prompt: str | None = option(None, "A text; masks in it are filled.")
+    length: int | None = option(None, "Positions of the row, prompt included.", least=1)
+    tokens: tuple[int, ...] | None = option(None, "Token ids instead of a prompt.")
+    fixed: tuple[bool, ...] | None = option(None, "Which of them were given: guidance hides them.")
+
+    def _problems(self) -> Iterator[str]:
+        if (self.prompt is None) == (self.tokens is None):
+            yield "the canvas has a prompt and tokens, or neither, expected one of them"
+        if self.prompt is not None and len(self.prompt) > MOST_CHARACTERS:
+            yield (
+                f"the prompt has {len(self.prompt):,} characters, expected at most "
+                f"{MOST_CHARACTERS:,}: shorten it"
+            )
+        if self.fixed is not None and len(self.fixed) != len(self.tokens or ()):
+            yield f"'fixed' has {len(self.fixed)} entries, expected one for each token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSettings(CheckedSettings):
+    """How a text is written: the settings of `unmask.sample` that the page offers."""
+
+    steps: int = option(16, "Denoising steps.", least=1, most=MOST_STEPS)
+    order: str = option("confidence", "Which masks are committed first.")
+    guidance: float = option(0.0, "Strength of guidance.", least=0)
+    temperature: float | None = option(None, "0 is the likeliest token.", least=0)
+    remasking: str = option("none", "Which tokens become masks again.")
+    length: int | None = option(None, "Positions of the row, prompt included.", least=1)
+    seed: int = option(0, "Seed of whatever is drawn.", least=0)
+
+    def to_sampling(self) -> Sampling:
+        """The same as `unmask.Sampling`; names that are unknown raise here. No length."""
+        return Sampling(
+            steps=self.steps,
+            order=self.order,
+            guidance=self.guidance,
+            temperature=self.temperature,
+            remask=self.remasking,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeRequest(CheckedSettings):
+    """A text to be cut into tokens."""
+
+    model: str
+    text: str
+
+    def _problems(self) -> Iterator[str]:
+        if len(self.text) > MOST_CHARACTERS:
+            yield (
+                f"the text has {len(self.text):,} characters, expected at most "
+                f"{MOST_CHARACTERS:,}: shorten it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRequest(CheckedSettings):
+    """A canvas to be written, and how many guesses to send along."""
+
+    model: str
+    canvas: CanvasRequest
+    settings: WriteSettings = WriteSettings()
+    top: int = option(5, "Guesses at each open position.", least=1, most=50)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionRequest(CheckedSettings):
+    """A position of a canvas of tokens, at a step."""
+
+    model: str
+    canvas: CanvasRequest
+    position: int = option(0, "The position.", least=0)
+    step: int = option(1, "The step that starts from the canvas.", least=0)
+    steps: int = option(16, "Steps of the run.", least=1, most=MOST_STEPS)
+    guidance: float = option(0.0, "Strength of guidance.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(CheckedSettings):
+    """A fact to be traced: a prompt with its subject, and the answer."""
+
+    model: str
+    prompt: str
+    answer: str
+    subject: tuple[int, ...] = option((), "Characters of the prompt, first and one after the last.")
+    parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
+    corruption: str = option("gaussian", "How the subject is hidden.")
+    samples: int = option(10, "Noise samples.", least=1, most=1000)
+    step: str | int = option("first", "The denoising step: first, last or a number.")
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
+    seed: int = option(0, "Seed of the noise.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        if len(self.prompt) > MOST_CHARACTERS:
+            yield f"the prompt has {len(self.prompt):,} characters, expected {MOST_CHARACTERS:,}"
+        is_span = len(self.subject) == 2
+        if not is_span or not 0 <= self.subject[0] < self.subject[1] <= len(self.prompt):
+            yield (
+                f"the subject is {list(self.subject)}, expected its first character in the prompt "
+                "and the one after its last: select it again"
+            )
+        if not self.answer.strip():
+            yield "the answer is empty, expected what the model should say"
+        if "attn_z" in self.parts:
+            yield "'parts' has attn_z, expected parts without heads: resid, mlp, attn or embed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest(TraceRequest):
+    """A cell of a trace, whose restored generation is wanted."""
+
+    part: PartName = option("resid", "The part of the cell.")
+    layer: int = option(0, "Its layer.", least=0)
+    position: int = option(0, "Its position.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRequest(CheckedSettings):
+    """A state of the residual stream: a canvas at a step, a layer and a position."""
+
+    canvas: CanvasRequest
+    position: int = option(0, "The position.", least=0)
+    layer: int = option(0, "The layer after which the stream is read or replaced.", least=0)
+    site: str = option(STREAM, "What is moved: the residual stream.", choices=lambda: (STREAM,))
+    step: int = option(1, "Of a prompt, the step of its own run whose state is meant.", least=1)
+    steps: int = option(16, "Denoising steps of that run.", least=1, most=MOST_STEPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveRequest(CheckedSettings):
+    """A state of one prompt or step, and the place in another run that it is put into."""
+
+    model: str
+    source: PlaceRequest
+    target: PlaceRequest
+    settings: WriteSettings = WriteSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonRequest(CheckedSettings):
+    """A call that is wanted as Python: its name and its body."""
+
+    view: str
+    request: dict
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body holds."""
+    try:
+        values = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        raise UserError("the request is not JSON: send a JSON object.") from None
+    if not isinstance(values, dict):
+        raise UserError(f"the request is a {type(values).__name__}: send a JSON object.")
+    return values
+
+
+def read_request(kind: type[Request], values: dict[str, Any], call: str) -> Request:
+    """The request of a call; `from` and `to` become source and target."""
+    renamed = {"from": "source", "to": "target"} if kind is MoveRequest else {}
+    return build(kind, {renamed.get(name, name): value for name, value in values.items()}, call)

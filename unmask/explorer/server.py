@@ -1,0 +1,282 @@
+"""The explorer's server: its calls, their streams of events, and who may call.
+
+It listens on this machine alone. Every call carries a token that only the printed address has; a
+Host that is not local and an Origin that is not the server's own are refused, so that neither a
+page of another site nor a name that points here can use a model through somebody's browser.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from unmask.base.config import CheckedSettings
+from unmask.base.errors import UserError
+from unmask.explorer import requests as bodies
+from unmask.explorer import views
+from unmask.explorer.views import Explorer
+from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+MOST_BYTES = 1_000_000
+"""Of a request's body."""
+MOST_DISCARDED = 64_000_000
+"""Of a body that is too large: so much is read and dropped, for the client to get its answer."""
+STATIC = files("unmask.explorer") / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+RUN_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; frame-ancestors 'self'"
+)
+"""A run's report is one file with its scripts inside; in a sandbox it has an origin of its own."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Compute = Callable[[Explorer, Any, Any], Any]
+
+CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
+    "position": (bodies.PositionRequest, views.look_at_position),
+}
+"""Calls that compute one answer: what they are sent, and what they do with it."""
+STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
+    "write": (bodies.WriteRequest, views.write),
+}
+"""Calls that answer by a stream of events."""
+
+
+class RefusedError(UserError):
+    """A request that is not answered, with the status that says why."""
+
+    def __init__(self, status: int, message: str):
+        self.status = status
+        super().__init__(message)
+
+
+def make_app(explorer: Explorer, worker: Worker, token: str) -> "Guard":
+    """The application; `token` is what its callers must know."""
+    start = views.describe_start(explorer)
+
+    async def show_page(request: HttpRequest) -> Response:
+        return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
+
+    async def show_start(request: HttpRequest) -> Response:
+        return JSONResponse(start)
+
+    async def show_run(request: HttpRequest) -> Response:
+        name = request.path_params["name"]
+        answer = await _compute(worker, request, lambda emit: views.draw_run(explorer, name))
+        return HTMLResponse(answer, headers={"Content-Security-Policy": RUN_POLICY})
+
+    async def tokenize(request: HttpRequest) -> Response:
+        body = await _read(request, bodies.TokenizeRequest)
+        return JSONResponse(views.tokenize(explorer, body))
+
+    async def compute(request: HttpRequest) -> Response:
+        kind, function = CALLS[_name(request)]
+        body = await _read(request, kind)
+        work = partial(function, explorer, body)
+        return JSONResponse(await _compute(worker, request, work))
+
+    async def stream(request: HttpRequest) -> Response:
+        kind, function = STREAMS[_name(request)]
+        body = await _read(request, kind)
+        return EventStream(worker, partial(function, explorer, body))
+
+    async def edit(request: HttpRequest) -> Response:
+        raise RefusedError(409, "editing is not part of this version yet.")
+
+    routes = [
+        Route("/", show_page),
+        Route("/api/start", show_start),
+        Route("/api/runs/{name}", show_run),
+        Route("/api/tokenize", tokenize, methods=["POST"]),
+        Route("/api/edit", edit, methods=["POST"]),
+        *(Route(f"/api/{name}", compute, methods=["POST"]) for name in CALLS),
+        *(Route(f"/api/{name}", stream, methods=["POST"]) for name in STREAMS),
+        Mount("/static", StaticFiles(directory=str(STATIC))),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={UserError: _explain}), token)
+
+
+def _name(request: HttpRequest) -> str:
+    return request.url.path.removeprefix("/api/")
+
+
+def _explain(request: HttpRequest, error: Exception) -> Response:
+    """A mistake as the page shows it."""
+    status = getattr(error, "status", 503 if isinstance(error, BusyError) else 400)
+    return JSONResponse({"error": str(error)}, status)
+
+
+async def _read(request: HttpRequest, kind: type[bodies.Request]) -> bodies.Request:
+    """The request's body, checked; one that is too large is read to its end and dropped."""
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= MOST_BYTES:
+            body += chunk
+        elif size > MOST_DISCARDED:
+            break
+    if size > MOST_BYTES:
+        raise RefusedError(413, f"the request has more than {MOST_BYTES:,} bytes: send less.")
+    return bodies.read_request(kind, bodies.parse_body(bytes(body)), _name(request))
+
+
+async def _compute(worker: Worker, request: HttpRequest, work: Work) -> Any:
+    """What the work returns, unless the client leaves before it is done."""
+    call = Call(work)
+    worker.submit(call)
+    async with _Listener(worker, call, request.receive) as listener:
+        while (event := await listener.next()) is not None:
+            name, data = event
+            if name == RESULT:
+                return data
+            if name == MISTAKE:
+                raise UserError(data)
+            if name == FAILURE:
+                raise RefusedError(500, data)
+    raise RefusedError(499, "the client is gone.")
+
+
+class _Listener:
+    """Events of a call as long as its client is there; leaving the block gives the call up."""
+
+    def __init__(self, worker: Worker, call: Call, receive: Receive):
+        self.worker, self.call, self.receive = worker, call, receive
+
+    async def __aenter__(self) -> "_Listener":
+        self.gone = asyncio.ensure_future(self._wait_for_end())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.worker.leave(self.call)
+        self.gone.cancel()
+
+    async def _wait_for_end(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def next(self) -> tuple[str, Any] | None:
+        """The next event; None where the client is gone."""
+        event = asyncio.ensure_future(self.call.events.get())
+        await asyncio.wait({event, self.gone}, return_when=asyncio.FIRST_COMPLETED)
+        if event.done():
+            return event.result()
+        event.cancel()
+        return None
+
+
+class EventStream(Response):
+    """The events of a call, each sent as it comes; the call ends with the connection."""
+
+    def __init__(self, worker: Worker, work: Work):
+        super().__init__(media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.worker, self.work = worker, work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(self.work)
+        self.worker.submit(call)
+        async with _Listener(self.worker, call, receive) as listener:
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(head)
+            while (event := await listener.next()) is not None:
+                name, data = event
+                if name == RESULT:
+                    break
+                is_last = name in (MISTAKE, FAILURE)
+                text = json.dumps({"error": data} if is_last else data, ensure_ascii=False)
+                line = f"event: {'error' if is_last else name}\ndata: {text}\n\n"
+                await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
+                if is_last:
+                    break
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Guard:
+    """Lets through what comes from this machine with the token, and adds headers to answers."""
+
+    def __init__(self, app: Starlette, token: str):
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def send_guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                more = [(n, v) for n, v in _HEADERS if n not in present]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        try:
+            self._check(scope)
+        except RefusedError as error:
+            is_call = scope["path"].startswith("/api/")
+            answer = JSONResponse({"error": str(error)}, error.status)
+            if not is_call:
+                answer = PlainTextResponse(str(error), error.status)
+            await answer(scope, receive, send_guarded)
+            return
+        await self.app(scope, receive, send_guarded)
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in
+                   scope["headers"]}  # fmt: skip
+        host = headers.get("host", "")
+        if _split_host(host) not in LOCAL:
+            raise RefusedError(
+                403, f"the host {host!r:.80} is not this machine: use the address that was printed."
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            raise RefusedError(
+                403,
+                f"the request comes from {origin!r:.80}: only the explorer's own page may call.",
+            )
+        path = scope["path"]
+        if path.startswith("/static/"):
+            return
+        given = headers.get("x-unmask-token", "")
+        # A page and a frame cannot send a header: their address has the token.
+        if path == "/" or path.startswith("/api/runs/"):
+            given = given or parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise RefusedError(
+                403,
+                "the token is missing or wrong: open the address that `unmask explore` printed.",
+            )
+
+
+def _split_host(host: str) -> str | None:
+    """The host's name without its port; None where it is not one."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+_HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]

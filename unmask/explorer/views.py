@@ -1,0 +1,395 @@
+"""What the page's calls compute: what there is to explore, a text being written, and a position."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.devices import name_dtype
+from unmask.base.errors import UserError, suggest
+from unmask.base.runs import RECORD, read_record
+from unmask.blocks.labels import name_split
+from unmask.data.corpus import TESTS
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.evaluation.questions import STUDY_LENGTH
+from unmask.explorer.requests import (
+    CanvasRequest,
+    PositionRequest,
+    TokenizeRequest,
+    WriteRequest,
+    WriteSettings,
+)
+from unmask.explorer.worker import Emit
+from unmask.net.families import parse_families
+from unmask.net.model import Model
+from unmask.sampling import texts
+from unmask.sampling.canvas import (
+    check_lengths,
+    encode_pattern,
+    encode_prompt,
+    lay_out_patterns,
+    lay_out_prompts,
+)
+from unmask.sampling.denoiser import make_denoiser
+from unmask.sampling.orders import ORDERS, get_order
+from unmask.sampling.remasking import REMASKINGS
+from unmask.sampling.settings import Sampling
+from unmask.sampling.state import StepState, find_entropy
+from unmask.sampling.trajectory import Trajectory
+
+MASK = "[MASK]"
+FACTS_SHOWN = 4
+"""Facts of each group, asked as trained and reversed."""
+TOP_POSITION, TOP_LENS = 10, 5
+"""Candidates at a position, and at each layer of its logit lens."""
+
+
+class TokenTexts:
+    """The texts of a model's tokens, as they stand inside a sentence."""
+
+    def __init__(self, model: Model):
+        self.tokenizer, self.mask_id = model.tokenizer, model.mask_id
+        self._texts: dict[int, str] = {}
+
+    def __getitem__(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self._find(token)
+        return self._texts[token]
+
+    def _find(self, token: int) -> str:
+        if token == self.mask_id:
+            return MASK
+        if self.tokenizer is None:
+            return f" {token}"
+        if token == self.tokenizer.end_id:
+            return "⏎"
+        return self.tokenizer.piece(token) or self.tokenizer.backend.id_to_token(token) or ""
+
+    def describe(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
+        """Tokens as the page gets them."""
+        return [{"id": t, "text": self[t], "mask": t == self.mask_id} for t in tokens]
+
+    def rank(self, logp: Float[Tensor, "V"], top: int) -> list[dict[str, Any]]:
+        """The likeliest tokens of a prediction, with their probabilities."""
+        best = logp.topk(min(top, len(logp)))
+        pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
+        return [{"id": token, "text": self[token], "p": p} for token, p in pairs if p > 0]
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """What is explored: one model or two, and a folder of runs."""
+
+    models: dict[str, Model]
+    """By key: "model", and "twin" where there is one."""
+    runs: Path | None = None
+    texts: dict[str, TokenTexts] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", {k: TokenTexts(m) for k, m in self.models.items()})
+
+    def pick(self, key: str) -> tuple[Model, TokenTexts]:
+        """A model by its key, and the texts of its tokens."""
+        if key not in self.models:
+            raise UserError(f"there is no model {key!r:.60} here: {suggest(key, self.models)}.")
+        return self.models[key], self.texts[key]
+
+    def list_runs(self) -> dict[str, Path]:
+        """The run folders that can be opened: the folder itself, or those right below it."""
+        if self.runs is None:
+            return {}
+        folders = [self.runs, *sorted(self.runs.iterdir())]
+        return {each.name: each for each in folders if (each / RECORD).is_file()}
+
+
+def describe_start(explorer: Explorer) -> dict[str, Any]:
+    """What there is: models, facts to pick, names of settings, runs."""
+    context = max(model.net.config.context for model in explorer.models.values())
+    defaults = {**vars(WriteSettings()), "temperature": 0.0, "length": min(STUDY_LENGTH, context)}
+    return {
+        "models": [_describe_model(key, model) for key, model in explorer.models.items()],
+        "facts": _list_facts(explorer.models["model"]),
+        "orders": list(ORDERS),
+        "remaskings": list(REMASKINGS),
+        "defaults": defaults,
+        "runs": [_describe_run(name, folder) for name, folder in explorer.list_runs().items()],
+        "edit": False,
+    }
+
+
+def _describe_model(key: str, model: Model) -> dict[str, Any]:
+    config, weight = model.net.config, model.net.embedding.weight
+    has_mask = model.paradigm.has_mask
+    return {
+        "key": key,
+        "name": model.name,
+        "kind": model.kind,
+        "layers": config.layers,
+        "heads": config.heads,
+        "parameters": sum(each.numel() for each in model.net.parameters()),
+        "context": config.context,
+        "mask_id": model.mask_id if has_mask else None,
+        "mask_text": MASK if has_mask else None,
+        "tokenizer": model.tokenizer is not None,
+        "dtype": name_dtype(weight.dtype),
+        "device": str(model.device),
+    }
+
+
+def _list_facts(model: Model) -> list[dict[str, Any]]:
+    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
+    (family,) = parse_families([model])
+    recipe = family.read_shipped_recipe()
+    if recipe is None:
+        return []
+    corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
+    rows = []
+    for same, reverse in zip(TESTS[::2], TESTS[1::2], strict=True):
+        ids = list(dict.fromkeys(fact.fact_id for fact in corpus[same]))[:FACTS_SHOWN]
+        for fact_id in ids:
+            for split in (same, reverse):
+                fact = next(each for each in corpus[split] if each.fact_id == fact_id)
+                rows.append(
+                    {
+                        "prompt": fact.prompt,
+                        "answer": fact.completion[slice(*fact.object_span)],
+                        "subject": fact.prompt[slice(*fact.subject_span)],
+                        "span": list(fact.subject_span),
+                        "way": "as trained" if split == same else "reversed",
+                        "split": name_split(split),
+                    }
+                )
+    return rows
+
+
+def _describe_run(name: str, folder: Path) -> dict[str, Any]:
+    try:
+        verb = read_record(folder).verb
+    except UserError as error:
+        return {"name": name, "measures": [], "error": str(error)}
+    stages = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}"))
+    return {"name": name, "measures": stages if verb == "study" else [verb]}
+
+
+def draw_run(explorer: Explorer, name: str) -> str:
+    """The report of a run as an HTML page."""
+    from unmask.report.document import read_document
+    from unmask.report.render_html import render_html
+
+    runs = explorer.list_runs()
+    if name not in runs:
+        known = suggest(name, runs) if runs else "start with --runs FOLDER to have some"
+        raise UserError(f"there is no run {name!r:.60} here: {known}.")
+    return render_html(read_document([runs[name]]))
+
+
+def tokenize(explorer: Explorer, request: TokenizeRequest) -> dict[str, Any]:
+    """A text's tokens; `[MASK]` in it is a mask where the model has one."""
+    model, names = explorer.pick(request.model)
+    return {"tokens": names.describe(encode_canvas(model, CanvasRequest(prompt=request.text)))}
+
+
+def encode_canvas(model: Model, canvas: CanvasRequest) -> list[int]:
+    """The tokens of a canvas, without the masks after a prompt."""
+    if canvas.tokens is not None:
+        return encode_pattern(model, canvas.tokens)
+    assert canvas.prompt is not None
+    encode = encode_pattern if _has_masks(model, canvas.prompt) else encode_prompt
+    return encode(model, canvas.prompt)
+
+
+def _has_masks(model: Model, prompt: str) -> bool:
+    return MASK in prompt and model.paradigm.has_mask
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A call of `unmask.sample` or `unmask.infill`, to be made here or written as Python."""
+
+    verb: Literal["sample", "infill"]
+    given: str | list[int]
+    settings: dict[str, Any]
+
+    def run(self, model: Model, **more: Any) -> Trajectory:
+        """Make the call."""
+        call = texts.sample if self.verb == "sample" else texts.infill
+        return call(model, self.given, Sampling(**{**self.settings, **more}))
+
+
+def plan_draw(model: Model, canvas: CanvasRequest, settings: WriteSettings) -> Draw:
+    """The call that writes a canvas. What stands on a canvas of tokens stays; masks are filled.
+
+    A causal model continues what is given; order, guidance and remasking are not for it.
+    """
+    sampling = settings.to_sampling()
+    given = canvas.prompt if canvas.tokens is None else list(canvas.tokens)
+    assert given is not None
+    length = canvas.length or settings.length or min(STUDY_LENGTH, model.net.config.context)
+    chosen: dict[str, Any] = {"seed": settings.seed}
+    if settings.temperature is not None:
+        chosen["temperature"] = settings.temperature
+    if not model.paradigm.has_steps:
+        return Draw("sample", given, {"length": length, **chosen})
+    for name in ("steps", "order", "guidance", "remask"):
+        chosen[name] = getattr(sampling, name)
+    if not isinstance(given, str) or _has_masks(model, given):
+        return Draw("infill", given, chosen)
+    return Draw("sample", given, {"length": length, **chosen})
+
+
+def lay_out(model: Model, draw: Draw) -> tuple[list[int], list[bool]]:
+    """The tokens that writing starts from, and which of them were given.
+
+    A causal model's row begins as its prompt alone.
+    """
+    if draw.verb == "infill":
+        canvas = lay_out_patterns(model, [draw.given])
+    elif model.paradigm.has_steps:
+        canvas = lay_out_prompts(model, [draw.given], draw.settings["length"])
+    else:
+        prompt = encode_prompt(model, draw.given)
+        check_lengths(model, [draw.given], [prompt], draw.settings["length"])
+        return prompt, [True] * len(prompt)
+    return canvas.tokens[0].tolist(), canvas.fixed[0].tolist()
+
+
+class GuessingOrder:
+    """An order that remembers what the model would say at the open positions of each step."""
+
+    def __init__(self, order: str, names: TokenTexts, top: int):
+        self.order, self.names, self.top = get_order(order), names, top
+        self.guesses: dict[int, list[dict[str, Any]]] = {}
+        self.entropy: dict[int, float] = {}
+
+    def __call__(self, state: StepState, streams: Any) -> Float[Tensor, "1 L"]:
+        positions = state.open[0].nonzero()[:, 0].tolist()
+        rows = state.logp[0, positions]
+        self.guesses = {
+            at: self.names.rank(row, self.top) for at, row in zip(positions, rows, strict=True)
+        }
+        self.entropy = dict(zip(positions, state.entropy[0, positions].tolist(), strict=True))
+        return self.order(state, streams)
+
+
+def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
+    """Write a canvas; every step is an event with what changed and what was guessed before it."""
+    model, names = explorer.pick(request.model)
+    draw = plan_draw(model, request.canvas, request.settings)
+    start, is_causal = time.perf_counter(), not model.paradigm.has_steps
+    tokens, fixed = lay_out(model, draw)
+    steps = draw.settings["length"] - len(tokens) if is_causal else draw.settings["steps"]
+    emit("start", {"tokens": names.describe(tokens), "fixed": fixed, "steps": steps})
+    order = GuessingOrder(request.settings.order, names, request.top)
+    before, step = tokens, 0
+
+    def watch(state: Trajectory) -> None:
+        nonlocal before, step
+        step += 1
+        now = state.tokens[0].tolist()
+        written = (state.committed_at[0] == step).nonzero()[:, 0].tolist()
+        if is_causal:
+            now = now[: max(written, default=len(before) - 1) + 1]
+        changed = [at for at, old in enumerate(before) if now[at] != old and at not in written]
+        back = [at for at in changed if now[at] == model.mask_id]
+        written += [at for at in changed if at not in back]
+        entropy = order.entropy or {at: float(state.entropy[0, at]) for at in written}
+        confidence = {at: float(state.confidence[0, at]) for at in written}
+        guesses = order.guesses or {
+            at: [{"id": now[at], "text": names[now[at]], "p": confidence[at]}] for at in written
+        }
+        emit(
+            "step",
+            {
+                "step": step,
+                "tokens": now,
+                "texts": {at: names[now[at]] for at in written},
+                "written": written,
+                "back": back,
+                "confidence": confidence,
+                "entropy": entropy,
+                "guesses": guesses,
+            },
+        )
+        before = now
+
+    more = {} if is_causal else {"order": order}
+    trajectory = draw.run(model, keep_states=False, watch=watch, **more)
+    text = trajectory.texts[0] if trajectory.texts else " ".join(map(str, before))
+    seconds = time.perf_counter() - start
+    emit("end", {"text": text, "calls": trajectory.calls, "seconds": seconds})
+
+
+def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -> dict[str, Any]:
+    """What the model says at a position of a canvas: candidates, attention, logit lens.
+
+    Attention is that of the row which predicts the position.
+    """
+    model, names = explorer.pick(request.model)
+    tokens = torch.tensor([encode_canvas(model, request.canvas)], device=model.device)
+    given = request.canvas.fixed
+    length, net = tokens.shape[1], model.net
+    if model.paradigm.noises_vectors or net.config.time:
+        raise UserError(
+            f"the model {model.name} works on noised vectors or reads the time: its positions "
+            "cannot be opened; its texts can be written."
+        )
+    most = length if model.paradigm.predicts_next else length - 1
+    if request.position > most:
+        raise UserError(
+            f"the position {request.position} was asked for, expected 0 to {most}: select a token."
+        )
+    row = model.row_of(request.position)
+    with net.capture("layers.*.resid_in", "layers.*.resid_out") as kept:
+        logits = model.logits(tokens)
+    aligned = row if model.paradigm.predicts_next else request.position
+    logp = logits[0, aligned].log_softmax(-1, dtype=torch.float64)
+    if model.paradigm.fills_masks:
+        logp = predict(model, tokens, given, request.position, request.guidance)
+    lens, attention = [], []
+    for layer in range(net.config.layers):
+        leaving = model.align(kept[f"layers.{layer}.resid_out"])
+        seen = net.unembed(leaving, torch.tensor([aligned], device=model.device))[0, 0]
+        lens.append(names.rank(seen.log_softmax(-1, dtype=torch.float64), TOP_LENS))
+        attention.append(find_attention(model, kept[f"layers.{layer}.resid_in"], layer, row))
+    return {
+        "top": names.rank(logp, TOP_POSITION),
+        "entropy": float(find_entropy(logp)),
+        "attention": [pattern.tolist() for pattern in attention],
+        "lens": lens,
+    }
+
+
+def predict(
+    model: Model,
+    tokens: Int[Tensor, "1 L"],
+    given: Sequence[bool] | None,
+    position: int,
+    guidance: float,
+) -> Float[Tensor, "V"]:
+    """log p at a position, as the sampler sees it there; guidance hides what was `given`."""
+    canvas = lay_out_patterns(model, [tokens[0]])
+    if given is not None:
+        prompt = canvas.prompt & torch.tensor([list(given)], device=model.device)
+        canvas = replace(canvas, prompt=prompt)
+    open_ = torch.arange(tokens.shape[1], device=model.device)[None] == position
+    return make_denoiser(model, canvas, "none").predict(tokens, open_, guidance).rows[0]
+
+
+def find_attention(
+    model: Model, entering: Float[Tensor, "1 L D"], layer: int, row: int
+) -> Float[Tensor, "H L"]:
+    """How a row's heads share out their attention in a layer; 0 at positions it cannot see."""
+    net, config = model.net, model.net.config
+    view = net.view(entering)
+    queries, keys, _ = net.block(layer).read(entering, view.cos, view.sin)
+    keys = keys[0].repeat_interleave(config.heads // config.kv, dim=1).float()  # [L, H, d]
+    scores = (keys * queries[0, row].float()).sum(-1).T / math.sqrt(config.head_dim)
+    if config.causal:
+        scores[:, row + 1 :] = -torch.inf
+    return scores.softmax(-1)
