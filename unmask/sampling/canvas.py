@@ -222,8 +222,8 @@ def check_lengths(
             )
         if len(row) >= each:
             raise UserError(
-                f"the prompt {prompt!r:.80} has {len(row)} tokens, which leaves nothing to write in "
-                f"a length of {each}: lengthen it or shorten the prompt."
+                f"the prompt {prompt!r:.80} has {len(row)} tokens, which leaves nothing to write "
+                f"in a length of {each}: lengthen it or shorten the prompt."
             )
     return lengths
 
