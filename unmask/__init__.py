@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact, read_facts
     from unmask.data.reversal_corpus import make_corpus
     from unmask.data.tokenizer import Tokenizer
+    from unmask.editing.edit import Edit
+    from unmask.editing.moments import moments
     from unmask.measures.factorization import MEASURE as factorization
     from unmask.measures.knowns import MEASURE as knowns
     from unmask.measures.nll import MEASURE as nll
@@ -58,6 +60,7 @@ __version__ = "0.2.0.dev0"
 
 # The module of each public name; `module:name` where the module has it under another name.
 _HOME_OF = {
+    "Edit": "unmask.editing.edit",
     "Extraction": "unmask.representation.settings",
     "Fact": "unmask.data.facts",
     "draw_report": "unmask.report.page",
@@ -90,6 +93,7 @@ _HOME_OF = {
     "estimate_effects": "unmask.tracing.attribution",
     "likelihood": "unmask.objectives.likelihood",
     "load": "unmask.net.loading",
+    "moments": "unmask.editing.moments",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.texts",
@@ -114,6 +118,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "Edit",
     "Extraction",
     "Fact",
     "Gaussian",
@@ -146,6 +151,7 @@ __all__ = [
     "likelihood",
     "load",
     "make_corpus",
+    "moments",
     "nll",
     "order",
     "perplexity",
