@@ -1,0 +1,154 @@
+// A run on the page: its canvas of tokens, a player over its steps, and what can be selected.
+
+import { formatCount, formatNumber, make, plural, quoteToken, roveFocus, shadeOf } from "./dom.js";
+
+const TEMPO = 420; // Milliseconds per step.
+
+export class RunCard {
+  constructor({ onselect = () => {}, onstep = () => {} } = {}) {
+    this.run = null;
+    this.step = 0;
+    this.selected = null;
+    this.timer = null;
+    this.isFollowing = true;
+    this.onselect = onselect;
+    this.onstep = onstep;
+    this.title = make("h3", {}, make("span", { textContent: "…" }));
+    this.text = make("div", { className: "text", role: "group", "aria-label": "Canvas" });
+    this.play = make("button", { type: "button", textContent: "▶ Play", onclick: () => this.toggle() });
+    this.back = make("button", { type: "button", textContent: "‹", "aria-label": "One step back", onclick: () => this.show(this.step - 1, true) });
+    this.on = make("button", { type: "button", textContent: "›", "aria-label": "One step on", onclick: () => this.show(this.step + 1, true) });
+    this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, oninput: () => this.show(Number(this.slider.value), true) });
+    this.label = make("span", { className: "step", textContent: "step 0" });
+    this.status = make("p", { className: "status" });
+    this.player = make("div", { className: "player" }, this.play, this.back, this.on, make("label", { className: "wide" }, this.label, this.slider));
+    this.element = make("article", { className: "run card" }, this.title, this.text, this.player, this.status);
+    this.element.card = this;
+    roveFocus(this.text, ".token");
+    this.text.addEventListener("click", (event) => {
+      const token = event.target.closest(".token");
+      if (token) this.select(Number(token.dataset.position));
+    });
+  }
+
+  /** Show another run, or none yet, of a model. */
+  open(run, model) {
+    this.pause();
+    this.run = run;
+    this.selected = null;
+    this.isFollowing = true;
+    this.element.setAttribute("aria-label", `Run of ${model.name}`);
+    this.element.dataset.kind = model.mask_id === null ? "causal" : "diffusion";
+    this.title.replaceChildren(make("span", { className: "dot" }), model.name, make("small", { textContent: ` ${model.mask_id === null ? "autoregressive twin" : model.kind} · ${formatCount(model.parameters)} parameters` }));
+    this.say("");
+    if (run?.states.length) this.show(run.last);
+    else this.text.replaceChildren();
+  }
+
+  say(text, isError = false) {
+    this.status.textContent = text;
+    this.status.classList.toggle("error", isError);
+  }
+
+  /** New states have arrived: follow them unless the reader looks at another step. */
+  update() {
+    if (this.isFollowing) this.show(this.run.last);
+    else this.drawPlayer();
+  }
+
+  show(step, isByReader = false) {
+    if (!this.run?.states.length) return;
+    if (isByReader) this.pause();
+    this.step = Math.max(0, Math.min(this.run.last, step));
+    this.isFollowing = this.step === this.run.last;
+    this.draw();
+    this.onstep(this);
+  }
+
+  toggle() {
+    if (this.timer) return this.pause();
+    if (!this.run?.states.length) return undefined;
+    if (this.step >= this.run.last) this.show(0);
+    this.play.textContent = "❚❚ Pause";
+    this.timer = setInterval(() => {
+      this.show(this.step + 1);
+      if (this.step >= this.run.last) this.pause();
+    }, TEMPO);
+    return undefined;
+  }
+
+  pause() {
+    clearInterval(this.timer);
+    this.timer = null;
+    this.play.textContent = "▶ Play";
+  }
+
+  select(position) {
+    this.selected = position;
+    this.draw();
+    this.onselect(this, position);
+  }
+
+  draw() {
+    const ids = this.run.idsAt(this.step);
+    while (this.text.children.length > ids.length) this.text.lastChild.remove();
+    while (this.text.children.length < ids.length) {
+      this.text.append(make("button", { type: "button", className: "token", tabIndex: -1, "data-position": this.text.children.length }));
+    }
+    ids.forEach((id, position) => drawToken(this.text.children[position], this.run, this.step, position, this.selected === position));
+    if (!this.text.querySelector('[tabindex="0"]') && this.text.firstChild) this.text.firstChild.tabIndex = 0;
+    this.drawPlayer();
+  }
+
+  drawPlayer() {
+    const { run, step } = this, open = run.countOpen(step);
+    this.slider.max = run.last;
+    this.slider.value = step;
+    this.label.textContent = `step ${step} of ${Math.max(run.steps, run.last)}`;
+    this.slider.setAttribute("aria-valuetext", `${this.label.textContent}, ${plural(open, "mask")} left`);
+    this.back.disabled = step <= 0;
+    this.on.disabled = step >= run.last;
+  }
+}
+
+/** A token's button at a step: what stands there, or the model's guess in a mask. */
+export function drawToken(button, run, step, position, isSelected = false) {
+  const id = run.idsAt(step)[position], at = run.writtenAt(position, step);
+  const isOpen = run.isOpen(position, step), isByHand = run.isByHand(position, step);
+  const classes = ["token"];
+  let text = run.textOf(id), title = `position ${position}: ${quoteToken(text)}`;
+  if (isOpen) {
+    const [guess] = run.guessesAt(position, step);
+    classes.push("open");
+    text = guess ? guess.text : " ░░";
+    title = guess ? `position ${position}: masked, would be ${quoteToken(guess.text)} with p ${formatNumber(guess.p)}` : `position ${position}: masked`;
+    button.style.setProperty("--p", guess ? guess.p : 0);
+    if (guess) classes.push("guess");
+  } else if (isByHand) {
+    classes.push("hand");
+    title += run.isGiven(position, step) ? ", fixed by hand" : ", changed by hand";
+  } else if (run.isGiven(position, step) || !at) {
+    classes.push("given");
+    title += ", given";
+  } else {
+    const p = run.confidenceAt(position, step);
+    classes.push(shadeOf(p));
+    if (at === step) classes.push("new");
+    title += `, written at step ${at} with confidence ${formatNumber(p)}`;
+  }
+  if (/^\s*\[(END|PAD)\]$|^⏎$|^<\/?s>$|^<\|.*\|>$/.test(text)) classes.push("special");
+  if (isSelected) classes.push("selected");
+  button.className = classes.join(" ");
+  const shown = text.replaceAll("\n", "⏎\n") || "·";
+  button.replaceChildren(shown, ...(at && !isOpen && !isByHand ? [make("sub", { textContent: at })] : []));
+  button.title = title;
+  button.setAttribute("aria-label", title);
+  button.setAttribute("aria-pressed", String(isSelected));
+}
+
+/** What the colours of a canvas mean. */
+export function makeLegend() {
+  const items = [["given", "given"], ["open guess", "masked, with the model's guess"], ["c0", "0 to 0.2"], ["c1", "to 0.4"], ["c2", "to 0.6"], ["c3", "to 0.8"], ["c4", "to 1"], ["hand", "by hand"]];
+  return make("ul", { className: "legend", "aria-label": "Legend: confidence when written" },
+    ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, textContent: name.startsWith("c") ? "■ " : "", "aria-hidden": "true" }), label)));
+}

@@ -1,0 +1,212 @@
+// Write: a prompt is un-masked before one's eyes, by the model and its twin; its canvas can be changed in flight.
+
+import { Jobs, stream } from "./api.js";
+import { RunCard, makeLegend } from "./canvas.js";
+import { announce, byId, make, plural, quoteToken, setOptions } from "./dom.js";
+import { PositionPanel } from "./position.js";
+import { Run } from "./run.js";
+import { Settings } from "./settings.js";
+
+const TOP = 5; // Guesses per open position.
+
+/** Facts as the options of a select, by the way of asking. */
+export function offerFacts(control, facts, label = "pick a fact …") {
+  const ways = [...new Set(facts.map((fact) => fact.way))];
+  control.replaceChildren(make("option", { value: "", textContent: label }), ...ways.map((way) => make("optgroup", { label: way },
+    ...facts.map((fact, i) => [fact, i]).filter(([fact]) => fact.way === way).map(([fact, i]) => make("option", { value: i, textContent: `${fact.prompt.trim()} … ${fact.answer.trim()}` })))));
+}
+
+/** A call of `/api/write` into a run: the card follows what arrives. */
+export async function follow(card, run, request, signal, from = null, ended = () => {}) {
+  card.say("asking …");
+  for await (const [name, data] of stream("/api/write", request, signal)) {
+    if (name === "queued") card.say(`waiting: ${plural(data.before, "job")} before this one`);
+    else if (name === "start") {
+      run.begin(data, from);
+      card.isFollowing = true;
+      card.say("writing …");
+      card.update();
+    } else if (name === "step") {
+      run.add(data);
+      card.update();
+    } else if (name === "end") {
+      run.outcome = data;
+      card.say(`${plural(data.calls, "call")} of the network, ${data.seconds.toFixed(2)} s`);
+      ended(data);
+    }
+  }
+}
+
+export class WriteView {
+  name = "write";
+
+  constructor(app) {
+    this.app = app;
+    this.prompt = byId("write-prompt");
+    this.facts = byId("write-fact");
+    this.withTwin = byId("write-twin");
+    this.settings = new Settings(() => app.remember());
+    byId("write-settings").append(this.settings.element);
+    this.jobs = new Jobs((text) => announce(text, true));
+    this.reading = new Jobs((text) => announce(text, true));
+    this.panel = new PositionPanel(byId("write-panel"), this.reading, { onchange: (card) => { card.draw(); this.drawChanges(card); } });
+    this.cards = [];
+    this.place = byId("write-runs");
+    byId("write-legend").append(makeLegend());
+    byId("write-form").addEventListener("submit", (event) => { event.preventDefault(); this.write(); });
+    byId("write-stop").addEventListener("click", () => this.stop());
+    this.prompt.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.write();
+    });
+    this.facts.addEventListener("change", () => {
+      const fact = app.info.facts[this.facts.value];
+      if (!fact) return;
+      this.prompt.value = fact.prompt;
+      this.write();
+    });
+    this.withTwin.addEventListener("change", () => this.showCards());
+    this.models = [{ key: "model", name: "model", kind: "masked", parameters: 0, mask_id: undefined }];
+    this.showCards();
+  }
+
+  start(info) {
+    this.models = info.models;
+    this.settings.offer(info);
+    offerFacts(this.facts, info.facts);
+    byId("write-twin-field").hidden = info.models.length < 2;
+    const reversed = info.facts.find((fact) => fact.way.includes("reverse")) ?? info.facts[0];
+    if (!this.prompt.value && reversed) this.prompt.value = reversed.prompt;
+    this.showCards();
+  }
+
+  showCards() {
+    const models = this.withTwin.checked ? this.models : this.models.slice(0, 1);
+    this.cards = models.map((model) => {
+      const old = this.cards.find((card) => card.model?.key === model.key && card.model.name === model.name);
+      return old ?? this.makeCard(model);
+    });
+    this.place.replaceChildren(...this.cards.map((card) => card.element));
+  }
+
+  makeCard(model) {
+    const card = new RunCard({
+      onselect: (each, position) => { this.panel.show(each, position); this.revealPanel(); this.app.remember(); },
+      onstep: (each) => {
+        if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
+        this.drawChanges(each);
+      },
+    });
+    card.model = model;
+    card.changes = make("div", { className: "changes", hidden: true });
+    card.element.append(card.changes);
+    card.open(null, model);
+    return card;
+  }
+
+  /** On a narrow page the panel stands below the canvases. */
+  revealPanel() {
+    if (matchMedia("(max-width: 64rem)").matches) this.panel.element.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  get expected() {
+    const fact = this.app.info?.facts.find((each) => each.prompt === this.prompt.value);
+    return fact?.answer.trim() ?? null;
+  }
+
+  async write() {
+    this.stop();
+    this.panel.clear();
+    const settings = this.settings.read();
+    const canvas = { prompt: this.prompt.value, length: settings.length };
+    announce("");
+    this.app.remember();
+    byId("write-stop").disabled = false;
+    await Promise.all(this.cards.map((card) => this.fill(card, { model: card.model.key, canvas, settings, top: TOP })));
+    byId("write-stop").disabled = !this.jobs.isBusy;
+    this.app.remember();
+  }
+
+  /** Run a request into a card, from a state of the run that is there or anew. */
+  async fill(card, request, from = null) {
+    const run = from === null ? new Run(card.model) : card.run;
+    if (from === null) card.open(run, card.model);
+    card.settings = request.settings;
+    card.request = request;
+    await this.jobs.run(async (signal) => {
+      signal.addEventListener("abort", () => card.say(`stopped after step ${Math.max(0, run.last)}`));
+      try {
+        await follow(card, run, request, signal, from, () => this.judge(card));
+      } catch (error) {
+        if (error.name !== "AbortError") card.say(error.message, true);
+        throw error;
+      }
+    });
+    this.drawChanges(card);
+  }
+
+  judge(card) {
+    const { expected } = this;
+    if (!expected) return;
+    const isHit = card.run.textAt(card.run.last).includes(expected);
+    card.status.append(" · ", make("span", { className: `verdict ${isHit ? "hit" : "miss"}`, textContent: isHit ? `recalled: ${expected}` : `not recalled: the true answer is ${quoteToken(expected)}` }));
+  }
+
+  /** What was changed by hand and what can be done with it. */
+  drawChanges(card) {
+    const { run, step, changes } = card;
+    if (!run?.states.length || this.jobs.isBusy) { changes.hidden = true; return; }
+    const draft = run.draft?.step === step ? run.draft : null;
+    const canGoOn = run.isCausal ? draft !== null || step < run.last : run.countOpen(step) > 0 || draft !== null;
+    changes.hidden = !canGoOn;
+    if (!canGoOn) return;
+    const steps = run.stepsLeft(step, this.settings.read().steps);
+    const go = make("button", { type: "button", className: "main", textContent: run.isCausal ? "Go on from here" : `Go on from here (${plural(steps, "step")})`, onclick: () => this.goOn(card) });
+    const drop = draft ? make("button", { type: "button", textContent: "Undo changes", onclick: () => { run.discard(); card.draw(); this.drawChanges(card); } }) : null;
+    changes.replaceChildren(...[draft ? make("span", { textContent: `${plural(draft.hand.size, "change")} by hand at step ${step}` }) : null, go, drop].filter(Boolean));
+  }
+
+  async goOn(card) {
+    const { run, step } = card, settings = { ...this.settings.read(), steps: run.stepsLeft(step, this.settings.read().steps) };
+    const ids = run.idsAt(step).length;
+    await this.fill(card, { model: card.model.key, canvas: run.canvasAt(step), settings: { ...settings, length: run.isCausal ? settings.length : ids }, top: TOP }, step);
+    this.app.remember();
+  }
+
+  stop() {
+    byId("write-stop").disabled = true;
+    return this.jobs.stop();
+  }
+
+  state() {
+    const [card] = this.cards, { panel } = this;
+    const at = panel.card ? { card: this.cards.indexOf(panel.card), step: panel.card.step, position: panel.position } : undefined;
+    const canvas = card?.request?.canvas.tokens ? card.request.canvas : undefined;
+    const hasRun = this.cards.some((each) => each.run);
+    return { prompt: this.prompt.value, settings: this.settings.read(), twin: this.withTwin.checked, ran: hasRun || undefined, canvas, canvasSteps: canvas && card.request.settings.steps, at };
+  }
+
+  async restore(state) {
+    this.prompt.value = state.prompt ?? "";
+    this.settings.write(state.settings);
+    this.withTwin.checked = state.twin ?? true;
+    this.showCards();
+    if (!state.ran) return;
+    await this.write();
+    if (state.canvas) {
+      const settings = { ...this.settings.read(), steps: state.canvasSteps ?? 1, length: state.canvas.tokens.length };
+      await this.fill(this.cards[0], { model: this.cards[0].model.key, canvas: state.canvas, settings, top: TOP });
+    }
+    const card = this.cards[state.at?.card];
+    if (!card?.run) return;
+    card.show(state.at.step);
+    card.select(state.at.position);
+  }
+
+  calls() {
+    const calls = this.cards.filter((card) => card.request).map((card) => ({ title: card.model.name, view: "write", request: card.request }));
+    if (this.panel.request) calls.push({ title: `position ${this.panel.position}`, view: "position", request: this.panel.request });
+    return calls;
+  }
+}
