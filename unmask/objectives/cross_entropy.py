@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.net.fused import fuses
+
 CHUNK = 4096
 ALIGNED = 8
 """Logits per row of products in 16 bits are a multiple of this."""
@@ -38,6 +40,36 @@ def weighted_cross_entropy(
     return _WeightedCrossEntropy.apply(x, head, targets, weights.detach(), *settings)
 
 
+def _score(
+    logits: Float[Tensor, "n V"],
+    number: int,
+    targets: Int[Tensor, "n"],
+    forbidden: int | None,
+    learns: bool,
+) -> Float[Tensor, "n"]:
+    """-log p of the targets; where it `learns`, the logits become their gradient."""
+    if fuses(logits) and nll_dtype(logits) == torch.float32:
+        from unmask.net import kernels
+
+        return kernels.cross_entropy(logits, number, targets, forbidden, learns)
+    logits[:, number:] = -torch.inf
+    if forbidden is not None:
+        logits[:, forbidden] = -torch.inf
+    at = targets[:, None]
+    logp = logits.log_softmax(-1, dtype=nll_dtype(logits))
+    nll = -logp.gather(-1, at)
+    if learns:
+        # At a sure target p - 1 is lost in a short dtype unless it is made from log p.
+        grad = torch.exp(logp, out=logits)
+        grad.scatter_(-1, at, torch.expm1(-nll).to(grad.dtype))
+    return nll[:, 0]
+
+
+def nll_dtype(x: Tensor) -> torch.dtype:
+    """At least float32."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 class _WeightedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -56,26 +88,18 @@ class _WeightedCrossEntropy(torch.autograd.Function):
             # Tensor cores take rows of 16 bytes: with an odd vocabulary the products are several
             # times slower. The rows added to the head can never be predicted.
             head = F.pad(head, (0, 0, 0, -num_logits % ALIGNED))
-        nll = torch.empty(
-            len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
-        )
+        nll = torch.empty(len(x), dtype=nll_dtype(x), device=x.device)
         grad_x = torch.empty_like(x) if wants_x else None
         grad_head = torch.zeros_like(head, dtype=nll.dtype) if wants_head else None
         for rows in (slice(i, i + chunk) for i in range(0, len(x), chunk)):
             logits = x[rows] @ head.T
-            logits[:, num_logits:] = -torch.inf
-            if forbidden is not None:
-                logits[:, forbidden] = -torch.inf
-            at = targets[rows, None]
-            logp = logits.log_softmax(-1, dtype=nll.dtype)
-            nll[rows] = -logp.gather(-1, at)[:, 0]
-            if not (wants_x or wants_head):
-                continue
+            learns = wants_x or wants_head
             # d/dlogits = softmax - one-hot, over the logits' memory; the weights come in later,
-            # on the rows of width D instead of V. At a sure target p - 1 is lost in a short
-            # dtype unless it is made from the log-probability.
-            grad = torch.exp(logp, out=logits)
-            grad.scatter_(-1, at, torch.expm1(-nll[rows, None]).to(grad.dtype))
+            # on the rows of width D instead of V.
+            nll[rows] = _score(logits, num_logits, targets[rows], forbidden, learns)
+            if not learns:
+                continue
+            grad = logits
             weight = weights[rows, None].to(nll.dtype)
             if grad_x is not None:
                 grad_x[rows] = ((grad @ head) * weight).to(x.dtype)
