@@ -1,5 +1,7 @@
 """What must hold for every block, diffusion and causal: rows are independent, sites are honest."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -68,6 +70,42 @@ def test_capture_changes_no_bit(net, tokens):
     assert sites["layers.1.attn_z"].shape == (*shape, config.heads, config.head_dim)
     assert sites["layers.1.mlp_key"].shape == (*shape, config.mlp_width)
     assert sites["logits"].shape == (*shape, config.logit_rows)
+
+
+def test_patterns_are_what_attention_does(net, tokens):
+    """Rows of weights that sum to 1, see only what may be seen, and mix the values to z."""
+    with net.capture("layers.1.attn_*") as sites:
+        net(tokens)
+    pattern, config = sites["layers.1.attn_pattern"], net.config
+    assert pattern.shape == (len(tokens), config.heads, tokens.shape[1], tokens.shape[1])
+    torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern.sum(-1)))
+    assert bool((pattern.triu(1) == 0).all()) == config.causal
+    shared = config.heads // config.kv
+    values, keys = (
+        sites[f"layers.1.attn_{each}"].repeat_interleave(shared, dim=2) for each in "vk"
+    )
+    z = torch.einsum("bhij,bjhd->bihd", pattern, values)
+    torch.testing.assert_close(z, sites["layers.1.attn_z"], atol=1e-5, rtol=1e-5)
+    scores = torch.einsum("bihd,bjhd->bhij", sites["layers.1.attn_q"], keys) / keys.shape[-1] ** 0.5
+    ratio = (pattern.log() - scores).detach()
+    seen = pattern[0, 0] > 0
+    for row, allowed in zip(ratio[0, 0], seen, strict=True):
+        torch.testing.assert_close(row[allowed], row[allowed][:1].expand_as(row[allowed]))
+
+
+def test_gradients_go_through_patterns(net, tokens):
+    """The explicit pattern gives the gradients that the fused kernel gives."""
+    net = deepcopy(net).requires_grad_()
+    sites = ("layers.0.resid_out", "layers.1.attn_pattern")
+
+    def slope(*names: str) -> dict[str, torch.Tensor]:
+        with net.capture(*names) as taken:
+            loss = net(tokens).float().log_softmax(-1)[..., 0].sum()
+        return dict(zip(names, torch.autograd.grad(loss, [taken[n] for n in names]), strict=True))
+
+    plain, explicit = slope(sites[0]), slope(*sites)
+    torch.testing.assert_close(explicit[sites[0]], plain[sites[0]], atol=1e-5, rtol=1e-4)
+    assert explicit[sites[1]].abs().max() > 0
 
 
 def test_sites_add_up(net, tokens):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from unmask.base.errors import UserError
 
@@ -42,3 +43,25 @@ def _require(what: str, extra: str, modules: Sequence[str]) -> None:
             f"{what} needs {', '.join(missing)}, which the base installation leaves out: "
             f'pip install "unmask[{extra}]"'
         )
+
+
+class Shown:
+    """Something that a notebook shows as a picture.
+
+    Pictures are drawn by the last layers (`unmask.report.notebook`), which this one must not know:
+    they are reached by their public name, `unmask.show`, when something is shown.
+    """
+
+    def show(self) -> Any:
+        """What a notebook shows in a cell; outside one it is a text."""
+        import unmask
+
+        show: Any = unmask.show
+        return show(self)
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None, and with it the plain text, where the extra `study` is missing."""
+        try:
+            return self.show()._repr_html_()
+        except UserError:
+            return None

@@ -126,5 +126,5 @@ sample = make_command(
     Sampling,
     EXTRAS,
     draw_texts,
-    leave_out=("length", "fixed", "forbid", "require", "keep_states", "watch"),
+    leave_out=("length", "fixed", "forbid", "require", "keep_states", "guesses", "watch"),
 )

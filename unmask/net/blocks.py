@@ -14,7 +14,7 @@ from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
 from unmask.net.rotary import rotate
-from unmask.net.sites import Tap, untouched
+from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
 
 
@@ -32,10 +32,41 @@ class Embedding(nn.Embedding):
         pass
 
 
+class Head(Linear):
+    """Logits of the stream.
+
+    Tensor cores take rows of 16 bytes: with an odd number of logits in 16 bits the product is
+    several times slower. Then every row has room to spare, and the last few logits are a second
+    product.
+    """
+
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n V"]:
+        rows, spare = len(self.weight), -len(self.weight) % 8
+        if not spare or x.element_size() != 2 or not fuses(x, self.weight):
+            return super().forward(x)
+        flat, even = x.reshape(-1, x.shape[-1]), rows - rows % 8
+        logits = x.new_empty(len(flat), rows + spare)
+        for part in (slice(even), slice(even, rows)):
+            torch.mm(flat, self.weight[part].T, out=logits[:, part])
+        return logits[:, :rows].unflatten(0, x.shape[:-1])
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch's, by a kernel of our own where nothing is learned."""
+
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        if fuses(x, self.weight) and x.is_contiguous():
+            from unmask.net import kernels
+
+            assert self.eps is not None
+            return kernels.norm(x, self.weight, self.eps)
+        return super().forward(x)
+
+
 def make_norm(config: NetConfig) -> nn.Module:
     """The normalisation that the configuration names."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.width, eps=config.norm_eps)
+        return RMSNorm(config.width, eps=config.norm_eps)
     return nn.LayerNorm(config.width, eps=config.norm_eps)
 
 
@@ -71,6 +102,10 @@ class Attention(nn.Module):
         is_causal: bool = False,
     ) -> Float[Tensor, "B n H d"]:
         """Each head's mixture of values."""
+        if mask is None and fuses(queries) and self._is_short(queries, keys, values):
+            from unmask.net import kernels
+
+            return kernels.attend(queries, keys, values, is_causal)
         z = F.scaled_dot_product_attention(
             queries.transpose(1, 2),
             keys.transpose(1, 2),
@@ -80,6 +115,36 @@ class Attention(nn.Module):
             enable_gqa=self.kv != self.heads,
         )
         return z.transpose(1, 2)
+
+    def weigh(
+        self,
+        queries: Float[Tensor, "B n H d"],
+        keys: Float[Tensor, "B N h d"],
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B H n N"]:
+        """Each head's weights, in the dtype of the queries: what `mix` uses and does not keep."""
+        shared = keys.repeat_interleave(self.heads // self.kv, dim=2)
+        scores = torch.einsum("bnhd,bmhd->bhnm", queries, shared).float() / self.head_dim**0.5
+        if is_causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1).to(queries.dtype)
+
+    def mix_by(
+        self, pattern: Float[Tensor, "B H n N"], values: Float[Tensor, "B N h d"]
+    ) -> Float[Tensor, "B n H d"]:
+        """Each head's mixture of values by weights that were given."""
+        shared = values.repeat_interleave(self.heads // self.kv, dim=2)
+        return torch.einsum("bhnm,bmhd->bnhd", pattern, shared)
+
+    @staticmethod
+    def _is_short(queries: Tensor, keys: Tensor, values: Tensor) -> bool:
+        from unmask.net import kernels
+
+        alike = all(x.dtype == queries.dtype and x.stride(-1) == 1 for x in (queries, keys, values))
+        return alike and kernels.can_attend(queries, keys)
 
     def extend(
         self,
@@ -161,14 +226,48 @@ class Block(nn.Module):
         """The whole layer, every activation passed through its tap."""
         x = tap("resid_in", x)
         queries, keys, values = self.read(x, view.cos, view.sin)
+        queries, keys = tap("attn_q", queries), tap("attn_k", keys)
+        values = tap("attn_v", values)
         if view.cache is not None:
             keys, values = self.attn.extend(view.cache, keys, values)
-        z = tap("attn_z", self.attend(queries, keys, values, view.mask, view.is_causal))
+        z = tap("attn_z", self._attend_tapped(queries, keys, values, view, tap))
         attn = tap("attn_out", self.attn_out(z))
         reads, stream = self.after_attention(x, attn)
         key = tap("mlp_key", self.mlp_key(reads, tap))
         mlp = tap("mlp_out", self.mlp_out(key))
         return tap("resid_out", self.after_mlp(stream, mlp))
+
+    def _attend_tapped(
+        self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
+    ) -> Float[Tensor, "B n H d"]:
+        """Each head's mixture of values, by the pattern that a patch left where one changed it."""
+        if not is_wanted(tap, "attn_pattern"):
+            return self.attend(queries, keys, values, view.mask, view.is_causal)
+        if type(self).attend is not Block.attend and type(self).weigh is Block.weigh:
+            raise UserError(
+                f"the block {type(self).__name__} attends in its own way, and its patterns are not "
+                "known: define its `weigh` beside its `attend`."
+            )
+        pattern = self.weigh(queries, keys, view.mask, view.is_causal)
+        changed = tap("attn_pattern", pattern)
+        if changed is not pattern and not torch.equal(changed, pattern):
+            return self.attn.mix_by(changed, values)
+        # To the last bit what it is without a tap; a gradient goes through the pattern.
+        z = self.attend(queries, keys, values, view.mask, view.is_causal)
+        if not (torch.is_grad_enabled() and changed.requires_grad):
+            return z
+        mixed = self.attn.mix_by(changed, values)
+        return z.detach() + (mixed - mixed.detach())
+
+    def weigh(
+        self,
+        queries: Float[Tensor, "B n H d"],
+        keys: Float[Tensor, "B N h d"],
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B H n N"]:
+        """How much each position takes of each other, which `attend` itself does not keep."""
+        return self.attn.weigh(queries, keys, mask, is_causal)
 
     def read(
         self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None

@@ -4,6 +4,10 @@
 |-------------------------|------------------------------------------------|--------------|
 | `embed`                 | token embeddings, before learned positions      | [B, L, D]    |
 | `layers.{i}.resid_in`   | residual stream entering the block              | [B, L, D]    |
+| `layers.{i}.attn_q`     | queries, turned by their positions              | [B, L, H, d] |
+| `layers.{i}.attn_k`     | keys, turned by their positions                 | [B, L, h, d] |
+| `layers.{i}.attn_v`     | values                                          | [B, L, h, d] |
+| `layers.{i}.attn_pattern` | how much a position (third) takes of another  | [B, H, L, L] |
 | `layers.{i}.attn_z`     | per head, mixed values before the out projection | [B, L, H, d] |
 | `layers.{i}.attn_out`   | attention's addition to the stream              | [B, L, D]    |
 | `layers.{i}.mlp_in`     | normalised stream that the MLP reads            | [B, L, D]    |
@@ -13,7 +17,10 @@
 | `final`                 | normalised stream that the head reads           | [B, n, D]    |
 | `logits`                | logits                                          | [B, n, V]    |
 
-n is L, or the number of positions asked for. `final` and `logits` are as the caller aligned them:
+n is L, or the number of positions asked for; h is H, or the number of heads of keys and values that
+groups of queries share. The fused kernel of attention keeps no pattern: it is computed only where
+something waits at it, and used for the mixture only where a patch changed it. All but the pattern
+have positions second. `final` and `logits` are as the caller aligned them:
 raw from the network, moved one position for Dream's models through `Model.logits`.
 
 A patch or capture is honoured or refused, never ignored. Whatever runs the network whole passes all
@@ -22,26 +29,67 @@ out positions and rows that ran before, looks at `Taps.attached`: it runs the ne
 something is attached (the exact cache of sampling, autoregressive decoding), or calls
 `Taps.require_none` (tracing, keys and values, the approximate cache, the training loss at `final`
 and `logits`).
+
+Samplers announce the denoising step whose pass they run (`Taps.in_step`), so that a patch or a
+capture can be bound to steps; outside a sampler there are none, and one that was bound to a step
+that never came is an error.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from numbers import Integral
+from typing import Literal
 
 from torch import Tensor
 
 from unmask.base.errors import UserError
 
-PARTS = ("resid_in", "attn_z", "attn_out", "mlp_in", "mlp_key", "mlp_out", "resid_out")
+PARTS = (
+    "resid_in",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_pattern",
+    "attn_z",
+    "attn_out",
+    "mlp_in",
+    "mlp_key",
+    "mlp_out",
+    "resid_out",
+)
+
+EVERY_STEP: frozenset[int] = frozenset()
+"""Stands for every step of a sampler."""
 
 Patch = Callable[[Tensor], Tensor]
 Tap = Callable[[str, Tensor], Tensor]
+Steps = int | Collection[int] | Literal["all"]
+"""Denoising steps, counted from 1."""
 
 
 def site_names(layers: int) -> tuple[str, ...]:
     """All sites of a network of that many layers, in the order they fire."""
     inner = (f"layers.{i}.{part}" for i in range(layers) for part in PARTS)
     return ("embed", *inner, "final", "logits")
+
+
+def check_steps(steps: Steps | None) -> frozenset[int] | None:
+    """The steps that were named; None for all passes, of samplers or not."""
+    if steps is None:
+        return None
+    if steps == "all":
+        return EVERY_STEP
+    named: list[object] = [steps]
+    if isinstance(steps, Collection) and not isinstance(steps, str):
+        named = list(steps)
+    numbers = [int(step) for step in named if isinstance(step, int | Integral) and int(step) > 0]
+    if not named or len(numbers) < len(named):
+        raise UserError(
+            f"the steps are {steps!r:.60}: expected whole numbers from 1, or 'all' for every step "
+            "of a sampler."
+        )
+    return frozenset(numbers)
 
 
 def untouched(_part: str, x: Tensor) -> Tensor:
@@ -59,6 +107,8 @@ class Taps:
     def __init__(self, layers: int):
         self.layers = layers
         self._attached: list[_Attachment] = []
+        self.step: int | None = None
+        """The denoising step whose pass is being run; None outside samplers."""
 
     @property
     def attached(self) -> tuple[str, ...]:
@@ -88,16 +138,17 @@ class Taps:
         It keeps what is attached now: a block that is run again in the backward pass must do what
         it did in the forward pass, though the `with` block may have ended.
         """
-        if not self._attached:
-            return untouched
-        attached = tuple(self._attached)
+        acting = [each for each in self._attached if each.acts_in(self.step)]
+        return _AttachedTap(prefix, acting) if acting else untouched
 
-        def fire(part: str, x: Tensor) -> Tensor:
-            for attachment in attached:
-                x = attachment.act(prefix + part, x)
-            return x
-
-        return fire
+    @contextmanager
+    def in_step(self, step: int) -> Generator[None]:
+        """Inside the block, passes of the network are those of this denoising step."""
+        self.step = step
+        try:
+            yield
+        finally:
+            self.step = None
 
     def find(self, names: Iterable[str]) -> list[str]:
         """The sites that the names mean; `*` stands for any layer or part."""
@@ -115,25 +166,58 @@ class Taps:
         return sites
 
     @contextmanager
-    def attach(self, functions: Mapping[str, Patch]) -> Generator[None]:
+    def attach(
+        self, functions: Mapping[str, Patch], steps: frozenset[int] | None = None
+    ) -> Generator[None]:
         """Let each function act at its site inside the block; one that never fires is an error."""
-        attachment = _Attachment(functions)
+        attachment = _Attachment(functions, steps)
         self._attached.append(attachment)
         try:
             yield
         finally:
             self._attached.remove(attachment)
         if silent := [site for site in functions if site not in attachment.fired]:
+            if steps is not None:
+                named = f"steps {', '.join(map(str, sorted(steps)))}" if steps else "any step"
+                raise UserError(
+                    f"site {', '.join(silent)} was named at {named}, but no sampler came to it: "
+                    "sample inside the block, in as many steps."
+                )
             raise UserError(
                 f"site {', '.join(silent)} was named but never reached: run the network inside "
                 "the block, over layers that hold the site."
             )
 
 
+class _AttachedTap:
+    """A tap with functions behind it; in a class, so that a block can ask for what it computes."""
+
+    def __init__(self, prefix: str, attached: list["_Attachment"]):
+        self.prefix, self.attached = prefix, attached
+
+    def __call__(self, part: str, x: Tensor) -> Tensor:
+        for attachment in self.attached:
+            x = attachment.act(self.prefix + part, x)
+        return x
+
+    def wants(self, part: str) -> bool:
+        return any(self.prefix + part in each.functions for each in self.attached)
+
+
+def is_wanted(tap: Tap, part: str) -> bool:
+    """Whether something waits at a part, for activations that are computed on request."""
+    return isinstance(tap, _AttachedTap) and tap.wants(part)
+
+
 class _Attachment:
-    def __init__(self, functions: Mapping[str, Patch]):
-        self.functions = functions
+    def __init__(self, functions: Mapping[str, Patch], steps: frozenset[int] | None = None):
+        self.functions, self.steps = functions, steps
         self.fired: set[str] = set()
+
+    def acts_in(self, step: int | None) -> bool:
+        if self.steps is None:
+            return True
+        return step is not None and (step in self.steps or self.steps == EVERY_STEP)
 
     def act(self, site: str, x: Tensor) -> Tensor:
         function = self.functions.get(site)

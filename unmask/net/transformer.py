@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from typing import overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, Embedding, Linear, initialise, make_block, make_norm
+from unmask.net.blocks import Block, Embedding, Head, initialise, make_block, make_norm
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import LatentInput, TimeInput
 from unmask.net.config import NetConfig
+from unmask.net.graphs import Graphs, can_replay
 from unmask.net.rotary import RotaryTables
-from unmask.net.sites import Patch, Taps
+from unmask.net.sites import Patch, Steps, Taps, check_steps
 from unmask.net.view import View, check_length, mask_attention, place
 
 Tokens = Int[Tensor, "B L"]
@@ -47,10 +49,11 @@ class Transformer(nn.Module):
             self.latents = LatentInput(config)
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
-        self.head = Linear(config.width, config.logit_rows, bias=False)
+        self.head = Head(config.width, config.logit_rows, bias=False)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
+        self.graphs = Graphs()
         if seed is not None:
             device = self.embedding.weight.device
             initialise(self, config.layers, torch_stream(seed, "weights", device=device))
@@ -67,11 +70,25 @@ class Transformer(nn.Module):
 
         With a `cache` the tokens stand after those it already holds, and are added to it.
         """
-        x = self.embed(tokens, real, cache, t)
-        x = self.run_layers(x, real=real, cache=cache)
+        x = self.run_tokens(tokens, real, cache, t)
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.unembed(x, at)
+
+    def run_tokens(
+        self,
+        tokens: Tokens,
+        real: Seen | None = None,
+        cache: Cache | Snapshot | None = None,
+        t: Float[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """The stream that leaves the last layer, replayed where that is faster."""
+        check_tokens(tokens)
+        if real is None and cache is None and t is None and can_replay(self, tokens):
+            check_length(self.config, tokens.shape[1])
+            if (x := self.graphs.run_pass(self, tokens)) is not None:
+                return x
+        return self.run_layers(self.embed(tokens, real, cache, t), real=real, cache=cache)
 
     def embed(
         self,
@@ -153,37 +170,52 @@ class Transformer(nn.Module):
         x = tap("final", self.norm(x))
         return tap("logits", self.head(x))
 
+    @overload
     @contextmanager
-    def capture(self, *names: str) -> Generator[dict[str, Tensor]]:
+    def capture(self, *names: str, steps: None = None) -> Generator[dict[str, Tensor]]: ...
+    @overload
+    @contextmanager
+    def capture(self, *names: str, steps: Steps) -> Generator[dict[int, dict[str, Tensor]]]: ...
+    @contextmanager
+    def capture(self, *names: str, steps: Steps | None = None) -> Generator[dict]:
         """A dictionary that holds the newest activation of each named site that fired.
 
         Nothing is copied or detached. Samplers and scores run the network many times, in batches
-        of their own: what is kept is their last pass.
+        of their own: what is kept is their last pass. With `steps`, the dictionary has one such for
+        each of these denoising steps of a sampler, by its number; a guided step holds twice the
+        rows, first those that see the prompt.
 
         Args:
             names: Sites (`unmask.net.sites` lists them with their shapes); `*` stands for any
                 layer or part.
+            steps: Denoising steps to keep, counted from 1: a number, several, or "all".
 
-        >>> net = unmask.load("reversal-mdm", device="cpu").net
-        >>> with net.capture("layers.*.mlp_key") as cache:
-        ...     logits = net(torch.zeros(1, 5, dtype=torch.long))
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> with model.net.capture("layers.*.mlp_key") as cache:
+        ...     logits = model.logits("We sat down beside[MASK]")
         >>> len(cache), cache["layers.0.mlp_key"].shape[:2]
         (6, torch.Size([1, 5]))
+        >>> with model.net.capture("layers.3.attn_pattern", steps=(1, 4)) as by_step:
+        ...     drawn = unmask.sample(model, "We sat down", steps=4, length=8)
+        >>> by_step[4]["layers.3.attn_pattern"].shape[-2:]
+        torch.Size([8, 8])
         """
-        taken: dict[str, Tensor] = {}
+        taken: dict = {}
 
         def keep(site: str) -> Patch:
             def act(x: Tensor) -> Tensor:
-                taken[site] = x
+                held = taken if steps is None else taken.setdefault(self.taps.step, {})
+                held[site] = x
                 return x
 
             return act
 
-        with self.taps.attach({site: keep(site) for site in self.taps.find(names)}):
+        functions = {site: keep(site) for site in self.taps.find(names)}
+        with self.taps.attach(functions, check_steps(steps)):
             yield taken
 
     @contextmanager
-    def patch(self, functions: Mapping[str, Patch]) -> Generator[None]:
+    def patch(self, functions: Mapping[str, Patch], steps: Steps | None = None) -> Generator[None]:
         """Inside the block, each site's activation is what its function makes of it.
 
         Args:
@@ -191,10 +223,14 @@ class Transformer(nn.Module):
                 the same shape. It must not write into the tensor it gets, which other sites and
                 captures may share, and should treat all rows alike: samplers and scores make
                 batches of their own.
+            steps: Denoising steps of a sampler at which they act, counted from 1: a number,
+                several, or "all"; by default they act in every pass, of a sampler or not.
 
-        >>> net = unmask.load("reversal-mdm", device="cpu").net
-        >>> with net.patch({"layers.2.mlp_out": torch.zeros_like}):
-        ...     ablated = net(torch.zeros(1, 5, dtype=torch.long))
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> with model.net.patch({"layers.2.mlp_out": torch.zeros_like}):
+        ...     ablated = model.logits("We sat down beside[MASK]")
+        >>> with model.net.patch({"layers.2.mlp_out": torch.zeros_like}, steps=1):
+        ...     drawn = unmask.sample(model, "We sat down", steps=4, length=8)
         """
         patches: dict[str, Patch] = {}
         for name, act in functions.items():
@@ -211,7 +247,7 @@ class Transformer(nn.Module):
                         "or open a second `with` block, which acts on what the first one left."
                     )
                 patches[site] = act
-        with self.taps.attach(patches):
+        with self.taps.attach(patches, check_steps(steps)):
             yield
 
     def tie_head(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.net.transformer import select_rows
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.schedules import check_closed
@@ -18,7 +19,7 @@ from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints
 from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy
-from unmask.sampling.state import entropy_at
+from unmask.sampling.state import Predictions, entropy_at
 from unmask.sampling.token_sampler import invert
 from unmask.sampling.trajectory import StateCallback, Trajectory, TrajectoryRecord
 
@@ -97,6 +98,7 @@ def _walk_tokens(
     noise = process.prior(length, streams.at("prior"))
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
     record, calls = TrajectoryRecord(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
+    record.num_guesses = strategy.guesses
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -107,11 +109,14 @@ def _walk_tokens(
 
     for step, (t, s) in enumerate(times, 1):
         strength = strengths[step - 1]
-        logp = predict(xt, step)
-        without = logp
-        if strength:
-            # What the process itself knows of a prompt that is not there: noise.
-            without = predict(torch.where(canvas.prompt, noise, xt), step)
+        without = None
+        with model.net.taps.in_step(step):
+            if strength:
+                # What the process itself knows of a prompt that is not there: noise.
+                without = predict(torch.where(canvas.prompt, noise, xt), step)
+            logp = predict(xt, step)  # the last pass, which a capture keeps
+        without = logp if without is None else without
+        record.keep_guesses(_pack(canvas, logp))
         calls += 1 + bool(strength)
         back = process.guided_posterior(logp, without, strength, xt, t, s)
         xs = torch.where(canvas.fixed, xt, invert(back, streams.at(step, "values").uniform(length)))
@@ -148,12 +153,15 @@ def _walk_vectors(
         keep_states,
         watch,
     )
+    record.num_guesses = strategy.guesses
     for step, (t, s) in enumerate(_times(strategy.steps, streams), 1):
-        x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
-        logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
+        with model.net.taps.in_step(step):
+            x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
+            logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = strategy.sampler.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
+        record.keep_guesses(_pack(canvas, logp))
         hint = process.denoise(logp)
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)
         drawn = streams.at(step, "values").normal(length, width)
@@ -166,6 +174,12 @@ def _walk_vectors(
         record.write(moved, xs, chance, entropy_at(logp, moved))
         record.end_step(step)
     return record.finish(strategy.steps)
+
+
+def _pack(canvas: Canvas, logp: Float[Tensor, "B L V"]) -> Predictions:
+    """What is predicted at the positions that are not given."""
+    open_ = ~canvas.fixed
+    return Predictions(open_, select_rows(logp, open_))
 
 
 def _find_moved(canvas: Canvas, xs: Tensor, xt: Tensor, step: int) -> Bool[Tensor, "B L"]:

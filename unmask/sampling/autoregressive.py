@@ -10,7 +10,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import check_lengths
-from unmask.sampling.state import find_entropy
+from unmask.sampling.state import Predictions, find_entropy
 from unmask.sampling.token_sampler import TokenSampler
 from unmask.sampling.trajectory import StateCallback, Trajectory, TrajectoryRecord
 
@@ -25,6 +25,7 @@ def decode_causal(
     forbidden: Int[Tensor, "n"] | None = None,
     keep_states: bool = True,
     watch: StateCallback | None = None,
+    guesses: int = 0,
 ) -> Trajectory:
     """Texts that continue the prompts from left to right, up to the end token or the length.
 
@@ -45,6 +46,7 @@ def decode_causal(
     record = TrajectoryRecord(
         model, canvas, positions < limits[:, None], counts, keep_states, watch
     )
+    record.num_guesses = guesses
 
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
@@ -52,7 +54,8 @@ def decode_causal(
     # Patches and captures see whole texts: while there are any, nothing is kept from step to step.
     cache = None
     if model.net.taps.attached:
-        logits = _read_whole(model, canvas, counts)
+        with model.net.taps.in_step(1):
+            logits = _read_whole(model, canvas, counts)
     else:
         logits, cache = _read_prompts(model, prompts, filler, steps)
     for step in range(1, steps + 1):
@@ -64,8 +67,11 @@ def decode_causal(
             token = torch.where(step <= drawing, token, logp.argmax(-1))
         at = counts + step - 1
         going = going & (at < limits)
+        written = (positions == at[:, None]) & going[:, None]
+        if guesses:
+            record.keep_guesses(Predictions(written, logp[going]))
         record.write(
-            (positions == at[:, None]) & going[:, None],
+            written,
             token[:, None],
             logp.gather(-1, token[:, None]).exp(),
             find_entropy(logp)[:, None],
@@ -80,7 +86,8 @@ def decode_causal(
         if step == steps:
             break
         if cache is None:
-            logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
+            with model.net.taps.in_step(step + 1):
+                logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
         else:
             # Rows that are done take up no position, which could be past the context.
             real = going[:, None] if cache.padding else None

@@ -35,6 +35,8 @@ class Strategy:
     block: int | None = None
     """Tokens of a block; blocks are filled from left to right. None: one block."""
     cache: CacheMode = "none"
+    guesses: int = 0
+    """Likeliest tokens that the trajectory keeps of every prediction."""
 
 
 @torch.inference_mode()
@@ -82,6 +84,7 @@ def fill_masks(
         blocks = [block_of[rows] == j for j in range(count)]
         denoiser = make_denoiser(model, part, strategy.cache, forbidden)
         record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
+        record.num_guesses = strategy.guesses
         parts[i] = rows, _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
 
     # 4. Rows are put back into the order in which they were given.
@@ -137,7 +140,9 @@ def _fill_blocks(
             # 1. What the network says at the open positions, and a token proposed at each. A
             #    schedule of guidance runs on from block to block, and stays where it ended.
             strength = strengths[min(number * steps + step, len(strengths)) - 1]
-            predictions = denoiser.predict(record.tokens, open_, strength)
+            with denoiser.model.net.taps.in_step(record.step + 1):
+                predictions = denoiser.predict(record.tokens, open_, strength)
+            record.keep_guesses(predictions)
             sampler = strategy.sampler.at(step, steps)
             times = set_clock(remasking, step, steps)
             state = StepState(

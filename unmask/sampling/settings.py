@@ -77,6 +77,9 @@ class Sampling(CheckedSettings):
     chat: bool = option(False, "Whether prompts are turns of the model's chat.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
     keep_states: bool = option(True, "Whether the trajectory has the canvas of every step.")
+    guesses: int = option(
+        0, "How many of the likeliest tokens the trajectory keeps of every prediction.", least=0
+    )
     watch: Any = option(None, "Called after every step with the trajectory so far.")
 
     def _problems(self) -> Iterator[str]:

@@ -26,7 +26,7 @@ from unmask.sampling.plans import get_plan
 from unmask.sampling.remasking import get_remasking
 from unmask.sampling.settings import Sampling
 from unmask.sampling.token_sampler import TokenSampler
-from unmask.sampling.trajectory import Trajectory
+from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES, Trajectory
 
 _NOT_FOR_PATTERNS = ("length", "fixed", "chat")
 """Settings that a text with masks in it answers itself."""
@@ -77,6 +77,7 @@ def sample(
             "required tokens, only a prompt."
         )
     rows = [tuple(encode_prompt(model, prompt)) for prompt in given]
+    _check_guesses(settings, len(rows), model.net.config.context, model.net.config.context)
     return decode_causal(
         model,
         rows,
@@ -86,6 +87,7 @@ def sample(
         constraints.find_forbidden(model),
         settings.keep_states,
         settings.watch,
+        settings.guesses,
     )
 
 
@@ -142,10 +144,12 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         settings.guidance,
         settings.block,
         settings.cache,
+        settings.guesses,
     )
     guided = any(guidance_schedule(settings.guidance, settings.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
+    _check_guesses(settings, *canvas.tokens.shape, settings.steps)
     names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)
     streams = name_streams(model, names, settings.seed)
     fill = fill_masks
@@ -154,6 +158,17 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         if constraints.require:
             raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
     return fill(model, canvas, strategy, streams, constraints, settings.keep_states, settings.watch)
+
+
+def _check_guesses(settings: Sampling, rows: int, length: int, steps: int) -> None:
+    """Raise before the work where what would be kept of all predictions is too much."""
+    size = settings.guesses * rows * length * steps * BYTES_PER_GUESS
+    if size > MOST_GUESS_BYTES:
+        raise UserError(
+            f"{settings.guesses} guesses at {length} positions of {rows} rows in {steps} steps "
+            f"take {size / 2**30:.1f} GiB: expected at most {MOST_GUESS_BYTES / 2**30:.0f}; ask "
+            "for fewer guesses, rows, steps or positions."
+        )
 
 
 def _make_sampler(model: Model, settings: Sampling) -> TokenSampler:

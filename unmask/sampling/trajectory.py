@@ -12,17 +12,57 @@ from torch import Tensor
 
 from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
+from unmask.base.extras import Shown
 from unmask.base.files import replace_file
 from unmask.base.reading import parse_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
+from unmask.sampling.state import Predictions
 
 FORMAT = "1"
 _TENSORS = ("tokens", "lengths", "committed_at", "confidence", "entropy")
+_OPTIONAL = ("states", "guess_ids", "guess_p")
+MOST_GUESS_BYTES = 2**30
+BYTES_PER_GUESS = 8
+"""A token id and its probability."""
 
 
-@dataclass(frozen=True)
-class Trajectory:
+@dataclass(frozen=True, repr=False)
+class Guesses:
+    """What the model would say at the open positions of one step, the likeliest tokens first."""
+
+    ids: Int[Tensor, "B L k"]
+    """Token ids; -1 at positions that are not open."""
+    p: Float[Tensor, "B L k"]
+    """Their probabilities; 0 at positions that are not open."""
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def open(self) -> Bool[Tensor, "B L"]:
+        """The positions about which the model was asked."""
+        return self.ids[..., 0] >= 0
+
+    def at(self, position: int, row: int = 0) -> list[tuple[str, float]]:
+        """The likeliest tokens at a position of a row with their probabilities; [] if not open."""
+        pairs = zip(self.ids[row, position].tolist(), self.p[row, position].tolist(), strict=True)
+        return [(show_token(token, self.tokenizer), p) for token, p in pairs if token >= 0]
+
+    def __repr__(self) -> str:
+        rows, count = self.open.nonzero().tolist(), self.ids.shape[-1]
+        lines = [f"Guesses(the {count} likeliest tokens at {len(rows)} open positions)"]
+        for row, position in rows[:12]:
+            words = ", ".join(f"{token!r} {p:.3f}" for token, p in self.at(position, row))
+            lines.append(f"  row {row}, position {position}: {words}")
+        return "\n".join(lines + ["  …"] * (len(rows) > 12))
+
+
+def show_token(token: int, tokenizer: Tokenizer | None) -> str:
+    """A token as it is shown: its text, or its number without a tokenizer."""
+    return f" {token}" if tokenizer is None else tokenizer.piece(token)
+
+
+@dataclass(frozen=True, repr=False)
+class Trajectory(Shown):
     """What a sampler returns: the end, and how it came about."""
 
     tokens: Int[Tensor, "B L"]
@@ -41,25 +81,68 @@ class Trajectory:
     """The rows as text, each up to its end token; None without a tokenizer."""
     states: Int[Tensor, "states B L"] | None = None
     """The canvas before step 1 and after every step; None unless asked for."""
+    guess_ids: Int[Tensor, "S B L k"] | None = None
+    """At every step the likeliest tokens at open positions, -1 elsewhere; None unless asked for."""
+    guess_p: Float[Tensor, "S B L k"] | None = None
+    """Their probabilities."""
+    tokenizer: Tokenizer | None = None
+    """Of the model that wrote it; a file does not keep it."""
+    mask_id: int | None = None
+    """What stands where nothing is written yet; None for models without masks."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were taken."""
+        if self.states is not None:
+            return len(self.states) - 1
+        return int(self.committed_at.max()) if self.committed_at.numel() else 0
+
+    def guesses(self, step: int) -> Guesses:
+        """What the model would say at the positions that were open when a step began.
+
+        Kept by `unmask.sample(…, guesses=5)`, which keeps the five likeliest tokens.
+
+        >>> model = unmask.load("reversal-mdm", device="cpu")
+        >>> drawn = unmask.sample(model, "We sat down", steps=2, length=6, guesses=3)
+        >>> drawn.guesses(2).ids.shape, len(drawn.guesses(1).at(5))
+        (torch.Size([1, 6, 3]), 3)
+        """
+        if self.guess_ids is None or self.guess_p is None:
+            raise UserError("this trajectory keeps no guesses: sample it with guesses=5.")
+        if not isinstance(step, int) or not 1 <= step <= len(self.guess_ids):
+            raise UserError(
+                f"the guesses of step {step} were asked for: expected 1 to {len(self.guess_ids)}."
+            )
+        return Guesses(self.guess_ids[step - 1], self.guess_p[step - 1], self.tokenizer)
+
+    def __repr__(self) -> str:
+        rows, length = self.tokens.shape
+        first = (self.texts or [" ".join(map(str, row)) for row in self.tokens[:1].tolist()])[:1]
+        text = "".join(f": {each[:60]!r}" + "…" * (len(each) > 60) for each in first)
+        return (
+            f"Trajectory({rows} row{'s' * (rows != 1)} of {length} tokens, {self.num_steps} steps, "
+            f"{self.calls} passes{text})"
+        )
 
     def save(self, path: str | Path) -> None:
         """Write it as one safetensors file."""
         from safetensors.torch import save_file
 
         tensors = {name: getattr(self, name) for name in _TENSORS}
-        if self.states is not None:
-            tensors["states"] = self.states
+        tensors |= {name: getattr(self, name) for name in _OPTIONAL}
         notes = {
             "unmask.trajectory": FORMAT,
             "calls": str(self.calls),
             "texts": json.dumps(self.texts),
+            "mask_id": json.dumps(self.mask_id),
         }
+        kept = {name: x.cpu().contiguous() for name, x in tensors.items() if x is not None}
         with replace_file(path) as draft:
-            save_file({name: x.cpu().contiguous() for name, x in tensors.items()}, draft, notes)
+            save_file(kept, draft, notes)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Trajectory":
-        """The trajectory in a file."""
+    def load(cls, path: str | Path, tokenizer: Tokenizer | None = None) -> "Trajectory":
+        """The trajectory in a file; with the model's tokenizer it can be shown in words."""
         from safetensors import SafetensorError, safe_open
 
         if not Path(path).is_file():
@@ -77,6 +160,7 @@ class Trajectory:
         values = tensors | {
             "calls": parse_json(notes.get("calls", ""), f"{path}, calls"),
             "texts": parse_json(notes.get("texts", ""), f"{path}, texts"),
+            "mask_id": parse_json(notes.get("mask_id", "null"), f"{path}, mask_id"),
         }
         problems = check_values(values, get_type_hints(cls))
         problems += [f"unknown tensor {name!r:.60}" for name in values.keys() - get_type_hints(cls)]
@@ -84,12 +168,17 @@ class Trajectory:
         shapes = {name: rows for name in _TENSORS} | {"lengths": rows[:1]}
         if "states" in tensors:
             shapes["states"] = (tensors["states"].shape[0], *rows)
+        guesses = [tensors[name] for name in ("guess_ids", "guess_p") if name in tensors]
+        if len(guesses) == 1 or any(x.ndim != 4 or x.shape != guesses[0].shape for x in guesses):
+            problems.append("the guesses are not ids and probabilities [steps, rows, length, k]")
+        elif guesses:
+            shapes["guess_ids"] = (len(guesses[0]), *rows, guesses[0].shape[-1])
         for name, shape in shapes.items():
             if tuple(tensors[name].shape) != tuple(shape):
                 problems.append(f"{name!r} has the shape {list(tensors[name].shape)}")
         if problems:
             raise SettingsError(str(path), problems)
-        return cls(**values)
+        return cls(**values, tokenizer=tokenizer)
 
 
 StateCallback = Callable[[Trajectory], None]
@@ -113,6 +202,7 @@ class TrajectoryRecord:
         watch: StateCallback | None = None,
     ):
         self.tokenizer, self.in_front = model.tokenizer, in_front
+        self.mask_id = model.mask_id if model.paradigm.has_mask else None
         self.lengths = (torch.ones_like(tokens) if real is None else real).sum(-1)
         self.watch = watch
         self.tokens = tokens
@@ -120,7 +210,18 @@ class TrajectoryRecord:
         self.confidence = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
         self.entropy = torch.zeros_like(self.confidence)
         self.states = [tokens] if keep_states else None
+        self.num_guesses = 0
+        """Likeliest tokens to keep of every prediction."""
+        self.guess_ids, self.guess_p = list[Tensor](), list[Tensor]()
         self.step = 0
+
+    def keep_guesses(self, predictions: Predictions) -> None:
+        """Keep the likeliest tokens at the positions that are open in the step that follows."""
+        if self.num_guesses:
+            count = min(self.num_guesses, predictions.rows.shape[-1])
+            logp, ids = predictions.rows.topk(count, dim=-1)
+            self.guess_ids.append(predictions.spread(ids.int(), -1))
+            self.guess_p.append(predictions.spread(logp.exp().float(), 0.0))
 
     def write(
         self,
@@ -161,6 +262,10 @@ class TrajectoryRecord:
             calls=calls,
             texts=decode_rows(self.tokens, self.lengths, self.in_front, self.tokenizer),
             states=None if self.states is None else torch.stack(self.states),
+            guess_ids=torch.stack(self.guess_ids) if self.guess_ids else None,
+            guess_p=torch.stack(self.guess_p) if self.guess_p else None,
+            tokenizer=self.tokenizer,
+            mask_id=self.mask_id,
         )
 
 
@@ -189,19 +294,34 @@ def join_rows(parts: Sequence[Part]) -> Trajectory:
     """
     order = torch.cat([rows for rows, _ in parts]).argsort()
     pieces = [part for _, part in parts]
-    joined = {name: torch.cat([getattr(part, name) for part in pieces])[order] for name in _TENSORS}
-    states = None
-    if all(part.states is not None for part in pieces):
-        longest = max(len(part.states) for part in pieces if part.states is not None)
-        states = torch.cat([_lengthen(part.states, longest) for part in pieces], dim=1)[:, order]
+    joined: dict[str, Tensor | None] = {
+        name: torch.cat([getattr(part, name) for part in pieces])[order] for name in _TENSORS
+    }
+    for name in _OPTIONAL:
+        kept = [getattr(part, name) for part in pieces]
+        known = [x for x in kept if x is not None]
+        if not known or (name == "states" and len(known) < len(kept)):
+            joined[name] = None
+            continue
+        longest = max(map(len, known))
+        # A part that has not begun has no guesses yet.
+        empty = [known[0].new_empty(0, *p.tokens.shape, *known[0].shape[3:]) for p in pieces]
+        kept = [e if x is None else x for x, e in zip(kept, empty, strict=True)]
+        joined[name] = torch.cat([_lengthen(x, longest, name) for x in kept], dim=1)[:, order]
     texts = None
     if pieces[0].texts is not None:
         rows = [text for part in pieces for text in part.texts or []]
         texts = [rows[i] for i in order.tolist()]
     calls = sum(part.calls for part in pieces)
-    return replace(pieces[0], **joined, calls=calls, texts=texts, states=states)
+    return replace(pieces[0], **joined, calls=calls, texts=texts)
 
 
-def _lengthen(states: Tensor | None, length: int) -> Tensor:
-    assert states is not None
-    return torch.cat((states, states[-1:].expand(length - len(states), -1, -1)))
+def _lengthen(kept: Tensor, length: int, name: str) -> Tensor:
+    """What was kept of every step, as if there had been more: nothing changes, nothing is open."""
+    if len(kept) == length:
+        return kept
+    more = length - len(kept)
+    if name == "states":
+        return torch.cat((kept, kept[-1:].expand(more, -1, -1)))
+    nothing = kept.new_full((more, *kept.shape[1:]), -1 if name == "guess_ids" else 0)
+    return torch.cat((kept, nothing))

@@ -1,0 +1,119 @@
+"""What a model would say at open positions, kept on demand; activations by denoising step."""
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from tests.representation.facts import make_model
+from unmask import Trajectory, UserError
+from unmask.net.model import Blueprint, Model
+
+PROMPTS = [[5, 6, 7], [8, 9]]
+KINDS = ("masked", "causal", "uniform", "hybrid")
+
+
+def make_kind(kind: str) -> Model:
+    if kind in ("masked", "causal"):
+        return make_model(kind=kind)
+    is_hybrid = kind == "hybrid"  # its mask comes after the tokens that have logits
+    config = unmask.preset("tiny", vocab_size=40, context=16, num_logits=39 if is_hybrid else None)
+    mask_id = 39 if is_hybrid else None
+    return Model(kind, lively(config), Blueprint(config, kind, mask_id))
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0}, {"block": 4, "steps": 6}])
+def test_guesses_are_what_the_network_says_at_each_state(kind, how):
+    model = make_model(kind=kind)
+    how = {"steps": 5, "length": 12, "seed": 2} | how
+    drawn = unmask.sample(model, PROMPTS, guesses=4, **how)
+    plain = unmask.sample(model, PROMPTS, **how)
+    assert torch.equal(drawn.tokens, plain.tokens) and plain.guess_ids is None
+    assert len(drawn.guess_ids) == drawn.num_steps == len(drawn.states) - 1
+    checked = 0
+    for step in range(1, drawn.num_steps + 1):
+        guesses, state = drawn.guesses(step), drawn.states[step - 1]
+        wrote = drawn.committed_at == step
+        assert bool((guesses.open | ~wrote).all()), "what is written was open"
+        logits = model.logits(state) if kind == "masked" else model.net(state)[:, :-1]
+        if kind == "masked":
+            logits[..., model.mask_id] = -torch.inf
+            assert not bool((guesses.open & (state != model.mask_id)).any())
+        else:
+            logits = torch.cat((logits[:, :1], logits), 1)
+        p, ids = logits.double().softmax(-1).topk(4, dim=-1)
+        # The end token is not allowed everywhere; without it the order is the network's.
+        same = guesses.open & (ids == guesses.ids).all(-1)
+        torch.testing.assert_close(guesses.p[same], p[same].float(), atol=1e-5, rtol=1e-4)
+        checked += int(same.sum())
+        assert bool((guesses.p[..., :-1] >= guesses.p[..., 1:]).all())
+        sure = wrote & (guesses.ids[..., 0] == drawn.tokens)
+        torch.testing.assert_close(guesses.p[sure][:, 0].double(), drawn.confidence[sure])
+    assert checked > 0.8 * int((drawn.guess_ids[..., 0] >= 0).sum()) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_keeps_guesses_and_announces_its_steps(kind):
+    model, prompts = make_kind(kind), [[5, 6, 7], [8, 9, 4]]
+    with model.net.capture("layers.0.resid_out", "logits", steps="all") as taken:
+        drawn = unmask.sample(model, prompts, steps=3, length=6, guesses=2)
+    assert sorted(taken) == list(range(1, drawn.num_steps + 1))
+    assert drawn.guess_ids.shape == (drawn.num_steps, 2, 6, 2)
+    assert all(set(sites) == {"layers.0.resid_out", "logits"} for sites in taken.values())
+    assert not bool(drawn.guesses(1).open[:, :3].any()), "the prompt is given"
+    assert model.net.taps.step is None
+
+
+def test_rows_that_are_sampled_apart_have_their_guesses():
+    """Rows with another number of blocks take other steps; each keeps those it had alone."""
+    model, seen = make_model(), []
+    how = {"block": 4, "steps": 4, "guesses": 3, "length": [11, 7]}
+    both = unmask.sample(model, [PROMPTS[0]] * 2, watch=seen.append, **how)
+    for row, length in enumerate(how["length"]):
+        alone = unmask.sample(model, PROMPTS[0], **(how | {"length": length}))
+        steps = len(alone.guess_ids)
+        assert torch.equal(both.guess_ids[:steps, row, :length], alone.guess_ids[:, 0])
+        assert bool((both.guess_ids[steps:, row] == -1).all())
+    assert all(each.guess_ids.shape[1:] == (2, 11, 3) for each in seen)
+
+
+def test_guesses_survive_a_file(tmp_path):
+    model = make_model()
+    drawn = unmask.sample(model, PROMPTS, steps=3, length=8, guesses=2)
+    drawn.save(tmp_path / "drawn.safetensors")
+    read = Trajectory.load(tmp_path / "drawn.safetensors", model.tokenizer)
+    assert torch.equal(read.guess_ids, drawn.guess_ids) and read.mask_id == model.mask_id
+    assert torch.equal(read.guess_p, drawn.guess_p)
+    position = int(drawn.guesses(1).open[0].nonzero()[0])
+    assert read.guesses(1).at(position) == drawn.guesses(1).at(position)
+    text, p = drawn.guesses(1).at(position)[0]
+    assert text == model.tokenizer.piece(int(drawn.guess_ids[0, 0, position, 0])) and 0 < p <= 1
+    assert drawn.guesses(1).at(0) == []
+    assert f"row 0, position {position}: {text!r}" in repr(drawn.guesses(1))
+
+
+def test_what_is_wrong_with_guesses(monkeypatch):
+    model = make_model()
+    drawn = unmask.sample(model, PROMPTS, steps=2, length=8)
+    with pytest.raises(UserError, match="keeps no guesses: sample it with guesses=5"):
+        drawn.guesses(1)
+    kept = unmask.sample(model, PROMPTS, steps=2, length=8, guesses=10**6)
+    assert kept.guess_ids.shape[-1] == model.net.config.logit_rows
+    for step in (0, 3, 1.5):
+        with pytest.raises(UserError, match=f"step {step} were asked for: expected 1 to 2"):
+            kept.guesses(step)
+    with pytest.raises(UserError, match="'guesses' is -1"):
+        unmask.sample(model, PROMPTS, guesses=-1)
+    monkeypatch.setattr("unmask.sampling.texts.MOST_GUESS_BYTES", 2 * 8 * 2 * 3 * 8 - 1)
+    with pytest.raises(UserError, match="3 guesses at 8 positions of 2 rows in 2 steps take"):
+        unmask.sample(model, PROMPTS, steps=2, length=8, guesses=3)
+    with pytest.raises(UserError, match="ask for fewer guesses, rows, steps or positions"):
+        unmask.sample(make_model(kind="causal"), PROMPTS, length=12, guesses=3)
+    assert unmask.sample(model, PROMPTS, steps=2, length=8, guesses=2).guess_ids is not None
+
+
+def test_a_trajectory_in_short():
+    drawn = unmask.sample(make_model(), ["They say Ada", "Now"], steps=3, length=8)
+    assert repr(drawn).startswith("Trajectory(2 rows of 8 tokens, 3 steps, 3 passes: 'They say Ada")
+    assert len(repr(drawn)) < 160 and "tensor" not in repr(drawn)
