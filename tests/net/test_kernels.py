@@ -1,57 +1,85 @@
-"""Elementwise work on the device at hand: a GPU's own kernels where there is one, else torch."""
+"""Our own kernels against torch's operations, on a GPU."""
 
 import pytest
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
-from unmask.net.blocks import SwiGLU
-from unmask.net.fused import fuses
-from unmask.net.presets import preset
-from unmask.net.rotary import rotate
-from unmask.net.transformer import Transformer
+from unmask.net.blocks import Head, RMSNorm
+from unmask.objectives.cross_entropy import weighted_cross_entropy
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.1}
+pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(
-    ("shape", "angles"),
-    [
-        ((3, 5, 7, 32), (5, 1, 32)),
-        ((3, 5, 7, 32), (3, 5, 1, 32)),
-        ((11, 7, 32), (11, 1, 32)),
-        ((2, 3, 28, 128), (1, 3, 1, 128)),
-        ((0, 7, 32), (0, 1, 32)),
-    ],
-)
-def test_rotation_of_a_part_of_a_product(shape, angles, dtype):
-    """Queries and keys lie beside the values; tables repeat over rows, or belong to each."""
-    generator = torch.Generator().manual_seed(0)
-    whole = torch.randn(*shape[:-2], 3 * shape[-2], shape[-1], generator=generator)
-    x = whole.to(DEVICE, dtype)[..., : shape[-2], :]
-    cos, sin = (torch.randn(angles, generator=generator).to(DEVICE, dtype) for _ in range(2))
+def draw(*shape: int, dtype=torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def assert_near(ours, torchs, exact):
+    """At least as near to the exact values as torch's own, but for a last digit."""
+    error, theirs = (ours.double() - exact).abs(), (torchs.double() - exact).abs()
+    assert error.max() <= 1.5 * theirs.max() + 1e-7
+    assert error.mean() <= 1.1 * theirs.mean() + 1e-9
+
+
+@pytest.mark.parametrize("width", [64, 576, 1000, 1536])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms(width, dtype):
+    norm = RMSNorm(width, eps=1e-5, device="cuda", dtype=dtype)
+    x = draw(7, 33, width, dtype=dtype)
     with torch.no_grad():
-        assert fuses(x, cos, sin) == (DEVICE == "cuda")
-        found = rotate(x, cos, sin)
-    wanted = x.double() * cos.double() + x.double().roll(shape[-1] // 2, -1) * sin.double()
-    assert found.dtype == dtype and found.shape == x.shape
-    torch.testing.assert_close(found.double(), wanted, atol=TOLERANCE[dtype], rtol=0)
+        norm.weight.copy_(draw(width, dtype=dtype, seed=1))
+        ours, torchs = norm(x), F.rms_norm(x, (width,), norm.weight, 1e-5)
+    exact = F.rms_norm(x.double(), (width,), norm.weight.double(), 1e-5)
+    assert_near(ours, torchs, exact)
 
 
-@torch.no_grad()
-def test_gate():
-    mlp = SwiGLU(preset("tiny")).to(DEVICE)
-    for parameter in mlp.parameters():
-        parameter.normal_(generator=torch.Generator(DEVICE).manual_seed(1))
-    x = torch.linspace(-1, 1, 3 * mlp.gate.in_features, device=DEVICE).view(3, -1)
-    wanted = F.silu(mlp.gate(x).double()) * mlp.up(x).double()
-    torch.testing.assert_close(mlp(x).double(), wanted, atol=1e-4, rtol=1e-5)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(52, 52), (1, 17), (5, 52), (100, 100), (128, 128)])
+@pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (4, 4, 32), (2, 1, 128)])
+def test_short_attention(is_causal, queries, keys, heads, kv, width):
+    from unmask.net import kernels
 
-
-def test_with_and_without_gradients_is_the_same_network():
-    net = Transformer(preset("tiny")).to(DEVICE)
-    tokens = torch.arange(24, device=DEVICE).view(2, 12)
+    if is_causal and queries != keys:
+        pytest.skip("a causal network's queries are as many as its keys, or masked")
+    q, k, v = draw(3, queries, heads, width), draw(3, keys, kv, width), draw(3, keys, kv, width)
+    args = [x.transpose(1, 2) for x in (q, k, v)]
     with torch.no_grad():
-        plain = net(tokens)
-    torch.testing.assert_close(net(tokens).detach(), plain, atol=1e-5, rtol=0)
+        ours = kernels.attend(q, k, v, is_causal)
+        torchs, exact = (
+            F.scaled_dot_product_attention(
+                *(x.to(dtype) for x in args), is_causal=is_causal, enable_gqa=True
+            ).transpose(1, 2)
+            for dtype in (torch.bfloat16, torch.float64)
+        )
+    assert_near(ours, torchs, exact)
+
+
+@pytest.mark.parametrize("rows", [49153, 49152, 259])
+def test_odd_heads(rows):
+    head = Head(64, rows, bias=False, device="cuda", dtype=torch.bfloat16)
+    x = draw(2, 9, 64)
+    with torch.no_grad():
+        head.weight.copy_(draw(rows, 64, seed=1))
+        ours = head(x)
+    assert ours.shape == (2, 9, rows)
+    torch.testing.assert_close(ours, F.linear(x, head.weight), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("vocabulary", [259, 49153])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy(vocabulary, dtype):
+    """Losses and gradients, against float64; a sure target keeps its gradient."""
+    x, head = draw(70, 64, dtype=dtype), draw(vocabulary, 64, dtype=dtype, seed=1)
+    targets = torch.randint(0, vocabulary - 1, (70,), device="cuda")
+    x[0] = 4 * head[targets[0]]
+    weights = draw(70, dtype=torch.float32, seed=2).abs()
+    found = {}
+    for kind in (dtype, torch.float64):
+        inputs = [each.to(kind).requires_grad_() for each in (x, head)]
+        loss, nll = weighted_cross_entropy(*inputs, targets, weights, vocabulary - 1, chunk=32)
+        loss.backward()
+        found[kind] = [nll, *(each.grad for each in inputs)]
+    digits = 1e-5 if dtype == torch.float32 else 2e-2
+    for ours, exact in zip(found[dtype], found[torch.float64], strict=True):
+        assert (ours.double() - exact).norm() <= digits * exact.norm()

@@ -40,15 +40,15 @@ class Head(Linear):
     product.
     """
 
-    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n V"]:
+    def forward(self, input: Float[Tensor, "*n D"]) -> Float[Tensor, "*n V"]:
         rows, spare = len(self.weight), -len(self.weight) % 8
-        if not spare or x.element_size() != 2 or not fuses(x, self.weight):
-            return super().forward(x)
-        flat, even = x.reshape(-1, x.shape[-1]), rows - rows % 8
-        logits = x.new_empty(len(flat), rows + spare)
+        if not spare or input.element_size() != 2 or not fuses(input, self.weight):
+            return super().forward(input)
+        flat, even = input.reshape(-1, input.shape[-1]), rows - rows % 8
+        logits = input.new_empty(len(flat), rows + spare)
         for part in (slice(even), slice(even, rows)):
             torch.mm(flat, self.weight[part].T, out=logits[:, part])
-        return logits[:, :rows].unflatten(0, x.shape[:-1])
+        return logits[:, :rows].unflatten(0, input.shape[:-1])
 
 
 class RMSNorm(nn.RMSNorm):

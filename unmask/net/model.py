@@ -104,15 +104,15 @@ class Model:
         """
         ids, offsets, begin = list[int](), list[tuple[int, int]](), 0
         # Plain text, then masks, in turn; the last plain text has none after it.
-        for found in [*_MASKS.finditer(text), None]:
-            end = len(text) if found is None else found.start()
+        for masks in [*_MASKS.finditer(text), None]:
+            end = len(text) if masks is None else masks.start()
             if begin < end:
                 plain = self.require_tokenizer().encode(text[begin:end])
                 ids += plain.ids
                 offsets += [(begin + b, begin + e) for b, e in plain.offsets]
-            if found is not None:
-                begin = found.end()
-                count = self._count_masks(found)
+            if masks is not None:
+                begin = masks.end()
+                count = self._count_masks(masks)
                 ids += [self.require_mask()] * count
                 offsets += [(begin, begin)] * count  # masks hold no character
         return Encoded(ids, offsets)
@@ -191,8 +191,7 @@ class Model:
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        x = self.net.embed(tokens, real, snapshot, t)
-        x = self.net.run_layers(x, real=real, cache=snapshot)
+        x = self.net.run_tokens(tokens, real, snapshot, t)
         in_part = snapshot is not None and snapshot.places is not None
         return self.net.unembed(self.align(x, None if in_part else real), at)
 

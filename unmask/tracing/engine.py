@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.net.graphs import LayerGraphs, can_replay
 from unmask.net.transformer import Transformer
 from unmask.tracing.record import Activations, AnswerReader
 from unmask.tracing.windows import PartPlan, Trunk
@@ -49,6 +50,7 @@ class CellBatch:
         self.pair_sample = self.sample[row]
         self.patched = row * length + self.position
         """Patched pairs, counted over the whole batch."""
+        self.graphs: LayerGraphs | None = None
         self.active: Tensor | None = None
         self.index = self.patched
         """Patched pairs, counted among the active ones."""
@@ -103,8 +105,8 @@ class Engine:
         # 2. The layers inside the window, at the N active pairs [N, D]. The last layer is left out:
         #    of it only the rows that are read are wanted.
         for layer in range(trunk.start + 1, min(trunk.end, last)):
-            x, attn = self._attend(layer, batch, stream)
-            stream = Stream(self.net.block(layer).finish(x, attn)[0], batch.active)
+            x, attn, after = self._advance(layer, batch, stream)
+            stream = Stream(after, batch.active)
             # A shorter window ends here: nothing is frozen in this layer, nor in those above. It
             # leaves before step 3 writes into the stream.
             if layer in trunk.stops:
@@ -164,6 +166,43 @@ class Engine:
         record = self.base if plan.is_severed else self.source
         return record, (record.mlp if plan.frozen == "mlp" else record.attn)[layer]
 
+    def _advance(
+        self, layer: int, batch: CellBatch, stream: Stream, keep: bool = True
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "N D"]]:
+        """The stream that enters a layer, what attention adds, and the stream that leaves.
+
+        The last two may be written over by the next layer, unless the one that leaves is to `keep`.
+        """
+        if stream.where is batch.active and can_replay(self.net, stream.x):
+            graphs = self._find_graphs(batch, stream.x)
+            attn, after = graphs.advance(layer, stream.x)
+            return stream.x, attn, after.clone() if keep else after
+        x, attn = self._attend(layer, batch, stream)
+        return x, attn, self.net.block(layer).finish(x, attn)[0]
+
+    def _find_graphs(self, batch: CellBatch, like: Float[Tensor, "N D"]) -> LayerGraphs:
+        """The recorded layers of a batch."""
+        if batch.graphs is None:
+            shape, cos, sin, net = (batch.rows, batch.length), self.cos, self.sin, self.net
+
+            def run_all(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+                """A layer at all positions: the same whatever is traced, and kept."""
+                block = net.block(layer)
+                z = block.attend(*block.read(x.unflatten(0, shape), cos, sin))
+                attn = block.attn_out(z.flatten(0, 1))
+                return attn, block.finish(x, attn)[0]
+
+            def run_active(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+                """A layer at the active positions: the others' keys and values are this run's."""
+                x, attn = self._attend(layer, batch, Stream(x, batch.active))
+                return attn, self.net.block(layer).finish(x, attn)[0]
+
+            if batch.active is None:
+                batch.graphs = net.graphs.find_layers(net, like, shape, run_all)
+            else:
+                batch.graphs = LayerGraphs(like, run_active)
+        return batch.graphs
+
     def _attend(
         self, layer: int, batch: CellBatch, stream: Stream
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
@@ -185,8 +224,7 @@ class Engine:
     ) -> Float[Tensor, "B K A"]:
         """log p of the targets when the stream enters `layer`; `plan` freezes the last layer."""
         for between in range(layer, self.layers - 1):
-            x, attn = self._attend(between, batch, stream)
-            stream = Stream(self.net.block(between).finish(x, attn)[0], batch.active)
+            stream = Stream(self._advance(between, batch, stream, keep=False)[2], batch.active)
         if layer == self.layers:
             x = self._look_up(layer, batch, stream)
         else:
