@@ -2,7 +2,7 @@
 
 import { formatCount, formatNumber, make, plural, quoteToken, roveFocus, shadeOf } from "./dom.js";
 
-const TEMPO = 420; // Milliseconds per step.
+export const TEMPO = 420; // Milliseconds per step.
 
 export class RunCard {
   constructor({ onselect = () => {}, onstep = () => {} } = {}) {
@@ -29,6 +29,12 @@ export class RunCard {
       const token = event.target.closest(".token");
       if (token) this.select(Number(token.dataset.position));
     });
+    this.text.addEventListener("keydown", (event) => {
+      const token = event.target.closest(".token");
+      if (!token || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      this.select(Number(token.dataset.position));
+    });
   }
 
   /** Show another run, or none yet, of a model. */
@@ -39,7 +45,7 @@ export class RunCard {
     this.isFollowing = true;
     this.element.setAttribute("aria-label", `Run of ${model.name}`);
     this.element.dataset.kind = model.mask_id === null ? "causal" : "diffusion";
-    this.title.replaceChildren(make("span", { className: "dot" }), model.name, make("small", { textContent: ` ${model.mask_id === null ? "autoregressive twin" : model.kind} · ${formatCount(model.parameters)} parameters` }));
+    this.title.replaceChildren(make("span", { className: "dot" }), model.name, make("small", { textContent: ` ${describeKind(model)} · ${formatCount(model.parameters)} parameters` }));
     this.say("");
     if (run?.states.length) this.show(run.last);
     else this.text.replaceChildren();
@@ -91,12 +97,13 @@ export class RunCard {
 
   draw() {
     const ids = this.run.idsAt(this.step);
-    while (this.text.children.length > ids.length) this.text.lastChild.remove();
+    // Before each token stands its space, which is not part of what is coloured.
+    while (this.text.children.length > ids.length) for (let i = 0; i < 2; i++) this.text.lastChild.remove();
     while (this.text.children.length < ids.length) {
-      this.text.append(make("button", { type: "button", className: "token", tabIndex: -1, "data-position": this.text.children.length }));
+      this.text.append("", make("span", { role: "button", className: "token", tabIndex: -1, "data-position": this.text.children.length }));
     }
     ids.forEach((id, position) => drawToken(this.text.children[position], this.run, this.step, position, this.selected === position));
-    if (!this.text.querySelector('[tabindex="0"]') && this.text.firstChild) this.text.firstChild.tabIndex = 0;
+    if (!this.text.querySelector('[tabindex="0"]') && ids.length) this.text.children[0].tabIndex = 0;
     this.drawPlayer();
   }
 
@@ -111,8 +118,11 @@ export class RunCard {
   }
 }
 
-/** A token's button at a step: what stands there, or the model's guess in a mask. */
-export function drawToken(button, run, step, position, isSelected = false) {
+/**
+ * A token at a step: what stands there, or the model's guess in a mask. A span with the role of a
+ * button, since lines break inside its text only where it is not a box of its own.
+ */
+export function drawToken(element, run, step, position, isSelected = false) {
   const id = run.idsAt(step)[position], at = run.writtenAt(position, step);
   const isOpen = run.isOpen(position, step), isByHand = run.isByHand(position, step);
   const classes = ["token"];
@@ -122,7 +132,7 @@ export function drawToken(button, run, step, position, isSelected = false) {
     classes.push("open");
     text = guess ? guess.text : " ░░";
     title = guess ? `position ${position}: masked, would be ${quoteToken(guess.text)} with p ${formatNumber(guess.p)}` : `position ${position}: masked`;
-    button.style.setProperty("--p", guess ? guess.p : 0);
+    element.style.setProperty("--p", guess ? guess.p : 0);
     if (guess) classes.push("guess");
   } else if (isByHand) {
     classes.push("hand");
@@ -136,19 +146,23 @@ export function drawToken(button, run, step, position, isSelected = false) {
     if (at === step) classes.push("new");
     title += `, written at step ${at} with confidence ${formatNumber(p)}`;
   }
-  if (/^\s*\[(END|PAD)\]$|^⏎$|^<\/?s>$|^<\|.*\|>$/.test(text)) classes.push("special");
+  const isSpecial = /^\s*\[(END|PAD)\]$|^⏎$|^<\/?s>$|^<\|.*\|>$/.test(text);
+  if (isSpecial) classes.push("special");
   if (isSelected) classes.push("selected");
-  button.className = classes.join(" ");
-  const shown = text.replaceAll("\n", "⏎\n") || "·";
-  button.replaceChildren(shown, ...(at && !isOpen && !isByHand ? [make("sub", { textContent: at })] : []));
-  button.title = title;
-  button.setAttribute("aria-label", title);
-  button.setAttribute("aria-pressed", String(isSelected));
+  element.className = classes.join(" ");
+  const shown = text.trimStart() || (text.includes("\n") ? "⏎" : "␣");
+  if (element.previousSibling) element.previousSibling.data = text.slice(0, text.length - text.trimStart().length);
+  element.replaceChildren(shown, ...(at && !isOpen && !isByHand && !isSpecial ? [make("sub", { textContent: at })] : []));
+  element.title = title;
+  element.setAttribute("aria-label", title);
+  element.setAttribute("aria-pressed", String(isSelected));
 }
+
+const describeKind = ({ kind, mask_id }) => mask_id === null ? "autoregressive" : kind === "masked" ? "masked diffusion" : kind;
 
 /** What the colours of a canvas mean. */
 export function makeLegend() {
-  const items = [["given", "given"], ["open guess", "masked, with the model's guess"], ["c0", "0 to 0.2"], ["c1", "to 0.4"], ["c2", "to 0.6"], ["c3", "to 0.8"], ["c4", "to 1"], ["hand", "by hand"]];
+  const items = [["given", "given"], ["open guess", "masked, with the model's guess"], ["c0", "written with confidence 0 to 0.2"], ["c1", "to 0.4"], ["c2", "to 0.6"], ["c3", "to 0.8"], ["c4", "to 1"], ["hand", "by hand"]];
   return make("ul", { className: "legend", "aria-label": "Legend: confidence when written" },
     ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, textContent: name.startsWith("c") ? "■ " : "", "aria-hidden": "true" }), label)));
 }

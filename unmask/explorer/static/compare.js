@@ -1,11 +1,11 @@
 // Compare: two prompts, two models or two steps of one run, side by side over one axis of steps.
 
 import { Jobs } from "./api.js";
-import { RunCard } from "./canvas.js";
+import { RunCard, TEMPO } from "./canvas.js";
 import { announce, byId, drawLines, field, make, select, setOptions } from "./dom.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
-import { follow } from "./write.js";
+import { follow, chooseFacts } from "./write.js";
 
 const KINDS = { prompts: "two prompts", models: "two models", steps: "two steps" };
 
@@ -20,9 +20,13 @@ export class CompareView {
     this.settings = new Settings(() => app.remember());
     byId("compare-settings").append(this.settings.element);
     this.sides = ["first", "second"].map((name, i) => this.makeSide(name, i));
-    byId("compare-sides").append(...this.sides.map((side) => side.element));
+    byId("compare-prompts").append(...this.sides.map((side) => side.promptField));
+    byId("compare-models").append(...this.sides.map((side) => side.modelField));
+    byId("compare-sides").append(...this.sides.map((side) => side.card.element));
+    this.timer = null;
+    byId("compare-play").addEventListener("click", () => this.toggle());
     this.axis = byId("compare-step");
-    this.axis.addEventListener("input", () => this.showStep(Number(this.axis.value)));
+    this.axis.addEventListener("input", () => { this.pause(); this.showStep(Number(this.axis.value)); });
     this.kind.addEventListener("change", () => { this.arrange(); app.remember(); });
     byId("compare-form").addEventListener("submit", (event) => { event.preventDefault(); this.compare(); });
     byId("compare-stop").addEventListener("click", () => this.stop());
@@ -38,8 +42,7 @@ export class CompareView {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.compare(); }
     });
     side.promptField = field(`${name} prompt`, prompt, "wide");
-    side.modelField = field("model", model);
-    side.element = make("div", { className: "side" }, side.promptField, side.modelField, side.card.element);
+    side.modelField = field(i ? "and" : "model", model);
     return side;
   }
 
@@ -50,8 +53,8 @@ export class CompareView {
       side.card.open(null, info.models[0]);
     }
     if (info.models.length < 2) setOptions(this.kind, Object.entries(KINDS).filter(([value]) => value !== "models").map(([value, label]) => ({ value, label })));
-    const asked = info.facts.filter((fact) => fact.way.includes("reverse"));
-    this.sides.forEach((side, i) => { if (!side.prompt.value && asked[i]) side.prompt.value = asked[i].prompt; });
+    const prompts = chooseFacts(info.facts).map((fact) => fact.prompt);
+    this.sides.forEach((side, i) => { if (!side.prompt.value && prompts[i]) side.prompt.value = prompts[i]; });
     this.arrange();
   }
 
@@ -61,7 +64,9 @@ export class CompareView {
     second.promptField.hidden = kind !== "prompts";
     second.modelField.hidden = kind !== "models";
     first.promptField.firstChild.textContent = kind === "prompts" ? "first prompt" : "prompt";
+    // Two steps of one run have a slider each; otherwise one slider moves both runs.
     byId("compare-axis").hidden = kind === "steps";
+    byId("compare-sides").classList.toggle("linked", kind !== "steps");
     if (kind === "models" && this.app.info?.models.length > 1 && first.model.value === second.model.value) {
       second.model.value = this.app.info.models.find((model) => model.key !== first.model.value).key;
     }
@@ -78,6 +83,7 @@ export class CompareView {
 
   async compare() {
     this.stop();
+    this.pause();
     announce("");
     this.requests = this.read();
     this.app.remember();
@@ -99,6 +105,23 @@ export class CompareView {
     for (const { card } of this.sides) card.show(step, true);
   }
 
+  toggle() {
+    if (this.timer) { this.pause(); return; }
+    let step = Number(this.axis.value) >= Number(this.axis.max) ? 0 : Number(this.axis.value);
+    this.showStep(step);
+    byId("compare-play").textContent = "❚❚ Pause";
+    this.timer = setInterval(() => {
+      this.showStep(++step);
+      if (step >= Number(this.axis.max)) this.pause();
+    }, TEMPO);
+  }
+
+  pause() {
+    clearInterval(this.timer);
+    this.timer = null;
+    byId("compare-play").textContent = "▶ Play";
+  }
+
   draw() {
     const shown = this.sides.filter(({ card }) => card.run?.states.length), chart = byId("compare-chart");
     if (!shown.length) return;
@@ -117,7 +140,7 @@ export class CompareView {
     const names = isSteps ? shown.map(({ card }) => `step ${card.step}`) : this.kind.value === "models" ? shown.map(({ card }) => card.run.model.name) : ["first prompt", "second prompt"];
     const what = isSteps ? "Entropy at each open position, at both steps" : "Mean entropy of what is still open, step by step";
     const legend = make("ul", { className: "legend" }, ...shown.map(({ className }, i) => make("li", {}, make("span", { className: `swatch line ${className}`, "aria-hidden": "true" }), names[i])));
-    chart.replaceChildren(make("h3", { textContent: what }), legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, marker: isSteps ? null : step }));
+    chart.replaceChildren(make("h3", { textContent: what }), legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, width: Math.max(280, Math.min(960, chart.clientWidth - 34)), marker: isSteps ? null : step }));
   }
 
   stop() {

@@ -102,8 +102,8 @@ export function download(name, text, type) {
 }
 
 /** Lines over a common axis; series: [{name, className, points: [[x, y], …]}]. */
-export function drawLines(series, { xlabel, ylabel, label, marker = null }) {
-  const width = 640, height = 220, left = 52, bottom = 40, top = 12, right = 12;
+export function drawLines(series, { xlabel, ylabel, label, width, marker = null }) {
+  const height = 220, left = 52, bottom = 40, top = 12, right = 12;
   const points = series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y));
   const most = Math.max(1e-9, ...points.map(([, y]) => y)), last = Math.max(1, ...points.map(([x]) => x));
   const x = (value) => left + (width - left - right) * value / last;
@@ -113,7 +113,7 @@ export function drawLines(series, { xlabel, ylabel, label, marker = null }) {
     element.textContent = content;
     return element;
   };
-  const drawing = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, class: "lines", role: "img", "aria-label": label });
+  const drawing = makeSvg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": label });
   for (const share of [0, 0.5, 1]) {
     drawing.append(makeSvg("line", { x1: left, x2: width - right, y1: y(most * share), y2: y(most * share), class: "rule" }));
     drawing.append(text(formatNumber(most * share, 2), { x: left - 6, y: y(most * share) + 4, "text-anchor": "end" }));

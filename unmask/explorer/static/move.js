@@ -4,7 +4,7 @@ import { Jobs, call } from "./api.js";
 import { RunCard } from "./canvas.js";
 import { announce, byId, field, formatNumber, make, quoteToken, select, setOptions } from "./dom.js";
 import { Run } from "./run.js";
-import { follow } from "./write.js";
+import { follow, chooseFacts } from "./write.js";
 
 export class MoveTool {
   constructor(app) {
@@ -64,14 +64,19 @@ export class MoveTool {
   }
 
   start({ models, facts }) {
-    setOptions(this.model, models.filter((model) => model.mask_id !== null).map((model) => ({ value: model.key, label: model.name })));
-    const layers = Array.from({ length: models[0].layers }, (_, i) => i);
-    for (const side of Object.values(this.sides)) {
-      setOptions(side.layer, layers, Math.floor(layers.length / 2));
-      side.card.open(null, models[0]);
-    }
-    const reversed = facts.filter((fact) => fact.way.includes("reverse"));
-    if (!this.sides.from.prompt.value && reversed.length > 1) [this.sides.from.prompt.value, this.sides.to.prompt.value] = reversed.map((fact) => fact.prompt);
+    setOptions(this.model, models.map((model) => ({ value: model.key, label: model.name })));
+    const offer = () => {
+      const model = models.find((each) => each.key === this.model.value), layers = Array.from({ length: model.layers }, (_, i) => i);
+      for (const side of Object.values(this.sides)) {
+        setOptions(side.layer, layers, Math.floor(layers.length / 2));
+        side.card.open(null, model);
+      }
+      this.letGo();
+    };
+    this.model.addEventListener("change", offer);
+    offer();
+    const prompts = chooseFacts(facts).map((fact) => fact.prompt);
+    if (!this.sides.from.prompt.value && prompts.length > 1) [this.sides.from.prompt.value, this.sides.to.prompt.value] = prompts;
   }
 
   /** Both prompts are written, so that any step of theirs can be chosen. */
@@ -107,8 +112,8 @@ export class MoveTool {
   async putDown(position) {
     if (!this.held) { announce("Take a state first: select a token of the first run.", true); return; }
     const { from, to } = this.sides, target = { step: to.card.step, position };
-    const place = (side, { step, position: at }) => ({ canvas: side.card.run.canvasAt(step), step: step + 1, steps: this.stepsLeft(side, step), position: at, layer: Number(side.layer.value) });
-    this.request = { model: this.model.value, from: { ...place(from, this.held), site: "resid" }, to: place(to, target), settings: { ...this.settings, steps: this.stepsLeft(to, target.step) } };
+    const place = (side, { step, position: at }) => ({ canvas: side.card.run.canvasAt(step), step: step + 1, steps: Math.max(1, side.card.run.steps), position: at, layer: Number(side.layer.value) });
+    this.request = { model: this.model.value, from: { ...place(from, this.held), site: "resid" }, to: place(to, target), settings: this.settings };
     this.moved = { from: this.held, to: target };
     this.answer.replaceChildren(make("p", { className: "hint", textContent: "Writing with the moved state …" }));
     announce("");
@@ -120,11 +125,9 @@ export class MoveTool {
       make("p", { className: "facts", textContent: `${this.held.text} (step ${this.held.step}, layer ${from.layer.value}) put at ${name} (step ${target.step}, layer ${to.layer.value})` }),
       make("dl", { className: "texts" }, ...rows.flatMap(([label, text, p]) => [
         make("dt", {}, label, make("span", { className: "number", textContent: ` p ${formatNumber(p)}` })), make("dd", { className: label, textContent: text })])),
-      make("p", { className: "hint", textContent: "p is the probability of the answer that the run gives without the move." }));
+      make("p", { className: "hint", textContent: `p of ${quoteToken(answer.token.text)} at position ${answer.position}, the first that is open there. After the move the likeliest are ${answer.candidates.map(({ text, p }) => `${quoteToken(text)} ${formatNumber(p)}`).join(", ")}.` }));
     this.app.remember();
   }
-
-  stepsLeft(side, step) { return Math.max(1, side.card.run.steps - step); }
 
   stop() { return this.jobs.stop(); }
 

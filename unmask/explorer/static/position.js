@@ -51,7 +51,7 @@ export class PositionPanel {
     else facts.push("given");
     const close = make("button", { type: "button", className: "plain close", textContent: "×", "aria-label": "Close the panel", onclick: () => { this.card.selected = null; this.card.draw(); this.clear(); } });
     const note = at && state !== step ? make("p", { className: "hint", textContent: `Read at step ${state}, just before it was written.` }) : null;
-    return make("div", { className: "head" }, close, make("h3", {}, quoteToken(text)), make("p", { className: "facts", textContent: facts.join(" · ") }), note);
+    return make("div", { className: "head" }, close, make("h3", {}, run.isOpen(position, step) ? "A mask" : quoteToken(text)), make("p", { className: "facts", textContent: facts.join(" · ") }), note);
   }
 
   makeActions() {

@@ -19,6 +19,7 @@ export class Settings {
     };
     const labels = { steps: "steps", order: "order", guidance: "guidance", temperature: "temperature", remasking: "remasking", length: "canvas length", seed: "seed" };
     this.element = make("div", { className: "settings row" }, ...Object.entries(this.controls).map(([name, control]) => field(labels[name], control)));
+    this.element.addEventListener("input", () => { this.isTouched = true; });
     this.element.addEventListener("change", changed);
   }
 
@@ -26,10 +27,7 @@ export class Settings {
   offer({ orders = ORDERS, remaskings = REMASKINGS, defaults = {} }) {
     setOptions(this.controls.order, orders);
     setOptions(this.controls.remasking, remaskings);
-    for (const [name, value] of Object.entries(defaults)) {
-      const control = this.controls[name];
-      if (control && control.value === control.defaultValue && value !== null && !this.isTouched) control.value = value;
-    }
+    if (!this.isTouched) this.#fill(defaults);
   }
 
   read() {
@@ -42,6 +40,10 @@ export class Settings {
 
   write(values = {}) {
     this.isTouched = true;
+    this.#fill(values);
+  }
+
+  #fill(values) {
     for (const [name, value] of Object.entries(values)) if (this.controls[name]) this.controls[name].value = value ?? "";
   }
 }

@@ -88,12 +88,14 @@ function describe(control) {
 }
 
 function makeFrame(card, step) {
-  const tokens = card.run.states[step].ids.map((_, position) => {
-    const button = make("button");
-    drawToken(button, card.run, step, position);
-    return make("span", { className: button.className, title: button.title, "--p": button.style.getPropertyValue("--p") || 1 }, ...button.childNodes);
+  const text = make("div", { className: "text" });
+  card.run.states[step].ids.forEach((_, position) => {
+    const token = make("span");
+    text.append("", token);
+    drawToken(token, card.run, step, position);
+    for (const name of ["aria-label", "aria-pressed"]) token.removeAttribute(name);
   });
-  return make("div", { className: "frame" }, make("p", { className: "step", textContent: `step ${step}` }), make("div", { className: "text" }, ...tokens));
+  return make("div", { className: "frame" }, make("p", { className: "step", textContent: `step ${step}` }), text);
 }
 
 /** Runs inside a saved file: one step of each run at a time; without scripts all steps are shown. */

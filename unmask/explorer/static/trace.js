@@ -4,7 +4,7 @@ import { Jobs, call, stream } from "./api.js";
 import { announce, byId, formatNumber, make, plural, quoteToken, setOptions } from "./dom.js";
 import { HeatMap, nameOf } from "./heatmap.js";
 import { MoveTool } from "./move.js";
-import { offerFacts } from "./write.js";
+import { chooseFacts, offerFacts } from "./write.js";
 
 const PARTS = ["resid", "mlp", "attn"];
 
@@ -47,7 +47,7 @@ export class TraceView {
     setOptions(byId("trace-model"), info.models.map((model) => ({ value: model.key, label: model.name })));
     if (info.corruptions) setOptions(byId("trace-corruption"), info.corruptions);
     offerFacts(this.facts, info.facts);
-    const first = info.facts.find((fact) => fact.way.includes("reverse")) ?? info.facts[0];
+    const [first] = chooseFacts(info.facts);
     if (!this.text.value && first) this.take(first);
     this.move.start(info);
   }
@@ -112,17 +112,26 @@ export class TraceView {
     this.app.remember();
     byId("trace-stop").disabled = false;
     status.textContent = "asking …";
+    this.map.element.setAttribute("aria-busy", "true");
     await this.jobs.run(async (signal) => {
       signal.addEventListener("abort", () => { status.textContent = `stopped with ${plural(this.map.values.size, "cell")}`; });
       for await (const [name, data] of stream("/api/trace", request, signal)) {
         if (name === "queued") status.textContent = `waiting: ${plural(data.before, "job")} before this one`;
-        else if (name === "start") { this.map.begin(data); status.textContent = "tracing …"; }
+        else if (name === "start") { this.map.begin(data); this.describeStart(data); status.textContent = "tracing …"; }
         else if (name === "cells") { this.map.add(data); status.textContent = `${plural(this.map.values.size, "cell")} of ${this.map.cells.size}`; }
         else if (name === "end") status.textContent = `${plural(this.map.values.size, "cell")} in ${data.seconds.toFixed(2)} s`;
       }
     });
+    this.map.element.setAttribute("aria-busy", "false");
     if (status.textContent === "asking …") status.textContent = "";
     byId("trace-stop").disabled = true;
+  }
+
+  /** What is traced, and whether the model says it of itself. */
+  describeStart({ step, forced, said, window }) {
+    const { answer } = this.request, notes = [`The state before step ${step} is traced; MLP and attention outputs are restored ${window} layers at a time.`];
+    if (forced) notes.push(`The model itself writes ${quoteToken(said)}: ${quoteToken(answer)} was put in its place.`);
+    byId("trace-notes").textContent = notes.join(" ");
   }
 
   clearPanel() {

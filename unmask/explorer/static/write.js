@@ -2,38 +2,57 @@
 
 import { Jobs, stream } from "./api.js";
 import { RunCard, makeLegend } from "./canvas.js";
-import { announce, byId, make, plural, quoteToken, setOptions } from "./dom.js";
+import { announce, byId, make, plural, quoteToken } from "./dom.js";
 import { PositionPanel } from "./position.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
 
 const TOP = 5; // Guesses per open position.
 
+const nameWay = (fact) => fact.split ?? fact.way;
+
+/** Facts to begin with: those asked in reverse, whose answers are names rather than descriptions. */
+export function chooseFacts(facts) {
+  const reversed = facts.filter((fact) => fact.way.includes("reverse")), pool = reversed.length ? reversed : facts;
+  const shortest = Math.min(...pool.map((fact) => fact.answer.length));
+  return pool.filter((fact) => fact.answer.length < 2 * shortest);
+}
+
 /** Facts as the options of a select, by the way of asking. */
-export function offerFacts(control, facts, label = "pick a fact …") {
-  const ways = [...new Set(facts.map((fact) => fact.way))];
-  control.replaceChildren(make("option", { value: "", textContent: label }), ...ways.map((way) => make("optgroup", { label: way },
-    ...facts.map((fact, i) => [fact, i]).filter(([fact]) => fact.way === way).map(([fact, i]) => make("option", { value: i, textContent: `${fact.prompt.trim()} … ${fact.answer.trim()}` })))));
+export function offerFacts(control, facts) {
+  const ways = [...new Set(facts.map(nameWay))];
+  control.replaceChildren(make("option", { value: "", textContent: "pick a fact …" }), ...ways.map((way) => make("optgroup", { label: way },
+    ...facts.map((fact, i) => [fact, i]).filter(([fact]) => nameWay(fact) === way).map(([fact, i]) => make("option", { value: i, textContent: `${fact.prompt.trim()} … ${fact.answer.trim()}` })))));
 }
 
 /** A call of `/api/write` into a run: the card follows what arrives. */
 export async function follow(card, run, request, signal, from = null, ended = () => {}) {
   card.say("asking …");
-  for await (const [name, data] of stream("/api/write", request, signal)) {
-    if (name === "queued") card.say(`waiting: ${plural(data.before, "job")} before this one`);
-    else if (name === "start") {
-      run.begin(data, from);
-      card.isFollowing = true;
-      card.say("writing …");
-      card.update();
-    } else if (name === "step") {
-      run.add(data);
-      card.update();
-    } else if (name === "end") {
-      run.outcome = data;
-      card.say(`${plural(data.calls, "call")} of the network, ${data.seconds.toFixed(2)} s`);
-      ended(data);
+  card.element.setAttribute("aria-busy", "true");
+  try {
+    for await (const [name, data] of stream("/api/write", request, signal)) {
+      if (name === "queued") card.say(`waiting: ${plural(data.before, "job")} before this one`);
+      else if (name === "start") {
+        run.begin(data, from);
+        card.isFollowing = true;
+        card.say("writing …");
+        card.update();
+      } else if (name === "step") {
+        run.add(data);
+        card.update();
+      } else if (name === "end") {
+        run.outcome = data;
+        run.steps = run.last;
+        card.update();
+        card.say(`${plural(data.calls, "call")} of the network, ${data.seconds.toFixed(2)} s`);
+        ended(data);
+      }
     }
+  } catch (error) {
+    card.say(error.name === "AbortError" ? `stopped after step ${Math.max(0, run.last)}` : error.message, error.name !== "AbortError");
+    throw error;
+  } finally {
+    card.element.setAttribute("aria-busy", "false");
   }
 }
 
@@ -76,8 +95,8 @@ export class WriteView {
     this.settings.offer(info);
     offerFacts(this.facts, info.facts);
     byId("write-twin-field").hidden = info.models.length < 2;
-    const reversed = info.facts.find((fact) => fact.way.includes("reverse")) ?? info.facts[0];
-    if (!this.prompt.value && reversed) this.prompt.value = reversed.prompt;
+    const [first] = chooseFacts(info.facts);
+    if (!this.prompt.value && first) this.prompt.value = first.prompt;
     this.showCards();
   }
 
@@ -134,15 +153,7 @@ export class WriteView {
     if (from === null) card.open(run, card.model);
     card.settings = request.settings;
     card.request = request;
-    await this.jobs.run(async (signal) => {
-      signal.addEventListener("abort", () => card.say(`stopped after step ${Math.max(0, run.last)}`));
-      try {
-        await follow(card, run, request, signal, from, () => this.judge(card));
-      } catch (error) {
-        if (error.name !== "AbortError") card.say(error.message, true);
-        throw error;
-      }
-    });
+    await this.jobs.run((signal) => follow(card, run, request, signal, from, () => this.judge(card)));
     this.drawChanges(card);
   }
 
