@@ -12,7 +12,7 @@ from unmask.representation.readout import (
     can_probe,
     collect_streams,
     fit_and_predict,
-    logit_lens,
+    read_facts_by_layer,
     probe,
 )
 from unmask.representation.settings import Extraction
@@ -22,7 +22,7 @@ from unmask.representation.settings import Extraction
 def test_the_lens_ends_at_what_the_model_says(name, kind):
     model = make_model(name, kind)
     facts = make_facts()[:3]
-    looked = list(logit_lens(model, facts, steps=2, length=32))
+    looked = list(read_facts_by_layer(model, facts, steps=2, length=32))
     moments = 1 if kind == "causal" else 2
     assert [len(rows) for rows in looked] == [moments * 4] * 3
     settings = Extraction(revealed=(0.0, 0.5)[:moments], length=32)

@@ -179,10 +179,10 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         return {"represent": table, "vectors": tabulate_vectors(vectors)}
 
     def look(member: Member) -> dict[str, Any]:
-        from unmask.representation.readout import logit_lens
+        from unmask.representation.readout import read_facts_by_layer
 
         questions = [each.fact for each in facts.chosen]
-        looked = logit_lens(
+        looked = read_facts_by_layer(
             inputs.load(member), questions, length=settings.length, seed=settings.seed
         )
         names = ("group", "split", "fact", "direction", "trained")

@@ -32,7 +32,7 @@ HELD_OUT = 3
 PENALTY = 1.0
 
 
-def logit_lens(
+def read_facts_by_layer(
     model: Model,
     facts: Sequence[Fact],
     steps: int = 4,
