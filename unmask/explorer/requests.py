@@ -17,7 +17,7 @@ MOST_STEPS = 1000
 STREAM = "resid"
 """The part that can be moved: the residual stream after a layer."""
 
-Request = TypeVar("Request", bound=CheckedSettings)
+Body = TypeVar("Body", bound=CheckedSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
     return values
 
 
-def read_request(kind: type[Request], values: dict[str, Any], call: str) -> Request:
+def read_request(kind: type[Body], values: dict[str, Any], call: str) -> Body:
     """The request of a call; `from` and `to` become source and target."""
     renamed = {"from": "source", "to": "target"} if kind is MoveRequest else {}
     return build(kind, {renamed.get(name, name): value for name, value in values.items()}, call)

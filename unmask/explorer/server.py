@@ -22,8 +22,9 @@ from starlette.staticfiles import StaticFiles
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
+from unmask.explorer import interventions, views
 from unmask.explorer import requests as bodies
-from unmask.explorer import views
+from unmask.explorer.code import write_python
 from unmask.explorer.views import Explorer
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
@@ -51,10 +52,13 @@ Compute = Callable[[Explorer, Any, Any], Any]
 
 CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "position": (bodies.PositionRequest, views.look_at_position),
+    "restore": (bodies.RestoreRequest, interventions.restore),
+    "move": (bodies.MoveRequest, interventions.move),
 }
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "write": (bodies.WriteRequest, views.write),
+    "trace": (bodies.TraceRequest, interventions.trace),
 }
 """Calls that answer by a stream of events."""
 
@@ -67,7 +71,7 @@ class RefusedError(UserError):
         super().__init__(message)
 
 
-def make_app(explorer: Explorer, worker: Worker, token: str) -> "Guard":
+def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
     """The application; `token` is what its callers must know."""
     start = views.describe_start(explorer)
 
@@ -97,6 +101,10 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "Guard":
         body = await _read(request, kind)
         return EventStream(worker, partial(function, explorer, body))
 
+    async def show_code(request: HttpRequest) -> Response:
+        body = await _read(request, bodies.PythonRequest)
+        return JSONResponse(write_python(explorer, body))
+
     async def edit(request: HttpRequest) -> Response:
         raise RefusedError(409, "editing is not part of this version yet.")
 
@@ -105,12 +113,13 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "Guard":
         Route("/api/start", show_start),
         Route("/api/runs/{name}", show_run),
         Route("/api/tokenize", tokenize, methods=["POST"]),
+        Route("/api/python", show_code, methods=["POST"]),
         Route("/api/edit", edit, methods=["POST"]),
         *(Route(f"/api/{name}", compute, methods=["POST"]) for name in CALLS),
         *(Route(f"/api/{name}", stream, methods=["POST"]) for name in STREAMS),
         Mount("/static", StaticFiles(directory=str(STATIC))),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={UserError: _explain}), token)
+    return AccessGuard(Starlette(routes=routes, exception_handlers={UserError: _explain}), token)
 
 
 def _name(request: HttpRequest) -> str:
@@ -123,7 +132,7 @@ def _explain(request: HttpRequest, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status)
 
 
-async def _read(request: HttpRequest, kind: type[bodies.Request]) -> bodies.Request:
+async def _read(request: HttpRequest, kind: type[bodies.Body]) -> bodies.Body:
     """The request's body, checked; one that is too large is read to its end and dropped."""
     body, size = bytearray(), 0
     async for chunk in request.stream():
@@ -208,7 +217,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Guard:
+class AccessGuard:
     """Lets through what comes from this machine with the token, and adds headers to answers."""
 
     def __init__(self, app: Starlette, token: str):

@@ -1,6 +1,5 @@
 """What the page's calls compute: what there is to explore, a text being written, and a position."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from torch import Tensor
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
 from unmask.base.runs import RECORD, read_record
+from unmask.base.streams import RowStreams
 from unmask.blocks.labels import name_split
 from unmask.data.corpus import TESTS
 from unmask.data.reversal_corpus import make_reversal_corpus
@@ -42,6 +42,7 @@ from unmask.sampling.remasking import REMASKINGS
 from unmask.sampling.settings import Sampling
 from unmask.sampling.state import StepState, find_entropy
 from unmask.sampling.trajectory import Trajectory
+from unmask.tracing.corruption import CORRUPTIONS
 
 MASK = "[MASK]"
 FACTS_SHOWN = 4
@@ -78,8 +79,12 @@ class TokenTexts:
     def rank(self, logp: Float[Tensor, "V"], top: int) -> list[dict[str, Any]]:
         """The likeliest tokens of a prediction, with their probabilities."""
         best = logp.topk(min(top, len(logp)))
-        pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
-        return [{"id": token, "text": self[token], "p": p} for token, p in pairs if p > 0]
+        return self.list_candidates(best.indices.tolist(), best.values.exp().tolist())
+
+    def list_candidates(self, tokens: list[int], p: list[float]) -> list[dict[str, Any]]:
+        """Candidates as the page gets them; those that cannot be are left out."""
+        pairs = zip(tokens, p, strict=True)
+        return [{"id": token, "text": self[token], "p": each} for token, each in pairs if each > 0]
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "facts": _list_facts(explorer.models["model"]),
         "orders": list(ORDERS),
         "remaskings": list(REMASKINGS),
+        "corruptions": list(CORRUPTIONS),
         "defaults": defaults,
         "runs": [_describe_run(name, folder) for name, folder in explorer.list_runs().items()],
         "edit": False,
@@ -259,20 +265,15 @@ def lay_out(model: Model, draw: Draw) -> tuple[list[int], list[bool]]:
     return canvas.tokens[0].tolist(), canvas.fixed[0].tolist()
 
 
-class GuessingOrder:
-    """An order that remembers what the model would say at the open positions of each step."""
+class WatchedOrder:
+    """An order that remembers how unsure the model is at the open positions of each step."""
 
-    def __init__(self, order: str, names: TokenTexts, top: int):
-        self.order, self.names, self.top = get_order(order), names, top
-        self.guesses: dict[int, list[dict[str, Any]]] = {}
+    def __init__(self, order: str):
+        self.order = get_order(order)
         self.entropy: dict[int, float] = {}
 
-    def __call__(self, state: StepState, streams: Any) -> Float[Tensor, "1 L"]:
+    def __call__(self, state: StepState, streams: RowStreams) -> Float[Tensor, "1 L"]:
         positions = state.open[0].nonzero()[:, 0].tolist()
-        rows = state.logp[0, positions]
-        self.guesses = {
-            at: self.names.rank(row, self.top) for at, row in zip(positions, rows, strict=True)
-        }
         self.entropy = dict(zip(positions, state.entropy[0, positions].tolist(), strict=True))
         return self.order(state, streams)
 
@@ -285,7 +286,7 @@ def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
     tokens, fixed = lay_out(model, draw)
     steps = draw.settings["length"] - len(tokens) if is_causal else draw.settings["steps"]
     emit("start", {"tokens": names.describe(tokens), "fixed": fixed, "steps": steps})
-    order = GuessingOrder(request.settings.order, names, request.top)
+    order = WatchedOrder(request.settings.order)
     before, step = tokens, 0
 
     def watch(state: Trajectory) -> None:
@@ -300,9 +301,8 @@ def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
         written += [at for at in changed if at not in back]
         entropy = order.entropy or {at: float(state.entropy[0, at]) for at in written}
         confidence = {at: float(state.confidence[0, at]) for at in written}
-        guesses = order.guesses or {
-            at: [{"id": now[at], "text": names[now[at]], "p": confidence[at]}] for at in written
-        }
+        guesses = state.guesses(step)
+        ids, p = guesses.ids[0].tolist(), guesses.p[0].tolist()
         emit(
             "step",
             {
@@ -313,13 +313,16 @@ def write(explorer: Explorer, request: WriteRequest, emit: Emit) -> None:
                 "back": back,
                 "confidence": confidence,
                 "entropy": entropy,
-                "guesses": guesses,
+                "guesses": {
+                    at: names.list_candidates(ids[at], p[at])
+                    for at in guesses.open[0].nonzero()[:, 0].tolist()
+                },
             },
         )
         before = now
 
     more = {} if is_causal else {"order": order}
-    trajectory = draw.run(model, keep_states=False, watch=watch, **more)
+    trajectory = draw.run(model, keep_states=False, guesses=request.top, watch=watch, **more)
     text = trajectory.texts[0] if trajectory.texts else " ".join(map(str, before))
     seconds = time.perf_counter() - start
     emit("end", {"text": text, "calls": trajectory.calls, "seconds": seconds})
@@ -345,7 +348,7 @@ def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -
             f"the position {request.position} was asked for, expected 0 to {most}: select a token."
         )
     row = model.row_of(request.position)
-    with net.capture("layers.*.resid_in", "layers.*.resid_out") as kept:
+    with net.capture("layers.*.attn_pattern", "layers.*.resid_out") as kept:
         logits = model.logits(tokens)
     aligned = row if model.paradigm.predicts_next else request.position
     logp = logits[0, aligned].log_softmax(-1, dtype=torch.float64)
@@ -356,11 +359,11 @@ def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -
         leaving = model.align(kept[f"layers.{layer}.resid_out"])
         seen = net.unembed(leaving, torch.tensor([aligned], device=model.device))[0, 0]
         lens.append(names.rank(seen.log_softmax(-1, dtype=torch.float64), TOP_LENS))
-        attention.append(find_attention(model, kept[f"layers.{layer}.resid_in"], layer, row))
+        attention.append(kept[f"layers.{layer}.attn_pattern"][0, :, row].tolist())
     return {
         "top": names.rank(logp, TOP_POSITION),
         "entropy": float(find_entropy(logp)),
-        "attention": [pattern.tolist() for pattern in attention],
+        "attention": attention,
         "lens": lens,
     }
 
@@ -379,17 +382,3 @@ def predict(
         canvas = replace(canvas, prompt=prompt)
     open_ = torch.arange(tokens.shape[1], device=model.device)[None] == position
     return make_denoiser(model, canvas, "none").predict(tokens, open_, guidance).rows[0]
-
-
-def find_attention(
-    model: Model, entering: Float[Tensor, "1 L D"], layer: int, row: int
-) -> Float[Tensor, "H L"]:
-    """How a row's heads share out their attention in a layer; 0 at positions it cannot see."""
-    net, config = model.net, model.net.config
-    view = net.view(entering)
-    queries, keys, _ = net.block(layer).read(entering, view.cos, view.sin)
-    keys = keys[0].repeat_interleave(config.heads // config.kv, dim=1).float()  # [L, H, d]
-    scores = (keys * queries[0, row].float()).sum(-1).T / math.sqrt(config.head_dim)
-    if config.causal:
-        scores[:, row + 1 :] = -torch.inf
-    return scores.softmax(-1)

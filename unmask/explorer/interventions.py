@@ -1,0 +1,290 @@
+"""What the page's calls change inside a network: traces, restored generations, moved states."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Fact
+from unmask.explorer.requests import (
+    CanvasRequest,
+    MoveRequest,
+    PlaceRequest,
+    RestoreRequest,
+    TraceRequest,
+    WriteSettings,
+)
+from unmask.explorer.views import Draw, Explorer, encode_canvas, plan_draw, predict
+from unmask.explorer.worker import Emit
+from unmask.net.model import Model
+from unmask.net.sites import Patch
+from unmask.tracing.clean_run import CleanRun, generate
+from unmask.tracing.corruption import get_corruption, hide
+from unmask.tracing.settings import Tracing
+from unmask.tracing.steps import trace_steps
+from unmask.tracing.windows import default_window, window_of
+
+PIECE_SECONDS = 0.3
+"""A piece of a trace takes about as long: what a client waits for cells, and a stop for its end."""
+SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
+"""The site of each part whose single cells can be restored in a generation."""
+
+
+def make_fact(request: TraceRequest) -> Fact:
+    """The fact that a trace is about: the prompt, its subject, and the answer after it."""
+    begin, end = request.subject
+    answer = request.answer.strip()
+    space = "" if request.prompt.endswith(" ") else " "
+    return Fact(
+        subject=request.prompt[begin:end],
+        object=answer,
+        prompt=request.prompt,
+        completion=space + answer,
+        subject_span=(begin, end),
+        object_span=(len(space), len(space + answer)),
+        fact_id="explorer",
+    )
+
+
+def make_tracing(request: TraceRequest) -> Tracing:
+    """The settings of the trace; an answer that the model does not say is put in its place."""
+    return Tracing(
+        parts=request.parts,
+        corruption=request.corruption,
+        samples=request.samples,
+        at=(request.step,),
+        steps=request.steps,
+        any_answer=True,
+        seed=request.seed,
+    )
+
+
+def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
+    settings = make_tracing(request)
+    clean = generate(model, make_fact(request), settings)
+    if not clean.find_steps(settings.at):
+        raise UserError(
+            f"the step {request.step} was asked for, but the answer is written at steps {clean.t1} "
+            f"to {clean.t2}: name one of these or an earlier one."
+        )
+    return clean, settings
+
+
+def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
+    """Trace a fact, some positions at a time; the subject's come first."""
+    start = time.perf_counter()
+    model, names = explorer.pick(request.model)
+    clean, settings = _begin(model, request)
+    (grid,) = trace_steps(model, clean, settings, places=())
+    emit(
+        "start",
+        {
+            "tokens": names.describe(grid.tokens),
+            "layers": model.net.config.layers,
+            "parts": list(request.parts),
+            "clean": grid.clean,
+            "corrupted": grid.corrupted,
+            "subject": list(range(*grid.subject)),
+            "answer": sorted(grid.answer),
+            "step": grid.step,
+            "said": clean.text,
+            "forced": clean.forced,
+            "window": grid.window,
+        },
+    )
+    prompt, total = range(clean.prompt_length), range(len(grid.tokens))
+    first = [*range(*grid.subject), *prompt, *(at for at in sorted(grid.answer) if at in total)]
+    left, count = list(dict.fromkeys([*first, *total])), 1
+    while left:
+        places, left, began = left[:count], left[count:], time.perf_counter()
+        (grid,) = trace_steps(model, clean, settings, places=tuple(places))
+        for part, scores in grid.scores.items():
+            for layer, column in enumerate(scores.T.tolist()):
+                values = [list(pair) for pair in zip(places, column, strict=True)]
+                emit("cells", {"part": part, "layer": layer, "values": values})
+        if time.perf_counter() - began < PIECE_SECONDS / 2:
+            count *= 2
+    emit("end", {"seconds": time.perf_counter() - start})
+
+
+def restore(explorer: Explorer, request: RestoreRequest, emit: Emit) -> dict[str, Any]:
+    """What a model writes from the traced state on, its subject hidden, one clean cell put back.
+
+    The cell's clean activation is put back at every step that follows, of the first noise sample;
+    `p` is the cell's value in the trace.
+    """
+    model, _ = explorer.pick(request.model)
+    if request.part not in SITES:
+        raise UserError(f"the part {request.part} cannot be restored here: {', '.join(SITES)} can.")
+    clean, settings = _begin(model, request)
+    ((_, step),) = clean.find_steps(settings.at)
+    state = clean.state_at(step)
+    _check_place(model, request.layer, request.position, len(state))
+    parts = replace(settings, parts=(request.part,))
+    (grid,) = trace_steps(model, clean, parts, places=(request.position,))
+    hidden = hide_subject(clean, state, settings)
+    window = [request.layer]
+    if request.part != "resid":
+        layers = model.net.config.layers
+        window = list(range(*window_of(request.layer, default_window(layers), layers)))
+    sites = [f"layers.{layer}.{SITES[request.part]}" for layer in window]
+    kept = capture_at(model, state, sites, request.position)
+    emit("progress", {})
+    corrupted = _go_on(clean, step, hidden)
+    restored = _go_on(clean, step, hidden | put_in(kept, request.position))
+    p = float(grid.scores[request.part][0, request.layer])
+    return {"clean": clean.text, "corrupted": corrupted, "restored": restored, "p": p}
+
+
+def hide_subject(clean: CleanRun, state: Int[Tensor, "L"], settings: Tracing) -> dict[str, Patch]:
+    """A patch that hides the subject from every run, as the first noise sample does.
+
+    It acts on embeddings alone: a canvas with masks in the subject's place would have them filled.
+    """
+    net, subject = clean.model.net, slice(*clean.subject)
+    corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
+    corrupted = hide(corruption, clean.model, state, range(*clean.subject))
+    embedded = corrupted.embed(net.embedding(corrupted.tokens))[0, subject]
+
+    def act(x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        x = x.clone()
+        x[:, subject] = embedded
+        return x
+
+    return {"embed": act}
+
+
+def _go_on(clean: CleanRun, step: int, patches: Mapping[str, Patch]) -> str:
+    """What the model says after the prompt, from the state of a step on, while it is patched."""
+    model, length = clean.model, clean.states.shape[1]
+    if model.paradigm.has_steps:
+        left = max(1, len(clean.states) - step)
+        draw = Draw("infill", clean.state_at(step).tolist(), {"steps": left})
+    else:
+        draw = Draw("sample", clean.states[0][: clean.prompt_length].tolist(), {"length": length})
+    with model.net.patch(patches):
+        trajectory = draw.run(model, keep_states=False)
+    assert model.tokenizer is not None
+    return model.tokenizer.decode(trajectory.tokens[0, clean.prompt_length :].tolist())
+
+
+def capture_at(
+    model: Model, tokens: Int[Tensor, "L"], sites: list[str], position: int
+) -> dict[str, Float[Tensor, "D"]]:
+    """Activations of a text at one position, by site."""
+    with model.net.capture(*sites) as kept:
+        model.logits(tokens[None])
+    return {site: kept[site][0, position] for site in sites}
+
+
+def put_in(vectors: Mapping[str, Float[Tensor, "D"]], position: int) -> dict[str, Patch]:
+    """Patches that put vectors at a position, in runs that are long enough to have it."""
+
+    def make(vector: Tensor) -> Patch:
+        def act(x: Tensor) -> Tensor:
+            if position >= x.shape[1]:
+                return x
+            x = x.clone()
+            x[:, position] = vector
+            return x
+
+        return act
+
+    return {site: make(vector) for site, vector in vectors.items()}
+
+
+def _check_place(model: Model, layer: int, position: int, length: int) -> None:
+    layers = model.net.config.layers
+    if layer >= layers or position >= length:
+        raise UserError(
+            f"layer {layer} at position {position} was asked for: expected layers from 0 to "
+            f"{layers - 1} and positions from 0 to {length - 1}."
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """A row of tokens in the midst of being written, and the call that writes the rest of it."""
+
+    tokens: Int[Tensor, "L"]
+    rest: Draw
+
+
+def find_state(model: Model, place: PlaceRequest, settings: WriteSettings) -> State:
+    """The state that a place is in: the canvas itself, or of a prompt that of a step of its run."""
+    settings = replace(settings, steps=place.steps)
+    tokens = encode_canvas(model, place.canvas)
+    if place.canvas.tokens is None:
+        trajectory = plan_draw(model, place.canvas, settings).run(model)
+        assert trajectory.states is not None
+        states = trajectory.states[:, 0].tolist()
+        if place.step > len(states):
+            raise UserError(
+                f"step {place.step} was asked for, but the run has {len(states) - 1} steps."
+            )
+        end = None if model.paradigm.has_steps else len(tokens) + place.step - 1
+        tokens = states[place.step - 1][:end]
+    left = replace(settings, steps=max(1, place.steps - place.step + 1))
+    canvas = CanvasRequest(tokens=tuple(tokens), length=place.canvas.length)
+    row = torch.tensor(tokens, device=model.device)
+    _check_place(model, place.layer, place.position, len(row))
+    return State(row, plan_draw(model, canvas, left))
+
+
+def move(explorer: Explorer, request: MoveRequest, emit: Emit) -> dict[str, Any]:
+    """Put a state of the residual stream into another run, for all steps that are left of it.
+
+    `before_p` and `after_p` are the probabilities of one token, the likeliest before, at the first
+    position that is still open.
+    """
+    model, names = explorer.pick(request.model)
+    source = find_state(model, request.source, request.settings)
+    target = find_state(model, request.target, request.settings)
+    emit("progress", {})
+    site = f"layers.{request.source.layer}.resid_out"
+    (vector,) = capture_at(model, source.tokens, [site], request.source.position).values()
+    patch = put_in({f"layers.{request.target.layer}.resid_out": vector}, request.target.position)
+    open_ = find_open(model, target.tokens)
+    texts, predictions = [], []
+    for patches in ({}, patch):
+        with model.net.patch(patches):
+            trajectory = target.rest.run(model, keep_states=False)
+            predictions.append(_read(model, target.tokens, open_, request.settings.guidance))
+        shown = trajectory.texts or [" ".join(map(str, trajectory.tokens[0].tolist()))]
+        texts.append(shown[0])
+        emit("progress", {})
+    token = int(predictions[0].argmax())
+    before, after = (float(logp[token].exp()) for logp in predictions)
+    return {
+        "before": texts[0],
+        "after": texts[1],
+        "before_p": before,
+        "after_p": after,
+        "position": open_,
+        "token": names.describe([token])[0],
+        "candidates": names.rank(predictions[1], 5),
+    }
+
+
+def find_open(model: Model, tokens: Int[Tensor, "L"]) -> int:
+    """The first position that is still to be written: its first mask, or the one after its end."""
+    if not model.paradigm.has_steps:
+        return len(tokens)
+    masks = [at for at, token in enumerate(tokens.tolist()) if token == model.mask_id]
+    if not masks:
+        raise UserError("nothing is open in the run to move to: choose an earlier step.")
+    return masks[0]
+
+
+def _read(
+    model: Model, tokens: Int[Tensor, "L"], position: int, guidance: float
+) -> Float[Tensor, "V"]:
+    """log p at an open position."""
+    if model.paradigm.has_steps:
+        return predict(model, tokens[None], None, position, guidance)
+    return model.logits(tokens[None])[0, -1].log_softmax(-1, dtype=torch.float64)
