@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unmask.data.reversal_corpus import make_corpus
     from unmask.data.tokenizer import Tokenizer
     from unmask.editing.edit import Edit
+    from unmask.editing.editor import edit
     from unmask.editing.moments import moments
     from unmask.measures.factorization import MEASURE as factorization
     from unmask.measures.knowns import MEASURE as knowns
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from unmask.noise.process import Process
     from unmask.noise.uniform import Uniform
     from unmask.objectives.likelihood import likelihood
+    from unmask.report.notebook import show
     from unmask.report.page import draw_report
     from unmask.representation.keys import extract_key
+    from unmask.representation.lens import logit_lens
     from unmask.representation.settings import Extraction
     from unmask.representation.values import extract_value
     from unmask.sampling.settings import Sampling
@@ -64,6 +67,7 @@ _HOME_OF = {
     "Extraction": "unmask.representation.settings",
     "Fact": "unmask.data.facts",
     "draw_report": "unmask.report.page",
+    "edit": "unmask.editing.editor",
     "make_corpus": "unmask.data.reversal_corpus",
     "register": "unmask.measures.table",
     "resume_study": "unmask.study.pipeline",
@@ -92,11 +96,13 @@ _HOME_OF = {
     "extract_value": "unmask.representation.values",
     "estimate_effects": "unmask.tracing.attribution",
     "likelihood": "unmask.objectives.likelihood",
+    "logit_lens": "unmask.representation.lens",
     "load": "unmask.net.loading",
     "moments": "unmask.editing.moments",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.texts",
+    "show": "unmask.report.notebook",
     "save": "unmask.net.loading",
     "trace_steps": "unmask.tracing.steps",
     "trace_tokens": "unmask.tracing.tokens",
@@ -142,6 +148,7 @@ __all__ = [
     "__version__",
     "corruptions",
     "draw_report",
+    "edit",
     "estimate_effects",
     "extract_key",
     "extract_value",
@@ -150,6 +157,7 @@ __all__ = [
     "knowns",
     "likelihood",
     "load",
+    "logit_lens",
     "make_corpus",
     "moments",
     "nll",
@@ -165,6 +173,7 @@ __all__ = [
     "run_toy",
     "sample",
     "save",
+    "show",
     "symmetry",
     "trace",
     "trace_steps",

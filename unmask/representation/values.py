@@ -5,7 +5,7 @@ output at the last subject token, after every prefix alike, and moved by Adam. E
 own delta, its own state of Adam and its own end; many facts share a batch and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,9 +113,13 @@ def extract_value(
 
 
 def find_values(
-    model: Model, cases: Sequence[Case], layer: int, settings: Extraction
+    model: Model,
+    cases: Sequence[Case],
+    layer: int,
+    settings: Extraction,
+    loss: Callable[..., ValueLoss] = ValueLoss,
 ) -> list[Value]:
-    """The values of many facts, in the order given."""
+    """The values of many facts, in the order given, at the minimum of a `loss`."""
     config, itemsize = model.net.config, model.net.embedding.weight.dtype.itemsize
     length = max(case.length for case in cases)
     # What a row keeps for its gradient, at worst.
@@ -123,7 +127,7 @@ def find_values(
     logits = 16 * max(case.num_targets for case in cases) * config.logit_rows
 
     def find(batch: Sequence[Case]) -> list[Value]:
-        return search(ValueLoss(model, batch, layer, settings), layer, batch)
+        return search(loss(model, batch, layer, settings), layer, batch)
 
     return map_cases(model, cases, find, streams * itemsize + logits)
 
