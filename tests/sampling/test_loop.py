@@ -96,7 +96,7 @@ def test_summaries_have_the_shape_of_the_canvas():
     none = Predictions(torch.zeros_like(open_), before[:0, 0].log())
     assert (make_state(open_, whole[open_], last=none).kl == torch.inf).all()
     some = open_ & torch.tensor([[True, False, False, True], [False, True, False, False]])
-    fresh = make_state(open_, whole[open_]).predictions.entropy_at(some)
+    fresh = make_state(open_, whole[open_]).predictions.entropy_at(some, int(some.sum()))
     assert torch.equal(fresh[some], state.entropy[some])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
+from unmask.base.extras import Shown
 from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
@@ -62,14 +63,22 @@ class Blueprint:
             yield f"'shift' is {self.shift!r}, expected true or false"
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, repr=False)
+class Model(Shown):
     """A loaded model; `.net` gives raw logits, `.logits` aligned ones."""
 
     name: str
     net: Transformer
     blueprint: Blueprint
     tokenizer: Tokenizer | None = None
+
+    def __repr__(self) -> str:
+        config, weight = self.net.config, self.net.embedding.weight
+        return (
+            f"Model({self.name!r}, {self.kind}, {config.layers} layers of width {config.width}, "
+            f"{config.vocab_size:,} tokens, context {config.context:,}, "
+            f"{str(weight.dtype).removeprefix('torch.')} on {weight.device})"
+        )
 
     @property
     def kind(self) -> Kind:
@@ -191,9 +200,19 @@ class Model:
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
+        return self.net.unembed(self.run(tokens, real, t, snapshot), at)
+
+    def run(
+        self,
+        tokens: Int[Tensor, "B L"],
+        real: Bool[Tensor, "B N"] | None = None,
+        t: Float[Tensor, "B"] | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """The stream that `logits` reads: what leaves the last layer, aligned."""
         x = self.net.run_tokens(tokens, real, snapshot, t)
         in_part = snapshot is not None and snapshot.places is not None
-        return self.net.unembed(self.align(x, None if in_part else real), at)
+        return self.align(x, None if in_part else real)
 
     def align(
         self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None

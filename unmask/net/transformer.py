@@ -152,11 +152,13 @@ class Transformer(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def unembed(self, x: Float[Tensor, "B L D"], at: Tensor | None = None) -> Float[Tensor, "*n V"]:
+    def unembed(
+        self, x: Float[Tensor, "*rows D"], at: Tensor | None = None
+    ) -> Float[Tensor, "*n V"]:
         """Raw logits of the stream that leaves the last layer, only where they are wanted.
 
-        `at` is a mask [B, L] (logits [N, V]), positions [n] for all rows, or positions [B, n]
-        row by row (logits [B, n, V]).
+        `at`, for whole rows [B, L, D], is a mask [B, L] (logits [N, V]), positions [n] for all
+        rows, or positions [B, n] row by row (logits [B, n, V]).
         """
         if at is not None:
             _check_positions(at, x)

@@ -12,7 +12,7 @@ from unmask.noise.guidance import mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 from unmask.sampling.settings import CacheMode
-from unmask.sampling.state import Predictions
+from unmask.sampling.state import Predictions, locate
 
 Open = Bool[Tensor, "B L"]
 
@@ -41,21 +41,37 @@ class Denoiser:
     def enter_block(self, inside: Open) -> None:
         """Called where a block starts, with what may be written in it: all before that stands."""
 
-    def predict(self, xt: Tokens, open_: Open, guidance: float) -> Predictions:
-        """Predictions at the open positions of the canvas."""
-        logits = self._run(xt, open_, guidance, self.canvas.real, self.canvas.prompt)
-        logp = self._finish(logits, None if self.inner is None else self.inner[open_])
-        return Predictions(open_, logp)
+    def predict(
+        self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
+    ) -> Predictions:
+        """Predictions at the open positions of the canvas.
 
-    def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
+        A sampler says how many these are, if it knows the `number`, and how many rows with open
+        positions are the `same` as in the last call, so that the device need not be asked.
+        """
+        number = int(open_.sum()) if number is None else number
+        logits = self._run(xt, open_, number, guidance, self.canvas.real, self.canvas.prompt)
+        inner = None if self.inner is None else self.inner.flatten()[locate(open_, number)]
+        return Predictions(open_, self._finish(logits, inner))
+
+    def _run(
+        self,
+        xt: Tokens,
+        open_: Open,
+        number: int,
+        guidance: float,
+        real: Tensor | None,
+        prompt: Open,
+    ) -> Float[Tensor, "N V"]:
         """Logits at the open positions."""
         self.calls += 1
-        t = self._find_time(xt, real)
+        t, model = self._find_time(xt, real), self.model
         if guidance == 0:
-            return self.model.logits(xt, real, open_, t)
+            return model.net.unembed(select(model.run(xt, real, t), open_, number))
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
-        return mix_halves(self.model.logits(both, real, open_.repeat(2, 1), t), guidance)
+        halves = (select(x, open_, number) for x in model.run(both, real, t).chunk(2))
+        return mix_halves(model.net.unembed(torch.cat(tuple(halves))), guidance)
 
     def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
         """The time at which as many are masked, for networks that take it as an input."""
@@ -88,9 +104,12 @@ class ExactCacheDenoiser(Denoiser):
         super().__init__(model, canvas, forbidden)
         self._seen: tuple[Tokens, float, Predictions] | None = None
 
-    def predict(self, xt: Tokens, open_: Open, guidance: float) -> Predictions:
-        if self._seen is None or self._seen[1] != guidance:
-            predictions = super().predict(xt, open_, guidance)
+    def predict(
+        self, xt: Tokens, open_: Open, guidance: float, number: int | None = None, same: int = 0
+    ) -> Predictions:
+        nothing_kept = self._seen is None or self._seen[1] != guidance
+        if nothing_kept or not (same or number == 0):
+            predictions = super().predict(xt, open_, guidance, number)
         else:
             # 1. Rows that changed; of these, the ones with something to predict are run.
             before, _, known = self._seen
@@ -106,7 +125,8 @@ class ExactCacheDenoiser(Denoiser):
             if moved.any():
                 real = None if self.canvas.real is None else self.canvas.real[moved]
                 prompt = self.canvas.prompt[moved]
-                run = self._run(xt[moved], open_[moved], guidance, real, prompt)
+                count = int(open_[moved].sum())
+                run = self._run(xt[moved], open_[moved], count, guidance, real, prompt)
                 inner = None if self.inner is None else self.inner[moved][open_[moved]]
                 logp[of_moved[open_]] = self._finish(run, inner)
             predictions = Predictions(open_, logp)
@@ -142,7 +162,15 @@ class PrefixCacheDenoiser(Denoiser):
         positions = start[:, None] + torch.arange(span, device=inside.device)
         self._valid, self._positions = positions < length, positions.clamp(max=length - 1)
 
-    def _run(self, xt: Tokens, open_: Open, guidance: float, real: Tensor | None, prompt: Open):
+    def _run(
+        self,
+        xt: Tokens,
+        open_: Open,
+        number: int,
+        guidance: float,
+        real: Tensor | None,
+        prompt: Open,
+    ) -> Float[Tensor, "N V"]:
         self.calls += 1
         positions, valid = self._positions, self._valid
         assert positions is not None and valid is not None, "enter_block comes first"
@@ -159,6 +187,11 @@ class PrefixCacheDenoiser(Denoiser):
             at = open_.gather(1, positions) & valid
             logits = self.model.logits(again, real, at, snapshot=kept)
         return mix_halves(logits, guidance) if guidance else logits
+
+
+def select(x: Float[Tensor, "B L D"], open_: Open, number: int) -> Float[Tensor, "N D"]:
+    """The stream at the open positions."""
+    return x.flatten(0, 1).index_select(0, locate(open_, number))
 
 
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:

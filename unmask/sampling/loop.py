@@ -130,9 +130,11 @@ def _fill_blocks(
         # long its neighbours take must not matter. A plan that paces itself has a step per mask.
         last = start if plan.paces_itself else torch.full_like(start, steps)
         earlier: Predictions | None = None
+        # Positions to fill, and rows that have some and are the same as in the step before.
+        num_open, num_same = int(start.sum()), 0
         for step in range(1, int(last.max()) + 1):
             open_ = hidden & inside
-            if plan.paces_itself and not open_.any():
+            if plan.paces_itself and not num_open:
                 break
             # Every purpose has numbers of its own, named by block and step.
             streams_now = streams.at(number, step)
@@ -141,7 +143,7 @@ def _fill_blocks(
             #    schedule of guidance runs on from block to block, and stays where it ended.
             strength = strengths[min(number * steps + step, len(strengths)) - 1]
             with denoiser.model.net.taps.in_step(record.step + 1):
-                predictions = denoiser.predict(record.tokens, open_, strength)
+                predictions = denoiser.predict(record.tokens, open_, strength, num_open, num_same)
             record.keep_guesses(predictions)
             sampler = strategy.sampler.at(step, steps)
             times = set_clock(remasking, step, steps)
@@ -158,7 +160,6 @@ def _fill_blocks(
                 predictions=predictions,
                 last=earlier,
             )
-            _check_numbers(state, record.step + 1)
 
             # 2. How many of them are committed in each row [B].
             left = state.num_open
@@ -180,12 +181,18 @@ def _fill_blocks(
             scores = _check_tensor("order", strategy.order(state, streams_now.at("order")), open_)
             chosen = choose_first(scores.double(), open_, count)
 
-            # 5. Both are written at once: `back` was written before this step, so that the two
+            # 5. The host asks the device once in a step, for all that it has to know.
+            hidden = hidden & ~chosen | back
+            num_chosen, num_open, num_same = _ask(
+                state, chosen, back, hidden & inside, record.step + 1
+            )
+
+            # 6. Both are written at once: `back` was written before this step, so that the two
             #    never meet in a position.
-            record.write(chosen, state.proposed, state.confidence, predictions.entropy_at(chosen))
+            entropy = predictions.entropy_at(chosen, num_chosen)
+            record.write(chosen, state.proposed, state.confidence, entropy)
             if remasking is not None:
                 record.take_back(back, denoiser.mask_id)
-            hidden = hidden & ~chosen | back
             earlier = predictions
             del state  # it holds the predictions before these: [N, V] in float64
             record.end_step(denoiser.calls)
@@ -224,12 +231,26 @@ def set_clock(remasking: Remasking | None, step: int, steps: int) -> StepTimes:
     return times if remasking is None else remasking.set_clock(times)
 
 
-def _check_numbers(state: StepState, step: int) -> None:
-    if state.confidence.isnan().any():
+def _ask(
+    state: StepState,
+    chosen: Bool[Tensor, "B L"],
+    back: Bool[Tensor, "B L"],
+    open_: Bool[Tensor, "B L"],
+    step: int,
+) -> tuple[int, int, int]:
+    """How many positions were chosen, how many are open now, and in how many rows nothing moved.
+
+    Raises where the network's predictions are not numbers.
+    """
+    same = open_.any(-1) & ~(chosen | back).any(-1)
+    counts = (chosen.sum(), open_.sum(), same.sum(), state.confidence.isnan().any())
+    num_chosen, num_open, num_same, is_off = torch.stack(counts).tolist()
+    if is_off:
         raise UserError(
             f"the network's logits are not numbers at step {step}: its weights, the guidance or "
             "the forbidden tokens are off."
         )
+    return num_chosen, num_open, num_same
 
 
 def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:

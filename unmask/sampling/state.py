@@ -66,7 +66,7 @@ class Predictions:
     @cached_property
     def positions(self) -> Int[Tensor, "N"]:
         """Where each row stands in the flattened canvas."""
-        return self.open.flatten().nonzero()[:, 0]
+        return locate(self.open, len(self.rows))
 
     def pack(self, values: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "N"]:
         """Values at the open positions."""
@@ -86,15 +86,15 @@ class Predictions:
         """In nats; 0 at positions that are not open."""
         return self.spread(find_entropy(self.rows), 0.0)
 
-    def entropy_at(self, chosen: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
-        """The entropy at some of the open positions, anything elsewhere.
+    def entropy_at(self, chosen: Bool[Tensor, "B L"], number: int) -> Float[Tensor, "B L"]:
+        """The entropy at some of the open positions, so many of them; anything elsewhere.
 
         Entropies take several passes over [N, V]: unless all are known by now, only the chosen
         rows are computed.
         """
         if "entropy" in self.__dict__:
             return self.entropy
-        picked = self.pack(chosen).nonzero()[:, 0]
+        picked = locate(self.pack(chosen), number)
         return self._lay_out(find_entropy(self.rows[picked]), self.positions[picked], 0.0)
 
 
@@ -182,6 +182,16 @@ class StepState:
     def last_logp(self) -> Float[Tensor, "B L V"] | None:
         """All of the last step's log p; -inf at positions that were not open, None at the first."""
         return None if self.last is None else self.last.spread(self.last.rows, -torch.inf)
+
+
+def locate(mask: Bool[Tensor, "*n"], number: int) -> Int[Tensor, "N"]:
+    """Where a mask is True, counted over all of it, if that is at `number` positions.
+
+    A device that is asked for a number it has to count makes the host wait; it is told here.
+    """
+    if mask.device.type == "cpu":
+        return mask.flatten().nonzero()[:, 0]
+    return (~mask).flatten().byte().argsort(stable=True)[:number]
 
 
 def find_entropy(logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N"]:
