@@ -12,7 +12,7 @@ import torch
 from tests.fixtures import FIXTURES, load_expected, load_peer
 from unmask import Fact
 from unmask.editing.edit import Edit, Factors, digest_downs
-from unmask.editing.editor import _Plan, average_keys, read_keys, read_streams
+from unmask.editing.editor import _SearchedFacts, average_keys, read_keys, read_streams
 from unmask.editing.settings import Editing
 from unmask.editing.update import (
     find_free_space,
@@ -169,7 +169,7 @@ def test_an_edited_network_says_what_theirs_says(peer, name):
 def write(peer, layers, deltas, cases, settings, weigh, matrices=None):
     """Their deltas written by this editor, keys and streams read by it."""
     values = [replace(NOTHING, delta=delta) for delta in deltas]
-    plan = _Plan(
+    searched = _SearchedFacts(
         model=peer,
         settings=settings,
         layers=tuple(layers),
@@ -182,7 +182,7 @@ def write(peer, layers, deltas, cases, settings, weigh, matrices=None):
         streams=read_streams(peer, cases, layers[-1]),
         record={},
     )
-    return plan.write(range(len(cases)))
+    return searched.write(range(len(cases)))
 
 
 NOTHING = Value(2, torch.ones(32), torch.zeros(32), (1.0,), 1.0, 1.0, 0.0, 0.5, 0.5, "steps", ())

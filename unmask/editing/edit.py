@@ -46,6 +46,12 @@ class Edit:
     `unmask.edit` makes one. Weights change inside `with edit.on(model):` alone. Several edits can
     be on at once and end in any order: the weights are the network's own plus those that are on.
 
+    Args:
+        factors: What each layer's down projection gains, by layer.
+        network: A digest of the weights that it was made for; in bfloat16, so that the same
+            checkpoint loaded in another dtype is the same network.
+        record: What was asked for and how it went, as JSON holds it.
+
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
     >>> edit = unmask.edit(model, fact, "Nowhere", layers=2, steps=3, prefixes=1)
@@ -57,12 +63,8 @@ class Edit:
     """
 
     factors: Mapping[int, Factors]
-    """By layer."""
     network: str
-    """A digest of the weights that it was made for; in bfloat16, so that the same checkpoint loaded
-    in another dtype is the same network."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for and how it went, as JSON holds it."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ class Edit:
         Args:
             model: The one that the edit was made for, in any dtype; another is refused.
         """
-        stack, entry = _find_stack(model.net), _Entry(self)
+        stack, entry = _find_stack(model.net), _Application(self)
         try:
             stack.add(entry, model)
             yield model
@@ -208,7 +210,7 @@ def digest_downs(
 
 
 @dataclass(eq=False)
-class _Entry:
+class _Application:
     """One time that an edit is on."""
 
     edit: Edit
@@ -218,11 +220,11 @@ class _Stack:
     """The edits that a network has now, and the weights that it has without them."""
 
     def __init__(self) -> None:
-        self.entries: list[_Entry] = []
+        self.entries: list[_Application] = []
         self.downs: dict[int, nn.Linear] = {}
         self.own: dict[int, Tensor] = {}
 
-    def add(self, entry: _Entry, model: Model) -> None:
+    def add(self, entry: _Application, model: Model) -> None:
         """Put an edit on; it was made for the weights as they are, or as they are without edits."""
         edit, layers = entry.edit, model.net.config.layers
         fits = edit.layers[-1:] < (layers,) and any(
@@ -241,7 +243,7 @@ class _Stack:
         self.entries.append(entry)
         self._write(edit.layers)
 
-    def remove(self, entry: _Entry) -> None:
+    def remove(self, entry: _Application) -> None:
         """Take an edit off; one that never came on is nothing to take off."""
         if entry not in self.entries:
             return

@@ -75,8 +75,8 @@ def edit(
     ((2,), 1)
     """
     chosen = adjust(edit, Editing, settings, changes)
-    plan = _prepare(model, facts, objects, layers, moments, chosen)
-    return plan.write(range(len(plan.cases)))
+    searched = _prepare(model, facts, objects, layers, moments, chosen)
+    return searched.write(range(len(searched.cases)))
 
 
 def edit_each(
@@ -90,8 +90,8 @@ def edit_each(
 ) -> list[Edit]:
     """An edit for each fact alone; searches and keys share batches, and the moments one factor."""
     chosen = adjust(edit, Editing, settings, changes)
-    plan = _prepare(model, facts, objects, layers, moments, chosen)
-    return [plan.write([number]) for number in range(len(plan.cases))]
+    searched = _prepare(model, facts, objects, layers, moments, chosen)
+    return [searched.write([number]) for number in range(len(searched.cases))]
 
 
 def give_object(fact: Fact, text: str) -> Fact:
@@ -105,7 +105,7 @@ def give_object(fact: Fact, text: str) -> Fact:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SearchedFacts:
     """Facts laid out and searched, ready to be written together or one by one."""
 
     model: Model
@@ -118,7 +118,7 @@ class _Plan:
     weigh: dict[int, Weigh]
     matrices: dict[int, Tensor | None]
     first_keys: Float[Tensor, "N P F"]
-    """Of the lowest layer, which no edit of this plan is below."""
+    """Of the lowest layer, which no other edited layer is below."""
     streams: Float[Tensor, "N D"] | None
     """What leaves the last layer without edits; not needed for one layer."""
     record: dict[str, Any]
@@ -172,7 +172,7 @@ def _prepare(
     layers: int | Sequence[int] | None,
     moments: Moments | None,
     settings: Editing,
-) -> _Plan:
+) -> _SearchedFacts:
     model.net.taps.require_none("editing")
     given = [facts] if isinstance(facts, Fact) else list(facts)
     targets = _choose_objects(given, objects)
@@ -197,7 +197,7 @@ def _prepare(
     }
     streams = read_streams(model, cases, chosen[-1]) if len(chosen) > 1 else None
     keys = read_keys(model, cases, chosen[0])
-    return _Plan(
+    return _SearchedFacts(
         model, settings, chosen, given, cases, values, weigh, matrices, keys, streams, record
     )
 
