@@ -153,6 +153,7 @@ export function drawToken(element, run, step, position, isSelected = false) {
   const shown = text.trimStart() || (text.includes("\n") ? "⏎" : "␣");
   if (element.previousSibling) element.previousSibling.data = text.slice(0, text.length - text.trimStart().length);
   element.replaceChildren(shown, ...(at && !isOpen && !isByHand && !isSpecial ? [make("sub", { textContent: at })] : []));
+  element.dataset.id = id;
   element.title = title;
   element.setAttribute("aria-label", title);
   element.setAttribute("aria-pressed", String(isSelected));

@@ -135,7 +135,7 @@ export class TraceView {
   }
 
   clearPanel() {
-    this.panel.replaceChildren(make("h3", { textContent: "A cell, closely" }), make("p", { className: "hint", textContent: "Each cell puts one clean state back into the run whose subject was hidden. Dark cells bring the answer back. Choose a cell to read what the model then writes." }));
+    this.panel.replaceChildren(make("h3", { textContent: "A cell, closely" }), make("p", { className: "hint", textContent: "Each cell puts one clean state back into the run whose subject was hidden. Strongly coloured cells bring the answer back. Choose a cell to read what the model then writes." }));
   }
 
   async restoreCell(part, layer, position) {
@@ -149,7 +149,7 @@ export class TraceView {
     const answer = await this.restoring.run((signal) => call("/api/restore", { ...this.request, ...this.picked }, signal));
     if (!answer) { texts.replaceChildren(); return; }
     const rows = [["clean", answer.clean], ["subject hidden", answer.corrupted], ["state restored", answer.restored]];
-    texts.replaceChildren(...rows.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { className: name.split(" ").at(-1), textContent: text })]));
+    texts.replaceChildren(...rows.flatMap(([name, text]) => [make("dt", { textContent: name }), make("dd", { className: name.split(" ").at(-1), textContent: text.trim() })]));
   }
 
   stop() {
@@ -179,6 +179,7 @@ export class TraceView {
 
   calls() {
     const calls = this.request ? [{ title: "trace", view: "trace", request: this.request }] : [];
+    if (this.picked) calls.push({ title: "restored generation", view: "restore", request: { ...this.request, ...this.picked } });
     if (this.move.request) calls.push({ title: "moved state", view: "move", request: this.move.request });
     return calls;
   }

@@ -151,6 +151,12 @@ export class WriteView {
   async fill(card, request, from = null) {
     const run = from === null ? new Run(card.model) : card.run;
     if (from === null) card.open(run, card.model);
+    if (run.isCausal && request.canvas.prompt?.includes("[MASK]")) {
+      card.request = null;
+      card.say("An autoregressive model continues a text: it cannot fill the gaps of this one.");
+      card.element.setAttribute("aria-busy", "false");
+      return;
+    }
     card.settings = request.settings;
     card.request = request;
     await this.jobs.run((signal) => follow(card, run, request, signal, from, () => this.judge(card)));
