@@ -53,11 +53,18 @@ class Shown:
     """
 
     def show(self) -> Any:
-        """What a notebook shows in a cell; outside one it is a text."""
+        """The picture that a notebook shows; outside of one it is a text, and can be saved."""
         import unmask
 
         show: Any = unmask.show
         return show(self)
+
+    def plot(self) -> Any:
+        """Its first figure as an image, which every viewer of notebooks shows."""
+        import unmask
+
+        show: Any = unmask.show
+        return show(self, is_still=True)
 
     def _repr_html_(self) -> str | None:
         """For notebooks; None, and with it the plain text, where the extra `study` is missing."""

@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.errors import UserError, suggest
+from unmask.base.extras import Shown
 from unmask.data.facts import Span
+from unmask.data.tokenizer import Tokenizer
 from unmask.tracing.metrics import Metric, score
 
 
@@ -34,8 +36,8 @@ class Flow:
         return ((self.both - self.no_committed) + (self.no_subject - self.neither)) / 2
 
 
-@dataclass(frozen=True)
-class TraceGrid:
+@dataclass(frozen=True, repr=False)
+class TraceGrid(Shown):
     """The restored metric of every cell, and what it stands between.
 
     Log-probabilities are kept, on the CPU, so that any metric can be had of the same trace: `K`
@@ -74,6 +76,18 @@ class TraceGrid:
     source: str = "subject"
     """What was corrupted: the subject, the committed answer tokens, or both."""
     flow: Flow | None = None
+    tokenizer: Tokenizer | None = None
+    """Of the model that was traced, for its words."""
+
+    def __repr__(self) -> str:
+        metric = self.metric if isinstance(self.metric, str) else "score"
+        step = f", step {self.step}" if self.step is not None else ""
+        layers = next((each.shape[1] for each in self.logp.values()), 0)
+        return (
+            f"TraceGrid({len(self.places)} places × {layers} layers of {', '.join(self.logp)}; "
+            f"{metric} {self.clean:.3g} clean, {self.corrupted:.3g} corrupted by "
+            f"{self.corruption}{step})"
+        )
 
     def values(
         self, part: str, metric: str | Metric | None = None, which: int = 0

@@ -123,6 +123,7 @@ class Question:
             guidance=settings.guidance,
             mode=settings.mode,
             severed=settings.severed,
+            tokenizer=self.model.tokenizer,
         )
 
     def _blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:

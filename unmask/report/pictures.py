@@ -1,0 +1,241 @@
+"""Models, trajectories, traces and lenses as sections of a page, for `unmask.show`."""
+
+from collections.abc import Sequence
+
+from unmask.blocks import labels
+from unmask.blocks.blocks import (
+    Choice,
+    Column,
+    Control,
+    Figure,
+    MapPanel,
+    Notice,
+    Panel,
+    ReportBlock,
+    Row,
+    Section,
+    Table,
+    TextPanel,
+)
+from unmask.net.counts import count_parameters
+from unmask.net.model import Model
+from unmask.net.sites import PARTS
+from unmask.representation.lens import Lens
+from unmask.sampling.trajectory import Trajectory, show_token
+from unmask.tracing.grid import TraceGrid
+from unmask.tracing.table import find_roles
+
+MOST_ROWS, MOST_GUESSES = 12, 5
+"""Rows of a trajectory that are shown, and guesses at a position."""
+HIDDEN = "░"
+
+
+def describe_model(model: Model) -> Section:
+    """What a model is: its shape, its size and its sites."""
+    from unmask.report.terminal import describe_block  # it needs rich
+
+    config, mask = model.net.config, model.mask_id
+    parts = " | ".join(PARTS)
+    rows = {
+        "kind": labels.KINDS.get(model.kind, model.kind),
+        "block": describe_block(config),
+        "layers × width × mlp": f"{config.layers} × {config.width} × {config.mlp_width}",
+        "heads (keys/values) × width": f"{config.heads} ({config.kv}) × {config.head_dim}",
+        "vocabulary, context": f"{config.vocab_size:,}, {config.context:,} tokens",
+        "parameters": f"{count_parameters(config).total:,}",
+        "mask": "none" if mask is None else f"token {mask}",
+        "tokenizer": "none"
+        if model.tokenizer is None
+        else f"{model.tokenizer.vocab_size:,} tokens",
+        "on": f"{model.device}, {str(model.net.embedding.weight.dtype).removeprefix('torch.')}",
+        "sites": f"embed, layers.0 to {config.layers - 1}.( {parts} ), final, logits",
+    }
+    columns = [Column("what"), Column("value")]
+    table = Table("model", "", columns, [Row(each) for each in rows.items()], len(rows))
+    return Section("model", model.name, [table])
+
+
+def _spell(token: int, thing: Trajectory | TraceGrid | Lens) -> str:
+    """A token as it is shown in a text."""
+    if thing.tokenizer is not None and token == thing.tokenizer.end_id:
+        return "⏎"
+    return show_token(token, thing.tokenizer)
+
+
+def describe_trajectory(trajectory: Trajectory) -> Section:
+    """Texts that are written step by step, with guesses in the masks where they were kept."""
+    rows = range(min(MOST_ROWS, len(trajectory.tokens)))
+    controls = [Control("row", [str(row) for row in rows])] if len(rows) > 1 else []
+    views: dict[Choice, list[Panel]] = {
+        (row,) if controls else (): [_draw_text(trajectory, row)] for row in rows
+    }
+    more = len(trajectory.tokens) - len(rows)
+    caption = "Each token is coloured by the probability it had when it was written."
+    if trajectory.guess_ids is not None:
+        caption += " In the masks stand the model's guesses at each step."
+    figure = Figure(
+        name="texts",
+        title="Written step by step",
+        alt="A text that appears step by step",
+        caption=caption,
+        chart="unmasking",
+        views=views,
+        controls=controls,
+    )
+    blocks: list[ReportBlock] = [figure]
+    if more:
+        blocks.append(Notice(f"{labels.count(more, 'further row')} left out."))
+    return Section("trajectory", "Trajectory", blocks)
+
+
+def _draw_text(trajectory: Trajectory, row: int) -> TextPanel:
+    size = _find_end(trajectory, row)
+    tokens = trajectory.tokens[row, :size].tolist()
+    steps = trajectory.committed_at[row, :size].tolist()
+    written = [step for step in steps if step]
+    guesses: list[list[list[tuple[str, float]]]] = []
+    if trajectory.guess_ids is not None and trajectory.guess_p is not None:
+        ids = trajectory.guess_ids[:, row, :size, :MOST_GUESSES].tolist()
+        p = trajectory.guess_p[:, row, :size, :MOST_GUESSES].tolist()
+        guesses = [
+            [
+                [
+                    (_spell(token, trajectory), chance)
+                    for token, chance in zip(ids[at][i], p[at][i], strict=True)
+                    if token >= 0
+                ]
+                for at in range(step)
+            ]
+            for i, step in enumerate(steps)
+        ]
+    return TextPanel(
+        title=f"row {row}" if len(trajectory.tokens) > 1 else "",
+        pieces=[_spell(token, trajectory) for token in tokens],
+        steps=steps,
+        confidence=trajectory.confidence[row, :size].tolist(),
+        expected="",
+        is_hit=False,
+        guesses=guesses,
+        # Written from left to right: there are no masks, and every token is later than the last.
+        is_causal=trajectory.mask_id is None and written == list(range(1, len(written) + 1)),
+    )
+
+
+def _find_end(trajectory: Trajectory, row: int) -> int:
+    """Tokens of a row up to the first end token that was written, which is shown."""
+    length = int(trajectory.lengths[row])
+    if trajectory.tokenizer is None:
+        return length
+    tokens, steps = trajectory.tokens[row, :length], trajectory.committed_at[row, :length]
+    ends = ((tokens == trajectory.tokenizer.end_id) & (steps > 0)).nonzero()[:, 0].tolist()
+    return ends[0] + 1 if ends else length
+
+
+def write_states(trajectory: Trajectory) -> str:
+    """The states of the first row as lines of text; without states the text alone."""
+    size = _find_end(trajectory, 0)
+    states = trajectory.tokens[None] if trajectory.states is None else trajectory.states
+    lines = []
+    for number, state in enumerate(states[:, 0, :size].tolist(), 1):
+        pieces = [
+            f" {HIDDEN}" if token == trajectory.mask_id else _spell(token, trajectory)
+            for token in state
+        ]
+        last = number == len(states)
+        lines.append(f"{'at the end' if last else f'before step {number}'}: {''.join(pieces)}")
+    return "\n".join(lines)
+
+
+def describe_grids(grids: Sequence[TraceGrid]) -> Section:
+    """Effects by token and layer, a panel for each part, a slider over several steps."""
+    first = grids[0]
+    steps = [str(grid.step or 1) for grid in grids]
+    controls = [Control("step", steps, is_slider=True)] if len(grids) > 1 else []
+    metric = labels.name_metric(first.metric) if isinstance(first.metric, str) else "score"
+    views: dict[Choice, list[Panel]] = {
+        (i,) if controls else (): [_draw_part(grid, part) for part in grid.logp]
+        for i, grid in enumerate(grids)
+    }
+    verb = "taken away" if first.mode == "ablate" else "restored"
+    estimated = "Estimated by gradients. " if first.estimate else ""
+    figure = Figure(
+        name="effects",
+        title=f"Effect of each state that is {verb}",
+        alt="Effects by token and layer",
+        caption=f"{estimated}Clean {first.clean:.3g}, with the subject hidden "
+        f"{first.corrupted:.3g} ({first.corruption}). Starred: the subject. → marks the answer, "
+        f"{HIDDEN} what is masked.".replace("-", "−"),
+        chart="heatmap",
+        views=views,
+        controls=controls,
+        xlabel="layer",
+        ylabel=f"effect, {metric}",
+        is_signed=True,
+    )
+    return Section("trace", "Trace", [figure])
+
+
+def _draw_part(grid: TraceGrid, part: str) -> MapPanel:
+    """Tokens by layers; of heads, each layer's heads side by side."""
+    effects, roles = grid.effects(part), find_roles(grid)
+    columns = [str(layer) for layer in range(effects.shape[1])]
+    if effects.ndim == 3:
+        columns = [f"{layer}.{head}" for layer in columns for head in range(effects.shape[2])]
+        effects = effects.flatten(1)
+    notes = [labels.ROLES.get(roles[at[0]], roles[at[0]]) if at else "" for at in grid.places]
+    return MapPanel(
+        labels.PARTS.get(part, part),
+        columns,
+        [_name_place(grid, at) for at in grid.places],
+        [[None if value != value else value for value in row] for row in effects.tolist()],
+        notes=notes,
+    )
+
+
+def _name_place(grid: TraceGrid, at: Sequence[int]) -> str:
+    """Positions and their tokens; a causal model's answer may stand after the last one."""
+    pieces = [
+        HIDDEN if grid.tokens[i] == grid.mask_id else _spell(grid.tokens[i], grid).strip() or "·"
+        for i in at
+    ]
+    arrow = "→ " if any(i in grid.answer for i in at) else ""
+    star = "*" if any(grid.subject[0] <= i < grid.subject[1] for i in at) else ""
+    return f"{','.join(map(str, at))} {arrow}{' '.join(pieces)}{star}"
+
+
+def describe_lens(lens: Lens) -> Section:
+    """Probabilities by position and layer, and the words of each layer."""
+    layers = [str(layer) for layer in range(lens.logp.shape[1])]
+    positions = [
+        f"{position} {_spell(token, lens).strip() or '·'}"
+        for position, token in zip(lens.positions, lens.target.tolist(), strict=True)
+    ]
+    steps = [str(step) for step in lens.steps]
+    controls = [Control("step", steps, is_slider=True)] if len(steps) > 1 else []
+    views: dict[Choice, list[Panel]] = {
+        (i,) if controls else (): [
+            MapPanel("probability of the token", layers, positions, logp.exp().T.tolist()),
+            MapPanel("of the likeliest token", layers, positions, p[..., 0].T.tolist()),
+        ]
+        for i, (logp, p) in enumerate(zip(lens.logp, lens.p, strict=True))
+    }
+    figure = Figure(
+        name="lens",
+        title="What each layer would say",
+        alt="Probability by position and layer",
+        caption="The stream after each layer, read as if it were the last.",
+        chart="heatmap",
+        views=views,
+        controls=controls,
+        xlabel="layer",
+        ylabel="probability",
+        limits=(0.0, 1.0),
+    )
+    columns = [Column("position"), *(Column(f"layer {layer}") for layer in layers)]
+    words = [
+        Row([f"step {step}, {name}", *(layer[0][0] for layer in lens.at(position, step))])
+        for step in lens.steps
+        for name, position in zip(positions, lens.positions, strict=True)
+    ]
+    table = Table("likeliest", "The likeliest token after each layer", columns, words)
+    return Section("lens", f"Logit lens: {lens.followed}", [figure, table])
