@@ -25,6 +25,7 @@ from unmask.explorer.views import (
     Draw,
     Explorer,
     encode_canvas,
+    extend,
     plan_draw,
 )
 from unmask.net.model import Model
@@ -76,15 +77,13 @@ def _write_text(model: Model, body: WriteRequest) -> str:
 
 
 def _write_position(model: Model, body: PositionRequest) -> str:
-    tokens, config = encode_canvas(model, body.canvas), model.net.config
+    tokens = encode_canvas(model, body.canvas)
     row = model.row_of(body.position)
     aligned = row if model.paradigm.predicts_next else body.position
     lines = [
         "import torch\n\nimport unmask\n\n" + _load(model),
         f"tokens = torch.tensor([{tokens}])",
-        "with torch.inference_mode(), model.net.capture(",
-        '    "layers.*.attn_pattern", "layers.*.resid_out"',
-        ") as kept:",
+        'with torch.inference_mode(), model.net.capture("layers.*.attn_pattern") as kept:',
         f"    logits = model.logits(tokens)[0, {aligned}].float()",
     ]
     if model.paradigm.fills_masks:
@@ -93,15 +92,15 @@ def _write_position(model: Model, body: PositionRequest) -> str:
         "logp = logits.log_softmax(-1, dtype=torch.float64)",
         f"top = logp.exp().topk({TOP_POSITION})",
         "entropy = torch.special.entr(logp.exp()).sum()",
-        f'attention = [kept[f"layers.{{i}}.attn_pattern"][0, :, {row}] '
-        f"for i in range({config.layers})]",
-        "lens = []",
-        f"for i in range({config.layers}):",
-        '    stream = model.align(kept[f"layers.{i}.resid_out"])',
-        f"    said = model.net.unembed(stream, torch.tensor([{aligned}]))[0, 0]",
-        f"    lens.append(said.log_softmax(-1, dtype=torch.float64).exp().topk({TOP_LENS}))",
+        f"attention = [pattern[0, :, {row}] for pattern in kept.values()]  # by layer and head",
         "print(entropy, top)",
     ]
+    if model.paradigm.is_scored:
+        text, at = extend(tokens, body.position), body.position
+        lines += [
+            f"lens = unmask.logit_lens(model, {text}, positions=[{at}], top={TOP_LENS})",
+            f"print(lens.at({at}))",
+        ]
     if model.tokenizer is not None:
         lines.append("print([model.tokenizer.piece(token) for token in top.indices.tolist()])")
     return "\n".join(lines) + "\n"

@@ -37,16 +37,16 @@ SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 
 def make_fact(request: TraceRequest) -> Fact:
     """The fact that a trace is about: the prompt, its subject, and the answer after it."""
-    begin, end = request.subject
-    answer = request.answer.strip()
-    space = "" if request.prompt.endswith(" ") else " "
+    # A space at the end would be a token of its own; the answer brings its own.
+    prompt, answer = request.prompt.rstrip(), request.answer.strip()
+    begin, end = request.subject[0], min(request.subject[1], len(prompt))
     return Fact(
-        subject=request.prompt[begin:end],
+        subject=prompt[begin:end],
         object=answer,
-        prompt=request.prompt,
-        completion=space + answer,
+        prompt=prompt,
+        completion=f" {answer}",
         subject_span=(begin, end),
-        object_span=(len(space), len(space + answer)),
+        object_span=(1, 1 + len(answer)),
         fact_id="explorer",
     )
 
@@ -99,16 +99,22 @@ def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
     )
     prompt, total = range(clean.prompt_length), range(len(grid.tokens))
     first = [*range(*grid.subject), *prompt, *(at for at in sorted(grid.answer) if at in total)]
-    left, count = list(dict.fromkeys([*first, *total])), 1
+    left, count, groups = list(dict.fromkeys([*first, *total])), 1, [request.parts]
     while left:
         places, left, began = left[:count], left[count:], time.perf_counter()
-        (grid,) = trace_steps(model, clean, settings, places=tuple(places))
-        for part, scores in grid.scores.items():
-            for layer, column in enumerate(scores.T.tolist()):
-                values = [list(pair) for pair in zip(places, column, strict=True)]
-                emit("cells", {"part": part, "layer": layer, "values": values})
-        if time.perf_counter() - began < PIECE_SECONDS / 2:
+        for parts in groups:
+            piece = replace(settings, parts=parts)
+            (grid,) = trace_steps(model, clean, piece, places=tuple(places))
+            for part, scores in grid.scores.items():
+                for layer, column in enumerate(scores.T.tolist()):
+                    values = [list(pair) for pair in zip(places, column, strict=True)]
+                    emit("cells", {"part": part, "layer": layer, "values": values})
+        # The clean and corrupted runs are made anew for each piece: few large ones are faster.
+        seconds = time.perf_counter() - began
+        if seconds < PIECE_SECONDS / 2:
             count *= 2
+        elif seconds > 3 * PIECE_SECONDS:
+            count, groups = max(1, count // 2), [(part,) for part in request.parts]
     emit("end", {"seconds": time.perf_counter() - start})
 
 

@@ -14,6 +14,8 @@ MOST_CHARACTERS = 20_000
 """Of a prompt; what a model's context cannot hold is refused later, by its number of tokens."""
 MOST_STEPS = 1000
 """Every step is an event that the page keeps."""
+MOST_SAMPLES = 100
+"""Noise samples of a trace: all of a position are run before the trace can be stopped."""
 STREAM = "resid"
 """The part that can be moved: the residual stream after a layer."""
 
@@ -112,7 +114,7 @@ class TraceRequest(CheckedSettings):
     subject: tuple[int, ...] = option((), "Characters of the prompt, first and one after the last.")
     parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
     corruption: str = option("gaussian", "How the subject is hidden.")
-    samples: int = option(10, "Noise samples.", least=1, most=1000)
+    samples: int = option(10, "Noise samples.", least=1, most=MOST_SAMPLES)
     step: str | int = option("first", "The denoising step: first, last or a number.")
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
     seed: int = option(0, "Seed of the noise.", least=0)
@@ -121,7 +123,9 @@ class TraceRequest(CheckedSettings):
         if len(self.prompt) > MOST_CHARACTERS:
             yield f"the prompt has {len(self.prompt):,} characters, expected {MOST_CHARACTERS:,}"
         is_span = len(self.subject) == 2
-        if not is_span or not 0 <= self.subject[0] < self.subject[1] <= len(self.prompt):
+        text = self.prompt.rstrip()
+        is_within = is_span and 0 <= self.subject[0] < self.subject[1] <= len(self.prompt)
+        if not is_within or self.subject[0] >= len(text):
             yield (
                 f"the subject is {list(self.subject)}, expected its first character in the prompt "
                 "and the one after its last: select it again"

@@ -28,6 +28,7 @@ from unmask.explorer.requests import (
 from unmask.explorer.worker import Emit
 from unmask.net.families import parse_families
 from unmask.net.model import Model
+from unmask.representation.lens import logit_lens
 from unmask.sampling import texts
 from unmask.sampling.canvas import (
     check_lengths,
@@ -348,24 +349,35 @@ def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -
             f"the position {request.position} was asked for, expected 0 to {most}: select a token."
         )
     row = model.row_of(request.position)
-    with net.capture("layers.*.attn_pattern", "layers.*.resid_out") as kept:
+    with net.capture("layers.*.attn_pattern") as kept:
         logits = model.logits(tokens)
     aligned = row if model.paradigm.predicts_next else request.position
     logp = logits[0, aligned].log_softmax(-1, dtype=torch.float64)
     if model.paradigm.fills_masks:
         logp = predict(model, tokens, given, request.position, request.guidance)
-    lens, attention = [], []
-    for layer in range(net.config.layers):
-        leaving = model.align(kept[f"layers.{layer}.resid_out"])
-        seen = net.unembed(leaving, torch.tensor([aligned], device=model.device))[0, 0]
-        lens.append(names.rank(seen.log_softmax(-1, dtype=torch.float64), TOP_LENS))
-        attention.append(kept[f"layers.{layer}.attn_pattern"][0, :, row].tolist())
+    patterns = (kept[f"layers.{layer}.attn_pattern"] for layer in range(net.config.layers))
     return {
         "top": names.rank(logp, TOP_POSITION),
         "entropy": float(find_entropy(logp)),
-        "attention": attention,
-        "lens": lens,
+        "attention": [pattern[0, :, row].tolist() for pattern in patterns],
+        "lens": _read_lens(model, names, tokens[0].tolist(), request.position),
     }
+
+
+def _read_lens(
+    model: Model, names: TokenTexts, tokens: list[int], position: int
+) -> list[list[dict[str, Any]]]:
+    """What each layer would say at a position; [] for models that are not read this way."""
+    if not model.paradigm.is_scored:
+        return []
+    lens = logit_lens(model, extend(tokens, position), positions=[position], top=TOP_LENS)
+    pairs = zip(lens.ids[0, :, 0].tolist(), lens.p[0, :, 0].tolist(), strict=True)
+    return [names.list_candidates(ids, p) for ids, p in pairs]
+
+
+def extend(tokens: list[int], position: int) -> list[int]:
+    """The tokens with one more where a causal model's next position is read, which sees it not."""
+    return tokens if position < len(tokens) else [*tokens, tokens[-1]]
 
 
 def predict(

@@ -117,7 +117,7 @@ class Worker:
                     call.leave()
             self._waiting.clear()
             self._changed.notify_all()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
 
     def _serve(self) -> None:
         while (call := self._take()) is not None:

@@ -1,0 +1,360 @@
+"""Who may call the explorer, what it does with bad input, and that it stays up whatever happens."""
+
+import gc
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_model
+from tests.explorer.serving import HEADERS, TOKEN, load_pair, open_client, read_events, serve
+from unmask.explorer.server import MOST_BYTES, POLICY, make_app
+from unmask.explorer.views import Explorer
+from unmask.explorer.worker import MOST_WAITING, Call, Worker
+
+PROMPT = "We sat down beside"
+WRITE = {"model": "model", "canvas": {"prompt": PROMPT}, "settings": {"steps": 4, "length": 16}}
+LONG = {**WRITE, "settings": {"steps": 1000, "length": 40}}
+"""Many steps: a text that takes a while."""
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def client(explorer):
+    with open_client(explorer) as client:
+        yield client
+
+
+@pytest.fixture
+def served(explorer):
+    with serve(explorer) as served:
+        yield served
+
+
+def refuse(answer, status: int, *words: str) -> None:
+    """The answer is a sentence with these words."""
+    sentence = answer.json()["error"]
+    assert answer.status_code == status, sentence
+    assert sentence.endswith((".", "?")) or ":" in sentence
+    for word in words:
+        assert word in sentence, sentence
+
+
+@pytest.mark.parametrize("path", ["/api/start", "/api/runs/x", "/api/nothing"])
+def test_calls_need_the_token(client, path):
+    for token in ("", "wrong", TOKEN + "x", "é"):
+        headers = {"X-Unmask-Token": token.encode()}
+        refuse(client.get(path, headers=headers), 403, "token")
+    # In the address it counts only for the page and for frames, which cannot send a header.
+    assert (
+        client.get(f"/api/start?token={TOKEN}", headers={"X-Unmask-Token": ""}).status_code == 403
+    )
+
+
+def test_the_page_needs_the_token_and_its_parts_do_not(client):
+    bare = {"X-Unmask-Token": ""}
+    assert client.get("/", headers=bare).status_code == 403
+    assert client.get("/?token=wrong", headers=bare).status_code == 403
+    page = client.get(f"/?token={TOKEN}", headers=bare)
+    assert page.status_code == 200 and page.headers["content-security-policy"] == POLICY
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert TOKEN not in page.text
+    assert client.get("/static/index.html", headers=bare).status_code == 200
+    for outside in (
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static/%2e%2e%2fserver.py",
+    ):
+        assert client.get(outside, headers=bare).status_code in (403, 404)
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:8000", "http://127.0.0.1:9000"]
+)
+def test_other_origins_are_refused(client, origin):
+    answer = client.post("/api/write", json=WRITE, headers={"Origin": origin})
+    refuse(answer, 403, "own page")
+
+
+def test_the_own_origin_is_served(client):
+    answer = client.get("/api/start", headers={"Origin": "http://127.0.0.1:8000"})
+    assert answer.status_code == 200
+    tunnel = {"Host": "localhost:9999", "Origin": "http://localhost:9999"}
+    assert client.get("/api/start", headers=tunnel).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "[::", "127.0.0.1@evil.example"]
+)
+def test_names_that_point_here_are_refused(client, host):
+    answer = client.get("/api/start", headers={"Host": host})
+    refuse(answer, 403, "this machine")
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES + 1, 10_000_000])
+def test_large_bodies_are_refused(client, size):
+    body = json.dumps({**WRITE, "canvas": {"prompt": "x" * size}}).encode()
+    refuse(client.post("/api/write", content=body), 413, "bytes")
+    refuse(client.post("/api/write", content=iter([body])), 413, "bytes")  # of unknown length
+
+
+BAD = {
+    "not JSON": (b"{", "not JSON"),
+    "deep": (b"[" * 100_000, "JSON"),
+    "a list": (b"[]", "list"),
+    "no model": ({"canvas": {"prompt": "a"}}, "'model' is missing"),
+    "another model": ({**WRITE, "model": "other"}, "no model 'other'"),
+    "unknown key": ({**WRITE, "x": 1}, "unknown key 'x'"),
+    "no canvas": ({"model": "model", "canvas": {}}, "prompt"),
+    "two canvases": ({**WRITE, "canvas": {"prompt": "a", "tokens": [1]}}, "prompt"),
+    "a long text": ({**WRITE, "canvas": {"prompt": "we " * 300_000}}, "characters"),
+    "a strange token": ({**WRITE, "canvas": {"tokens": [99_999]}}, "99999"),
+    "no step": ({**WRITE, "settings": {"steps": 0}}, "'settings.steps' is 0"),
+    "too many steps": ({**WRITE, "settings": {"steps": 10**9}}, "at most"),
+    "an order": ({**WRITE, "settings": {"order": "backwards"}}, "backwards"),
+    "half a character": ({**WRITE, "canvas": {"prompt": "\ud800"}}, "surrogate"),
+    "a temperature": ({**WRITE, "settings": {"temperature": -1}}, "temperature"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_bodies_are_sentences(client, name):
+    body, words = BAD[name]
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post("/api/write", content=content)
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        (last, data) = read_events(answer.text)[-1]
+        assert last == "error" and words in data["error"], data
+    else:
+        refuse(answer, 400, words)
+    assert client.get("/api/start").status_code == 200
+
+
+TRACED = {"model": "model", "prompt": "Ann sat beside", "answer": "Bob", "subject": [0, 3]}
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "words"),
+    [
+        ("write", {**WRITE, "canvas": {"prompt": "we" + " we" * 59}}, "60 tokens"),
+        ("write", {**WRITE, "model": "twin", "canvas": {"prompt": "we" + " we" * 59}}, "60 tokens"),
+        ("write", {**WRITE, "model": "twin", "canvas": {"prompt": ""}}, "first token"),
+        ("position", {"model": "model", "canvas": {"tokens": [5, 6]}, "position": 2}, "0 to 1"),
+        ("position", {"model": "twin", "canvas": {"tokens": [5, 6]}, "position": 0}, "position 0"),
+        ("trace", {**TRACED, "subject": [0, 99]}, "select it again"),
+        ("trace", {**TRACED, "subject": [3, 3]}, "select it again"),
+        ("trace", {**TRACED, "answer": "  "}, "empty"),
+        ("trace", {**TRACED, "prompt": "Ann sat " * 20}, "40"),
+        ("trace", {**TRACED, "corruption": "burn"}, "burn"),
+        ("trace", {**TRACED, "step": 99}, "step 99"),
+        ("trace", {**TRACED, "parts": ["attn_z"]}, "attn_z"),
+        ("restore", {**TRACED, "layer": 6, "samples": 1, "steps": 2}, "layer 6"),
+        ("restore", {**TRACED, "part": "embed", "samples": 1, "steps": 2}, "embed"),
+        ("move", {"model": "model", "from": {"canvas": {"tokens": [5]}}}, "'target' is missing"),
+        ("python", {"view": "other", "request": {}}, "no view 'other'"),
+        ("python", {"view": "write", "request": {"model": "model"}}, "'canvas' is missing"),
+        ("tokenize", {"model": "model", "text": "x" * 30_000}, "characters"),
+        ("edit", {}, "editing"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_sentences(client, call, body, words):
+    answer = client.post(f"/api/{call}", json=body)
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        (last, data) = read_events(answer.text)[-1]
+        assert last == "error" and words in data["error"], data
+    else:
+        refuse(answer, 409 if call == "edit" else 400, words)
+
+
+def test_html_in_prompts_stays_text(client):
+    text = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    answer = client.post("/api/tokenize", json={"model": "model", "text": text})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "".join(token["text"] for token in answer.json()["tokens"]) == text
+    code = client.post(
+        "/api/python",
+        json={"view": "write", "request": {**WRITE, "canvas": {"prompt": '"""\n\'+exit()+"'}}},
+    ).json()["code"]
+    assert "exit()" in code
+    compile(code, "copied", "exec")
+    assert not any(line.startswith("'") or line.startswith("+") for line in code.splitlines())
+
+
+def test_a_model_without_a_tokenizer_says_so_and_takes_tokens():
+    model = replace(make_model(), tokenizer=None)
+    with open_client(Explorer({"model": model})) as client:
+        assert client.get("/api/start").json()["models"][0]["tokenizer"] is False
+        for name, body in (
+            ("tokenize", {"model": "model", "text": "a"}),
+            ("trace", TRACED),
+            ("write", WRITE),
+        ):
+            answer = client.post(f"/api/{name}", json=body)
+            assert "tokenizer" in answer.text and "error" in answer.text
+        tokens = {"tokens": [3, 4, model.mask_id, model.mask_id]}
+        answer = client.post("/api/write", json={"model": "model", "canvas": tokens})
+        assert read_events(answer.text)[-1][0] == "end"
+        body = {"model": "model", "canvas": tokens, "position": 2}
+        assert len(client.post("/api/position", json=body).json()["top"]) == 10
+
+
+def test_runs_are_shown_in_a_sandbox(tmp_path):
+    model = make_model()
+    with open_client(Explorer({"model": model}, tmp_path)) as client:
+        assert client.get("/api/start").json()["runs"] == []
+        for name in ("nothing", "..", "%2e%2e%2fetc"):
+            assert client.get(f"/api/runs/{name}").status_code in (400, 404)
+
+
+def wait_until_idle(worker: Worker, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while worker.count() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert worker.count() == 0
+
+
+def test_a_closed_tab_stops_its_work(served):
+    """The trace would take a minute; what runs next waits a moment only."""
+    body = {**TRACED, "samples": 100, "steps": 1}
+    events = served.follow("trace", body)
+    assert next(events)[0] == "start"
+    assert served.worker.count() == 1
+    events.close()
+    wait_until_idle(served.worker)
+    status, text = served.ask("write", WRITE)
+    assert status == 200 and read_events(text)[-1][0] == "end"
+
+
+def test_a_second_tab_waits_its_turn(served):
+    first = served.follow("write", LONG)
+    assert next(first)[0] == "start"
+    second = served.follow("write", WRITE)
+    assert next(second) == ("queued", {"before": 1})
+    first.close()  # by which the second comes to be the one that runs
+    names = [name for name, _ in second]
+    assert names[-1] == "end" and "start" in names
+
+
+def test_a_call_that_waits_can_be_given_up(served):
+    first = served.follow("write", LONG)
+    next(first)
+    second = served.follow("write", LONG)
+    assert next(second)[0] == "queued" and served.worker.count() == 2
+    second.close()
+    end = time.monotonic() + 20
+    while served.worker.count() > 1 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert served.worker.count() == 1
+    first.close()
+    wait_until_idle(served.worker)
+
+
+def test_a_full_queue_is_a_sentence(explorer):
+    blocked = threading.Event()
+
+    async def fill():
+        worker = Worker()
+        for _ in range(MOST_WAITING + 1):
+            worker.submit(Call(lambda emit: blocked.wait(20)))
+            time.sleep(0.001)
+        app = make_app(explorer, worker, TOKEN)
+        return worker, app
+
+    import asyncio
+
+    from starlette.testclient import TestClient
+
+    worker, app = asyncio.run(fill())
+    try:
+        end = time.monotonic() + 5
+        while worker.count() <= MOST_WAITING and time.monotonic() < end:
+            time.sleep(0.01)
+        client = TestClient(app, base_url="http://127.0.0.1:8000", headers=HEADERS)
+        body = {"model": "model", "canvas": {"tokens": [5, 6]}, "position": 1}
+        refuse(client.post("/api/position", json=body), 503, "waiting")
+    finally:
+        blocked.set()
+        worker.close()
+
+
+def test_an_error_of_the_server_is_told_and_logged(client, monkeypatch, caplog):
+    from unmask.explorer import views
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr(views, "predict", fail)
+    body = {"model": "model", "canvas": {"tokens": [5, 6, 3203]}, "position": 2}
+    answer = client.post("/api/position", json=body)
+    refuse(answer, 500, "RuntimeError")
+    assert "secret" not in answer.text and "secret" in caplog.text
+    monkeypatch.undo()
+    assert client.post("/api/position", json=body).status_code == 200
+
+
+def read_memory() -> int:
+    """Bytes that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def count_calls() -> int:
+    gc.collect()
+    return sum(type(each) is Call for each in gc.get_objects())
+
+
+def leave_abruptly(port: int, number: int) -> None:
+    """Send a call, read a few bytes or none, and reset the connection."""
+    body = json.dumps(LONG if number % 2 else WRITE).encode()
+    lines = [
+        "POST /api/write HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        f"X-Unmask-Token: {TOKEN}",
+        f"Content-Length: {len(body)}",
+        "",
+        "",
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        # Some leave in the midst of sending.
+        text = "\r\n".join(lines).encode() + body
+        connection.sendall(text[:-10] if number % 5 == 0 else text)
+        if number % 3 == 0 and number % 5:
+            connection.recv(100)
+        linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def test_parallel_calls_and_abrupt_ends_leave_nothing(served):
+    expected = read_events(served.ask("write", WRITE)[1])
+    threads = threading.active_count()
+    wait_until_idle(served.worker)
+    before, held = count_calls(), read_memory()
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: served.ask("write", WRITE), range(20)))
+    for status, text in answers:
+        events = [event for event in read_events(text) if event[0] != "queued"]
+        assert status == 200
+        assert events[:-1] == expected[:-1]  # the last one has the time that it took
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: leave_abruptly(served.port, number), range(50)))
+    wait_until_idle(served.worker)
+    status, text = served.ask("write", WRITE)
+    assert status == 200 and read_events(text)[-1][0] == "end"
+    wait_until_idle(served.worker)
+    time.sleep(0.2)
+    assert count_calls() == before
+    assert threading.active_count() == threads
+    assert not served.server.server_state.connections
+    assert read_memory() - held < 64 * 2**20

@@ -1,0 +1,274 @@
+"""The explorer's calls give what the package's own calls give, and so does the code they write."""
+
+import contextlib
+import io
+
+import pytest
+import torch
+
+import unmask
+from tests.explorer.serving import load_pair, open_client, read_events
+from unmask.explorer.views import Explorer
+
+KEYS = ("model", "twin")
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def client(explorer):
+    with open_client(explorer) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def facts(client):
+    return client.get("/api/start").json()["facts"]
+
+
+def call(client, name, body):
+    answer = client.post(f"/api/{name}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def stream(client, name, body):
+    answer = client.post(f"/api/{name}", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return read_events(answer.text)
+
+
+def run_code(client, view, request):
+    """What the copied code leaves: its variables."""
+    code = call(client, "python", {"view": view, "request": request})["code"]
+    names = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, view, "exec"), names)
+    return names
+
+
+def test_start_tells_models_facts_and_settings(client, facts):
+    start = client.get("/api/start").json()
+    assert [each["key"] for each in start["models"]] == ["model", "twin"]
+    assert start["models"][0]["mask_id"] == 3203 and start["models"][1]["mask_id"] is None
+    assert {fact["way"] for fact in facts} == {"as trained", "reversed"}
+    for fact in facts:
+        assert fact["prompt"][slice(*fact["span"])] == fact["subject"]
+    assert start["edit"] is False
+    assert "confidence" in start["orders"] and "none" in start["remaskings"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("way", ["as trained", "reversed"])
+def test_a_text_is_written_as_sample_writes_it(client, explorer, facts, key, way):
+    fact = next(each for each in facts if each["way"] == way)
+    settings = {"steps": 5, "length": 36, "seed": 3, "temperature": 0.7, "guidance": 0.4}
+    body = {"model": key, "canvas": {"prompt": fact["prompt"]}, "settings": settings, "top": 4}
+    (begin, start), *steps, (last, end) = stream(client, "write", body)
+    assert (begin, last) == ("start", "end") and {name for name, _ in steps} == {"step"}
+    drawn = run_code(client, "write", body)["drawn"]
+    # A causal model has neither steps nor guidance.
+    more = {} if key == "twin" else {"steps": 5, "guidance": 0.4}
+    again = unmask.sample(
+        explorer.models[key], fact["prompt"], length=36, seed=3, temperature=0.7, guesses=4, **more
+    )
+    for trajectory in (drawn, again):
+        assert end["text"] == trajectory.texts[0]
+        assert end["calls"] == trajectory.calls
+        assert len(steps) == trajectory.num_steps
+        for step, (_, event) in enumerate(steps, 1):
+            assert event["step"] == step
+            assert event["tokens"] == trajectory.states[step, 0][: len(event["tokens"])].tolist()
+            committed = (trajectory.committed_at[0] == step).nonzero()[:, 0].tolist()
+            assert event["written"] == committed
+            for at in committed:
+                assert event["confidence"][str(at)] == float(trajectory.confidence[0, at])
+                assert event["entropy"][str(at)] == pytest.approx(float(trajectory.entropy[0, at]))
+            guesses = trajectory.guesses(step)
+            opened = guesses.open[0].nonzero()[:, 0].tolist()
+            assert [int(at) for at in event["guesses"]] == opened
+            for at in opened:
+                sent = event["guesses"][str(at)]
+                assert [each["id"] for each in sent] == guesses.ids[0, at].tolist()
+                assert [each["p"] for each in sent] == guesses.p[0, at].tolist()
+    assert len(start["tokens"]) == (36 if key == "model" else sum(start["fixed"]))
+
+
+def test_masks_are_filled_and_given_tokens_stay(client, explorer):
+    text = "We sat down beside [MASK]*3, our old friend [MASK]."
+    body = {"model": "model", "canvas": {"prompt": text}, "settings": {"steps": 2}}
+    events = stream(client, "write", body)
+    assert events[-1][1]["text"] == unmask.infill(explorer.models["model"], text, steps=2).texts[0]
+    # Half of it, changed by hand, is gone on with.
+    tokens, fixed = events[1][1]["tokens"], events[0][1]["fixed"]
+    tokens[4:7] = [tokens[0], 3203, 3203]
+    body = {
+        "model": "model",
+        "canvas": {"tokens": tokens, "fixed": fixed},
+        "settings": {"steps": 2},
+    }
+    end = stream(client, "write", body)[-2][1]["tokens"]
+    assert end[4] == tokens[0] and 3203 not in end
+    assert end == run_code(client, "write", body)["drawn"].tokens[0].tolist()
+
+
+def test_remasked_tokens_go_back(client):
+    body = {
+        "model": "model",
+        "canvas": {"prompt": "We sat down beside"},
+        "settings": {"steps": 12, "remasking": "low=0.5", "length": 20},
+    }
+    events = stream(client, "write", body)
+    backs = [at for name, event in events if name == "step" for at in event["back"]]
+    assert backs
+    for name, event in events:
+        if name == "step":
+            assert all(event["tokens"][at] == 3203 for at in event["back"])
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("guidance", [0.0, 0.8])
+def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guidance):
+    body = {
+        "model": key,
+        "canvas": {"prompt": facts[1]["prompt"]},
+        "settings": {"steps": 4, "length": 30, "guidance": guidance},
+        "top": 10,
+    }
+    events = stream(client, "write", body)
+    # At the second step, some position that is written then.
+    before, step = events[1][1], events[2][1]
+    at = step["written"][0]
+    fixed = events[0][1]["fixed"]
+    request = {
+        "model": key,
+        "canvas": {
+            "tokens": before["tokens"],
+            "fixed": fixed + [True] * (len(before["tokens"]) - len(fixed)),
+        },
+        "step": 2,
+        "steps": 4,
+        "position": at,
+        "guidance": guidance,
+    }
+    read = call(client, "position", request)
+    guesses = step["guesses"][str(at)]
+    assert [each["id"] for each in read["top"]] == [each["id"] for each in guesses]
+    assert [each["p"] for each in read["top"]] == pytest.approx(
+        [each["p"] for each in guesses], rel=1e-4, abs=1e-7
+    )
+    assert read["entropy"] == pytest.approx(step["entropy"][str(at)], rel=1e-4)
+    copied = run_code(client, "position", request)
+    assert copied["top"].indices.tolist() == [each["id"] for each in read["top"]]
+    expected = pytest.approx([each["p"] for each in read["top"]], rel=1e-5)
+    assert copied["top"].values.tolist() == expected
+    assert float(copied["entropy"]) == pytest.approx(read["entropy"], rel=1e-5)
+    for layer, rows in enumerate(read["attention"]):
+        assert copied["attention"][layer].tolist() == rows
+        assert [sum(row) for row in rows] == pytest.approx([1.0] * 4)
+    lens = copied["lens"]
+    for layer, candidates in enumerate(read["lens"]):
+        assert [each["id"] for each in candidates] == lens.ids[0, layer, 0].tolist()
+    if guidance == 0 or key == "twin":  # the last layer says what the model says
+        assert read["lens"][-1][0]["id"] == read["top"][0]["id"]
+
+
+TRACE = {"parts": ["resid", "mlp"], "samples": 2, "steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("key", "step"), [("model", "first"), ("model", "last"), ("twin", "first")]
+)
+def test_a_trace_in_pieces_is_the_trace(client, facts, key, step):
+    fact = facts[0]
+    named = {name: fact[name] for name in ("prompt", "answer")}
+    body = {"model": key, **named, "subject": fact["span"], "step": step, **TRACE}
+    (_, start), *cells, (last, _) = stream(client, "trace", body)
+    assert last == "end" and {name for name, _ in cells} == {"cells"}
+    grid = run_code(client, "trace", body)["grid"]
+    assert start["clean"] == pytest.approx(grid.clean, rel=1e-4)
+    assert start["corrupted"] == pytest.approx(grid.corrupted, rel=1e-3)
+    assert [token["id"] for token in start["tokens"]] == list(grid.tokens)
+    assert start["answer"] == sorted(grid.answer)
+    filled = {part: torch.full_like(grid.scores[part], torch.nan) for part in grid.scores}
+    for _, event in cells:
+        for position, value in event["values"]:
+            assert filled[event["part"]][position, event["layer"]].isnan()  # each cell comes once
+            filled[event["part"]][position, event["layer"]] = value
+    for part, values in grid.scores.items():
+        torch.testing.assert_close(filled[part], values, rtol=1e-3, atol=1e-5)
+    first = cells[0][1]["values"][0][0]
+    assert first == start["subject"][0]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(("part", "layer"), [("resid", 0), ("mlp", 1)])
+def test_a_restored_generation(client, facts, key, part, layer):
+    fact = facts[0]
+    named = {name: fact[name] for name in ("prompt", "answer")}
+    body = {"model": key, **named, "subject": fact["span"], **TRACE}
+    before = call(client, "tokenize", {"model": key, "text": fact["prompt"][: fact["span"][1]]})
+    body |= {"part": part, "layer": layer, "position": len(before["tokens"]) - 1}
+    answer = call(client, "restore", body)
+    copied = run_code(client, "restore", body)
+    assert [answer["corrupted"], answer["restored"]] == copied["texts"]
+    assert answer["clean"] == copied["clean"].text and fact["answer"] in answer["clean"]
+    assert answer["p"] == pytest.approx(float(copied["p"]), rel=1e-4)
+
+
+def test_restoring_the_whole_stream_of_the_last_layer_restores_the_answer(client, facts):
+    """The state above the last layer at the answer's first position is what is read there."""
+    fact = facts[0]
+    named = {name: fact[name] for name in ("prompt", "answer")}
+    prompt = call(client, "tokenize", {"model": "model", "text": fact["prompt"]})["tokens"]
+    body = {"model": "model", **named, "subject": fact["span"], **TRACE, "corruption": "mask"}
+    body |= {"part": "resid", "layer": 5, "position": len(prompt)}
+    answer = call(client, "restore", body)
+    assert answer["restored"] != answer["corrupted"]
+    assert answer["restored"].split()[0] == answer["clean"].split()[0]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_moved_state_changes_the_answer(client, facts, key):
+    """Where the answer is read, the stream of another fact's run above the last layer is moved."""
+    one, other = facts[0], facts[2]
+    encoded = [
+        call(client, "tokenize", {"model": key, "text": fact["prompt"]})["tokens"]
+        for fact in (one, other)
+    ]
+    where = [len(tokens) - (key == "twin") for tokens in encoded]
+    places = [
+        {"canvas": {"prompt": fact["prompt"]}, "step": 1, "steps": 4, "position": at, "layer": 5}
+        for fact, at in zip((one, other), where, strict=True)
+    ]
+    body = {
+        "model": key,
+        "from": places[0],
+        "to": places[1],
+        "settings": {"steps": 4, "length": 40},
+    }
+    answer = call(client, "move", body)
+    first = one["answer"].split()[0]
+    assert other["answer"] in answer["before"] and first in answer["after"]
+    assert answer["candidates"][0]["text"].strip() == first
+    assert answer["before_p"] > 0.5 > answer["after_p"]
+    copied = run_code(client, "move", body)
+    assert [answer["before"], answer["after"]] == [
+        copied[name].texts[0] for name in ("before", "after")
+    ]
+    # The same by tokens instead of prompts, as the page sends a state.
+    for place, fact in zip(("from", "to"), (one, other), strict=True):
+        write = {
+            "model": key,
+            "canvas": {"prompt": fact["prompt"]},
+            "settings": {"steps": 4, "length": 40},
+        }
+        ids = [token["id"] for token in stream(client, "write", write)[0][1]["tokens"]]
+        body[place] = {**body[place], "canvas": {"tokens": ids, "length": 40}}
+    again = call(client, "move", body)
+    assert (again["before"], again["after"]) == (answer["before"], answer["after"])
+    assert again["after_p"] == pytest.approx(answer["after_p"])
