@@ -1,21 +1,34 @@
 """The tutorial as a notebook: `docs/tutorial.ipynb`, made of `docs/tutorial.md`.
 
-python tools/write_notebook.py
+python tools/write_notebook.py [--run]
 
 Prose becomes Markdown cells, commands become `!` lines, Python stays Python, and a block with a
-file's name, such as ```csv own.csv, becomes a cell that writes the file.
+file's name, such as ```csv own.csv, becomes a cell that writes the file. The first cell installs
+the package where it is missing. With `--run` the notebook is executed in an empty folder and keeps
+what its cells print and show; without it, cells that did not change keep what they have.
 """
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUTORIAL, NOTEBOOK = DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
 _FENCED = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$\n?", re.DOTALL | re.MULTILINE)
 _NOTE = "Made of [tutorial.md](tutorial.md) by tools/write_notebook.py; run it from top to bottom."
+
+INSTALL = """\
+import importlib.util
+
+if importlib.util.find_spec("unmask") is None:  # on hosts that start from nothing
+    %pip install -q "unmask[study]"\
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ def read_blocks(text: str) -> Iterator[Block]:
 
 def make_notebook(text: str) -> str:
     """The notebook of a page, as JSON (nbformat 4.5)."""
-    cells = [_make_cell(0, "markdown", _NOTE)]
+    cells = [_make_cell(0, "markdown", _NOTE), _make_cell(1, "code", INSTALL)]
     for block in read_blocks(text):
         if block.language == "prose":
             kind, source = "markdown", block.text
@@ -79,6 +92,54 @@ def _make_cell(number: int, kind: str, source: str) -> dict[str, object]:
     return cell | {"source": source.splitlines(keepends=True)}
 
 
+def execute(notebook: str, folder: Path, timeout: int = 3600) -> str:
+    """The notebook with what its cells print and show, run from top to bottom in a folder."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    # Commands are those of the environment that runs this.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    run = nbformat.reads(notebook, as_version=4)
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(run, timeout=timeout, kernel_name="python3", resources=resources).execute()
+    cells = json.loads(nbformat.writes(run))["cells"]
+    for cell in cells:
+        cell["metadata"] = {}  # when a cell ran is nobody's business
+        cell["outputs"] = [_tidy(each, str(folder)) for each in cell.get("outputs", [])]
+    return _keep_outputs(notebook, cells)
+
+
+def _tidy(output: dict[str, Any], folder: str) -> dict[str, Any]:
+    """An output without the folder that it was made in."""
+    return json.loads(json.dumps(output).replace(folder, "tutorial"))
+
+
+def _keep_outputs(notebook: str, cells: list[dict[str, Any]]) -> str:
+    """The notebook with the outputs of other cells, where the sources are the same."""
+    whole = json.loads(notebook)
+    known = {"".join(cell["source"]): cell for cell in cells if cell["cell_type"] == "code"}
+    for cell in whole["cells"]:
+        if cell["cell_type"] == "code" and (same := known.get("".join(cell["source"]))):
+            cell["outputs"] = same["outputs"]
+            cell["execution_count"] = same["execution_count"]
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def strip_outputs(notebook: str) -> str:
+    """The notebook as it is before it runs."""
+    whole = json.loads(notebook)
+    for cell in whole["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"execution_count": None, "outputs": []}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
-    NOTEBOOK.write_text(make_notebook(TUTORIAL.read_text("utf-8")), "utf-8")
+    page = make_notebook(TUTORIAL.read_text("utf-8"))
+    if "--run" in sys.argv[1:]:
+        with TemporaryDirectory() as place:
+            page = execute(page, Path(place))
+    else:
+        page = _keep_outputs(page, json.loads(NOTEBOOK.read_text("utf-8"))["cells"])
+    NOTEBOOK.write_text(page, "utf-8")
     print(f"wrote {NOTEBOOK}")

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tools.write_notebook import NOTEBOOK, TUTORIAL, make_notebook, read_blocks
+from tools.write_notebook import (
+    INSTALL,
+    NOTEBOOK,
+    TUTORIAL,
+    make_notebook,
+    read_blocks,
+    strip_outputs,
+)
 from unmask.cli.main import app
 from unmask.measures.runner import read_result
 
@@ -27,9 +34,11 @@ LONG = ("unmask study --quick", "unmask study --resume", "unmask report")
 
 
 def read_cells() -> list[str]:
-    """The code cells' sources, in order."""
+    """The code cells' sources, in order, after the one that installs the package."""
     cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    first, *others = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert first == INSTALL
+    return others
 
 
 def run_cells(cells: list[str], shrink: Callable[[str], str | None]) -> None:
@@ -59,9 +68,30 @@ def shorten(command: str) -> str | None:
 
 
 def test_notebook_is_the_tutorial():
-    assert NOTEBOOK.read_text("utf-8") == make_notebook(TUTORIAL.read_text("utf-8")), (
-        "the tutorial has changed: python tools/write_notebook.py"
+    written = strip_outputs(NOTEBOOK.read_text("utf-8"))
+    assert written == make_notebook(TUTORIAL.read_text("utf-8")), (
+        "the tutorial has changed: python tools/write_notebook.py --run"
     )
+
+
+def test_notebook_has_outputs_and_plots():
+    """Every cell that says something has said it, without errors and without anyone's folders."""
+    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    assert {output["output_type"] for output in outputs} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
+    kinds = [kind for output in outputs for kind in output.get("data", {})]
+    assert kinds.count("image/png") >= 3 and kinds.count("text/html") >= 2
+    silent = [
+        "".join(cell["source"])
+        for cell in cells
+        if cell["cell_type"] == "code" and not cell["outputs"]
+    ]
+    assert [source for source in silent if source != INSTALL] == []
+    assert not re.search(r"/(?:tmp|home|root|work)/", json.dumps(outputs))
 
 
 def test_blocks_of_a_page():

@@ -6,6 +6,7 @@ import torch
 import unmask
 from tests.representation.facts import make_model
 from unmask import UserError
+from unmask.sampling.trajectory import show_token
 
 TEXT = "They say[MASK]*3 is known[MASK]*2"
 
@@ -27,7 +28,7 @@ def test_the_last_layer_says_what_the_model_says():
         torch.testing.assert_close(lens.entropy[i, -1], expected)
     first = lens.at(lens.positions[1], step=2)
     assert len(first) == model.net.config.layers and len(first[0]) == 4
-    assert first[-1][0][0] == model.tokenizer.piece(int(lens.ids[1, -1, 1, 0]))
+    assert first[-1][0][0] == show_token(int(lens.ids[1, -1, 1, 0]), model.tokenizer)
     again = unmask.logit_lens(model, drawn, top=4)
     assert torch.equal(again.logp, lens.logp) and torch.equal(again.rank, lens.rank)
 

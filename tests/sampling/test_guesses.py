@@ -8,6 +8,7 @@ from tests.conftest import lively
 from tests.representation.facts import make_model
 from unmask import Trajectory, UserError
 from unmask.net.model import Blueprint, Model
+from unmask.sampling.trajectory import show_token
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 KINDS = ("masked", "causal", "uniform", "hybrid")
@@ -88,7 +89,8 @@ def test_guesses_survive_a_file(tmp_path):
     position = int(drawn.guesses(1).open[0].nonzero()[0])
     assert read.guesses(1).at(position) == drawn.guesses(1).at(position)
     text, p = drawn.guesses(1).at(position)[0]
-    assert text == model.tokenizer.piece(int(drawn.guess_ids[0, 0, position, 0])) and 0 < p <= 1
+    assert text == show_token(int(drawn.guess_ids[0, 0, position, 0]), model.tokenizer)
+    assert 0 < p <= 1 and show_token(model.tokenizer.end_id, model.tokenizer) == "⏎"
     assert drawn.guesses(1).at(0) == []
     assert f"row 0, position {position}: {text!r}" in repr(drawn.guesses(1))
 

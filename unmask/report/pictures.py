@@ -55,13 +55,6 @@ def describe_model(model: Model) -> Section:
     return Section("model", model.name, [table])
 
 
-def _spell(token: int, thing: Trajectory | TraceGrid | Lens) -> str:
-    """A token as it is shown in a text."""
-    if thing.tokenizer is not None and token == thing.tokenizer.end_id:
-        return "⏎"
-    return show_token(token, thing.tokenizer)
-
-
 def describe_trajectory(trajectory: Trajectory) -> Section:
     """Texts that are written step by step, with guesses in the masks where they were kept."""
     rows = range(min(MOST_ROWS, len(trajectory.tokens)))
@@ -100,7 +93,7 @@ def _draw_text(trajectory: Trajectory, row: int) -> TextPanel:
         guesses = [
             [
                 [
-                    (_spell(token, trajectory), chance)
+                    (show_token(token, trajectory.tokenizer), chance)
                     for token, chance in zip(ids[at][i], p[at][i], strict=True)
                     if token >= 0
                 ]
@@ -110,7 +103,7 @@ def _draw_text(trajectory: Trajectory, row: int) -> TextPanel:
         ]
     return TextPanel(
         title=f"row {row}" if len(trajectory.tokens) > 1 else "",
-        pieces=[_spell(token, trajectory) for token in tokens],
+        pieces=[show_token(token, trajectory.tokenizer) for token in tokens],
         steps=steps,
         confidence=trajectory.confidence[row, :size].tolist(),
         expected="",
@@ -138,7 +131,7 @@ def write_states(trajectory: Trajectory) -> str:
     lines = []
     for number, state in enumerate(states[:, 0, :size].tolist(), 1):
         pieces = [
-            f" {HIDDEN}" if token == trajectory.mask_id else _spell(token, trajectory)
+            f" {HIDDEN}" if token == trajectory.mask_id else show_token(token, trajectory.tokenizer)
             for token in state
         ]
         last = number == len(states)
@@ -195,7 +188,9 @@ def _draw_part(grid: TraceGrid, part: str) -> MapPanel:
 def _name_place(grid: TraceGrid, at: Sequence[int]) -> str:
     """Positions and their tokens; a causal model's answer may stand after the last one."""
     pieces = [
-        HIDDEN if grid.tokens[i] == grid.mask_id else _spell(grid.tokens[i], grid).strip() or "·"
+        HIDDEN
+        if grid.tokens[i] == grid.mask_id
+        else show_token(grid.tokens[i], grid.tokenizer).strip() or "·"
         for i in at
     ]
     arrow = "→ " if any(i in grid.answer for i in at) else ""
@@ -207,7 +202,7 @@ def describe_lens(lens: Lens) -> Section:
     """Probabilities by position and layer, and the words of each layer."""
     layers = [str(layer) for layer in range(lens.logp.shape[1])]
     positions = [
-        f"{position} {_spell(token, lens).strip() or '·'}"
+        f"{position} {show_token(token, lens.tokenizer).strip() or '·'}"
         for position, token in zip(lens.positions, lens.target.tolist(), strict=True)
     ]
     steps = [str(step) for step in lens.steps]

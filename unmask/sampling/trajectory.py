@@ -57,8 +57,10 @@ class Guesses:
 
 
 def show_token(token: int, tokenizer: Tokenizer | None) -> str:
-    """A token as it is shown: its text, or its number without a tokenizer."""
-    return f" {token}" if tokenizer is None else tokenizer.piece(token)
+    """A token as it is shown: its text, ⏎ for the end, or its number without a tokenizer."""
+    if tokenizer is None:
+        return f" {token}"
+    return "⏎" if token == tokenizer.end_id else tokenizer.piece(token)
 
 
 @dataclass(frozen=True, repr=False)
