@@ -103,7 +103,7 @@ def copy_python(page: Any, view: str) -> dict[str, Any]:
     shown = page.locator("#code-text").text_content()
     page.locator("#status", has_text="Copied as Python").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == shown
-    page.get_by_role("button", name="Close", exact=True).click()
+    page.click("#code-close")
     names: dict[str, Any] = {}
     exec(compile(shown, "copied.py", "exec"), names)
     return names

@@ -16,8 +16,8 @@ export class RunCard {
     this.title = make("h3", {}, make("span", { textContent: "…" }));
     this.text = make("div", { className: "text", role: "group", "aria-label": "Canvas" });
     this.play = make("button", { type: "button", textContent: "▶ Play", onclick: () => this.toggle() });
-    this.back = make("button", { type: "button", textContent: "‹", "aria-label": "One step back", onclick: () => this.show(this.step - 1, true) });
-    this.on = make("button", { type: "button", textContent: "›", "aria-label": "One step on", onclick: () => this.show(this.step + 1, true) });
+    this.back = make("button", { type: "button", textContent: "‹ Step", "aria-label": "One step back", onclick: () => this.show(this.step - 1, true) });
+    this.on = make("button", { type: "button", textContent: "Step ›", "aria-label": "One step on", onclick: () => this.show(this.step + 1, true) });
     this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, oninput: () => this.show(Number(this.slider.value), true) });
     this.label = make("span", { className: "step", textContent: "step 0" });
     this.status = make("p", { className: "status" });
@@ -152,10 +152,9 @@ export function drawToken(element, run, step, position, isSelected = false) {
   element.className = classes.join(" ");
   const shown = text.trimStart() || (text.includes("\n") ? "⏎" : "␣");
   if (element.previousSibling) element.previousSibling.data = text.slice(0, text.length - text.trimStart().length);
-  element.replaceChildren(shown, ...(at && !isOpen && !isByHand && !isSpecial ? [make("sub", { textContent: at })] : []));
+  element.replaceChildren(shown, ...(at && !isOpen && !isByHand && !isSpecial ? [make("sub", { textContent: at, "aria-hidden": "true" })] : []));
   element.dataset.id = id;
   element.title = title;
-  element.setAttribute("aria-label", title);
   element.setAttribute("aria-pressed", String(isSelected));
 }
 

@@ -49,7 +49,7 @@ export class PositionPanel {
     else if (run.isByHand(position, step)) facts.push("changed by hand");
     else if (at) facts.push(`committed at step ${at} with confidence ${formatNumber(run.confidenceAt(position, step))}`);
     else facts.push("given");
-    const close = make("button", { type: "button", className: "plain close", textContent: "×", "aria-label": "Close the panel", onclick: () => { this.card.selected = null; this.card.draw(); this.clear(); } });
+    const close = make("button", { type: "button", className: "plain close", textContent: "Close", onclick: () => { this.card.selected = null; this.card.draw(); this.clear(); } });
     const note = at && state !== step ? make("p", { className: "hint", textContent: `Read at step ${state}, just before it was written.` }) : null;
     return make("div", { className: "head" }, close, make("h3", {}, run.isOpen(position, step) ? "A mask" : quoteToken(text)), make("p", { className: "facts", textContent: facts.join(" · ") }), note);
   }

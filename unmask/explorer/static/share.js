@@ -46,15 +46,22 @@ async function copyLink(app) {
 async function saveHtml(view) {
   const style = await (await fetch("/static/explorer.css")).text();
   const code = await writePython(view).catch((error) => { if (error instanceof CallError) return ""; throw error; });
-  const page = document.implementation.createHTMLDocument(`unmask: ${view.name}`);
-  page.documentElement.lang = "en";
-  if (document.documentElement.dataset.theme) page.documentElement.dataset.theme = document.documentElement.dataset.theme;
-  page.head.prepend(make("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }));
-  page.head.append(make("style", { textContent: style }));
-  const body = make("main", { className: "saved" }, make("h1", { textContent: document.querySelector(`#tab-${view.name}`).textContent }), freeze(view));
+  const body = make("main", { className: "saved" }, make("h1", { textContent: byId(`tab-${view.name}`).textContent }), freeze(view));
   if (code) body.append(make("details", {}, make("summary", { textContent: "The same in Python" }), make("pre", { textContent: code })));
-  page.body.append(page.importNode(body, true), make("script", { textContent: `(${playFrames})();` }));
-  download(`unmask-${view.name}.html`, `<!doctype html>\n${page.documentElement.outerHTML}\n`, "text/html");
+  // As text: this page's own policy forbids styles and scripts inside of it. The body is escaped by the browser.
+  const { theme } = document.documentElement.dataset, attribute = theme === "dark" || theme === "light" ? ` data-theme="${theme}"` : "";
+  const page = `<!doctype html>
+<html lang="en"${attribute}>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>unmask: ${view.name}</title>
+<style>${style}</style>
+</head>
+<body>${body.outerHTML}<script>(${playFrames})();</script></body>
+</html>
+`;
+  download(`unmask-${view.name}.html`, page, "text/html");
   announce("Saved: the file needs no network and no server.");
 }
 
@@ -93,7 +100,7 @@ function makeFrame(card, step) {
     const token = make("span");
     text.append("", token);
     drawToken(token, card.run, step, position);
-    for (const name of ["aria-label", "aria-pressed"]) token.removeAttribute(name);
+    token.removeAttribute("aria-pressed");
   });
   return make("div", { className: "frame" }, make("p", { className: "step", textContent: `step ${step}` }), text);
 }
