@@ -29,8 +29,8 @@ prove: $(READY) $(AXE)  ## the long proofs: fresh clone, wheel, browser, anythin
 gpu: $(READY)  ## every test that needs a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
-browser: $(READY)  ## of the long proofs, the study's page in chromium
-	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py
+browser: $(READY) $(AXE)  ## of the long proofs, the study's page and the explorer in chromium
+	$(BIN)/python -m pytest -q -m prove tests/report/test_browser.py tests/explorer/test_browser_*.py
 
 hostile: $(READY)  ## hostile inputs, the whole fuzz and kills: about twenty minutes
 	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile
