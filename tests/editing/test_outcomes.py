@@ -1,0 +1,178 @@
+"""Requests and what is asked about them; outcomes with an edit on, which leave nothing behind."""
+
+import json
+
+import pytest
+
+from tests.editing.edits import copy_weights, have_changed
+from tests.representation.facts import make_facts, make_model
+from unmask import UserError
+from unmask.data.corpus import Corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.sources import OWN
+from unmask.editing.editor import edit_each, give_object
+from unmask.editing.outcomes import Examination
+from unmask.editing.requests import give_subject, make_requests, read_requests
+
+CORPUS = make_reversal_corpus(6, 0)
+SMALL = Corpus("own", {OWN: make_facts()})
+QUICK = {"steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
+
+
+@pytest.fixture(scope="module")
+def requests():
+    return make_requests(CORPUS, ("p2d", "d2p", "both"), 4)
+
+
+def test_fresh_objects_are_in_no_training_text(requests):
+    known = " ".join(CORPUS.training_texts()).lower()
+    assert len(requests) == 12 and [each.group for each in requests[::4]] == ["p2d", "d2p", "both"]
+    for request in requests:
+        assert request.object.lower() not in known and request.fact.object.lower() in known
+    ways = [request.fact.direction for request in requests]
+    assert ways == ["p2d", "d2p"] * 2 + ["d2p", "p2d"] * 2 + ["p2d", "d2p"] * 2
+
+
+def test_swapped_objects_are_another_facts(requests):
+    swapped = make_requests(CORPUS, ("p2d",), 4, "swap")
+    owned = {fact.object for split in CORPUS.splits.values() for fact in split}
+    for request, fresh in zip(swapped, requests, strict=False):
+        assert request.fact == fresh.fact and request.object != request.fact.object
+        assert request.object in owned and fresh.object not in owned
+
+
+def test_every_request_is_asked_from_all_sides(requests):
+    for request in requests:
+        fact, new = request.fact, request.object
+        roles = [question.role for question in request.questions]
+        assert roles == [
+            *("edited", "paraphrase", "paraphrase"),
+            *("neighbour", "neighbour", "neighbour", "reverse new", "reverse old"),
+        ]
+        edited, *again = request.questions[:3]
+        assert edited.fact.prompt == fact.prompt and new in edited.fact.completion
+        assert len({each.fact.prompt for each in (edited, *again)}) == 3
+        for each in (edited, *again):
+            assert each.fact.object == new and each.rival == fact.object
+            assert fact.subject in each.fact.prompt
+        for each in request.questions[3:6]:
+            assert each.fact.fact_id != fact.fact_id and each.rival == new
+            assert each.fact.direction == fact.direction
+        forth, back = request.questions[6:]
+        begin, end = forth.fact.subject_span
+        assert forth.fact.prompt[begin:end].lower() == new.lower()
+        assert back.fact.subject.lower() == fact.object.lower()
+        for each in (forth, back):
+            assert each.fact.object.lower() == fact.subject.lower()
+            assert each.fact.object in each.subjects and len(each.subjects) == 6
+        # Roles swapped twice are the fact itself.
+        again = give_subject(forth.fact, fact.object)
+        assert again.prompt == back.fact.prompt
+
+
+def test_requests_that_cannot_be_made_are_sentences():
+    with pytest.raises(UserError, match="does not say what training showed"):
+        make_requests(SMALL, (), 2)
+    with pytest.raises(UserError, match="has one fact"):
+        make_requests(Corpus("own", {OWN: make_facts()[:1]}), (), 1, "swap")
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_outcomes_compare_before_and_after(kind):
+    model = make_model(kind=kind)
+    requests = make_requests(SMALL, (), 2, "swap", paraphrases=0, neighbours=1)
+    examination = Examination(model, requests, steps=3, length=32)
+    weights = copy_weights(model)
+    before = [examination.ask(request.questions) for request in requests]
+    edits = edit_each(
+        model, [each.fact for each in requests], [each.object for each in requests], 1, **QUICK
+    )
+    for number, (request, edit) in enumerate(zip(requests, edits, strict=True)):
+        rows = list(examination.compare(number, edit, before[number]))
+        assert not have_changed(model, weights)
+        assert [row["role"] for row in rows] == [each.role for each in request.questions]
+        first = rows[0]
+        assert first["gain"] == pytest.approx(first["nll_before"] - first["nll_after"])
+        assert first["success_after"] == (first["nll_after"] < first["nll_rival_after"])
+        assert first["gain"] > 0, "the search made it likelier"
+        for row in rows[-2:]:
+            assert row["role"].startswith("reverse") and 1 <= row["rank_after"] <= 5
+            assert row["success_after"] is None and isinstance(row["said_after"], bool)
+        steps = list(examination.follow(number, edit))
+        assert steps[0]["share"] == pytest.approx(first["share"], abs=1e-5)
+        is_constant = max(abs(row["share"] - first["share"]) for row in steps) < 1e-5
+        assert is_constant == (kind == "causal")
+        nothing = edit_each(model, [request.fact], [request.object], 1, **(QUICK | {"steps": 0}))[0]
+        for row in examination.compare(number, nothing, before[number]):
+            assert row["gain"] == pytest.approx(0, abs=1e-6)
+            assert row["text_after"] == row["text_before"]
+            assert row["rank_after"] == row["rank_before"]
+
+
+def test_roles_swapped_are_scored_by_the_same_function():
+    """The rival's cost is the right answer's, once both change places."""
+    model = make_model()
+    (request, *_) = make_requests(SMALL, (), 1, "swap", paraphrases=0)
+    question = request.questions[0]
+    turned = type(question)(
+        "edited", give_object(question.fact, question.rival), question.fact.object
+    )
+    swapped = type(request)(request.fact, request.object, "own", (question, turned))
+    one, other = Examination(model, [swapped], length=32).ask(swapped.questions)
+    assert one.nll == pytest.approx(other.nll_rival) and one.nll_rival == pytest.approx(other.nll)
+
+
+def write(path, records):
+    path.write_text(json.dumps(records), encoding="utf-8")
+    return path
+
+
+def test_counterfact_bake_and_zsre_are_read(tmp_path):
+    counterfact = {
+        "case_id": 7,
+        "requested_rewrite": {
+            "prompt": "The mother tongue of {} is",
+            "subject": "Danielle Darrieux",
+            "target_new": {"str": "English"},
+            "target_true": {"str": "French"},
+        },
+        "paraphrase_prompts": ["Shayna does this. Danielle Darrieux, a native"],
+        "neighborhood_prompts": ["The native language of Montesquieu is"],
+        "reverse_qa": {
+            "prompt": "English is spoken by",
+            "target_new": {"str": "Danielle Darrieux"},
+        },
+    }
+    (request,) = read_requests(write(tmp_path / "a.json", [counterfact]))
+    assert request.object == "English" and request.fact.text.endswith("Darrieux is French")
+    assert [each.role for each in request.questions] == [
+        *("edited", "paraphrase", "neighbour", "reverse new")
+    ]
+    assert request.questions[2].fact.object == "French" and request.questions[2].rival == "English"
+    zsre = {
+        "subject": "Watts Hall",
+        "src": "What university did Watts Hall attend?",
+        "answers": ["Illinois"],
+        "alt": "Michigan",
+        "rephrase": "Which school was attended by Watts Hall?",
+        "loc": "nq question: who sang it",
+        "loc_ans": "the band",
+    }
+    (request,) = read_requests(write(tmp_path / "b.json", [zsre]))
+    assert request.object == "Michigan" and request.questions[-1].fact.prompt == "who sang it"
+    for records, words in (([], "no list"), ([{"src": "x"}], "record 0 lacks"), ({}, "no list")):
+        with pytest.raises(UserError, match=words):
+            read_requests(write(tmp_path / "c.json", records))
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        read_requests(tmp_path / "d.json")
+
+
+def test_shares_are_read_where_the_subject_ends():
+    model = make_model()
+    (request, *_) = make_requests(SMALL, (), 1, "swap", paraphrases=0)
+    (edit,) = edit_each(model, [request.fact], [request.object], 1, **QUICK)
+    examination = Examination(model, [request], length=32)
+    (row, *_) = examination.compare(0, edit, examination.ask(request.questions))
+    # Written with this very prompt and canvas.
+    assert row["share"] == pytest.approx(1.0, abs=1e-5)

@@ -1,0 +1,154 @@
+"""What an edit did: likelihoods, ranks and texts before and after it, and how much of it acted.
+
+Answers are scored as recall scores them: token by token with those before given and the rest
+masked. The usual metric of editors, the share of tokens that a network names at positions that hold
+them already (EasyEdit's token match), cannot be used here: a bidirectional network sees the token
+that it is asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.data.facts import FactTokens, tokenize_fact
+from unmask.editing.edit import Edit
+from unmask.editing.editor import give_object
+from unmask.editing.requests import EditQuestion, EditRequest
+from unmask.evaluation.answers import Asked, score_answers
+from unmask.evaluation.metrics import is_contained
+from unmask.evaluation.questions import check_scored, choose_length, require_tokenizer
+from unmask.net.model import Model
+from unmask.sampling.texts import sample
+
+WRITTEN = ("edited", "reverse new", "reverse old")
+"""Questions that are also answered by generation."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How a model answers one question."""
+
+    nll: float
+    """Of the right answer, nats per token."""
+    nll_rival: float | None
+    rank: int | None
+    """Of the right answer among all answers in reverse; by the mean field for a masked model."""
+    text: str | None
+
+
+class Examination:
+    """Requests in a model's tokens, on one canvas, asked as often as needed."""
+
+    def __init__(
+        self,
+        model: Model,
+        requests: Sequence[EditRequest],
+        steps: int = 8,
+        length: int | None = None,
+    ):
+        check_scored(model)
+        self.model, self.requests, self.steps = model, list(requests), steps
+        self.tokenizer = require_tokenizer(model)
+        questions = [question for request in requests for question in request.questions]
+        facts = [question.fact for question in questions]
+        facts += [give_object(each.fact, each.rival) for each in questions if each.rival]
+        self._encoded = {fact: tokenize_fact(fact, self.tokenizer) for fact in dict.fromkeys(facts)}
+        self.length = choose_length(model, self._encoded.values(), length)
+        self._subjects: dict[tuple[str, ...], list[list[int]]] = {}
+        for each in questions:
+            if each.subjects and each.subjects not in self._subjects:
+                facts = [give_object(each.fact, subject) for subject in each.subjects]
+                tokens = [tokenize_fact(fact, self.tokenizer) for fact in facts]
+                self._subjects[each.subjects] = [self._cut(one)[1] for one in tokens]
+
+    def _cut(self, tokens: FactTokens) -> tuple[list[int], list[int]]:
+        """The prompt, and the answer up to the end of the object."""
+        return tokens.ids[: tokens.prompt_length], tokens.ids[
+            tokens.prompt_length : tokens.object[1]
+        ]
+
+    def ask(self, questions: Sequence[EditQuestion]) -> list[_Answer]:
+        """The answers of the model as it is now."""
+        asked = []
+        for question in questions:
+            prompt, answer = self._cut(self._encoded[question.fact])
+            answers = [answer]
+            if question.rival is not None:
+                rival = give_object(question.fact, question.rival)
+                answers.append(self._cut(self._encoded[rival])[1])
+            rivals = self._subjects[question.subjects] if question.subjects else []
+            asked.append(Asked(prompt, answers, rivals))
+        texts = self._write([i for i, each in enumerate(questions) if each.role in WRITTEN], asked)
+        results = []
+        for i, scored in enumerate(score_answers(self.model, asked, self.length)):
+            costs = [-each.logp / len(each.terms) for each in scored]
+            rival = costs[1] if len(costs) > 1 else None
+            rank = scored[0].rank if asked[i].rivals else None
+            results.append(_Answer(costs[0], rival, rank, texts.get(i)))
+        return results
+
+    def _write(self, numbers: Sequence[int], asked: Sequence[Asked]) -> dict[int, str]:
+        if not numbers:
+            return {}
+        prompts = [asked[i].prompt for i in numbers]
+        drawn = sample(self.model, prompts, steps=self.steps, length=self.length, keep_states=False)
+        rows = zip(drawn.tokens.tolist(), prompts, strict=True)
+        texts = [self.tokenizer.decode(row[len(prompt) :]) for row, prompt in rows]
+        return dict(zip(numbers, texts, strict=True))
+
+    def compare(
+        self, number: int, edit: Edit, before: Sequence[_Answer]
+    ) -> Iterator[dict[str, Any]]:
+        """A row for each question of a request: answers before the edit and with it on."""
+        request = self.requests[number]
+        with edit.on(self.model):
+            after = self.ask(request.questions)
+        shares = self._read_shares(request.questions, edit)
+        for question, old, new, share in zip(request.questions, before, after, shares, strict=True):
+            row: dict[str, Any] = {"role": question.role, "share": share}
+            for name, answer in (("before", old), ("after", new)):
+                text = answer.text
+                row |= {
+                    f"nll_{name}": answer.nll,
+                    f"nll_rival_{name}": answer.nll_rival,
+                    f"success_{name}": None
+                    if answer.nll_rival is None
+                    else answer.nll < answer.nll_rival,
+                    f"rank_{name}": answer.rank,
+                    f"text_{name}": text,
+                    f"said_{name}": None
+                    if text is None
+                    else is_contained(text, question.fact.object),
+                }
+            yield row | {
+                "gain": old.nll - new.nll,
+                "prompt": question.fact.prompt,
+                "wanted": question.fact.object,
+                "rival": question.rival,
+            }
+
+    def _read_shares(self, questions: Sequence[EditQuestion], edit: Edit) -> list[float]:
+        """The share that acts at the end of each question's subject, before anything is written."""
+        encoded = [self._encoded[question.fact] for question in questions]
+        rows = [self._lay_out(self._cut(tokens)[0]) for tokens in encoded]
+        shares = edit.shares(self.model, torch.tensor(rows))[edit.layers[-1]].sum(-1)
+        return [float(shares[i, each.subject[1] - 1]) for i, each in enumerate(encoded)]
+
+    def _lay_out(self, prompt: list[int]) -> list[int]:
+        """The prompt on its canvas; a causal network does not see what fills it."""
+        fill = self.model.mask_id if self.model.paradigm.sees_later else prompt[-1]
+        assert fill is not None
+        return prompt + [fill] * (self.length - len(prompt))
+
+    def follow(self, number: int, edit: Edit) -> Iterator[dict[str, Any]]:
+        """The share at the subject in every state of the edited model's own answer."""
+        tokens = self._encoded[self.requests[number].questions[0].fact]
+        prompt, answer = self._cut(tokens)
+        with edit.on(self.model):
+            drawn = sample(self.model, [prompt], steps=self.steps, length=self.length)
+            assert drawn.states is not None
+            shares = edit.shares(self.model, drawn.states[:, 0])[edit.layers[-1]].sum(-1)
+        for step, row in enumerate(shares[:, tokens.subject[1] - 1].tolist()):
+            yield {"step": step, "share": row, "length": len(answer)}

@@ -1,0 +1,219 @@
+"""Requests: which fact gets which new object, and the questions that show what the edit did.
+
+New objects are of two kinds, never mixed. A *fresh* one is a name or description that no training
+text holds: in reverse it has no other owner. A *swap* is another fact's, whose own owner answers
+the reverse question. Only fresh ones test whether the reverse follows.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.base.errors import UserError
+from unmask.base.reading import read_text
+from unmask.base.seeds import python_stream
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Direction, Fact
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.sources import OWN
+from unmask.editing.editor import give_object
+from unmask.representation.extraction import find_groups
+
+Role = Literal["edited", "paraphrase", "neighbour", "reverse new", "reverse old"]
+_OTHER: dict[Direction, Direction] = {"p2d": "d2p", "d2p": "p2d"}
+_FRESH_SEEDS = 20
+"""Other corpora that are looked through for fresh objects."""
+
+
+@dataclass(frozen=True)
+class EditQuestion:
+    """A prompt with the answer that a perfect edit gives, and the one that it is held against."""
+
+    role: Role
+    fact: Fact
+    """Its object is the right answer after the edit."""
+    rival: str | None = None
+    """The old object, or for a neighbour the new one; none in reverse."""
+    subjects: tuple[str, ...] = ()
+    """In reverse: all that could be the answer, to rank it among."""
+
+
+@dataclass(frozen=True)
+class EditRequest:
+    """One edit: the prompt that it is made with, the new object, and what is asked about it."""
+
+    fact: Fact
+    """With its old object."""
+    object: str
+    group: str
+    questions: tuple[EditQuestion, ...]
+
+
+def make_requests(
+    corpus: Corpus,
+    groups: Sequence[str],
+    facts: int,
+    objects: Literal["fresh", "swap"] = "fresh",
+    paraphrases: int = 2,
+    neighbours: int = 3,
+    seed: int = 0,
+) -> list[EditRequest]:
+    """The first facts of each group, edited name → description and the other way in turn.
+
+    Paraphrases are further phrasings of the same question; neighbours are other facts of the group,
+    asked alike. The reverse questions give the new object, and the old one, and ask for the
+    subject.
+    """
+    requests, fresh = [], dict[Direction, list[str]]()
+    for group, splits in find_groups(corpus, groups).items():
+        prompts: dict[str, dict[Direction, list[Fact]]] = {}
+        for split in splits:
+            for fact in corpus[split]:
+                prompts.setdefault(fact.fact_id, {}).setdefault(fact.direction, []).append(fact)
+        for number, fact_id in enumerate(islice(prompts, facts)):
+            ways = list(prompts[fact_id])
+            way = ways[number % len(ways)]
+            others = [own[way] for name, own in prompts.items() if name != fact_id and way in own]
+            fact = prompts[fact_id][way][0]
+            owned = [own[0].object for own in others if own[0].object != fact.object]
+            if not owned:
+                raise UserError(
+                    f"{corpus.source} has one fact of the group {group} asked like {fact_id}: an "
+                    "edit is judged beside its neighbours; give at least two with other objects."
+                )
+            stream = python_stream(seed, "neighbours", fact_id)
+            near = [own[0] for own in stream.sample(others, min(neighbours, len(others)))]
+            if objects == "fresh" and way not in fresh:
+                fresh[way] = _list_fresh(corpus, way, seed)
+            stream = python_stream(seed, "object", fact_id, way)
+            text = stream.choice(fresh[way] if objects == "fresh" else owned)
+            back = prompts[fact_id].get(_OTHER[way], [])[:1]
+            again = prompts[fact_id][way][1 : 1 + paraphrases]
+            asked_back = [own.get(_OTHER[way]) for own in prompts.values()]
+            subjects = tuple(dict.fromkeys(own[0].object for own in asked_back if own))
+            questions = tuple(_list_questions(fact, text, again, near, back, subjects))
+            requests.append(EditRequest(fact, text, group, questions))
+    return requests
+
+
+def _list_questions(
+    fact: Fact,
+    text: str,
+    again: Sequence[Fact],
+    near: Sequence[Fact],
+    back: Sequence[Fact] = (),
+    subjects: tuple[str, ...] = (),
+) -> Iterator[EditQuestion]:
+    yield EditQuestion("edited", give_object(fact, text), fact.object)
+    for other in again:
+        yield EditQuestion("paraphrase", give_object(other, text), fact.object)
+    for other in near:
+        yield EditQuestion("neighbour", other, text)
+    for other in back:
+        yield EditQuestion("reverse new", give_subject(other, text), None, subjects)
+        yield EditQuestion("reverse old", other, None, subjects)
+
+
+def give_subject(fact: Fact, text: str) -> Fact:
+    """The fact with another subject in the same place of its prompt, capitalised alike."""
+    begin, end = fact.subject_span
+    if fact.prompt[begin].isupper() and fact.subject[:1].islower():
+        text = text[0].upper() + text[1:]
+    prompt = fact.prompt[:begin] + text + fact.prompt[end:]
+    return replace(fact, subject=text, prompt=prompt, subject_span=(begin, begin + len(text)))
+
+
+def _list_fresh(corpus: Corpus, way: Direction, seed: int) -> list[str]:
+    """Names or descriptions of the kind that this way asks for, in no training text."""
+    if OWN in corpus.splits or "train" not in corpus.splits:
+        raise UserError(
+            f"{corpus.source} does not say what training showed: fresh objects are made for "
+            "reversal corpora; use objects swap, or a file of requests with new objects."
+        )
+    known = "\n".join(corpus.training_texts()).lower()
+    for number in range(1, 1 + _FRESH_SEEDS):
+        people = make_reversal_corpus(30, seed + number)[f"{way}_same"]
+        if fresh := sorted({each.object for each in people if each.object.lower() not in known}):
+            return fresh
+    raise UserError("no fresh object was found: training shows all that there are; use swap.")
+
+
+def read_requests(path: str | Path) -> list[EditRequest]:
+    """Requests of CounterFact, of BAKE, which has reverse questions, or of zsRE: a JSON list.
+
+    What CounterFact calls neighbourhood are other subjects with the same old object.
+    """
+    try:
+        records = json.loads(read_text(Path(path)))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}): expected a list of records.") from None
+    if not isinstance(records, list) or not records:
+        raise UserError(
+            f"{path} holds no list of records: expected CounterFact's, BAKE's or zsRE's."
+        )
+    return [_read_record(record, f"{path}, record {i}") for i, record in enumerate(records)]
+
+
+def _read_record(record: Any, where: str) -> EditRequest:
+    try:
+        if "requested_rewrite" in record:
+            return _read_counterfact(record, where)
+        return _read_zsre(record, where)
+    except (KeyError, TypeError, IndexError) as error:
+        raise UserError(
+            f"{where} lacks {error}: expected CounterFact's `requested_rewrite`, or zsRE's `src`, "
+            "`subject`, `answers` and `alt`."
+        ) from None
+
+
+def _read_counterfact(record: Mapping[str, Any], where: str) -> EditRequest:
+    rewrite = record["requested_rewrite"]
+    subject, old, new = rewrite["subject"], rewrite["target_true"]["str"], rewrite["target_new"]
+    fact_id = f"case-{record.get('case_id', where)}"
+
+    def ask(prompt: str, subject: str, answer: str) -> Fact:
+        return Fact.of(subject, answer.strip(), prompt, fact_id=fact_id)
+
+    fact, text = ask(rewrite["prompt"], subject, old), new["str"].strip()
+    again = [ask(prompt, subject, old) for prompt in record.get("paraphrase_prompts", ())]
+    # Neighbours name their own subjects; what is asked about them is their old object.
+    near = [
+        _place_freely(prompt, old, fact_id) for prompt in record.get("neighborhood_prompts", ())
+    ]
+    questions = list(_list_questions(fact, text, again, near))
+    if "reverse_qa" in record:
+        prompt, answer = record["reverse_qa"]["prompt"], record["reverse_qa"]["target_new"]["str"]
+        questions.append(EditQuestion("reverse new", _place_freely(prompt, answer, fact_id)))
+    return EditRequest(fact, text, "CounterFact", tuple(questions))
+
+
+def _read_zsre(record: Mapping[str, Any], where: str) -> EditRequest:
+    """`alt` is the new answer; the locality question is a neighbour, its answer is to stay."""
+    fact_id = f"case-{record.get('case_id', where)}"
+    fact = Fact.of(record["subject"], record["answers"][0], record["src"], fact_id=fact_id)
+    again = (
+        [_place_freely(record["rephrase"], fact.object, fact_id)] if "rephrase" in record else []
+    )
+    near = []
+    if "loc" in record:
+        prompt = record["loc"].removeprefix("nq question: ")
+        near = [_place_freely(prompt, record["loc_ans"], fact_id)]
+    questions = tuple(_list_questions(fact, record["alt"], again, near))
+    return EditRequest(fact, record["alt"], "zsRE", questions)
+
+
+def _place_freely(prompt: str, answer: str, fact_id: str) -> Fact:
+    """A question whose subject is not marked: all of its prompt counts as subject."""
+    prompt, answer = prompt.rstrip(), answer.strip()
+    return Fact(
+        subject=prompt,
+        object=answer,
+        prompt=prompt,
+        completion=f" {answer}",
+        subject_span=(0, len(prompt)),
+        object_span=(1, 1 + len(answer)),
+        fact_id=fact_id,
+    )
