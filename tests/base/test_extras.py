@@ -6,7 +6,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-from unmask.base.extras import STUDY
+import pytest
+
+from unmask.base.extras import EXPLORE, STUDY
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -47,9 +49,10 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_extra_is_the_projects():
-    packages = [re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"]["study"]]
-    assert tuple(MODULES.get(name, name) for name in packages) == STUDY
+@pytest.mark.parametrize(("extra", "modules"), [("study", STUDY), ("explore", EXPLORE)])
+def test_the_extras_are_the_projects(extra, modules):
+    packages = [re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"][extra]]
+    assert tuple(MODULES.get(name, name) for name in packages) == modules
 
 
 def test_load_sample_and_score_need_no_extra():

@@ -208,12 +208,28 @@ def test_a_model_without_a_tokenizer_says_so_and_takes_tokens():
         assert len(client.post("/api/position", json=body).json()["top"]) == 10
 
 
-def test_runs_are_shown_in_a_sandbox(tmp_path):
-    model = make_model()
-    with open_client(Explorer({"model": model}, tmp_path)) as client:
-        assert client.get("/api/start").json()["runs"] == []
-        for name in ("nothing", "..", "%2e%2e%2fetc"):
-            assert client.get(f"/api/runs/{name}").status_code in (400, 404)
+def test_runs_are_shown_in_a_sandbox(tmp_path, monkeypatch):
+    from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
+    from unmask.measures import table
+    from unmask.measures.runner import run_measure
+
+    monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
+    run_measure(MEASURE, CountingInputs(["one", "two"]), CountingSettings(), tmp_path / "mine")
+    broken = tmp_path / "<b>broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    (tmp_path / "other").mkdir()
+    with open_client(Explorer({"model": make_model()}, tmp_path)) as client:
+        one, other = sorted(client.get("/api/start").json()["runs"], key=lambda run: run["name"])
+        assert other == {"name": "mine", "measures": ["counting"]}
+        assert one["name"] == "<b>broken" and one["error"]
+        page = client.get(f"/api/runs/mine?token={TOKEN}", headers={"X-Unmask-Token": ""})
+        assert page.status_code == 200 and page.text.startswith("<!doctype html>")
+        policy = page.headers["content-security-policy"]
+        assert policy.startswith("sandbox allow-scripts") and "default-src 'none'" in policy
+        assert client.get("/api/runs/%3Cb%3Ebroken").status_code == 400
+        for name in ("other", "..", "%2e%2e", "%2e%2e%2fetc", "mine%2f.."):
+            assert client.get(f"/api/runs/{name}").status_code in (400, 404), name
 
 
 def wait_until_idle(worker: Worker, seconds: float = 30) -> None:

@@ -177,7 +177,7 @@ def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guida
         assert read["lens"][-1][0]["id"] == read["top"][0]["id"]
 
 
-TRACE = {"parts": ["resid", "mlp"], "samples": 2, "steps": 4}
+TRACE = {"parts": ["resid", "mlp"], "samples": 1, "steps": 4}
 
 
 @pytest.mark.parametrize(
