@@ -4,9 +4,11 @@ Each patch halves an activation, which halving some weights does as well, to the
 feature gives under the patch is what it gives on the network with the weights halved.
 """
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,6 +106,13 @@ IMPOSSIBLE = {("causal", "infill"), ("causal", "cache approximate")}
 def pair(features: dict[str, Feature]) -> list[tuple[str, str]]:
     every = [(name, kind) for name in features for kind in ("masked", "causal")]
     return [(name, kind) for name, kind in every if (kind, name) not in IMPOSSIBLE]
+
+
+def test_the_matrix_in_the_docs_is_this_one():
+    page = (Path(__file__).parents[2] / "docs/limits.md").read_text("utf-8")
+    table = page.partition("**Of patches and captures**")[2].partition("The logit lens")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+)", table, re.MULTILINE)
+    assert dict(rows) == dict.fromkeys(HONOURED, "honoured") | dict.fromkeys(REFUSED, "refused")
 
 
 def halve(*names: str) -> Callable[[Transformer], None]:

@@ -79,6 +79,17 @@ def test_rows_that_are_sampled_apart_have_their_guesses():
     assert all(each.guess_ids.shape[1:] == (2, 11, 3) for each in seen)
 
 
+def test_guesses_of_cached_sampling():
+    model, how = make_model(), {"steps": 6, "length": 14, "block": 4, "guesses": 3}
+    prompts = [[5, 6], [7, 8]]
+    plain = unmask.sample(model, prompts, **how)
+    exact = unmask.sample(model, prompts, cache="exact", **how)
+    assert torch.equal(plain.guess_ids, exact.guess_ids)
+    near = unmask.sample(model, prompts, cache="approximate", **how)
+    assert torch.equal(near.guess_ids[0], plain.guess_ids[0]), "the first step runs everything"
+    assert near.guess_ids.shape == plain.guess_ids.shape
+
+
 def test_guesses_survive_a_file(tmp_path):
     model = make_model()
     drawn = unmask.sample(model, PROMPTS, steps=3, length=8, guesses=2)

@@ -155,6 +155,9 @@ class Model(Shown):
     def tokens(self, texts: str | Sequence[str]) -> Int[Tensor, "B L"]:
         """The token ids of a text, or of texts with as many tokens each, masks among them.
 
+        Args:
+            texts: Such as "We met [MASK]*3 there.".
+
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> model.tokens("We sat down beside [MASK]*3").shape
         torch.Size([1, 7])

@@ -104,6 +104,9 @@ class Trajectory(Shown):
 
         Kept by `unmask.sample(…, guesses=5)`, which keeps the five likeliest tokens.
 
+        Args:
+            step: Counted from 1.
+
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> drawn = unmask.sample(model, "We sat down", steps=2, length=6, guesses=3)
         >>> drawn.guesses(2).ids.shape, len(drawn.guesses(1).at(5))
