@@ -14,6 +14,7 @@ from unmask.measures.trace_summary import list_groups, name_cell
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+STORED = ROOT / "unmask" / "assets" / "results"
 
 SMALLER = {
     "study": "--quick",
@@ -169,7 +170,7 @@ def test_keys_and_values_are_what_was_measured():
 
 def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
     """The averages of a page's diffusion model by way of asking, and by name what is clear."""
-    averages = read_result(ROOT / "docs" / "results" / name).summary["averages"]
+    averages = read_result(STORED / name).summary["averages"]
     return {
         group["split"]: group
         for group in list_groups(averages)
@@ -180,7 +181,7 @@ def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
 def test_traced_states_are_what_was_measured():
     shares = {}
     for name in ("tracing-berglund", "tracing"):
-        verdicts = read_result(ROOT / "docs" / "results" / name).verdicts
+        verdicts = read_result(STORED / name).verdicts
         for split, group in read_groups(name, "gaussian", "first").items():
             cell = group["best"]
             share = round(100 * cell["mean"] / group["total"]["mean"])
@@ -194,7 +195,7 @@ def test_traced_states_are_what_was_measured():
 
 def test_leading_states_are_what_was_measured():
     leaders = {}
-    for cell in read_result(ROOT / "docs" / "results" / "tracing-berglund").summary["averages"]:
+    for cell in read_result(STORED / "tracing-berglund").summary["averages"]:
         kind = (cell["model"], cell["corruption"], cell["stage"], cell["part"], cell["control"])
         if kind == ("diffusion", "gaussian", "first", "resid", "none"):
             place = cell["split"], cell["layer"]
@@ -221,7 +222,7 @@ def test_traced_differences_are_what_was_measured(splits, sentence):
     lost = [round(groups[split]["total"]["mean"], 1) for split in splits]
     (test,) = (
         test
-        for test in read_result(ROOT / "docs" / "results" / "tracing-berglund").summary["tests"]
+        for test in read_result(STORED / "tracing-berglund").summary["tests"]
         if {test["split"], test["other_split"]} == set(splits)
         and test["model"] == test["other_model"] == "diffusion"
         and (test["corruption"], test["stage"], test["part"]) == ("gaussian", "first", "total")

@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_texts(result, masked, corpus):
         for row in select(result.rows(), split=split):
             i = int(row["prompt"].split()[1])
             assert row["step"] == int(drawn.committed_at[i, row["position"]])
-        texts = select(result.rows("unmasking"), split=split)
+        texts = select(result.rows("unmasking"), split=split, model="mdm")
         assert distinct(texts, "prompt") == [fact.prompt for fact in spread(corpus[split], 1)]
         assert {row["hit"] for row in texts} == {split == "d2p_same"}
         assert texts[0]["step"] == 0 and texts[-1]["is_end"] == (split == "d2p_same")
@@ -80,6 +80,33 @@ def test_an_order_that_is_known(masked, corpus, tmp_path):
     assert judge_interval("mdm", verdict.value, 10).outcome == "above"
 
 
+def test_guesses_are_what_the_model_says_at_masks(result, masked, corpus):
+    """Before each step up to the one that writes a token; the written one was the likeliest."""
+    (model,) = masked.members
+    (fact,) = spread(corpus["d2p_same"], 1)
+    drawn = sample(model, fact.prompt, steps=4, length=52, guesses=5)
+    rows = select(result.rows("unmasking"), split="d2p_same", model="mdm")
+    assert sum(row["step"] > 1 for row in rows) and rows[0]["guesses"] == []
+    for row in (row for row in rows if row["step"]):
+        assert len(row["guesses"]) == len(row["guesses_p"]) == row["step"]
+        assert row["guesses"][-1][0] == ("⏎" if row["is_end"] else row["piece"])
+        assert row["guesses_p"][-1][0] == pytest.approx(row["confidence"], rel=1e-4)
+        first = drawn.guesses(1).p[0, row["position"]].tolist()
+        assert row["guesses_p"][0] == pytest.approx(first, rel=1e-4)
+
+
+def test_a_fact_is_shown_both_ways_by_both_models(result):
+    (figure,) = (block for block in result.section.opening if isinstance(block, Figure))
+    for choice in ((0, 0), (1, 0)):
+        panels = figure.views[choice]
+        assert [panel.title for panel in panels] == ["mdm (diffusion)", "ar (autoregressive)"] * 2
+        assert panels[0].asked == panels[1].asked == figure.controls[0].options[choice[0]]
+        assert panels[2].asked == panels[3].asked != panels[0].asked
+        assert [panel.is_causal for panel in panels] == [False, True] * 2
+    written = [step for step in panels[1].steps if step]
+    assert written == list(range(1, len(written) + 1)), "one token per step"
+
+
 def test_autoregressive_models_are_left_out_with_a_notice(result, causal, corpus, tmp_path):
     assert result.kinds == {"mdm": "masked"}
     (notice,) = (block for block in result.section.blocks if isinstance(block, Notice))
@@ -92,9 +119,10 @@ def test_figures_begin_with_a_long_answer_in_reverse(result):
     figures = {block.name: block for block in result.section.walk() if isinstance(block, Figure)}
     asked = figures["unmasking"].controls[0]
     assert asked.label == "asked" and asked.options[0] == "name → description, reversed"
-    (panel,) = figures["unmasking"].views[0, 0]
-    assert panel.title == "mdm" and len(panel.pieces) == len(panel.steps) and not panel.is_hit
-    (known,) = figures["unmasking"].views[1, 0]
+    panel, *_ = figures["unmasking"].views[0, 0]
+    assert panel.title == "mdm (diffusion)" and not panel.is_hit
+    assert len(panel.pieces) == len(panel.steps) == len(panel.guesses)
+    known, *_ = figures["unmasking"].views[1, 0]
     assert known.is_hit and known.pieces[-1] == "⏎" and known.expected in "".join(known.pieces)
     (heatmap,) = figures["order-map"].views[0,]
     assert [len(line) for line in heatmap.z] == [4] * len(heatmap.y) and len(heatmap.notes)
@@ -109,7 +137,8 @@ def test_two_seeds_and_two_models_and_runs_beside_each_other(masked, corpus, tok
     result = ask(MEASURE, [masked, both], corpus, tmp_path / "both", **SMALL)
     assert distinct(result.rows(), "model", "seed") == [("mdm", 0), ("both", 0), ("both", 1)]
     views = next(block for block in result.section.walk() if isinstance(block, Figure)).views
-    assert [panel.title for panel in views[0, 0]] == ["mdm", "both"]
+    shown = ["mdm (diffusion)", "both (diffusion)"]
+    assert [panel.title for panel in views[0, 0]] == 2 * shown
     alone = ask(MEASURE, [masked], corpus, tmp_path / "alone", **SMALL)
     pooled = pool_results([alone, result])
     assert set(pooled.kinds) == {"alone: mdm", "both: mdm", "both"} and show(pooled)

@@ -11,6 +11,7 @@ from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
 from unmask.measures.result import Result
+from unmask.report.page import draw_report
 
 __all__ = ["finished", "place"]
 
@@ -36,3 +37,9 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)
     return results
+
+
+@pytest.fixture(scope="session")
+def page(finished) -> str:
+    """The page of the study."""
+    return draw_report([finished.folder]).read_text("utf-8")

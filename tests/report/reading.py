@@ -4,9 +4,11 @@ A reader knows the medium, not the code that wrote it: HTML and Markdown are par
 screen is taken as it is printed.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from io import StringIO
 
@@ -153,3 +155,17 @@ def read_terminal(sections: Sequence[Section]) -> Said:
         elif match := re.search(rf"\[({'|'.join(WORDS)})\]$", line):
             said.verdicts.append(match[1])
     return said
+
+
+def read_figures(text: str) -> dict:
+    (data,) = re.findall(r'id="page-data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(data)["figures"]
+
+
+def read_own(text: str) -> str:
+    """The page without its scripts."""
+    return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+
+
+def list_titles(text: str) -> list[str]:
+    return [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", text)]

@@ -66,7 +66,8 @@ def test_contents_stay_in_sight(tab):
     assert -5 < tab.locator("#recall-section").bounding_box()["y"] < 150
 
 
-def test_a_way_of_asking_is_chosen_in_all_figures(tab):
+def test_one_way_of_asking_holds_in_all_figures(tab):
+    """It is chosen in one place that stays in sight, by keyboard as well."""
     unfold(tab)
     figures = read_figures(tab)
     asked = {
@@ -74,22 +75,38 @@ def test_a_way_of_asking_is_chosen_in_all_figures(tab):
         for name, figure in figures.items()
         if figure["controls"] and figure["controls"][0]["label"] == "asked"
     }
-    first, options = next(each for each in asked.items() if len(each[1]) > 2)
-    wanted = options[2]
-    before = {name: read_choice(tab, name) for name in asked}
-    tab.locator(f"#{first} select").first.select_option(label=wanted)
+    ways = tab.locator("#page-asked input")
+    assert ways.count() == len({option for options in asked.values() for option in options}) > 2
+    assert tab.locator("figure .controls label", has_text="asked").count() == 0
+    first, options = next(iter(asked.items()))
+    assert ways.first.is_checked() and ways.first.get_attribute("value") == options[0]
+    ways.first.focus()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
+    wanted = tab.locator("#page-asked input:checked").get_attribute("value")
+    assert wanted == ways.nth(2).get_attribute("value")
     changed = 0
     for name, offered in asked.items():
-        assert read_choice(tab, name) == (wanted if wanted in offered else before[name])
+        said = tab.locator(f"#{name} .other").text_content()
+        assert (said == "") == (wanted in offered)
         changed += wanted in offered
-    assert changed >= 2
+    assert changed >= 3
+    values = tab.locator(f"#{first} .values")
+    values.locator("summary").click()
+    panels = figures[first]["views"][f"{options.index(wanted)}|0"]
+    assert values.locator("tbody tr").count() == sum(len(panel["pieces"]) for panel in panels)
+    tab.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
+    assert 0 <= tab.locator("#page-asked").bounding_box()["y"] < 700
 
 
-def read_choice(tab, name: str) -> str | None:
-    select = tab.locator(f"#{name} .controls label", has_text="asked").locator("select")
-    if not select.count():
-        return None
-    return select.evaluate("(element) => element.selectedOptions[0].textContent")
+def test_the_first_screen_and_the_length_of_the_page(tab):
+    """At 1440 the texts and the figure begin in the first screen, and all is at most 6,000 high."""
+    if tab.viewport_size["width"] < 1440:
+        return
+    for name in ("order-unmasking", "recall-ways"):
+        box = tab.locator(f"#{name} .chart").bounding_box()
+        assert box["y"] + min(box["height"], 250) < 900
+    assert tab.evaluate("document.documentElement.scrollHeight") <= 6000
 
 
 def test_play_pause_and_steps(tab):
@@ -98,10 +115,12 @@ def test_play_pause_and_steps(tab):
     choice = "|".join("0" for _ in figure["controls"])
     panels = figure["views"][choice]
     last = max(step for panel in panels for step in panel["steps"])
-    hidden, play = tab.locator(f"#{name} .hidden"), tab.locator(f"#{name} button").first
+    hidden, play = tab.locator(f"#{name} .hidden"), tab.get_by_role("button", name="Play")
+    pause = tab.get_by_role("button", name="Pause")
 
     def count(step: int) -> int:
-        return sum(at > step for panel in panels for at in panel["steps"])
+        masked = (panel for panel in panels if not panel["is_causal"])
+        return sum(at > step for panel in masked for at in panel["steps"])
 
     def read_step() -> int:
         label = tab.locator(f"#{name} label.wide").last.inner_text()
@@ -110,7 +129,7 @@ def test_play_pause_and_steps(tab):
     assert hidden.count() == 0 and read_step() == last
     play.click()
     tab.wait_for_timeout(700)
-    play.click()
+    pause.click()
     now = read_step()
     assert 0 < now < last and hidden.count() == count(now)
     tab.wait_for_timeout(600)
@@ -121,6 +140,50 @@ def test_play_pause_and_steps(tab):
     for _ in range(last):
         tab.keyboard.press("ArrowRight")
     assert hidden.count() == 0
+
+
+def test_a_mask_shows_its_guess_and_others_when_pointed_at(tab):
+    (name,) = [n for n, figure in read_figures(tab).items() if figure["chart"] == "unmasking"]
+    figure = read_figures(tab)[name]
+    panel = figure["views"]["|".join("0" for _ in figure["controls"])][0]
+    tab.locator(f"#{name} input[type=range]").last.focus()
+    tab.keyboard.press("Home")
+    at = next(i for i, step in enumerate(panel["steps"]) if step)
+    guesses = panel["guesses"][at][0]
+    mask = tab.locator(f"#{name} .text").first.locator(".mask").first
+    assert mask.text_content() == (guesses[0][0].lstrip() or "·")
+    mask.hover()
+    tip = tab.locator(f"#{name} .tip")
+    lines = [each.strip() for each in tip.locator("div").all_text_contents()]
+    assert lines[0] == "Step 0: still masked" and len(lines) == 2 + len(guesses)
+    for (piece, p), line in zip(guesses, lines[2:], strict=True):
+        assert line.startswith(f"{100 * p:.{1 if p < 0.1 else 0}f} %")
+        assert line.endswith(piece.strip() or "·")
+    tab.mouse.move(0, 0)
+    tab.locator(f"#{name} .text").first.focus()
+    tab.keyboard.press("ArrowRight")
+    again = [each.strip() for each in tip.locator("div").all_text_contents()]
+    assert tip.is_visible() and again == lines
+    tab.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_a_word_is_explained_by_pointer_and_by_tab(tab):
+    term = tab.locator("#trace-effects .term").first
+    note = tab.locator("#trace-effects .note").first
+    term.scroll_into_view_if_needed()
+    assert not note.is_visible()
+    term.hover()
+    assert note.is_visible() and len(note.text_content()) > 20
+    tab.mouse.move(0, 0)
+    assert not note.is_visible()
+    tab.locator("#trace-effects .chart").evaluate("(chart) => chart.scrollIntoView()")
+    term.focus()
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Tab")
+    assert note.is_visible()
+    box, room = note.bounding_box(), tab.viewport_size["width"]
+    assert box["x"] >= 0 and box["x"] + box["width"] <= room
 
 
 def test_slider_and_hover_show_the_data(tab):

@@ -160,7 +160,7 @@ class MapPanel:
 
 @dataclass(frozen=True)
 class TextPanel:
-    """A text that is un-masked: its tokens, the step that wrote each (0: given), its confidence."""
+    """A text that is written: its tokens, the step that wrote each (0: given), its confidence."""
 
     title: str
     pieces: Sequence[str]
@@ -168,6 +168,13 @@ class TextPanel:
     confidence: Sequence[float]
     expected: str
     is_hit: bool
+    asked: str = ""
+    """The way of asking, where a view shows several: panels of one way stand in one row."""
+    guesses: Sequence[Sequence[Sequence[tuple[str, float]]]] = ()
+    """Of each token, what the model would have said in its place before each step up to the one
+    that wrote it: the likeliest pieces with their probabilities."""
+    is_causal: bool = False
+    """Written from left to right: what is not written yet is not there, instead of masked."""
 
 
 Panel = LinePanel | DotPanel | MapPanel | TextPanel
@@ -204,7 +211,27 @@ class Fold:
     blocks: "Sequence[ReportBlock]"
 
 
-ReportBlock = Text | Finding | Notice | Table | Figure | Fold
+@dataclass(frozen=True)
+class Stored:
+    """A result that comes with the package, beside one that is not settled; marked as such."""
+
+    title: str
+    note: str
+    """What it is of, and the command that made it."""
+    blocks: "Sequence[ReportBlock]"
+
+
+ReportBlock = Text | Finding | Notice | Table | Figure | Fold | Stored
+
+
+@dataclass(frozen=True)
+class Opening:
+    """For the first screen of a page: a figure, or the sentence that a page begins with.
+
+    In other media a figure comes first in its section, and the sentence is left to its findings.
+    """
+
+    content: Figure | str
 
 
 @dataclass(frozen=True)
@@ -224,16 +251,20 @@ class Section:
     title: str
     blocks: Sequence[ReportBlock] = field(default_factory=list)
     numbers: Sequence[Number] = ()
+    opening: Sequence[Figure] = ()
+    """What stands on the first screen of a page."""
+    headline: str = ""
+    """The sentence that a page about one run begins with; only a clear result has one."""
 
     def walk(self) -> Iterable[ReportBlock]:
-        """Every block, those that are folded away included."""
-        return _walk(self.blocks)
+        """Every block, those of the opening and those that are folded away included."""
+        return _walk([*self.opening, *self.blocks])
 
 
 def _walk(blocks: Sequence[ReportBlock]) -> Iterable[ReportBlock]:
     for block in blocks:
         yield block
-        if isinstance(block, Fold):
+        if isinstance(block, Fold | Stored):
             yield from _walk(block.blocks)
 
 

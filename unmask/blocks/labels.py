@@ -82,12 +82,30 @@ ROLES = {
     "other token": "other written tokens",
 }
 """What a token of a traced text is, in the order of a text."""
+ROLE_NOTES = {
+    "before subject": "prompt tokens that stand before the subject",
+    "first subject": "the first token of what the question is about",
+    "middle subject": "tokens of the subject between its first and its last",
+    "last subject": "the token with which the subject ends: after it, it is known as a whole",
+    "first after": "the prompt token right after the subject",
+    "further": "prompt tokens after that one, but not the last",
+    "last prompt": "the token before the answer: an autoregressive model predicts from here",
+    "answer mask": "masks in which the answer is to be written; a diffusion model predicts in them",
+    "answer token": "tokens of the answer that earlier steps have written",
+    "other mask": "masks after the answer",
+    "other token": "tokens after the answer that earlier steps have written",
+}
 PLACEBOS = {
     "other token": "another prompt token's state",
     "other fact": "another fact's state",
     "shuffled answer": "another answer read",
 }
 """Controls of a trace: what should give nothing back."""
+PLACEBO_NOTES = {
+    "other token": "control: the clean state of a prompt token that is not the subject's",
+    "other fact": "control: the state of another fact's subject, put in at this one's",
+    "shuffled answer": "control: the restored run, read for the answer of another fact",
+}
 OUTCOMES: dict[Outcome, str] = {
     "above": "clear",
     "below": "clear",
@@ -124,6 +142,16 @@ LIKENESS_NOTES = {
     "each side uses; it does not know which vector belongs to which fact, and its null is random "
     "directions",
 }
+TERMS = {
+    name: notes[key]
+    for names, notes in (
+        (ROLES, ROLE_NOTES),
+        (PLACEBOS, PLACEBO_NOTES),
+        (LIKENESSES, LIKENESS_NOTES),
+    )
+    for key, name in names.items()
+}
+"""What roles, controls and likenesses are, by their names."""
 COMPARED = {
     f"{concept}: key and {side}": f"{concept}: key and {name}"
     for concept in ("name", "description")
@@ -149,6 +177,15 @@ def name_split(split: str) -> str:
         if split.endswith(suffix):
             return name_split(split.removesuffix(suffix)) + note
     return _WAYS.get(split, split.replace("_", " "))
+
+
+def turn_split(split: str) -> str | None:
+    """The same facts asked the other way round; None where there is no such split."""
+    turned = {"same": "reverse", "reverse": "same"}
+    group, _, way = split.rpartition("_")
+    if group == "both":
+        return f"both_{'p2d' if way == 'd2p' else 'd2p'}"
+    return f"{group}_{turned[way]}" if way in turned else None
 
 
 def order_splits(splits: Sequence[str]) -> list[str]:

@@ -32,6 +32,8 @@ KINDS = {
     "frequency": FREQUENCIES,
 }
 """The kinds of tokens, by what sets them apart."""
+GUESSES = 5
+"""Likeliest tokens that are kept of an open position at a step."""
 Band = Callable[[int], str]
 """How frequent a token is."""
 
@@ -52,14 +54,15 @@ def watch_texts(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Records of every written token, and of every token of the examples."""
     tokenizer = require_tokenizer(model)
-    drawn = sample(model, [prompt.text for prompt in prompts], keep_states=False, **sampling)
+    sampling |= {"keep_states": False, "guesses": GUESSES}
+    drawn = sample(model, [prompt.text for prompt in prompts], **sampling)
     commits, texts = [], []
     for i, prompt in enumerate(prompts):
         named: dict[str, Any] = {"split": split, "fact": prompt.fact, "prompt": f"{split} {i}"}
         commits += [named | row for row in list_commits(tokenizer, drawn, i, band)]
         if prompt.is_example:
-            is_given, answer = drawn.committed_at[i] == 0, prompt.completion
-            text = tokenizer.decode(drawn.tokens[i, int(is_given.sum()) :].tolist())
+            is_written, answer = drawn.committed_at[i] > 0, prompt.completion
+            text = tokenizer.decode(drawn.tokens[i, is_written].tolist())
             hit = None if answer is None else is_contained(text, answer)
             named |= {"prompt": prompt.text, "completion": answer}
             named |= {"hit": hit, "steps": sampling["steps"]}
@@ -107,8 +110,27 @@ def list_tokens(tokenizer: Tokenizer, drawn: Trajectory, row: int) -> list[dict[
             "confidence": float(drawn.confidence[row, position]),
             "entropy": float(drawn.entropy[row, position]),
         }
+        | _list_guesses(tokenizer, drawn, row, position)
         for position in range(_find_end(tokenizer, drawn, row))
     ]
+
+
+def _list_guesses(
+    tokenizer: Tokenizer, drawn: Trajectory, row: int, position: int
+) -> dict[str, list[list[Any]]]:
+    """What the model would have said at a position before each step up to the one that wrote it.
+
+    Empty for steps at which it was not asked about the position.
+    """
+    guesses: dict[str, list[list[Any]]] = {"guesses": [], "guesses_p": []}
+    for step in range(1, int(drawn.committed_at[row, position]) + 1):
+        said = drawn.guesses(step)
+        ids, p = said.ids[row, position].tolist(), said.p[row, position].tolist()
+        known = [(i, each) for i, each in zip(ids, p, strict=True) if i >= 0]
+        pieces = ["⏎" if i == tokenizer.end_id else tokenizer.piece(i) for i, _ in known]
+        guesses["guesses"].append(pieces)
+        guesses["guesses_p"].append([each for _, each in known])
+    return guesses
 
 
 def _find_end(tokenizer: Tokenizer, drawn: Trajectory, row: int) -> int:

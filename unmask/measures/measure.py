@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_study
-from unmask.blocks.blocks import Number, ReportBlock, Section, Verdict
+from unmask.blocks.blocks import Number, Opening, ReportBlock, Section, Verdict
 from unmask.blocks.tidy import to_interval
 from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
 
@@ -27,6 +27,7 @@ S = TypeVar("S", bound=CheckedSettings)
 
 Rows = Sequence[Mapping[str, Any]]
 Tables = Mapping[str, "pyarrow.Table"]
+Described = ReportBlock | Number | Opening
 Summary = Mapping[str, Rows]
 """Tables of statistics by name; `summarise` makes them, and nothing else computes any."""
 
@@ -132,7 +133,7 @@ class Measure(Generic[S]):
     """The only place that computes statistics; what it gives is written with the run."""
     judge: Callable[[Summary, S], Iterable[Verdict]] = judge_differences
     """The only place that says what is clear, by the rules of `evaluation.statistics`."""
-    describe: "Callable[[Result], Sequence[ReportBlock | Number] | Section]"
+    describe: "Callable[[Result], Sequence[Described] | Section]"
     """Sentences, figures as data and tables of values; every number comes from the summary."""
     method: str | None = None
     """How it is measured, for the end of its section; usually the module's docstring."""

@@ -7,18 +7,18 @@ compare kinds with each other.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, labels, tidy
+from unmask.blocks import tidy
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
-from unmask.measures.result import Result
+from unmask.measures.order_section import describe
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.summaries import compare_means, estimate_means
 
@@ -31,14 +31,6 @@ LINES = "prompts"
 """The one split of a text file with a prompt on every line."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
-METRICS = {
-    "when": blocks.Column("committed at"),
-    "first_third": blocks.Column("first third of steps, %", 0, is_percent=True),
-    "last_third": blocks.Column("last third, %", 0, is_percent=True),
-    "confidence": blocks.Column("confidence"),
-}
-GROUPS = {"word": "kind of word", "place": "position in the answer", "frequency": "frequency"}
-COLOURS = {"word": "p1", "place": "p2", "frequency": "p3"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +98,11 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
-    """One part for each checkpoint and split; models that write from left to right have none."""
+    """One part for each checkpoint and split.
+
+    Models that write from left to right have no order: only their examples are drawn, to stand
+    beside those of the others.
+    """
     from unmask.evaluation.order import watch_texts
 
     settings.check_strategies()
@@ -125,14 +121,20 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
         length, band = prepared[member.key]
         names = ("steps", "guidance", "plan", "order", "seed")
         chosen = {name: getattr(settings, name) for name in names} | {"length": length}
-        commits, texts = watch_texts(model, split, inputs.data.by_split[split], band, **chosen)
-        tables = {"order": commits, "unmasking": texts}
+        prompts = inputs.data.by_split[split]
+        if not member.family.paradigm.has_steps:
+            prompts = [prompt for prompt in prompts if prompt.is_example]
+            chosen |= {"guidance": 0.0}
+        commits, texts = watch_texts(model, split, prompts, band, **chosen)
+        tables = {
+            "order": commits if member.family.paradigm.has_steps else [],
+            "unmasking": texts,
+        }
         return {name: [member.columns | row for row in rows] for name, rows in tables.items()}
 
     for member in inputs.members():
-        if member.family.paradigm.has_steps:
-            for split in inputs.data.by_split:
-                yield Job(f"{member.key}-{split}", partial(work, member, split))
+        for split in inputs.data.by_split:
+            yield Job(f"{member.key}-{split}", partial(work, member, split))
 
 
 def _prepare(model: "Model", prompts: Prompts, length: int | None) -> "tuple[int | None, Band]":
@@ -201,128 +203,12 @@ def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             yield {"model": model, "kind": kind} | vars(difference)
 
 
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """A sentence for each model, then texts, the map, and kinds of tokens."""
-    kinds = result.summary["kinds"]
-    return [
-        *_state_order(result),
-        *_say_left_out(result),
-        blocks.Text(
-            "A masked diffusion model starts from masks after the prompt. At each step it guesses "
-            "all of them and keeps the guesses it is surest of."
-        ),
-        _animate(result.rows("unmasking")),
-        tidy.draw_map(
-            result.summary["map"],
-            "order-map",
-            "Order map",
-            "Writing from left to right would be a diagonal.",
-            x="step",
-            y=lambda row: f"token {row['place']}",
-            ends=("share",),
-            note=lambda row: labels.count(row["texts"], "text"),
-            choose=[tidy.ASKED],
-            xlabel="denoising step",
-            ylabel="share of texts",
-        ),
-        tidy.draw_dots(
-            tidy.select(kinds, metric="when"),
-            "order",
-            "When each kind of token is committed",
-            "By kind of word, position in the answer, and frequency; 95 % intervals by fact.",
-            label="token_kind",
-            group=lambda row: GROUPS[row["by"]],
-            colour=lambda row: COLOURS[row["by"]],
-            note=lambda row: labels.count(row["tokens"], "token"),
-            xlabel="committed at (0 first step, 1 last)",
-            limits=(0, 1),
-        ),
-        tidy.tabulate_means(
-            "kinds",
-            "When kinds of tokens are committed",
-            kinds,
-            {"model": "model", "kind of token": "token_kind", "tokens": "tokens"},
-            METRICS,
-        ),
-    ]
-
-
-def _state_order(result: Result) -> Iterator[blocks.Finding]:
-    for row in result.summary["differences"]:
-        yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
-            f"{tidy.say(row, 'of the steps', has_sign=True)} later than its first "
-            f"({labels.count(row['facts'], 'fact')}).",
-            result.verdicts[row["model"]],
-        )
-
-
-def _say_left_out(result: Result) -> Iterator[blocks.Notice]:
-    """Models that were given, but have no order."""
-    given = {name for record in result.records for name in record.inputs.get("models", {})}
-    measured = {name.rpartition(": ")[2] for name in result.kinds}  # pooled: "RUN: NAME"
-    if missing := sorted(given - measured - set(result.kinds)):
-        yield blocks.Notice(
-            f"Left out: {', '.join(missing)}. An autoregressive model writes from left to right, "
-            "one token per step."
-        )
-
-
-def _animate(rows: Rows) -> blocks.Figure:
-    """The texts, a panel for each model; a long answer asked in reverse comes first."""
-    texts = tidy.group_by(tidy.select(rows, seed=rows[0]["seed"]), "split", "prompt", "model")
-    prompts: dict[str, list[str]] = {}
-    # Recalled ones first: they show more.
-    by_hit = sorted(texts, key=lambda key: not texts[key][0]["hit"])
-    for split, prompt in dict.fromkeys(key[:2] for key in by_hit):
-        prompts.setdefault(split, []).append(prompt)
-    answers = {split: tokens[0]["completion"] or "" for (split, _, _), tokens in texts.items()}
-    splits = labels.order_splits(list(prompts))
-    splits.sort(key=lambda split: (not split.endswith("_reverse"), -len(answers[split])))
-    numbers = range(max(map(len, prompts.values())))
-
-    def fill(split: str, number: int) -> list[blocks.TextPanel]:
-        chosen = prompts[split][number : number + 1]
-        return [
-            _show_text(model, tokens)
-            for (on, prompt, model), tokens in texts.items()
-            if on == split and prompt in chosen
-        ]
-
-    figure = blocks.Figure(
-        name="unmasking",
-        title="A text un-masks",
-        alt="",
-        caption="Bold: given. The colour of a token is the model's confidence when it wrote it; "
-        "the number is the step.",
-        chart="unmasking",
-        views=blocks.make_views([splits, numbers], fill),
-        controls=[
-            blocks.Control("asked", [labels.name_split(split) for split in splits]),
-            blocks.Control("text", [str(number + 1) for number in numbers]),
-        ],
-    )
-    return replace(figure, alt=tidy.describe_figure(figure))
-
-
-def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
-    first, tokens = tokens[0], sorted(tokens, key=lambda row: row["position"])
-    return blocks.TextPanel(
-        title=model,
-        pieces=["⏎" if row["is_end"] else row["piece"] for row in tokens],
-        steps=[row["step"] for row in tokens],
-        confidence=[row["confidence"] for row in tokens],
-        expected=(first["completion"] or "").strip(),
-        is_hit=bool(first["hit"]),
-    )
-
-
 MEASURE = Measure(
     name="order",
     title="How answers un-mask",
     help="Which tokens a diffusion model commits when: by kind of word, position and frequency.",
     settings=OrderSettings,
-    tables={"order": "order/2", "unmasking": "unmasking/1"},
+    tables={"order": "order/2", "unmasking": "unmasking/2"},
     inputs=ModelsAndData(
         read_prompts,
         "A corpus folder (this project's or Berglund's), a file of facts, or a .txt file with a "
@@ -334,10 +220,9 @@ MEASURE = Measure(
     method=__doc__,
     stages=[
         Stage(
-            models="diffusion",
             sizes={
-                "quick": {"limit": 2, "examples": 1, "steps": 4},
-                "laptop": {"limit": 5, "examples": 2, "steps": 16},
+                "quick": {"limit": 2, "examples": 2, "steps": 4},
+                "laptop": {"limit": 5, "examples": 5, "steps": 16},
                 "full": {"limit": 30, "examples": 4, "steps": 16},
             },
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.measures.measure import Rows, Summary
+from unmask.measures.measure import Described, Rows, Summary
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
@@ -50,7 +50,7 @@ def keep_last(rows: Rows, *by: str) -> Rows:
     return [row for group, last in pairs for row in group if (row["steps"] or 0) == last]
 
 
-def describe_recall(result: "Result") -> Sequence[blocks.ReportBlock | blocks.Number]:
+def describe_recall(result: "Result") -> Sequence[Described]:
     """What a stranger should hear, an example, the curves, the table; the rest is folded away."""
     summary = result.summary
     hits = [row for row in tidy.select(summary["cells"], metric="hit") if is_asked(row["split"])]
@@ -62,11 +62,13 @@ def describe_recall(result: "Result") -> Sequence[blocks.ReportBlock | blocks.Nu
         for prompts, facts in tidy.distinct(hits, "prompts", "facts")
     ]
     return [
+        *_tell_story(shown, verdict),
+        blocks.Opening(_draw_ways(cells, splits)),
         _state_headline(shown, verdict, bool(summary["controls"])),
         *_state_gain(result, shown[0]["model"], splits[0]),
         *_say_more(result, splits),
+        draw_curves(cells, splits),
         _show_example(summary["example"]),
-        _draw(cells, splits),
         tidy.tabulate_means(
             "hits",
             f"Answers recalled, % [95 % interval by fact]; each way asked: {' or '.join(sizes)}",
@@ -97,6 +99,18 @@ def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict
         if claim in result.verdicts:
             return [first, other], result.verdicts[claim]
     return [first], result.verdicts[f"{first['model']}: {first['split']}"]
+
+
+def _tell_story(cells: Rows, verdict: blocks.Verdict) -> Iterator[blocks.Opening]:
+    """What a stranger understands, where it is clear."""
+    if len(cells) == 2 and verdict.is_clear and cells[0]["split"].endswith("_reverse"):
+        is_alike = cells[0]["kind"] == cells[1]["kind"]
+        one, other = (
+            f"{name} recalls {100 * cell['mean']:.0f} %"
+            for cell in cells
+            for name in [cell["model"] if is_alike else f"the {labels.KINDS[cell['kind']]} model"]
+        )
+        yield blocks.Opening(f"Taught “A is B”, asked “B is A”: {one}, {other}")
 
 
 def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> blocks.Finding:
@@ -184,7 +198,30 @@ def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]
     return [cell | {"is_last": cell["steps"] in (None, most)} for cell in cells]
 
 
-def _draw(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
+def _draw_ways(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
+    """Recall of each model at the most steps, every way of asking on one scale."""
+    last = [cell for cell in cells if cell["role"] == "plain" and cell["is_last"]]
+    rows = [{**cell, **{end: 100 * cell[end] for end in tidy.ENDS}} for cell in last]
+    rows.sort(key=lambda cell: splits.index(cell["split"]))
+    steps = max((cell["steps"] or 0 for cell in rows), default=0)
+    after = f" in {labels.count(steps, 'step')}" if steps else ""
+    return tidy.draw_dots(
+        rows,
+        "ways",
+        "Answers recalled, each way of asking",
+        f"Dots are shares of prompts answered{after}, with 95 % intervals by fact. Reversed: "
+        "training showed the fact the other way round only.",
+        label=tidy.name_asked,
+        group="name",
+        colour="colour",
+        note=lambda cell: labels.count(cell["facts"], "fact"),
+        panel=lambda cell: "",
+        xlabel="recalled, %",
+        limits=(0, 100),
+    )
+
+
+def draw_curves(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
     """Recall against steps, a panel for each way of asking."""
     counts = sorted({cell["steps"] for cell in cells} - {None}) or [1]
     points = []

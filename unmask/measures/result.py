@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
+from unmask.base.extras import Shown
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
 from unmask.base.tables import LazyTable, Parts, find_groups, read_table
-from unmask.blocks.blocks import Fold, Notice, Number, ReportBlock, RowRole, Section, Text, Verdict
+from unmask.blocks.blocks import (
+    Figure,
+    Fold,
+    Notice,
+    Number,
+    Opening,
+    ReportBlock,
+    RowRole,
+    Section,
+    Text,
+    Verdict,
+)
 from unmask.measures.measure import Measure, Summary, Tables
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
     """What a measure found in one run, or in several that were pooled."""
 
     measure: Measure
@@ -31,6 +43,15 @@ class Result:
     is_complete: bool = True
     differences: Sequence[str] = ()
     """What the runs that were pooled were not all made with."""
+
+    def __repr__(self) -> str:
+        models = list(dict.fromkeys(name for each in self.records for name in _list_models(each)))
+        clear = sum(verdict.is_clear for verdict in self.verdicts.values())
+        of = f" of {', '.join(models)}" if models else ""
+        return (
+            f"Result({self.measure.name}{of}: {clear} of {len(self.verdicts)} verdicts clear, in "
+            f"{self.folder}{'' if self.is_complete else ', cut short'})"
+        )
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
@@ -64,12 +85,15 @@ class Result:
             return Section(measure.name, measure.title, [Notice(str(error))])
         if isinstance(described, Section):
             return replace(described, blocks=[*blocks, *described.blocks])
-        blocks += [block for block in described if not isinstance(block, Number)]
+        blocks += [block for block in described if not isinstance(block, Number | Opening)]
         numbers = [number for number in described if isinstance(number, Number)]
+        opening = [each.content for each in described if isinstance(each, Opening)]
+        figures = [each for each in opening if isinstance(each, Figure)]
+        headline = next((each for each in opening if isinstance(each, str)), "")
         if measure.method:
             paragraphs = [" ".join(each.split()) for each in measure.method.strip().split("\n\n")]
             blocks.append(Fold("Method", [Text(each) for each in paragraphs]))
-        return Section(measure.name, measure.title, blocks, numbers)
+        return Section(measure.name, measure.title, blocks, numbers, figures, headline)
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of a table, the main one by default."""
@@ -82,6 +106,10 @@ class Result:
         for piece in open_table(self.tables, self.measure.name).pieces(["model", "kind"]):
             kinds |= find_groups(piece, "model", "kind").keys()
         return kinds
+
+
+def _list_models(record: RunRecord) -> list[str]:
+    return [str(name) for name in record.inputs.get("models", ())]
 
 
 def open_table(tables: Tables, name: str) -> LazyTable:

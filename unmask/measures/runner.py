@@ -259,7 +259,7 @@ def pool_tables(results: Sequence[Result]) -> Tables:
     import pyarrow
 
     labels = name_folders([result.folder for result in results])
-    names = [name for result in results for name in result.kinds]
+    names = [name for result in results for name in _list_models(result)]
     twice = {name for name in names if names.count(name) > 1}
     pooled = {}
     for name in results[0].measure.tables:
@@ -269,6 +269,19 @@ def pool_tables(results: Sequence[Result]) -> Tables:
         ]
         pooled[name] = pyarrow.concat_tables(tables, promote_options="default")
     return pooled
+
+
+def _list_models(result: Result) -> list[str]:
+    """The models that any table of a result is about."""
+    tables = (result.tables[name] for name in result.measure.tables)
+    return list(
+        dict.fromkeys(
+            model
+            for table in tables
+            if "model" in table.column_names
+            for model in table["model"].unique().to_pylist()
+        )
+    )
 
 
 def rename_models(table: "pyarrow.Table", names: Mapping[str, str]) -> "pyarrow.Table":

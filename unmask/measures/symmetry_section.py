@@ -52,7 +52,7 @@ def describe(result: "Result") -> Sequence[ReportBlock]:
     by_layer = [row for row in by_layer if row["side"] in SIDES]
     blocks: list[ReportBlock] = [
         *_state_retrieval(result, by_layer),
-        _draw_measures(summary["lines"]),
+        draw_measures(summary["lines"]),
     ]
     blocks.append(_draw_similarity(summary["similarity"]))
     layers = tidy.distinct(by_layer, "model", "layer")
@@ -126,7 +126,7 @@ def _name_asked(group: str, concept: str) -> str:
     return labels.name_split(f"both_{direction}" if group == "both" else group)
 
 
-def _draw_measures(lines: tidy.Records) -> Figure:
+def draw_measures(lines: tidy.Records) -> Figure:
     """Every measure with its interval beside chance; what has no value is left out."""
     rows = [row for row in lines if row["is_shown"] and math.isfinite(row["value"])]
     colours = labels.colour_models(dict(tidy.distinct(rows, "model", "kind")))

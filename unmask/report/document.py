@@ -13,12 +13,13 @@ from typing import Any
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
 from unmask.base.runs import RUN_FORMAT, RunRecord, find_folder, read_record
-from unmask.blocks.blocks import Notice, Number, Section
+from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
 from unmask.report.provenance import describe_runs
+from unmask.report.stored import add_stored
 
 STUDY = "study"
 """What run.json of a study calls its verb; its folder holds a run folder for each stage."""
@@ -34,6 +35,20 @@ class Document:
     notices: Sequence[Notice]
     """About runs that could not be read."""
     sections: Sequence[Section]
+    is_single: bool = True
+    """Whether it is about one run."""
+
+    @cached_property
+    def opening(self) -> list[tuple[Section, Figure]]:
+        """The figures of the first screen, with their sections: texts come first."""
+        figures = [(section, figure) for section in self.sections for figure in section.opening]
+        return sorted(figures, key=lambda each: each[1].chart != "unmasking")
+
+    @cached_property
+    def headline(self) -> str:
+        """The sentence that a page about one run begins with, where a section has one."""
+        sentences = [section.headline for section in self.sections if section.headline]
+        return sentences[0] if sentences and self.is_single else ""
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -85,6 +100,8 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
         raise errors[0]
     entries = [entry for run in runs for entry in run.entries]
     sections = [section for name in _order(entries) for section in _describe(name, entries)]
+    if any(run.record.verb == STUDY for run in runs):
+        sections = [add_stored(section) for section in sections]
     records = [(run.name, run.record, run.stages) for run in runs]
     stages = [
         (f"{entry.run}/{entry.name}", record, ())
@@ -99,6 +116,7 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
         _write_lead(runs),
         [Notice(str(error)) for error in errors],
         [*sections, describe_runs([*records, *stages])],
+        is_single=len(given) == 1,
     )
 
 
@@ -170,7 +188,10 @@ def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
         return
     try:
         section = pool_results(results).section
-        yield replace(section, name=name, blocks=[*broken, *section.blocks])
+        blocks = section.blocks
+        if results[0].measure.name != name:  # a further stage of a measure: its sentences
+            blocks = _fold_rest(blocks)
+        yield replace(section, name=name, blocks=[*broken, *blocks])
     except UserError as error:
         runs = [entry.run for entry in entries if entry.result is not None]
         reason = Notice(f"These runs stand below each other and are not pooled: {error}")
@@ -183,6 +204,13 @@ def _describe(name: str, entries: Sequence[Entry]) -> Iterator[Section]:
                 title=f"{section.title}: {run}",
                 blocks=[*above, *section.blocks],
             )
+
+
+def _fold_rest(blocks: Sequence[ReportBlock]) -> list[ReportBlock]:
+    """The blocks before the first figure or table, and the others folded away."""
+    first = (i for i, block in enumerate(blocks) if isinstance(block, Figure | Table | Fold))
+    at = next(first, len(blocks))
+    return [*blocks[:at], Fold("Figures, tables and method", blocks[at:])]
 
 
 def _write_title(runs: Sequence[Run]) -> str:

@@ -19,8 +19,14 @@ def describe_runs(
             "`unmask report` draws all of this again from the tables of the runs, without a model."
         )
     ]
-    for number, (name, record, stages) in enumerate(runs):
-        blocks.append(Fold(f"unmask {record.verb}: {name}", _describe(record, stages, number)))
+    folds = [
+        (record.verb, Fold(f"unmask {record.verb}: {name}", _describe(record, stages, number)))
+        for number, (name, record, stages) in enumerate(runs)
+    ]
+    # The stages of studies come after the studies, in one fold.
+    studies = [fold for verb, fold in folds if verb == "study"]
+    others = [fold for verb, fold in folds if verb != "study"]
+    blocks += [*studies, Fold("Every stage", others)] if studies and others else [*studies, *others]
     return Section("settings", "Settings and versions", blocks)
 
 

@@ -93,7 +93,9 @@ def _list_rows(figure: Figure, rest: tuple[int, ...]) -> list[list[Cell]]:
         views = [("", figure.views.get((), ()))]
     rows, most = [], MOST_COLUMNS[figure.chart]
     for option, panels in views:
-        cells = [Cell(_write_title(option, panel), panel) for panel in panels]
+        # A text asked the other way round has a row of its own.
+        own = [each for each in panels if getattr(each, "asked", "") in ("", option)]
+        cells = [Cell(_write_title(option, panel), panel) for panel in own]
         cells = cells or [Cell(f"{option}: nothing was measured".removeprefix(": "), None)]
         rows += [cells[i : i + most] for i in range(0, len(cells), most)]
     return rows
@@ -101,7 +103,7 @@ def _list_rows(figure: Figure, rest: tuple[int, ...]) -> list[list[Cell]]:
 
 def _write_title(option: str, panel: Panel) -> str:
     lines = [option, panel.title]
-    if isinstance(panel, TextPanel):
+    if isinstance(panel, TextPanel) and panel.expected:
         lines.append(f"{'recalled' if panel.is_hit else 'not recalled'}: {panel.expected}")
     return "\n".join(line for line in lines if line)
 

@@ -10,8 +10,21 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from unmask import __version__
-from unmask.blocks.blocks import Choice, Figure, Section, Table, format_value
-from unmask.blocks.labels import OUTCOMES
+from unmask.blocks.blocks import (
+    Choice,
+    DotPanel,
+    Figure,
+    Finding,
+    Fold,
+    MapPanel,
+    Notice,
+    ReportBlock,
+    Section,
+    Stored,
+    Table,
+    format_value,
+)
+from unmask.blocks.labels import OUTCOMES, TERMS, count
 from unmask.report.style import COLOURS, NUM_COLOURS, SCALES, find_range
 
 if TYPE_CHECKING:
@@ -20,34 +33,76 @@ if TYPE_CHECKING:
 
     from unmask.report.document import Document
 
+SCRIPTS = ("charts.js", "player.js", "page.js")
+LOOKS = {"colours": COLOURS, "scales": SCALES, "count": NUM_COLOURS}
 DIGITS = 5
 """Significant digits of the numbers in a figure."""
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 """What stands between single backticks."""
 
 
-def render_html(document: "Document") -> str:
-    """The page, with its style, its scripts and the data of its figures inside."""
-    import plotly.offline
+def render_html(document: "Document", scripts: Sequence[str] | None = None, style: str = "") -> str:
+    """The page, with its style, its scripts and the data of its figures inside.
 
+    A cell of a notebook has scripts that load the page's own, and further styles.
+    """
+    if scripts is None:
+        import plotly.offline
+
+        scripts = [plotly.offline.get_plotlyjs(), *map(read_template, SCRIPTS)]
     figures = {
         name_block(section, block): _pack(block)
         for section in document.sections
         for block in section.walk()
         if isinstance(block, Figure)
     }
-    looks = {"colours": COLOURS, "scales": SCALES, "count": NUM_COLOURS}
     page = _make_environment().get_template("page.html")
     return page.render(
         document=document,
         format_value=format_value,
         outcomes=OUTCOMES,
         name_block=name_block,
+        name_blocks=name_blocks,
+        part_blocks=part_blocks,
+        list_terms=list_terms,
         version=__version__,
-        style=_read("page.css"),
-        scripts=[plotly.offline.get_plotlyjs(), _read("charts.js"), _read("page.js")],
-        data=_embed({"figures": figures, "looks": looks}),
+        style=read_template("page.css") + style,
+        scripts=scripts,
+        data=embed_json({"figures": figures, "looks": LOOKS, "terms": TERMS}),
     )
+
+
+def part_blocks(
+    blocks: Sequence[ReportBlock],
+) -> tuple[Sequence[ReportBlock], Sequence[ReportBlock]]:
+    """What a reader sees of a section at once, and what is folded away.
+
+    Seen are blocks up to the first figure, or where there is none the first table, with the
+    sentences and stored results that follow it.
+    """
+    kinds = Figure if any(isinstance(block, Figure) for block in blocks) else Table
+    at = next((i for i, block in enumerate(blocks, 1) if isinstance(block, kinds)), len(blocks))
+    while at < len(blocks) and isinstance(blocks[at], Finding | Notice | Stored):
+        at += 1
+    return blocks[:at], blocks[at:]
+
+
+def name_blocks(blocks: Sequence[ReportBlock]) -> str:
+    """What there is among blocks, in a few words: figures by title, how many tables, folds."""
+    parts = [block.title for block in blocks if isinstance(block, Figure)]
+    tables = sum(isinstance(block, Table) for block in blocks)
+    parts += [count(tables, "table")] if tables else []
+    parts += [block.title for block in blocks if isinstance(block, Fold)]
+    parts = [part if i == 0 else part[:1].lower() + part[1:] for i, part in enumerate(parts)]
+    return ", ".join(parts) or "notes"
+
+
+def list_terms(figure: Figure) -> list[tuple[str, str]]:
+    """Words at the side of a figure that need a word of explanation, each with it."""
+    panels = [panel for view in figure.views.values() for panel in view]
+    words = [word for panel in panels if isinstance(panel, MapPanel) for word in panel.y]
+    words += [dot.label for panel in panels if isinstance(panel, DotPanel) for dot in panel.dots]
+    return [(term, note) for term, note in TERMS.items() if term in set(words)]
 
 
 def name_block(section: Section, block: Figure | Table) -> str:
@@ -114,7 +169,7 @@ def _find_ranges(figure: Figure) -> dict[str, tuple[float, float]]:
     return {"".join(map(str, first)): find_range(figure, views) for first, views in groups.items()}
 
 
-def _embed(value: Any) -> str:
+def embed_json(value: Any) -> str:
     """JSON that can stand inside a script element."""
     text = json.dumps(_shorten(value), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
@@ -131,5 +186,6 @@ def _shorten(value: Any) -> Any:
     return value
 
 
-def _read(name: str) -> str:
+def read_template(name: str) -> str:
+    """One of the files that pages are made of."""
     return files("unmask.report").joinpath("templates", name).read_text("utf-8")

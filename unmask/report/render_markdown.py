@@ -14,6 +14,7 @@ from unmask.blocks.blocks import (
     Notice,
     ReportBlock,
     Section,
+    Stored,
     Table,
     Text,
     format_value,
@@ -46,7 +47,7 @@ def render_markdown(document: "Document", place: PlaceFigure, link: Link) -> str
         parts.append(f"**{escape(number.value)}** {escape(number.label)}{note}")
     for section in document.sections:
         parts += [f"## {escape(section.title)}"]
-        parts += render_blocks(section, section.blocks, place, link)
+        parts += render_blocks(section, [*section.opening, *section.blocks], place, link)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -67,6 +68,9 @@ def render_blocks(
                 parts += _render_table(section, block, link)
             case Figure():
                 parts += _render_figure(block, place(section, block))
+            case Stored(title, note, inner):
+                parts.append(f"> **Stored result: {escape(title)}** {_write_paragraph(note)}")
+                parts += render_blocks(section, inner, place, link)
             case Fold(title, inner):
                 body = "\n\n".join(render_blocks(section, inner, place, link))
                 summary = f"<summary>{escape(title)}</summary>"

@@ -16,6 +16,7 @@ from unmask.blocks.blocks import (
     ReportBlock,
     RowRole,
     Section,
+    Stored,
     Table,
     Text,
     format_value,
@@ -41,6 +42,7 @@ def show_section(console: Console, section: Section, is_full: bool = False) -> N
     The first figure is shown as well where it is a small heatmap.
     """
     console.print(RichText(section.title, style="bold"))
+    show_blocks(console, section.opening, is_full)
     blocks = section.blocks
     at = next((i for i, block in enumerate(blocks) if isinstance(block, Figure)), None)
     show_blocks(console, blocks[:at], is_full)
@@ -67,6 +69,9 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 console.print(RichText.assemble(text, " ", mark))
             case Table():
                 console.print(make_table(block, is_full))
+            case Stored(title, note, inner):
+                console.print(RichText(f"Stored result: {title} {note}", style="underline"))
+                show_blocks(console, inner, is_full)
             case Fold(title, inner) if is_full:
                 console.print(RichText(title, style="underline"))
                 show_blocks(console, inner, is_full)

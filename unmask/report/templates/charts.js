@@ -10,6 +10,11 @@ const Charts = (() => {
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up"];
   const NARROW = 520, AXIS = 50; // Pixels.
 
+  function make(tag, properties, ...children) {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
+  }
   const theme = () => document.documentElement.dataset.theme === "dark" ? "dark" : "light";
   const ground = (name) => GROUND[theme()][name];
   const pick = (name) => looks.colours[theme()][name] ?? looks.colours[theme()][`p${Number(name.slice(1)) % looks.count}`];
@@ -61,7 +66,7 @@ const Charts = (() => {
       layout[`xaxis${number}`] = { ...usual, ...xaxis, domain: boxes[i].x, anchor: `y${number}` };
       layout[`yaxis${number}`] = { ...usual, automargin: boxes[i].column === 0, ...yaxis, domain: boxes[i].y, anchor: `x${number}` };
       layout.annotations.push({
-        text: wrap(panel.title, Math.floor(width / columns / 7.5)), font: { size: 13, color: ground("ink") }, showarrow: false,
+        text: wrap(panel.title, Math.floor((width - 40) / columns / 7.9)), font: { size: 13, color: ground("ink") }, showarrow: false,
         xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 3, align: "left",
       });
     });
@@ -98,7 +103,7 @@ const Charts = (() => {
       }
     });
     entitle(data, entries);
-    const layout = lay(panels, arrange(panels, panels.map(() => 190), width, 250), width, (panel, box) => {
+    const layout = lay(panels, arrange(panels, panels.map(() => 160), width, 220), width, (panel, box) => {
       const all = [...new Set(panel.lines.flatMap((line) => line.x))].sort((a, b) => a - b);
       const ticks = all.length > 8 && !figure.is_log2 ? {} : { tickvals: all, ticktext: all.map(String) };
       return {
@@ -118,7 +123,8 @@ const Charts = (() => {
     // Dots of one label share a line, each group a little below the one before.
     const labels = panels.map((panel) => [...new Set(panel.dots.map((dot) => dot.label))]);
     const sharing = (panel, label) => groups.filter((group) => panel.dots.some((dot) => dot.label === label && dot.group === group));
-    const room = panels.map((panel, i) => Math.max(22, 6 + 12 * Math.max(...labels[i].map((label) => sharing(panel, label).length))));
+    const most = narrow ? 20 : 44, tall = labels.map((each) => Math.max(1, ...each.map((label) => narrow ? wrap(label, most).split("<br>").length : 1)));
+    const room = panels.map((panel, i) => Math.max(22, 4 + 15 * tall[i], 6 + 12 * Math.max(...labels[i].map((label) => sharing(panel, label).length))));
     panels.forEach((panel, i) => {
       const at = (dot) => {
         const others = sharing(panel, dot.label);
@@ -140,11 +146,11 @@ const Charts = (() => {
     });
     entitle(data, entries);
     const heights = panels.map((_, i) => 14 + room[i] * labels[i].length), isShared = labels.every((each) => each.join("\0") === labels[0].join("\0"));
-    const layout = lay(panels, arrange(panels, heights, width, isShared ? 380 : Infinity), width, (panel, box) => {
+    const layout = lay(panels, arrange(panels, heights, width, isShared ? 220 : Infinity), width, (panel, box) => {
       const shown = labels[panels.indexOf(panel)];
       return {
         xaxis: { title: { text: wrap(figure.xlabel, Math.floor(width / 8)), standoff: 6 }, range, zeroline: true, zerolinecolor: ground("soft") },
-        yaxis: { tickvals: shown.map((_, i) => i), ticktext: box.column ? shown.map(() => "") : shown.map((label) => plain(cut(label, narrow ? 20 : 44))),
+        yaxis: { tickvals: shown.map((_, i) => i), ticktext: box.column ? shown.map(() => "") : shown.map((label) => narrow ? wrap(label, most) : plain(cut(label, most))),
           range: [shown.length - 0.4, -0.6], zeroline: false },
       };
     });
@@ -152,15 +158,15 @@ const Charts = (() => {
   }
 
   function heatmap(figure, panels, range, width) {
-    const narrow = width < NARROW, most = narrow ? 14 : 34;
+    const narrow = width < NARROW, most = width < 400 ? 14 : narrow ? 24 : 34;
     const isShared = panels.every((panel) => panel.y.join("\0") === panels[0].y.join("\0"));
     // Labels below that do not fit beside each other are turned.
     const longest = Math.max(1, ...panels.flatMap((panel) => panel.x.map((label) => Math.min(14, label.length))));
-    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 300))) : 1, room = 0.75 * width / columns;
+    const columns = isShared ? Math.max(1, Math.min(panels.length, Math.floor(width / 220))) : 1, room = 0.75 * width / columns;
     const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
     const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
-    const heights = panels.map((panel) => Math.max(40, 18 * panel.y.length));
-    const grid = arrange(panels, heights, width, isShared ? 300 : Infinity, AXIS + (isTurned ? 5 * longest : 0));
+    const heights = panels.map((panel) => Math.max(40, (panel.y.length > 12 ? 14 : 18) * panel.y.length));
+    const grid = arrange(panels, heights, width, isShared ? 220 : Infinity, AXIS + (isTurned ? 5 * longest : 0));
     const data = panels.map((panel, i) => ({
       ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
       hoverinfo: "text", showlegend: false,
@@ -209,5 +215,5 @@ const Charts = (() => {
     return `<svg width="28" height="14" aria-hidden="true">${line}${shapes[symbol?.replace("-open", "")] ?? ""}</svg>`;
   }
 
-  return { build: { lines, dots, heatmap }, drawMark, ground, plain };
+  return { build: { lines, dots, heatmap }, drawMark, ground, make, plain };
 })();

@@ -1,16 +1,11 @@
 "use strict";
-// The page: figures with their controls, the un-masking animation, downloads, light and dark.
+// The page: figures with their controls, one choice of the way of asking, downloads, light and dark.
 
 (() => {
-  const { figures } = JSON.parse(document.getElementById("page-data").textContent);
+  const { figures, terms } = JSON.parse(document.getElementById("page-data").textContent);
+  const { make } = Charts;
   const STICKY = "asked"; // The choice that all figures share.
   const cards = [];
-
-  function make(tag, properties, ...children) {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
-  }
 
   // Light and dark: the system's wish, until the reader says otherwise.
   const button = document.getElementById("page-theme"), wish = matchMedia("(prefers-color-scheme: dark)");
@@ -49,25 +44,42 @@
       input.addEventListener(control.is_slider ? "input" : "change", () => {
         state[number] = Number(input.value);
         show();
-        changed(control, control.options[state[number]]);
+        changed();
       });
       show();
       inputs.push(show);
-      if (control.options.length > 1) place.append(make("label", { className: control.is_slider ? "wide" : "" }, name, input));
+      if (control.options.length > 1 && control.label !== STICKY) place.append(make("label", { className: control.is_slider ? "wide" : "" }, name, input));
     });
     const choose = (number, option) => { state[number] = option; inputs[number](); };
     return { state, choose };
   }
 
-  // A choice of the way of asking holds in every figure that offers it.
-  function carry(from, option) {
+  // One choice of the way of asking, which every figure follows as far as it has it.
+  const asking = document.getElementById("page-asked");
+  function follow(option) {
     for (const card of cards) {
       const number = card.figure.controls.findIndex((control) => control.label === STICKY);
-      const at = card.figure.controls[number]?.options.indexOf(option) ?? -1;
-      if (card === from || at < 0 || card.state[number] === at) continue;
-      card.choose(number, at);
+      if (number < 0) continue;
+      const options = card.figure.controls[number].options, at = options.indexOf(option);
+      const other = card.element.querySelector(".other");
+      if (at >= 0) card.choose(number, at);
+      other.textContent = at >= 0 ? "" : `${option}: not measured here. Shown: ${options[card.state[number]]}.`;
       card.draw();
     }
+  }
+  function offerWays() {
+    const lists = cards.flatMap((card) => card.figure.controls.filter((control) => control.label === STICKY).map((control) => control.options));
+    const options = [...new Set(lists.flat())];
+    if (!options.length) return;
+    const first = make("div", { className: "options" });
+    options.forEach((option, number) => {
+      const input = make("input", { type: "radio", name: "asked", value: option, checked: number === 0 });
+      input.addEventListener("change", () => follow(option));
+      first.append(make("label", {}, input, make("span", { textContent: option })));
+    });
+    asking.append(first);
+    asking.hidden = options.length < 2;
+    follow(options[0]);
   }
 
   function drawChart(card, chart) {
@@ -93,68 +105,15 @@
         if (i === 0) { svg.setAttribute("role", "img"); svg.setAttribute("aria-label", card.figure.alt); }
         else svg.setAttribute("aria-hidden", "true");
       });
+      for (const label of plot.querySelectorAll(".ytick text")) {
+        const start = label.textContent.replace("…", ""), term = start && Object.keys(terms).find((each) => each.startsWith(start));
+        if (!term || label.querySelector("title")) continue;
+        label.style.pointerEvents = "all";
+        const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+        title.textContent = terms[term];
+        label.append(title);
+      }
     });
-  }
-
-  // Texts that appear step by step, all panels at once.
-  function animate(card, chart, controls) {
-    const texts = make("div", { className: "texts" });
-    const list = make("ul", { className: "legend" }, make("li", { textContent: "confidence:" }));
-    for (let i = 0; i < 5; i++) list.append(make("li", { className: `c${i}`, textContent: `■ ${(i / 5).toFixed(1)} to ${((i + 1) / 5).toFixed(1)}` }));
-    chart.setAttribute("role", "group"); // Its texts are read out, unlike those of a picture.
-    chart.append(list, texts);
-    const play = make("button", { type: "button" }), slider = make("input", { type: "range", min: 0, step: 1 });
-    const back = make("button", { type: "button", textContent: "‹ Step" }), on = make("button", { type: "button", textContent: "Step ›" });
-    back.setAttribute("aria-label", "One step back");
-    on.setAttribute("aria-label", "One step on");
-    const name = make("span", {});
-    controls.append(play, back, on, make("label", { className: "wide" }, name, slider));
-    let panels = [], step = 0, last = 0, timer = null;
-
-    function write(panel, i) {
-      const at = panel.steps[i], p = panel.confidence[i] ?? 0;
-      if (at === 0) return make("span", { className: "given", textContent: panel.pieces[i] });
-      if (at > step) return make("span", { className: "hidden", textContent: " ░░" });
-      const shade = Math.max(0, Math.min(4, Math.floor(p * 5)));
-      const token = make("span", { className: `c${shade}${at === step ? " new" : ""}`, textContent: panel.pieces[i] }, make("sub", { textContent: at }));
-      token.title = `step ${at}, confidence ${p.toFixed(3)}`;
-      return token;
-    }
-    function show() {
-      texts.replaceChildren(...panels.map((panel) => {
-        const left = panel.steps.filter((at) => at > step).length;
-        const status = make("p", { className: "status", textContent: left
-          ? `${left} tokens still masked`
-          : `${panel.is_hit ? "Recalled" : "Not recalled"}: the true answer is “${panel.expected}”.` });
-        status.setAttribute("aria-live", "polite");
-        return make("div", {}, make("h4", { textContent: panel.title }), make("div", { className: "text" }, ...panel.pieces.map((_, i) => write(panel, i))), status);
-      }));
-      if (!panels.length) texts.append(make("p", { className: "status", textContent: "Nothing was measured for this choice." }));
-      slider.value = step;
-      name.textContent = `step ${step} of ${last}`;
-    }
-    function pause() { clearInterval(timer); timer = null; play.textContent = "▶ Play"; }
-    function go(to) { step = Math.max(0, Math.min(last, to)); show(); }
-    play.addEventListener("click", () => {
-      if (timer) return pause();
-      if (step >= last) go(0);
-      play.textContent = "❚❚ Pause";
-      timer = setInterval(() => { go(step + 1); if (step >= last) pause(); }, 420);
-    });
-    back.addEventListener("click", () => { pause(); go(step - 1); });
-    on.addEventListener("click", () => { pause(); go(step + 1); });
-    slider.addEventListener("input", () => { pause(); go(Number(slider.value)); });
-    let shown = null;
-    return () => {
-      const key = card.state.join("|");
-      if (shown === key) return; // Colours are the style sheet's.
-      shown = key;
-      panels = card.figure.views[key] ?? [];
-      last = Math.max(0, ...panels.flatMap((panel) => panel.steps));
-      slider.max = last;
-      pause();
-      go(last);
-    };
   }
 
   // A figure's values as rows: what is drawn is what is downloaded.
@@ -167,8 +126,8 @@
         [panel.title, dot.label, dot.group, dot.value.mean, dot.value.low, dot.value.high, dot.null?.low, dot.null?.high])],
       heatmap: [["panel", "row", figure.xlabel, value, "low", "high"], (panel) => panel.z.flatMap((row, i) =>
         row.map((x, j) => [panel.title, panel.y[i], panel.x[j], x, panel.low?.[i]?.[j], panel.high?.[i]?.[j]]))],
-      unmasking: [["panel", "position", "token", "step", "confidence"], (panel) => panel.pieces.map((piece, i) =>
-        [panel.title, i, piece, panel.steps[i], panel.confidence[i]])],
+      unmasking: [["panel", "way of asking", "position", "token", "step", "confidence", "guesses before each step"], (panel) => panel.pieces.map((piece, i) =>
+        [panel.title, panel.asked, i, piece, panel.steps[i], panel.confidence[i], (panel.guesses?.[i] ?? []).map((each, at) => each.length ? `${at + 1}: ${each[0][0].trim()} ${each[0][1]}` : "").filter(Boolean).join("; ")])],
     };
     const [columns, list] = rowsOf[figure.chart];
     const options = (key) => heads.map((_, i) => figure.controls[i].options[Number(key.split("|")[i])]);
@@ -193,7 +152,7 @@
 
   for (const element of document.querySelectorAll("figure[data-figure]")) {
     const figure = figures[element.dataset.figure], chart = element.querySelector(".chart"), values = element.querySelector(".values");
-    const controls = element.querySelector(".controls"), card = { figure, spec: null };
+    const controls = element.querySelector(".controls"), card = { element, figure, spec: null };
     const list = () => {
       const place = values.querySelector("div");
       place.replaceChildren();
@@ -202,11 +161,8 @@
       const line = (cells, tag) => make("tr", {}, ...cells.map((cell) => make(tag, { textContent: cell ?? "–" })));
       place.append(make("table", {}, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows.map((row) => line(row, "td")))));
     };
-    Object.assign(card, addControls(controls, figure.controls, (control, option) => {
-      card.draw();
-      if (control.label === STICKY) carry(card, option);
-    }));
-    const show = figure.chart === "unmasking" ? animate(card, chart, controls) : () => drawChart(card, chart);
+    Object.assign(card, addControls(controls, figure.controls, () => card.draw()));
+    const show = figure.chart === "unmasking" ? Player.mount(card, chart, controls) : () => drawChart(card, chart);
     card.draw = () => { show(); list(); };
     values.addEventListener("toggle", list);
     element.querySelector(".download").addEventListener("click", (event) => {
@@ -229,4 +185,14 @@
   });
   const kept = memory.read();
   setTheme(kept ? kept === "dark" : wish.matches);
+  offerWays();
+
+  // The contents say where the reader is.
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) {
+      links.forEach((link, name) => name === entry.target.id ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current"));
+    }
+  }, { rootMargin: "-25% 0px -70% 0px" });
+  for (const section of document.querySelectorAll("main section")) watcher.observe(section);
 })();

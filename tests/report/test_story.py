@@ -1,0 +1,126 @@
+"""The page tells its story: the first screen, guesses, words explained, stored results beside."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.report.reading import list_titles, read_figures, read_own
+from unmask.blocks.blocks import Finding, Section
+from unmask.blocks.labels import LIKENESS_NOTES, LIKENESSES
+from unmask.report.document import Document
+from unmask.report.page import draw_report
+from unmask.report.render_html import render_html
+from unmask.report.stored import STORED
+
+
+def test_the_first_screen_has_one_fact_both_ways_and_one_figure(page, finished):
+    """What it is called, both models writing both ways, every way on one scale; then recall."""
+    own = read_own(page)
+    head, figures = own.split("<section")[0], read_figures(page)
+    recall = finished.results()["recall"].section
+    assert "reversal curse" in head and list_titles(own)[0] == recall.title
+    assert "diffusion and twin" in re.findall("<h1>(.*?)</h1>", head)[0]
+    assert re.findall(r'<figure id="([^"]+)"', head) == ["order-unmasking", "recall-ways"]
+    panels = figures["order-unmasking"]["views"]["0|0"]
+    assert len({panel["asked"] for panel in panels}) == 2
+    assert [panel["is_causal"] for panel in panels] == [False, True, False, True]
+    (first, *_) = re.findall(r'<p class="finding">(.*?)<span', own, re.DOTALL)
+    assert unescape(first).strip() == recall.blocks[0].text
+
+
+def test_masks_hold_what_the_model_would_say(page):
+    views = read_figures(page)["order-unmasking"]["views"].values()
+    masked = [panel for panels in views for panel in panels if not panel["is_causal"]]
+    for panel in masked:
+        for step, guesses, piece in zip(
+            panel["steps"], panel["guesses"], panel["pieces"], strict=True
+        ):
+            assert len(guesses) == step and all(len(each) == 5 for each in guesses)
+            if step:
+                assert guesses[-1][0][0] == piece and guesses[-1][0][1] >= guesses[-1][1][1]
+
+
+def test_a_headline_is_what_is_clear_of_both_models(finished, tmp_path):
+    """Where the difference is clear the page begins with it, and a page of two runs does not."""
+    section = Section("s", "Title", [], headline="Taught “A is B”, asked “B is A”: 93 %, 0 %")
+    for document in (Document("Title", "Lead.", [], [section]), Document("T", "", [], [section])):
+        assert f"<h1>{section.headline}</h1>" in render_html(document)
+    two = Document("One and two", "Lead.", [], [section], is_single=False)
+    assert "<h1>One and two</h1>" in render_html(two)
+
+
+def test_roles_and_measures_are_explained_where_they_stand(page, results, tmp_path):
+    """By words that can be pointed at or reached by Tab."""
+    (figure,) = re.findall(r'<figure id="trace-effects".*?</figure>', page, re.DOTALL)
+    roles = read_figures(page)["trace-effects"]["views"]
+    shown = {label for panels in roles.values() for panel in panels for label in panel["y"]}
+    terms = re.findall(
+        r'<button type="button" class="term" aria-describedby="([^"]+)">(.*?)</button>'
+        r'<span class="note" role="tooltip" id="([^"]+)">(.+?)</span>', figure,
+    )  # fmt: skip
+    assert {term for _, term, _, _ in terms} == shown and all(a == b for a, _, b, _ in terms)
+    symmetry = draw_report([results["symmetry"]], tmp_path / "page.html").read_text("utf-8")
+    for name, label in LIKENESSES.items():
+        assert label not in symmetry or unescape(symmetry).count(LIKENESS_NOTES[name]) >= 2
+
+
+def test_a_section_shows_its_sentences_and_one_figure(page, finished):
+    """The rest is folded away, and the fold says what it holds."""
+    own = read_own(page)
+    for stage in ("recall", "order", "trace"):
+        section = own.split(f'<section id="{stage}-section">')[1].split("</section>")[0]
+        seen, fold = section.split('<details class="more">')
+        assert len(re.findall('<figure id="(?!.*stored)', seen)) == 1
+        assert "<summary>More: " in fold.replace("\n", "")
+    extra = own.split('<section id="trace-steps-section">')[1].split("</section>")[0]
+    assert "<figure" not in extra.split("<details>")[0]
+
+
+def test_what_is_not_settled_stands_beside_the_stored_result(page, finished):
+    """Marked as stored, with its command; what is clear, and a page of one measure, has none."""
+    own, unsettled = unescape(read_own(page)), set()
+    for stage, result in finished.results().items():
+        findings = [block for block in result.section.blocks if isinstance(block, Finding)]
+        if not all(finding.verdict.is_clear for finding in findings):
+            unsettled.add(stage)
+    sections = {
+        stage: own.split(f'<section id="{stage}-section">')[1].split("</section>")[0]
+        for stage in finished.results()
+    }
+    marked = {stage for stage, text in sections.items() if "stored result</p>" in text}
+    assert marked == unsettled & set(STORED) and "trace" in marked
+    assert "<code>unmask trace reversal-mdm reversal-ar --at first --window 3</code>" in own
+    assert {"trace-stored-shipped", "trace-stored-pretrained"} <= set(read_figures(page))
+    alone = draw_report([finished.folder / "trace"], finished.folder.parent / "trace.html")
+    assert "stored result</p>" not in alone.read_text("utf-8")
+
+
+def test_stored_tables_are_small_and_those_that_were_published(page):
+    """Peaks and curves as docs/results has them; at most 3 MB come with the package."""
+    folder = Path(unmask.__file__).parent / "assets" / "results"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3_000_000
+    figures = read_figures(page)
+    shown = figures["trace-stored-shipped"]["views"].values()
+    cells = [value for panels in shown for panel in panels for row in panel["z"] for value in row]
+    # docs/results/tracing.md: 3.22 nats at the middle subject tokens of description → name.
+    assert any(value == pytest.approx(3.22, abs=0.005) for value in cells if value is not None)
+    results = Path(__file__).parents[2] / "docs" / "results"
+    for file, name in (("recall.csv", "recall-shipped.md"), ("recall-berglund.csv", "recall.md")):
+        rows = (folder / file).read_text().splitlines()[1:]
+        text = (results / name).read_text("utf-8")
+        for row in rows:
+            *_, mean, low, high = row.split(",")
+            assert f"{mean} [{low}, {high}]" in text
+    for name in ("symmetry", "symmetry-berglund"):
+        text = (results / f"{name}.md").read_text("utf-8")
+        rows = (folder / f"{name}.csv").read_text().splitlines()[1:]
+        assert len(rows) == 576
+        for row in rows[::37]:
+            *_, value, low, high, mean, least, most, p, holm = row.split(",")
+            assert (
+                f"{value} [{low}, {high}]" in text
+                and f"{mean} [{least}, {most}] | {p} | {holm}" in text
+            )
