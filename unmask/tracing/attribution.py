@@ -16,7 +16,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Span
 from unmask.net.model import Model
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.question import Answer, Row, ask
+from unmask.tracing.question import Answer, TokenRow, ask
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.windows import window_of
 
@@ -33,7 +33,7 @@ _FIXED: dict[str, Any] = {
 @check_arguments()
 def estimate_effects(
     model: Model,
-    tokens: Row,
+    tokens: TokenRow,
     subject: Span | str,
     answer: Answer,
     settings: Tracing | None = None,

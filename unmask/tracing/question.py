@@ -16,7 +16,7 @@ from unmask.tracing.record import AnswerReader
 from unmask.tracing.settings import Tracing
 from unmask.tracing.windows import default_window
 
-Row = Int[Tensor, "L"] | Sequence[int] | str
+TokenRow = Int[Tensor, "L"] | Sequence[int] | str
 """Token ids, or a text with masks where the answer is asked for."""
 Answer = Mapping[int, int] | str
 """Tokens by position, or a text."""
@@ -141,7 +141,7 @@ def name_joint(model: Model, settings: Tracing) -> str:
 
 def ask(
     model: Model,
-    tokens: Row,
+    tokens: TokenRow,
     subject: Span | str,
     answer: Answer,
     settings: Tracing,

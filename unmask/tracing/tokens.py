@@ -15,7 +15,7 @@ from unmask.net.model import Model
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
-from unmask.tracing.question import Answer, Donor, Question, Row, ask, reveal
+from unmask.tracing.question import Answer, Donor, Question, TokenRow, ask, reveal
 from unmask.tracing.record import Activations, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import ran_out_of_memory, sweep
@@ -27,7 +27,7 @@ from unmask.tracing.windows import plan_part
 @check_arguments(memory=(1, LARGEST))
 def trace_tokens(
     model: Model,
-    tokens: Row,
+    tokens: TokenRow,
     subject: Span | str,
     answer: Answer,
     settings: Tracing | None = None,
