@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 import unmask
 from unmask.explorer.server import make_app
-from unmask.explorer.views import Explorer
+from unmask.explorer.session import Explorer
 from unmask.explorer.worker import Worker
 
 TOKEN = "a-token"

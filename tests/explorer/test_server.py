@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import make_model
 from tests.explorer.serving import HEADERS, TOKEN, load_pair, open_client, read_events, serve
 from unmask.explorer.server import MOST_BYTES, POLICY, make_app
-from unmask.explorer.views import Explorer
+from unmask.explorer.session import Explorer
 from unmask.explorer.worker import MOST_WAITING, Call, Worker
 
 PROMPT = "We sat down beside"

@@ -8,7 +8,7 @@ import torch
 
 import unmask
 from tests.explorer.serving import load_pair, open_client, read_events
-from unmask.explorer.views import Explorer
+from unmask.explorer.session import Explorer
 
 KEYS = ("model", "twin")
 

@@ -34,7 +34,7 @@ def explore(
     import uvicorn
 
     from unmask.explorer.server import make_app
-    from unmask.explorer.views import Explorer
+    from unmask.explorer.session import Explorer
     from unmask.explorer.worker import Worker
     from unmask.net.loading import load
 

@@ -19,11 +19,11 @@ from unmask.explorer.requests import (
     WriteSettings,
     read_request,
 )
+from unmask.explorer.session import Explorer
 from unmask.explorer.views import (
     TOP_LENS,
     TOP_POSITION,
     Draw,
-    Explorer,
     encode_canvas,
     extend,
     plan_draw,

@@ -19,7 +19,8 @@ from unmask.explorer.requests import (
     TraceRequest,
     WriteSettings,
 )
-from unmask.explorer.views import Draw, Explorer, encode_canvas, plan_draw, predict
+from unmask.explorer.session import Explorer
+from unmask.explorer.views import Draw, encode_canvas, plan_draw, predict
 from unmask.explorer.worker import Emit
 from unmask.net.model import Model
 from unmask.net.sites import Patch

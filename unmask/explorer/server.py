@@ -25,7 +25,7 @@ from unmask.base.errors import UserError
 from unmask.explorer import interventions, views
 from unmask.explorer import requests as bodies
 from unmask.explorer.code import write_python
-from unmask.explorer.views import Explorer
+from unmask.explorer.session import Explorer, describe_start, draw_run
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -73,7 +73,7 @@ class RefusedError(UserError):
 
 def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
     """The application; `token` is what its callers must know."""
-    start = views.describe_start(explorer)
+    start = describe_start(explorer)
 
     async def show_page(request: HttpRequest) -> Response:
         return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
@@ -83,7 +83,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
 
     async def show_run(request: HttpRequest) -> Response:
         name = request.path_params["name"]
-        answer = await _compute(worker, request, lambda emit: views.draw_run(explorer, name))
+        answer = await _compute(worker, request, lambda emit: draw_run(explorer, name))
         return HTMLResponse(answer, headers={"Content-Security-Policy": RUN_POLICY})
 
     async def tokenize(request: HttpRequest) -> Response:

@@ -1,22 +1,17 @@
-"""What the page's calls compute: what there is to explore, a text being written, and a position."""
+"""What the page's calls compute of a text: its tokens, how it is written, one position of it."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.base.devices import name_dtype
-from unmask.base.errors import UserError, suggest
-from unmask.base.runs import RECORD, read_record
+from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.blocks.labels import name_split
-from unmask.data.corpus import TESTS
-from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.tokenizer import MASK
 from unmask.evaluation.questions import STUDY_LENGTH
 from unmask.explorer.requests import (
     CanvasRequest,
@@ -25,8 +20,8 @@ from unmask.explorer.requests import (
     WriteRequest,
     WriteSettings,
 )
+from unmask.explorer.session import Explorer, TokenTexts
 from unmask.explorer.worker import Emit
-from unmask.net.families import parse_families
 from unmask.net.model import Model
 from unmask.representation.lens import logit_lens
 from unmask.sampling import texts
@@ -38,162 +33,13 @@ from unmask.sampling.canvas import (
     lay_out_prompts,
 )
 from unmask.sampling.denoiser import make_denoiser
-from unmask.sampling.orders import ORDERS, get_order
-from unmask.sampling.remasking import REMASKINGS
+from unmask.sampling.orders import get_order
 from unmask.sampling.settings import Sampling
 from unmask.sampling.state import StepState, find_entropy
 from unmask.sampling.trajectory import Trajectory
-from unmask.tracing.corruption import CORRUPTIONS
 
-MASK = "[MASK]"
-FACTS_SHOWN = 4
-"""Facts of each group, asked as trained and reversed."""
 TOP_POSITION, TOP_LENS = 10, 5
 """Candidates at a position, and at each layer of its logit lens."""
-
-
-class TokenTexts:
-    """The texts of a model's tokens, as they stand inside a sentence."""
-
-    def __init__(self, model: Model):
-        self.tokenizer, self.mask_id = model.tokenizer, model.mask_id
-        self._texts: dict[int, str] = {}
-
-    def __getitem__(self, token: int) -> str:
-        if token not in self._texts:
-            self._texts[token] = self._find(token)
-        return self._texts[token]
-
-    def _find(self, token: int) -> str:
-        if token == self.mask_id:
-            return MASK
-        if self.tokenizer is None:
-            return f" {token}"
-        if token == self.tokenizer.end_id:
-            return "⏎"
-        return self.tokenizer.piece(token) or self.tokenizer.backend.id_to_token(token) or ""
-
-    def describe(self, tokens: Sequence[int]) -> list[dict[str, Any]]:
-        """Tokens as the page gets them."""
-        return [{"id": t, "text": self[t], "mask": t == self.mask_id} for t in tokens]
-
-    def rank(self, logp: Float[Tensor, "V"], top: int) -> list[dict[str, Any]]:
-        """The likeliest tokens of a prediction, with their probabilities."""
-        best = logp.topk(min(top, len(logp)))
-        return self.list_candidates(best.indices.tolist(), best.values.exp().tolist())
-
-    def list_candidates(self, tokens: list[int], p: list[float]) -> list[dict[str, Any]]:
-        """Candidates as the page gets them; those that cannot be are left out."""
-        pairs = zip(tokens, p, strict=True)
-        return [{"id": token, "text": self[token], "p": each} for token, each in pairs if each > 0]
-
-
-@dataclass(frozen=True)
-class Explorer:
-    """What is explored: one model or two, and a folder of runs."""
-
-    models: dict[str, Model]
-    """By key: "model", and "twin" where there is one."""
-    runs: Path | None = None
-    texts: dict[str, TokenTexts] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "texts", {k: TokenTexts(m) for k, m in self.models.items()})
-
-    def pick(self, key: str) -> tuple[Model, TokenTexts]:
-        """A model by its key, and the texts of its tokens."""
-        if key not in self.models:
-            raise UserError(f"there is no model {key!r:.60} here: {suggest(key, self.models)}.")
-        return self.models[key], self.texts[key]
-
-    def list_runs(self) -> dict[str, Path]:
-        """The run folders that can be opened: the folder itself, or those right below it."""
-        if self.runs is None:
-            return {}
-        folders = [self.runs, *sorted(self.runs.iterdir())]
-        return {each.name: each for each in folders if (each / RECORD).is_file()}
-
-
-def describe_start(explorer: Explorer) -> dict[str, Any]:
-    """What there is: models, facts to pick, names of settings, runs."""
-    context = max(model.net.config.context for model in explorer.models.values())
-    defaults = {**vars(WriteSettings()), "temperature": 0.0, "length": min(STUDY_LENGTH, context)}
-    return {
-        "models": [_describe_model(key, model) for key, model in explorer.models.items()],
-        "facts": _list_facts(explorer.models["model"]),
-        "orders": list(ORDERS),
-        "remaskings": list(REMASKINGS),
-        "corruptions": list(CORRUPTIONS),
-        "defaults": defaults,
-        "runs": [_describe_run(name, folder) for name, folder in explorer.list_runs().items()],
-        "edit": False,
-    }
-
-
-def _describe_model(key: str, model: Model) -> dict[str, Any]:
-    config, weight = model.net.config, model.net.embedding.weight
-    has_mask = model.paradigm.has_mask
-    return {
-        "key": key,
-        "name": model.name,
-        "kind": model.kind,
-        "layers": config.layers,
-        "heads": config.heads,
-        "parameters": sum(each.numel() for each in model.net.parameters()),
-        "context": config.context,
-        "mask_id": model.mask_id if has_mask else None,
-        "mask_text": MASK if has_mask else None,
-        "tokenizer": model.tokenizer is not None,
-        "dtype": name_dtype(weight.dtype),
-        "device": str(model.device),
-    }
-
-
-def _list_facts(model: Model) -> list[dict[str, Any]]:
-    """Facts that a shipped model was trained on, each asked both ways; none for other models."""
-    (family,) = parse_families([model])
-    recipe = family.read_shipped_recipe()
-    if recipe is None:
-        return []
-    corpus = make_reversal_corpus(recipe["facts"], recipe["seed"])
-    rows = []
-    for same, reverse in zip(TESTS[::2], TESTS[1::2], strict=True):
-        ids = list(dict.fromkeys(fact.fact_id for fact in corpus[same]))[:FACTS_SHOWN]
-        for fact_id in ids:
-            for split in (same, reverse):
-                fact = next(each for each in corpus[split] if each.fact_id == fact_id)
-                rows.append(
-                    {
-                        "prompt": fact.prompt,
-                        "answer": fact.completion[slice(*fact.object_span)],
-                        "subject": fact.prompt[slice(*fact.subject_span)],
-                        "span": list(fact.subject_span),
-                        "way": "as trained" if split == same else "reversed",
-                        "split": name_split(split),
-                    }
-                )
-    return rows
-
-
-def _describe_run(name: str, folder: Path) -> dict[str, Any]:
-    try:
-        verb = read_record(folder).verb
-    except UserError as error:
-        return {"name": name, "measures": [], "error": str(error)}
-    stages = sorted(path.parent.name for path in folder.glob(f"*/{RECORD}"))
-    return {"name": name, "measures": stages if verb == "study" else [verb]}
-
-
-def draw_run(explorer: Explorer, name: str) -> str:
-    """The report of a run as an HTML page."""
-    from unmask.report.document import read_document
-    from unmask.report.render_html import render_html
-
-    runs = explorer.list_runs()
-    if name not in runs:
-        known = suggest(name, runs) if runs else "start with --runs FOLDER to have some"
-        raise UserError(f"there is no run {name!r:.60} here: {known}.")
-    return render_html(read_document([runs[name]]))
 
 
 def tokenize(explorer: Explorer, request: TokenizeRequest) -> dict[str, Any]:
