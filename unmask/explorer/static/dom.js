@@ -94,6 +94,12 @@ export function announce(text, isError = false) {
   line.setAttribute("role", isError ? "alert" : "status");
 }
 
+/** On a narrow page a panel stands below what it is about: bring it into sight. */
+export function reveal(panel) {
+  const behavior = matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
+  if (matchMedia("(max-width: 64rem)").matches) panel.scrollIntoView({ block: "start", behavior });
+}
+
 /** A file that the browser saves. */
 export function download(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type }));

@@ -54,12 +54,14 @@ export class MoveTool {
         const token = event.target.closest(".token");
         if (!token) return;
         event.preventDefault();
-        side.card.selected = Number(token.dataset.position);
-        side.card.draw();
-        this.putDown(side.card.selected);
+        const { card } = this.sides.from;
+        card.selected = this.held?.position ?? null;
+        card.draw();
+        side.card.select(Number(token.dataset.position));
       });
     }
-    side.element = make("div", { className: "side" }, field(label, prompt), side.card.element, field("layer", layer));
+    side.element = make("div", { className: "side" }, field(label, prompt), side.card.element);
+    side.card.player.append(field("layer", layer));
     return side;
   }
 
@@ -124,7 +126,7 @@ export class MoveTool {
     this.answer.replaceChildren(
       make("p", { className: "facts", textContent: `${this.held.text} (step ${this.held.step}, layer ${from.layer.value}) put at ${name} (step ${target.step}, layer ${to.layer.value})` }),
       make("dl", { className: "texts" }, ...rows.flatMap(([label, text, p]) => [
-        make("dt", {}, label, make("span", { className: "number", textContent: ` p ${formatNumber(p)}` })), make("dd", { className: label, textContent: text })])),
+        make("dt", {}, label, make("span", { className: "number", textContent: ` p ${formatNumber(p)}` })), make("dd", { className: label }, ...markChanges(text, answer.before))])),
       make("p", { className: "hint", textContent: `p of ${quoteToken(answer.token.text)} at position ${answer.position}, the first that is open there. After the move the likeliest are ${answer.candidates.map(({ text, p }) => `${quoteToken(text)} ${formatNumber(p)}`).join(", ")}.` }));
     this.app.remember();
   }
@@ -151,4 +153,10 @@ export class MoveTool {
     from.card.select(state.moved.from.position);
     to.card.select(state.moved.to.position);
   }
+}
+
+/** The words of a text, those marked that differ from another text's at the same place. */
+function markChanges(text, other) {
+  const words = other.split(/(\s+)/);
+  return text.split(/(\s+)/).map((word, i) => word === words[i] ? word : make("mark", { className: "answer", textContent: word }));
 }

@@ -8,6 +8,7 @@ export class Run {
     this.given = []; // Positions that stay as they are, as booleans.
     this.draft = null; // {step, ids, given, hand}: changes by hand that wait for the model.
     this.steps = 0;
+    this.wasChanged = false; // By hand, at any step.
     this.outcome = null;
   }
 
@@ -49,6 +50,7 @@ export class Run {
   }
   isByHand(position, step) {
     if (this.draft?.step === step && this.draft.hand.has(position)) return true;
+    if (!this.wasChanged) return false;
     const state = this.states.slice(0, step + 1).findLastIndex((each) => each.hand.has(position));
     return state >= 0 && this.writtenAt(position, step) <= state;
   }
@@ -122,6 +124,7 @@ export class Run {
   discard() { this.draft = null; }
 
   #open(step) {
+    this.wasChanged = true;
     if (this.draft?.step !== step) {
       const given = this.idsAt(step).map((_, position) => this.isGiven(position, step));
       this.draft = { step, ids: [...this.states[step].ids], given, hand: new Set() };

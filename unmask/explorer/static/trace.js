@@ -1,7 +1,7 @@
 // Trace: where a state has to be restored for a fact to be recalled again, cell by cell.
 
 import { Jobs, call, stream } from "./api.js";
-import { announce, byId, formatNumber, make, plural, quoteToken, setOptions } from "./dom.js";
+import { announce, byId, formatNumber, make, plural, quoteToken, reveal, setOptions } from "./dom.js";
 import { HeatMap, nameOf } from "./heatmap.js";
 import { MoveTool } from "./move.js";
 import { chooseFacts, offerFacts } from "./write.js";
@@ -146,6 +146,7 @@ export class TraceView {
     const texts = make("dl", { className: "texts" }, make("p", { className: "hint", textContent: "Writing with this state restored …" }));
     this.panel.replaceChildren(make("h3", {}, `${quoteToken(token.text)}, layer ${layer}`),
       make("p", { className: "facts", textContent: `${nameOf(part)} restored: p ${formatNumber(value)} · subject hidden: p ${formatNumber(this.map.corrupted)} · clean: p ${formatNumber(this.map.clean)}` }), texts);
+    reveal(this.panel);
     const answer = await this.restoring.run((signal) => call("/api/restore", { ...this.request, ...this.picked }, signal));
     if (!answer) { texts.replaceChildren(); return; }
     const rows = [["clean", answer.clean], ["subject hidden", answer.corrupted], ["state restored", answer.restored]];

@@ -2,7 +2,7 @@
 
 import { Jobs, stream } from "./api.js";
 import { RunCard, makeLegend } from "./canvas.js";
-import { announce, byId, make, plural, quoteToken } from "./dom.js";
+import { announce, byId, make, plural, quoteToken, reveal } from "./dom.js";
 import { PositionPanel } from "./position.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
@@ -111,7 +111,7 @@ export class WriteView {
 
   makeCard(model) {
     const card = new RunCard({
-      onselect: (each, position) => { this.panel.show(each, position); this.revealPanel(); this.app.remember(); },
+      onselect: (each, position) => { this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
       onstep: (each) => {
         if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
         this.drawChanges(each);
@@ -122,11 +122,6 @@ export class WriteView {
     card.element.append(card.changes);
     card.open(null, model);
     return card;
-  }
-
-  /** On a narrow page the panel stands below the canvases. */
-  revealPanel() {
-    if (matchMedia("(max-width: 64rem)").matches) this.panel.element.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
   get expected() {
