@@ -27,6 +27,7 @@ SMALLER = {
     "trace": "--facts 2 --splits d2p_same --parts resid --steps 4 --at first",
     "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --layer 2",
     "symmetry": "--permutations 20",
+    "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "train": "network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
 }

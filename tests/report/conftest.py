@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.conftest import finished, place
+from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
@@ -33,6 +34,11 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["knowns"] = KNOWN(model, data=folder / "knowns.json", out=folder / "knowns")
     results["perplexity"] = PERPLEXITY(
         model, data=folder / "texts.txt", out=folder / "perplexity", context=16
+    )
+    quick = {"facts": 2, "layer": "0", "objects": "swap", "moments": "identity", "prefixes": 1}
+    quick |= {"search_steps": 3, "groups": ("p2d", "d2p"), "length": 24, "device": "cpu"}
+    results["edit"] = EDIT(
+        place.model, place.twin, data=place.data, out=folder / "edit", steps=2, **quick
     )
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

@@ -27,7 +27,7 @@ WRITTEN = ("edited", "reverse new", "reverse old")
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _Reply:
     """How a model answers one question."""
 
     nll: float
@@ -69,9 +69,9 @@ class Examination:
             tokens.prompt_length : tokens.object[1]
         ]
 
-    def ask(self, questions: Sequence[EditQuestion]) -> list[_Answer]:
+    def ask(self, questions: Sequence[EditQuestion]) -> list[_Reply]:
         """The answers of the model as it is now."""
-        asked = []
+        queries = []
         for question in questions:
             prompt, answer = self._cut(self._encoded[question.fact])
             answers = [answer]
@@ -79,27 +79,28 @@ class Examination:
                 rival = give_object(question.fact, question.rival)
                 answers.append(self._cut(self._encoded[rival])[1])
             rivals = self._subjects[question.subjects] if question.subjects else []
-            asked.append(Asked(prompt, answers, rivals))
-        texts = self._write([i for i, each in enumerate(questions) if each.role in WRITTEN], asked)
+            queries.append(Asked(prompt, answers, rivals))
+        written = [i for i, question in enumerate(questions) if question.role in WRITTEN]
+        texts = self._write(written, queries)
         results = []
-        for i, scored in enumerate(score_answers(self.model, asked, self.length)):
+        for i, scored in enumerate(score_answers(self.model, queries, self.length)):
             costs = [-each.logp / len(each.terms) for each in scored]
             rival = costs[1] if len(costs) > 1 else None
-            rank = scored[0].rank if asked[i].rivals else None
-            results.append(_Answer(costs[0], rival, rank, texts.get(i)))
+            rank = scored[0].rank if queries[i].rivals else None
+            results.append(_Reply(costs[0], rival, rank, texts.get(i)))
         return results
 
-    def _write(self, numbers: Sequence[int], asked: Sequence[Asked]) -> dict[int, str]:
+    def _write(self, numbers: Sequence[int], queries: Sequence[Asked]) -> dict[int, str]:
         if not numbers:
             return {}
-        prompts = [asked[i].prompt for i in numbers]
+        prompts = [queries[i].prompt for i in numbers]
         drawn = sample(self.model, prompts, steps=self.steps, length=self.length, keep_states=False)
         rows = zip(drawn.tokens.tolist(), prompts, strict=True)
         texts = [self.tokenizer.decode(row[len(prompt) :]) for row, prompt in rows]
         return dict(zip(numbers, texts, strict=True))
 
     def compare(
-        self, number: int, edit: Edit, before: Sequence[_Answer]
+        self, number: int, edit: Edit, before: Sequence[_Reply]
     ) -> Iterator[dict[str, Any]]:
         """A row for each question of a request: answers before the edit and with it on."""
         request = self.requests[number]

@@ -26,6 +26,7 @@ BUILT_IN = (
     "trace",
     "represent",
     "symmetry",
+    "edit",
 )
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
 _REGISTERED: dict[str, Measure] = {}

@@ -1,0 +1,130 @@
+"""edit: rows for every question, a score of three means, resumed parts, sentences for mistakes."""
+
+import json
+
+import pytest
+
+from tests.measures.asking import ask, show
+from tests.study.conftest import place
+from unmask import UserError
+from unmask.blocks.tidy import distinct, select
+from unmask.data.sources import read_asked
+from unmask.measures import edit
+from unmask.measures.edit import MEASURE, summarise
+from unmask.measures.runner import read_result
+from unmask.net.families import parse_families
+
+__all__ = ["place"]
+QUICK = {"facts": 3, "groups": ("p2d", "d2p"), "layer": "0", "objects": "swap", "steps": 3}
+QUICK |= {"moments": "identity", "search_steps": 6, "prefixes": 1, "neighbours": 1, "length": 24}
+
+
+@pytest.fixture(scope="module")
+def families(place):
+    return parse_families([f"mdm={place.model}", f"ar={place.twin}"])
+
+
+@pytest.fixture(scope="module")
+def result(families, place, tmp_path_factory):
+    return ask(MEASURE, families, read_asked(place.data), tmp_path_factory.mktemp("edit"), **QUICK)
+
+
+def test_rows_hold_every_question_of_every_edit(result):
+    rows = result.rows()
+    assert len(distinct(rows, "fact")) == 6 and distinct(rows, "model") == ["mdm", "ar"]
+    for (_, _), own in groups(rows):
+        roles = [row["role"] for row in own]
+        assert roles == ["edited", "neighbour", "reverse new", "reverse old"]
+        assert len({row["magnitude"] for row in own}) == 1 and own[0]["magnitude"] > 0
+        assert own[0]["wanted"] == own[0]["new"] and own[0]["rival"] == own[0]["old"]
+        assert own[2]["wanted"] == own[3]["wanted"] == own[0]["subject"]
+        assert own[1]["rival"] == own[0]["new"] and own[0]["layers"] == "0"
+    assert {row["direction"] for row in rows} == {"p2d", "d2p"}
+    edited = select(rows, role="edited")
+    assert sum(row["gain"] for row in edited) > 0
+
+
+def groups(rows):
+    from unmask.blocks.tidy import group_by
+
+    return group_by(rows, "model", "fact").items()
+
+
+def test_shares_by_step_are_constant_in_the_twin_only(result):
+    steps = result.tables["edit_steps"].to_pylist()
+    spread = {"mdm": 0.0, "ar": 0.0}
+    for (model, _), own in groups(steps):
+        shares = [row["share"] for row in own]
+        spread[model] = max(spread[model], max(shares) - min(shares))
+        assert shares[0] == pytest.approx(1.0, abs=1e-4), "written with this very state"
+    assert spread["ar"] < 1e-4 < 0.01 < spread["mdm"]
+
+
+def test_the_section_says_what_the_summary_holds(result):
+    text = show(result)
+    for row in result.summary["differences"]:
+        assert f"{row['model']} (" in text
+    assert "reversed, new object" in text and "harmonic mean" in text
+    assert "the edited prompt" in text and result.section.title == MEASURE.title
+    again = read_result(result.folder)
+    assert again.summary == result.summary
+
+
+def test_the_score_is_the_harmonic_mean_of_three_means(result):
+    import pyarrow
+
+    usual = result.rows()[0]
+
+    def score(*successes):
+        rows = [
+            usual | {"role": role, "success_after": success, "fact": f"fact-{number}"}
+            for role, own in zip(edit.FORWARD, successes, strict=True)
+            for number, success in enumerate(own)
+        ]
+        tables = {"edit": pyarrow.Table.from_pylist(rows)}
+        tables["edit_steps"] = result.tables["edit_steps"]
+        return summarise(tables, MEASURE.settings())["scores"][0]["score"]
+
+    half, whole = [True, False] * 2, [True] * 4
+    assert score(whole, whole, whole) == pytest.approx(1.0)
+    assert score(whole, half, whole) == pytest.approx(3 / (1 + 2 + 1))
+    assert score(whole, [False] * 4, whole) == 0
+
+
+def test_parts_do_not_change_what_is_measured(result, families, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(edit, "CHUNK", 2)
+    again = ask(MEASURE, families[:1], read_asked(place.data), tmp_path, **QUICK)
+    for one, other in zip(select(result.rows(), model="mdm"), again.rows(), strict=True):
+        assert one["text_after"] == other["text_after"]
+        assert one["nll_after"] == pytest.approx(other["nll_after"], abs=1e-3)
+
+
+def test_records_of_counterfact_are_edited(families, tmp_path):
+    record = {
+        "case_id": 1,
+        "requested_rewrite": {
+            "prompt": "They say {} makes",
+            "subject": "Dan",
+            "target_new": {"str": "tin drums"},
+            "target_true": {"str": "wax masks"},
+        },
+        "neighborhood_prompts": ["They say Eve makes"],
+    }
+    (tmp_path / "records.json").write_text(json.dumps([record]))
+    result = ask(MEASURE, families, tmp_path / "records.json", tmp_path / "run", **QUICK)
+    assert [row["role"] for row in result.rows()] == ["edited", "neighbour"] * 2
+    assert not result.summary["differences"] and "tin drums" in show(result)
+
+
+def test_mistakes_are_sentences(families, place, tmp_path):
+    def refuse(words, **changes):
+        with pytest.raises(UserError, match=words):
+            folder = tmp_path / str(len(list(tmp_path.iterdir())))
+            ask(MEASURE, families, read_asked(place.data), folder, **(QUICK | changes))
+
+    refuse("layer 9 is out of range", layer="9")
+    refuse("tokens were read for keys of width 64", moments="states")
+    refuse("layer 1 is the last", layer="1")
+    facts = read_asked(place.data)["p2d_same"]
+    with pytest.raises(UserError, match="has no training texts"):
+        ask(MEASURE, families, facts, tmp_path / "own", **(QUICK | {"moments": "clean"}))
