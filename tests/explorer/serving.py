@@ -3,7 +3,8 @@
 import json
 import socket
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
@@ -67,7 +68,7 @@ class Served:
         with closing(connection):
             return response.status, response.read().decode()
 
-    def follow(self, call: str, body: Any) -> Iterator[tuple[str, Any]]:
+    def follow(self, call: str, body: Any) -> Generator[tuple[str, Any]]:
         """Events of a stream as they come; leaving the loop closes the connection."""
         connection, response = self.post(call, body)
         with closing(connection), response:
@@ -78,6 +79,23 @@ class Served:
                     name = text.removeprefix("event: ")
                 elif text:
                     yield name, json.loads(text.removeprefix("data: "))
+
+    def read_start(self) -> str:
+        """What the server says there is."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with closing(connection):
+            connection.request("GET", "/api/start", headers=HEADERS)
+            return connection.getresponse().read().decode()
+
+    def time_first(self, call: str, body: Any, event: str) -> float:
+        """Seconds from the request to the first event of a name; the rest is given up."""
+        start, events = time.perf_counter(), self.follow(call, body)
+        next(name for name, _ in events if name == event)
+        seconds = time.perf_counter() - start
+        events.close()
+        while self.worker.count():
+            time.sleep(0.01)
+        return seconds
 
 
 @contextmanager

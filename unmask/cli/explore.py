@@ -50,7 +50,12 @@ def explore(
         worker, token = Worker(), secrets.token_urlsafe(24)
         app = make_app(Explorer(models, runs), worker, token)
         settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_graceful_shutdown=2
+            app,
+            log_level="warning",
+            access_log=False,  # the page's address has the token in it
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=2,
         )
         address = f"http://{HOST}:{listener.getsockname()[1]}/?token={token}"
         print(address, flush=True)

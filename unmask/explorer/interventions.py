@@ -100,7 +100,8 @@ def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
     )
     prompt, total = range(clean.prompt_length), range(len(grid.tokens))
     first = [*range(*grid.subject), *prompt, *(at for at in sorted(grid.answer) if at in total)]
-    left, count, groups = list(dict.fromkeys([*first, *total])), 1, [request.parts]
+    apart = [(part,) for part in request.parts]
+    left, count, groups = list(dict.fromkeys([*first, *total])), 1, apart
     while left:
         places, left, began = left[:count], left[count:], time.perf_counter()
         for parts in groups:
@@ -110,12 +111,14 @@ def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
                 for layer, column in enumerate(scores.T.tolist()):
                     values = [list(pair) for pair in zip(places, column, strict=True)]
                     emit("cells", {"part": part, "layer": layer, "values": values})
-        # The clean and corrupted runs are made anew for each piece: few large ones are faster.
+        # Each piece makes the clean and corrupted runs anew: where cells are fast, few large
+        # pieces are faster; where they are slow, small ones can be stopped.
         seconds = time.perf_counter() - began
+        groups = [request.parts] if seconds < 3 * PIECE_SECONDS else apart
         if seconds < PIECE_SECONDS / 2:
             count *= 2
         elif seconds > 3 * PIECE_SECONDS:
-            count, groups = max(1, count // 2), [(part,) for part in request.parts]
+            count = max(1, count // 2)
     emit("end", {"seconds": time.perf_counter() - start})
 
 

@@ -25,7 +25,7 @@ from unmask.base.errors import UserError
 from unmask.explorer import interventions, views
 from unmask.explorer import requests as bodies
 from unmask.explorer.code import write_python
-from unmask.explorer.session import Explorer, describe_start, draw_run
+from unmask.explorer.session import Explorer, describe_runs, describe_start, draw_run
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -79,7 +79,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
 
     async def show_start(request: HttpRequest) -> Response:
-        return JSONResponse(start)
+        return JSONResponse({**start, "runs": describe_runs(explorer)})
 
     async def show_run(request: HttpRequest) -> Response:
         name = request.path_params["name"]

@@ -83,7 +83,7 @@ class Explorer:
 
     def list_runs(self) -> dict[str, Path]:
         """The run folders that can be opened: the folder itself, or those right below it."""
-        if self.runs is None:
+        if self.runs is None or not self.runs.is_dir():
             return {}
         folders = [self.runs, *sorted(self.runs.iterdir())]
         return {each.name: each for each in folders if (each / RECORD).is_file()}
@@ -100,7 +100,7 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "remaskings": list(REMASKINGS),
         "corruptions": [name for name in CORRUPTIONS if name != "replace"],  # it needs facts
         "defaults": defaults,
-        "runs": [_describe_run(name, folder) for name, folder in explorer.list_runs().items()],
+        "runs": describe_runs(explorer),
         "edit": False,
     }
 
@@ -148,6 +148,11 @@ def _list_facts(model: Model) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def describe_runs(explorer: Explorer) -> list[dict[str, Any]]:
+    """The runs that are there by now, and what each of them measured."""
+    return [_describe_run(name, folder) for name, folder in explorer.list_runs().items()]
 
 
 def _describe_run(name: str, folder: Path) -> dict[str, Any]:
