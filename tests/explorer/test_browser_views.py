@@ -109,6 +109,28 @@ def test_masks_show_the_guesses_of_their_step(page, model, drawn):
             assert p == pytest.approx(float(guesses.p[0, at, 0]), abs=NEAR)
 
 
+def test_the_map_of_steps_leads_to_any_of_them(page, model, drawn):
+    write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
+    card = page.locator("#write article.run").first
+    cells = card.locator(".stepmap td").evaluate_all(
+        "(all) => all.map((e) => [+e.dataset.step, +e.dataset.position, e.title, e.className])"
+    )
+    assert len(cells) == STEPS * int((drawn.states[0, 0] == model.mask_id).sum())
+    for step, position, title, classes in cells:
+        is_open = int(drawn.states[step, 0, position]) == model.mask_id
+        assert ("done" in classes) is not is_open
+        assert ("written" in classes) is (int(drawn.committed_at[0, position]) == step + 1)
+        if is_open:
+            p = float(re.search(r"” p ([\d.e-]+)", title)[1])
+            assert p == pytest.approx(float(drawn.guesses(step + 1).p[0, position, 0]), abs=NEAR)
+    cell = card.locator(".stepmap td").first
+    cell.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert read_ids(card) == drawn.states[1, 0].tolist()
+    assert f"position {cells[0][1]} · step 1" in page.locator("#write-panel").inner_text()
+
+
 def test_a_position_is_opened(page, model, drawn):
     write(page, PROMPT, steps=STEPS, canvas_length=LENGTH)
     card, step = page.locator("#write article.run").first, 2

@@ -6,6 +6,7 @@ import { announce, byId, make, plural, quoteToken, reveal } from "./dom.js";
 import { PositionPanel } from "./position.js";
 import { Run } from "./run.js";
 import { Settings } from "./settings.js";
+import { StepMap } from "./stepmap.js";
 
 const TOP = 5; // Guesses per open position.
 
@@ -111,15 +112,17 @@ export class WriteView {
 
   makeCard(model) {
     const card = new RunCard({
-      onselect: (each, position) => { this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
+      onselect: (each, position) => { each.map.mark(each.step, position); this.panel.show(each, position); reveal(this.panel.element); this.app.remember(); },
       onstep: (each) => {
         if (this.panel.card === each && each.selected !== null && !each.timer && !this.jobs.isBusy) this.panel.show(each, each.selected);
+        each.map.mark(each.step, each.selected);
         this.drawChanges(each);
       },
     });
     card.model = model;
     card.changes = make("div", { className: "changes", hidden: true });
-    card.element.append(card.changes);
+    card.map = new StepMap((step, position) => { card.show(step, true); card.select(position); });
+    card.element.append(card.changes, card.map.element);
     card.open(null, model);
     return card;
   }
@@ -152,9 +155,11 @@ export class WriteView {
       card.element.setAttribute("aria-busy", "false");
       return;
     }
+    card.map.element.hidden = true;
     card.settings = request.settings;
     card.request = request;
     await this.jobs.run((signal) => follow(card, run, request, signal, from, () => this.judge(card)));
+    if (run.states.length) card.map.draw(run);
     this.drawChanges(card);
   }
 
