@@ -106,7 +106,9 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         return JSONResponse(write_python(explorer, body))
 
     async def edit(request: HttpRequest) -> Response:
-        raise RefusedError(409, "editing is not part of this version yet.")
+        raise RefusedError(
+            409, "editing is not part of the explorer yet: use unmask.edit in Python."
+        )
 
     routes = [
         Route("/", show_page),

@@ -195,17 +195,22 @@ def look_at_position(explorer: Explorer, request: PositionRequest, emit: Emit) -
             f"the position {request.position} was asked for, expected 0 to {most}: select a token."
         )
     row = model.row_of(request.position)
-    with net.capture("layers.*.attn_pattern") as kept:
+    attention: list[Tensor] = []
+
+    def keep_row(pattern: Float[Tensor, "1 H L L"]) -> Float[Tensor, "1 H L L"]:
+        attention.append(pattern[0, :, row].clone())  # whole patterns would be large
+        return pattern
+
+    with net.patch({"layers.*.attn_pattern": keep_row}):
         logits = model.logits(tokens)
     aligned = row if model.paradigm.predicts_next else request.position
     logp = logits[0, aligned].log_softmax(-1, dtype=torch.float64)
     if model.paradigm.fills_masks:
         logp = predict(model, tokens, given, request.position, request.guidance)
-    patterns = (kept[f"layers.{layer}.attn_pattern"] for layer in range(net.config.layers))
     return {
         "top": names.rank(logp, TOP_POSITION),
         "entropy": float(find_entropy(logp)),
-        "attention": [pattern[0, :, row].tolist() for pattern in patterns],
+        "attention": [heads.tolist() for heads in attention],
         "lens": _read_lens(model, names, tokens[0].tolist(), request.position),
     }
 
