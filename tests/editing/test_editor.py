@@ -257,7 +257,7 @@ def test_mistakes_are_sentences():
     cases = [
         ({"layers": 9}, "layer 9 is out of range: tiny-masked has layers 0 to 3"),
         ({"layers": 3}, "layer 3 is the last"),
-        ({"layers": ()}, "no layer was named"),
+        ({"layers": ()}, "expected a whole number or several"),
         ({"facts": []}, "0 facts and 1 objects"),
         ({"objects": [OBJECT, OBJECT]}, "1 facts and 2 objects"),
         ({"objects": " "}, "the new object is ' '"),

@@ -12,6 +12,7 @@ import unmask
 from tests.hostile.fuzzing import Odd
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
+from unmask.editing.settings import Editing
 from unmask.measures.table import find_measure
 from unmask.study.settings import StudySettings
 from unmask.toy.settings import ToySettings
@@ -122,7 +123,9 @@ TINY: dict[str, dict[str, Any]] = {
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
     "symmetry": {"permutations": 19},
-}
+    "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
+             "moments": "identity", "prefixes": 1},
+}  # fmt: skip
 """What keeps a measure short."""
 
 
@@ -249,6 +252,32 @@ CALLS: dict[str, Call] = {
         ),
         unmask.Extraction,
         EXTRACTING | {"settings": [3, "x", b"seed", Odd()]},
+    ),
+    "edit": Call(
+        with_first(
+            unmask.edit, model=own_model, facts=own_fact, objects="red kites", layers=0, steps=2,
+            prefixes=1,
+        ),
+        Editing,
+        {"model": MODEL, "facts": [*FACT, [], [None], ["x"]],
+         "objects": [3, b"x", "", " ", [], [None], ["a", "b"], "[MASK]", Odd()],
+         "layers": [-1, 99, 1.5, "x", nan, True, b"0", 10**30, [], ["x"], [99], Odd()],
+         "moments": [3, "x", Odd()], "settings": [3, "x", Odd()], "length": [1, "x", 10**9]},
+    ),
+    "Edit": Call(
+        with_first(unmask.Edit.load, path=lambda p, out: p.folder / "edit.safetensors"),
+        bad={"path": [*PATH, "absent", "a\0b", "."]},
+    ),
+    "moments": Call(
+        with_first(
+            unmask.moments, model=own_model, texts=lambda p, out: ["They say Ada"] * 60, layers=0,
+            shrink=0.5, length=8,
+        ),
+        bad={"model": MODEL, "texts": [None, 3, b"x", [], [None], [3], [b"x"], Odd()],
+             "layers": [-1, 99, 1.5, "x", nan, True, b"0", 10**30, [], ["x"], [99], None, Odd()],
+             "states": ["x", 3, b"met", Odd()], "tokens": COUNT, "seed": SEED,
+             "length": [0, 1, -1, 1.5, "x", nan, 10**9, 10**30, b"8"],
+             "shrink": [*NUMBER, 2]},
     ),
     "estimate_effects": Call(trace(unmask.estimate_effects), unmask.Tracing, TRACING),
     "trace_tokens": Call(trace(unmask.trace_tokens), unmask.Tracing, TRACING | MANY),

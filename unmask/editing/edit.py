@@ -197,6 +197,19 @@ def get_down(model: Model, layer: int) -> nn.Linear:
     return down
 
 
+def list_layers(model: Model, layers: object) -> tuple[int, ...]:
+    """The layers named by a number or several, in order; each must have a down projection."""
+    named = [layers] if isinstance(layers, int) else layers
+    is_list = isinstance(named, Sequence) and not isinstance(named, str | bytes)
+    if not is_list or not named or not all(type(layer) is int for layer in named):
+        raise UserError(
+            f"the layers are {layers!r:.60}: expected a whole number or several, such as layers=2."
+        )
+    for layer in named:
+        get_down(model, layer)
+    return tuple(sorted(set(named)))
+
+
 def digest_downs(
     model: Model, layers: Sequence[int], weights: Mapping[int, Tensor] = MappingProxyType({})
 ) -> str:

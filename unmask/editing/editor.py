@@ -19,7 +19,7 @@ from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.data.facts import Fact
-from unmask.editing.edit import Edit, Factors, digest_downs, get_down
+from unmask.editing.edit import Edit, Factors, digest_downs, list_layers
 from unmask.editing.moments import Moments
 from unmask.editing.settings import Editing
 from unmask.editing.update import Weigh, find_free_space, solve_readers, solve_rome, weigh_by
@@ -174,9 +174,11 @@ def _prepare(
     settings: Editing,
 ) -> _SearchedFacts:
     model.net.taps.require_none("editing")
-    given = [facts] if isinstance(facts, Fact) else list(facts)
+    given = list(facts) if isinstance(facts, list | tuple) else [facts]
     targets = _choose_objects(given, objects)
-    chosen = _choose_layers(model, layers)
+    if layers is None:
+        layers, _ = choose_layers(model.name, model.net.config.layers, "auto")
+    chosen = list_layers(model, layers)
     matrices = {layer: None if moments is None else moments.at(layer) for layer in chosen}
     weigh = {layer: _choose_weighing(layer, matrices[layer], settings) for layer in chosen}
     prefixes = settings.prefixes
@@ -205,6 +207,8 @@ def _prepare(
 def _choose_objects(facts: Sequence[object], objects: str | Sequence[str] | None) -> list[Fact]:
     """The facts with their new objects; what is no fact, or has no subject, is a sentence."""
     texts = [objects] if isinstance(objects, str) else objects
+    if texts is not None and not isinstance(texts, list | tuple):
+        raise UserError(f"the objects are {texts!r:.60}: expected a text, or one for each fact.")
     if not facts or (texts is not None and len(texts) != len(facts)):
         raise UserError(
             f"{len(facts)} facts and {'no' if texts is None else len(texts)} objects were given: "
@@ -225,17 +229,6 @@ def _choose_objects(facts: Sequence[object], objects: str | Sequence[str] | None
             )
         chosen.append(fact if texts is None else give_object(fact, texts[number]))
     return chosen
-
-
-def _choose_layers(model: Model, layers: int | Sequence[int] | None) -> tuple[int, ...]:
-    if layers is None:
-        layers, _ = choose_layers(model.name, model.net.config.layers, "auto")
-    names = (layers,) if isinstance(layers, int) else tuple(sorted(set(layers)))
-    if not names:
-        raise UserError("no layer was named: expected one or several, such as layers=2.")
-    for layer in names:
-        get_down(model, layer)
-    return names
 
 
 def _choose_weighing(layer: int, matrix: Tensor | None, settings: Editing) -> Weigh:

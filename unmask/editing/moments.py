@@ -5,7 +5,7 @@ noised at any time, and canvases that begin with a prompt and go on in masks; an
 masks as at words, so both count. Clean text is what a causal network meets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.base.config import LARGEST, check_arguments
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.editing.edit import get_down
+from unmask.editing.edit import list_layers
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
@@ -66,7 +66,7 @@ class Moments:
 def moments(
     model: Model,
     texts: Iterable[str],
-    layers: int | Iterable[int],
+    layers: int | Sequence[int],
     states: States | None = None,
     *,
     tokens: int = 100_000,
@@ -99,9 +99,7 @@ def moments(
     """
     if not 0 <= shrink <= 1:
         raise UserError(f"shrink is {shrink}: expected a share from 0 to 1.")
-    names = [layers] if isinstance(layers, int) else list(layers)
-    for layer in names:
-        get_down(model, layer)
+    names = list_layers(model, layers)
     chosen, width = _choose_states(model, states), model.net.config.mlp_width
     length = min(LENGTH, model.net.config.context) if length is None else length
     if length > model.net.config.context:
@@ -161,8 +159,13 @@ def _cut_rows(model: Model, texts: Iterable[str], length: int) -> Iterator[list[
     """Rows of one length, cut out of all texts in a row; what is left at the end is dropped."""
     tokenizer = require_tokenizer(model)
     kept: list[int] = []
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes):
+        raise UserError(f"the texts are a {type(texts).__name__}: expected a list of texts.")
     left = iter([texts] if isinstance(texts, str) else texts)
     while some := list(islice(left, _TEXTS)):
+        if not all(isinstance(text, str) for text in some):
+            wrong = next(text for text in some if not isinstance(text, str))
+            raise UserError(f"a {type(wrong).__name__} is among the texts: expected texts alone.")
         for ids in tokenizer.encode_documents(some):
             kept += [tokenizer.end_id, *ids]
             while len(kept) >= length:
