@@ -13,7 +13,7 @@ export class HeatMap {
   }
 
   begin({ tokens, layers, parts, clean, corrupted, subject, answer }) {
-    Object.assign(this, { tokens, clean, corrupted });
+    Object.assign(this, { tokens, clean, corrupted, range: Math.abs(clean - corrupted) || 1e-9 });
     this.values.clear();
     this.cells.clear();
     const roles = tokens.map((_, i) => subject.includes(i) ? "subject" : answer.includes(i) ? "answer" : "");
@@ -49,26 +49,39 @@ export class HeatMap {
   }
 
   #makeScale() {
-    return make("div", { className: "scale" }, make("span", { textContent: `subject hidden: p ${formatNumber(this.corrupted)}` }),
-      make("span", { className: "ramp", "aria-hidden": "true" }), make("span", { textContent: `clean: p ${formatNumber(this.clean)}` }));
+    this.highest = make("span");
+    this.#drawScale();
+    return make("div", { className: "scale" }, make("span", { textContent: `subject hidden: p ${formatNumber(this.corrupted)}` }), make("span", { className: "ramp", "aria-hidden": "true" }), this.highest);
+  }
+
+  #drawScale() {
+    const most = this.corrupted + this.range, clean = `clean: p ${formatNumber(this.clean)}`;
+    this.highest.textContent = most > this.clean ? `p ${formatNumber(most)} · ${clean}` : clean;
   }
 
   /** Values of one part and layer: [[position, probability of the answer], …]. */
   add({ part, layer, values }) {
-    const range = Math.abs(this.clean - this.corrupted) || 1;
+    const most = Math.max(...values.map(([, value]) => Math.abs(value - this.corrupted)));
     for (const [position, value] of values) {
-      const cell = this.cells.get(`${part} ${layer} ${position}`);
+      const key = `${part} ${layer} ${position}`, cell = this.cells.get(key);
       if (!cell) continue;
-      const effect = value - this.corrupted, share = Math.max(-1, Math.min(1, effect / range));
-      this.values.set(`${part} ${layer} ${position}`, value);
-      cell.className = share < 0 ? "cell minus" : "cell";
-      cell.style.setProperty("--p", Math.abs(share).toFixed(4));
+      const effect = value - this.corrupted;
+      this.values.set(key, value);
+      cell.className = effect < 0 ? "cell minus" : "cell";
       cell.dataset.value = value;
       const label = `${quoteToken(this.tokens[position].text)}, layer ${layer}: p ${formatNumber(value)}, effect ${effect >= 0 ? "+" : "−"}${formatNumber(Math.abs(effect))}`;
       cell.setAttribute("aria-label", label);
       cell.title = label;
+      this.#paint(key, cell);
     }
+    if (most <= this.range) return;
+    // A state may give more than the clean run has: all cells keep one scale.
+    this.range = most;
+    this.#drawScale();
+    for (const key of this.values.keys()) this.#paint(key, this.cells.get(key));
   }
+
+  #paint(key, cell) { cell.style.setProperty("--p", Math.min(1, Math.abs(this.values.get(key) - this.corrupted) / this.range).toFixed(4)); }
 
   select(part, layer, position) {
     const cell = this.cells.get(`${part} ${layer} ${position}`);

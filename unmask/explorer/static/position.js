@@ -61,7 +61,7 @@ export class PositionPanel {
       const isFixed = run.isGiven(position, step);
       actions.append(
         make("button", { type: "button", textContent: "Re-mask", disabled: isOpen, onclick: () => change(() => run.change(position, step, null)) }),
-        make("button", { type: "button", textContent: "Fix", "aria-pressed": String(isFixed && !isOpen), disabled: isOpen, onclick: () => change(() => run.fix(position, step, !isFixed)) }),
+        make("button", { type: "button", textContent: "Fix", title: "From here on it counts as given, as the prompt does", "aria-pressed": String(isFixed && !isOpen), disabled: isOpen, onclick: () => change(() => run.fix(position, step, !isFixed)) }),
       );
     }
     const word = make("input", { type: "text", placeholder: "another word", "aria-label": "Write another word here" });
