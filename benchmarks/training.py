@@ -91,7 +91,7 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
         "batch": {"rows": rows},
         "optimiser": {"rate": 2e-4, "decay": 0.1, "name": tried.optimiser},
         "budget": {"steps": 1_000_000},
-        "machine": {"compile": tried.compile, "recompute": tried.recompute, "graphs": "on"},
+        "machine": {"compile": tried.compile, "recompute": tried.recompute},
     }
     recipe = build(Recipe, changes, "benchmark")
     mask_id = min(config.logit_rows, config.vocab_size - 1)

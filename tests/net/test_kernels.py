@@ -4,10 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from unmask.net import fused
 from unmask.net.blocks import Head, RMSNorm
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def use_kernels(monkeypatch):
+    """Our kernels for tensors of any size."""
+    monkeypatch.setattr(fused, "LEAST", 0)
 
 
 def draw(*shape: int, dtype=torch.bfloat16, seed: int = 0) -> torch.Tensor:
@@ -34,14 +41,15 @@ def test_norms(width, dtype):
     assert_near(ours, torchs, exact)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(("queries", "keys"), [(52, 52), (1, 17), (5, 52), (100, 100), (128, 128)])
+SHORT = [(52, 52, False), (1, 17, False), (5, 52, False), (128, 128, False)]
+SHORT += [(52, 52, True), (100, 100, True), (128, 128, True)]
+
+
+@pytest.mark.parametrize(("queries", "keys", "is_causal"), SHORT)
 @pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (4, 4, 32), (2, 1, 128)])
-def test_short_attention(is_causal, queries, keys, heads, kv, width):
+def test_short_attention(queries, keys, is_causal, heads, kv, width):
     from unmask.net import kernels
 
-    if is_causal and queries != keys:
-        pytest.skip("a causal network's queries are as many as its keys, or masked")
     q, k, v = draw(3, queries, heads, width), draw(3, keys, kv, width), draw(3, keys, kv, width)
     args = [x.transpose(1, 2) for x in (q, k, v)]
     with torch.no_grad():
@@ -76,10 +84,36 @@ def test_cross_entropy(vocabulary, dtype):
     weights = draw(70, dtype=torch.float32, seed=2).abs()
     found = {}
     for kind in (dtype, torch.float64):
-        inputs = [each.to(kind).requires_grad_() for each in (x, head)]
+        inputs = [each.detach().to(kind, copy=True).requires_grad_() for each in (x, head)]
         loss, nll = weighted_cross_entropy(*inputs, targets, weights, vocabulary - 1, chunk=32)
         loss.backward()
         found[kind] = [nll, *(each.grad for each in inputs)]
     digits = 1e-5 if dtype == torch.float32 else 2e-2
     for ours, exact in zip(found[dtype], found[torch.float64], strict=True):
         assert (ours.double() - exact).norm() <= digits * exact.norm()
+
+
+@pytest.mark.parametrize("guidance", [0.0, 0.8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_softmax(guidance, dtype):
+    """Of rows with room behind them, guided or not, without what is banned."""
+    from unmask.net import kernels
+
+    logits = 5 * draw(12, 5000, dtype=dtype)[:, :4999]
+    banned = torch.zeros(4999, dtype=torch.uint8, device="cuda")
+    banned[[7, 4998]] = 1
+    mixed = logits.float()
+    if guidance:
+        mixed = torch.lerp(mixed[6:], mixed[:6], 1 + guidance)
+    exact = mixed.masked_fill(banned.bool(), -torch.inf).log_softmax(-1, dtype=torch.float64)
+    with torch.no_grad():
+        ours = kernels.log_softmax(logits, banned, guidance)
+        totals = kernels.logsumexp(logits, banned)
+    assert torch.equal(ours == -torch.inf, exact == -torch.inf)
+    seen = ~banned.bool()
+    # Guided logits are mixed in float32, in another order of operations.
+    torch.testing.assert_close(
+        ours[:, seen], exact[:, seen], rtol=0, atol=2e-5 if guidance else 1e-12
+    )
+    expected = logits.double().masked_fill(banned.bool(), -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(totals, expected, rtol=1e-13, atol=0)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Fact, FactTokens, tokenize_fact
+from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
@@ -144,7 +144,8 @@ def require_tokenizer(model: Model) -> Tokenizer:
 
 def encode_facts(facts: Sequence[Fact], tokenizer: Tokenizer) -> dict[Fact, FactTokens]:
     """The tokens of each fact, in the model's own tokens."""
-    return {fact: tokenize_fact(fact, tokenizer) for fact in dict.fromkeys(facts)}
+    distinct = list(dict.fromkeys(facts))
+    return dict(zip(distinct, tokenize_facts(distinct, tokenizer), strict=True))
 
 
 def check_scored(model: Model) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.data.facts import Fact, FactTokens, tokenize_fact
+from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
 from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
 from unmask.evaluation.questions import (
@@ -46,8 +46,7 @@ class AskedModel:
         self.model, self.tokenizer = model, require_tokenizer(model)
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
-        texts = (tokenize_fact(fact, self.tokenizer) for fact in facts)
-        self.length = choose_length(model, texts, length)
+        self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
         self._part: Split | None = None
         self._encoded: dict[Fact, FactTokens] = {}
         self._scores: list[list[Scored]] = []

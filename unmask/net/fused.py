@@ -10,11 +10,16 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+LEAST = 2**19
+"""Numbers of a tensor below which our kernels take longer to launch than torch's take to run."""
+
 
 def fuses(*tensors: Tensor) -> bool:
     """Whether these tensors go to the kernels; all are of one dtype there."""
     first = tensors[0]
     if not first.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if first.numel() < LEAST:
         return False
     same = all(each.dtype == first.dtype for each in tensors)
     return same and all(each.is_contiguous() for each in tensors[1:]) and _has_triton()

@@ -5,13 +5,15 @@ more than that: it waits. Passes of the same shape run the same kernels on the s
 their launches can be recorded once and replayed.
 
 A replay calls nobody: with anything attached to a site, hooks, blocks of another kind or gradients
-the network is run as ever (`can_replay`). It computes what it computed when it was recorded, on the
+the network is run as ever. It computes what it computed when it was recorded, on the
 weights' memory: weights may change in place, and where they moved it is recorded anew.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +31,8 @@ MOST_KEPT = 4
 """Shapes that are kept recorded; each has memory for its activations."""
 MOST_SEEN = 64
 """Shapes that are remembered to have been run."""
+RUNS = 2
+"""Passes of a shape before it is recorded."""
 
 
 def can_replay(net: "Transformer", x: Tensor) -> bool:
@@ -41,14 +45,24 @@ def can_replay(net: "Transformer", x: Tensor) -> bool:
     weights = sum(weight.numel() for weight in net.layers[0].parameters())
     if not 0 < 2 * tokens * weights <= MOST_FLOPS:
         return False
-    known = all(type(block) in (Block, ParallelBlock) for block in net.layers)
-    return known and not _has_hooks(net)
+    return all(type(block) in (Block, ParallelBlock) for block in net.layers)
 
 
-def _has_hooks(net: "Transformer") -> bool:
+def locate_weights(net: "Transformer") -> tuple[int, ...] | None:
+    """Where the weights lie, since a recorded pass reads them there; None where hooks wait."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
-        return True
-    return any(each._forward_hooks or each._forward_pre_hooks for each in net.modules())
+        return None
+    places: list[int] = []
+    modules: list[torch.nn.Module | None] = [net]
+    while modules:  # `net.modules()` takes four times as long, and this runs in every pass
+        module = modules.pop()
+        if module is None:
+            continue
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+        places += [each.data_ptr() for each in module._parameters.values() if each is not None]
+        modules += module._modules.values()
+    return tuple(places)
 
 
 class Graphs:
@@ -57,7 +71,7 @@ class Graphs:
     def __init__(self) -> None:
         self.replays = 0
         self._lock = Lock()
-        self._seen: dict[tuple, None] = {}
+        self._seen: dict[tuple, int] = {}
         self._passes: dict[tuple, _RecordedPass] = {}
         self._layers: dict[tuple, LayerGraphs] = {}
 
@@ -72,14 +86,17 @@ class Graphs:
     ) -> Float[Tensor, "B L D"] | None:
         """The stream that leaves the last layer; None where the pass has to be run.
 
-        The first pass of a shape is run: kernels are compiled and tables made there, which cannot
-        be recorded. The next one is recorded.
+        The first passes of a shape are run: kernels are compiled and tables made there, which
+        cannot be recorded, and a shape that does not come back is not worth it.
         """
-        key = (tuple(tokens.shape), _locate_weights(net))
+        places = locate_weights(net)
+        if places is None:
+            return None
+        key = (tuple(tokens.shape), net.embedding.weight.dtype, places)
         with self._lock:
-            if key not in self._seen:
+            if self._seen.get(key, 0) < RUNS:
                 _forget_oldest(self._seen, MOST_SEEN)
-                self._seen[key] = None
+                self._seen[key] = self._seen.pop(key, 0) + 1
                 return None
             recorded = self._passes.pop(key, None)
             if recorded is None:
@@ -91,9 +108,12 @@ class Graphs:
 
     def find_layers(
         self, net: "Transformer", like: Float[Tensor, "N D"], key: tuple, run: "RunLayer"
-    ) -> "LayerGraphs":
+    ) -> "LayerGraphs | None":
         """The graphs of layers run by `run`, which must be the same function for the same key."""
-        key = (*key, tuple(like.shape), _locate_weights(net))
+        places = locate_weights(net)
+        if places is None:
+            return None
+        key = (*key, tuple(like.shape), like.dtype, places)
         with self._lock:
             found = self._layers.pop(key, None)
             if found is None:
@@ -103,26 +123,36 @@ class Graphs:
             return found
 
 
-def _locate_weights(net: "Transformer") -> tuple:
-    """Where the weights lie: a recorded pass reads them there."""
-    weights = [weight.data_ptr() for weight in net.parameters()]
-    return (net.embedding.weight.dtype, hash(tuple(weights)))
-
-
 def _forget_oldest(kept: dict, most: int = MOST_KEPT) -> None:
     if len(kept) >= most:
         del kept[next(iter(kept))]
+
+
+@contextmanager
+def _recording(pool: Any = None) -> Generator[torch.cuda.CUDAGraph]:
+    """Inside the block launches are recorded, not run."""
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()  # a graph that is given up while another is recorded would spoil that
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),
+        ):
+            yield graph
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _RecordedPass:
     """All layers on one shape of tokens."""
 
     def __init__(self, net: "Transformer", tokens: Tensor):
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False):
             self.tokens = tokens.clone()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.stream = net.run_layers(net.embed(self.tokens))
+        with _recording() as self.graph:
+            self.stream = net.run_layers(net.embed(self.tokens))
 
     def replay(self, tokens: Tensor) -> Tensor:
         self.tokens.copy_(tokens)
@@ -160,12 +190,7 @@ class LayerGraphs:
             return attn, self.x
         recorded = self._recorded[layer]
         if recorded is None:
-            graph = torch.cuda.CUDAGraph()
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-                torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"),
-            ):
+            with _recording(self._pool) as graph:
                 attn, after = self.run(layer, self.x)
                 self.x.copy_(after)
             recorded = self._recorded[layer] = graph, attn

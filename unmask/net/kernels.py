@@ -158,6 +158,48 @@ def _cross_entropy(
             tl.store(start + at, tl.where(at == target, missing, p), at < stride)
 
 
+@triton.jit
+def _log_softmax(
+    logits,
+    banned,
+    out,
+    stride,
+    without,
+    number,
+    strength,
+    is_guided: tl.constexpr,
+    writes: tl.constexpr,
+    block: tl.constexpr,
+):
+    """One row a program: log p in float64, or of it the normaliser alone."""
+    row = tl.program_id(0).to(tl.int64)
+    start = logits + row * stride
+    # The largest logit so far, and the sum of exp(logit - largest).
+    largest, total = tl.full((), -1e300, tl.float64), tl.full((), 0.0, tl.float64)
+    for first in range(0, number, block):
+        at = first + tl.arange(0, block)
+        inside = (at < number) & (tl.load(banned + at, at < number, 1) == 0)
+        x = tl.load(start + at, inside, float("-inf")).to(tl.float32)
+        if is_guided:
+            x += strength * (x - tl.load(start + without * stride + at, inside, 0.0).to(tl.float32))
+        wide = x.to(tl.float64)
+        higher = tl.maximum(largest, tl.max(wide, 0))
+        total = total * tl.exp(largest - higher) + tl.sum(tl.exp(wide - higher), 0)
+        largest = higher
+    normaliser = largest + tl.log(total)
+    if not writes:
+        tl.store(out + row, normaliser)
+    else:
+        for first in range(0, number, block):
+            at = first + tl.arange(0, block)
+            inside = (at < number) & (tl.load(banned + at, at < number, 1) == 0)
+            x = tl.load(start + at, inside, float("-inf")).to(tl.float32)
+            if is_guided:
+                other = tl.load(start + without * stride + at, inside, 0.0).to(tl.float32)
+                x += strength * (x - other)
+            tl.store(out + row * number + at, x.to(tl.float64) - normaliser, at < number)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`x` [*n, H, d] turned by the angles of its tokens; tables repeat over leading dimensions."""
     heads, width = x.shape[-2:]
@@ -239,3 +281,32 @@ def cross_entropy(
                 learns=learns, block=4096, num_warps=8,
             )  # fmt: skip
     return nll
+
+
+def log_softmax(logits: Tensor, banned: Tensor, guidance: float = 0.0) -> Tensor:
+    """log p [N, V] in float64 of logits [N, V], or with guidance of [2N, V], the guided half first.
+
+    `banned` [V] is True for what has no probability.
+    """
+    rows = len(logits) // 2 if guidance else len(logits)
+    out = torch.empty(rows, logits.shape[1], dtype=torch.float64, device=logits.device)
+    _run_log_softmax(logits, banned, out, guidance, writes=True)
+    return out
+
+
+def logsumexp(logits: Tensor, banned: Tensor) -> Tensor:
+    """The logarithm of the sum of exp(logits) [N], in float64, over what is not banned."""
+    out = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
+    _run_log_softmax(logits, banned, out, 0.0, writes=False)
+    return out
+
+
+def _run_log_softmax(
+    logits: Tensor, banned: Tensor, out: Tensor, guidance: float, writes: bool
+) -> None:
+    if len(out):
+        with torch.cuda.device_of(logits):
+            _log_softmax[(len(out),)](
+                logits, banned, out, logits.stride(0), len(out), logits.shape[1], guidance,
+                is_guided=guidance != 0, writes=writes, block=2048, num_warps=8,
+            )  # fmt: skip

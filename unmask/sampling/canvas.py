@@ -65,15 +65,12 @@ class Canvas:
 
         A prompt and the same prompt with masks written after it are the same row.
         """
-        names = []
         kept = self.fixed if self.real is None else self.fixed & self.real
-        for row, fixed in zip(self.tokens.tolist(), kept.tolist(), strict=True):
-            given = [token if keep else mask_id for token, keep in zip(row, fixed, strict=True)]
-            # Masks at the end say how long the row is: its numbers must not depend on that.
-            while given and given[-1] == mask_id:
-                given.pop()
-            names.append(tuple(given))
-        return names
+        given = torch.where(kept, self.tokens, mask_id)
+        # Masks at the end say how long the row is: its numbers must not depend on that.
+        places = torch.arange(1, given.shape[1] + 1, device=given.device)
+        ends = torch.where(given != mask_id, places, 0).amax(-1).tolist()
+        return [tuple(row[:end]) for row, end in zip(given.tolist(), ends, strict=True)]
 
 
 def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -161,9 +158,11 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
 def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
     """The ids as numbers; on an accelerator one the network does not know ends the process."""
     given = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-    if broken := [x for x in given if not isinstance(x, Integral) or isinstance(x, bool)]:
-        raise UserError(f"the token id {broken[0]!r} was given: expected whole numbers.")
-    numbers = [int(token) for token in given]
+    numbers = given
+    if not set(map(type, given)) <= {int}:
+        if broken := [x for x in given if not isinstance(x, Integral) or isinstance(x, bool)]:
+            raise UserError(f"the token id {broken[0]!r} was given: expected whole numbers.")
+        numbers = [int(token) for token in given]
     rows = model.net.config.vocab_size
     if strange := [token for token in numbers if not 0 <= token < rows]:
         raise UserError(f"token {strange[0]} was given, but tokens run from 0 to {rows - 1}.")
@@ -173,15 +172,15 @@ def _check_ids(model: Model, ids: Sequence[int] | Tensor) -> list[int]:
 def _lay_out(
     model: Model, rows: list[list[int]], lengths: list[int], starts: list[int], filler: int
 ) -> Canvas:
-    tokens = torch.full((len(rows), max(lengths)), filler)
-    fixed = torch.ones_like(tokens, dtype=torch.bool)
-    # Everything is fixed to begin with, which is right after a row's end; then, row by row, masks
-    # among what was given and the rest of the row's length are opened.
-    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        tokens[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-        fixed[i, : len(row)] = tokens[i, : len(row)] != model.mask_id
-        fixed[i, len(row) : length] = False
-    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    longest, places = max(lengths), torch.arange(max(lengths))
+    padded = [row + [filler] * (longest - len(row)) for row in rows]
+    tokens = torch.tensor(padded, dtype=torch.long).view(len(rows), longest)
+    real = places < torch.tensor(lengths)[:, None]
+    # Open are the masks among what was given and the rest of a row's length; what comes after its
+    # end is fixed.
+    is_given = places < torch.tensor([len(row) for row in rows])[:, None]
+    is_mask = tokens == (-1 if model.mask_id is None else model.mask_id)
+    fixed = torch.where(is_given, ~is_mask, ~real)
     device = model.device
     return Canvas(
         tokens.to(device),

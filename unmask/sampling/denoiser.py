@@ -6,6 +6,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
+from unmask.net.fused import fuses
 from unmask.net.model import Model
 from unmask.net.transformer import Tokens
 from unmask.noise.guidance import mix
@@ -28,13 +29,15 @@ class Denoiser:
         self.model, self.canvas = model, canvas
         self.mask_id = require_mask(model)
         self.end_id = None if model.tokenizer is None else model.tokenizer.end_id
-        inner = None if self.end_id is None else canvas.find_inner(self.end_id)
+        inner = None if self.end_id is None else canvas.find_inner(self.end_id) & ~canvas.fixed
         self.inner = inner if inner is not None and bool(inner.any()) else None
         """Where a given token follows: no text may end there."""
         never = [self.mask_id] if self.mask_id < model.net.config.logit_rows else []
         never += [] if forbidden is None else forbidden.tolist()
         self.never = torch.tensor(never, dtype=torch.long, device=model.device)
         """Tokens that are never written."""
+        banned = torch.zeros(model.net.config.logit_rows, dtype=torch.uint8, device=model.device)
+        self.banned = banned.index_fill(0, self.never, 1)
         self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
 
@@ -52,7 +55,7 @@ class Denoiser:
         number = int(open_.sum()) if number is None else number
         logits = self._run(xt, open_, number, guidance, self.canvas.real, self.canvas.prompt)
         inner = None if self.inner is None else self.inner.flatten()[locate(open_, number)]
-        return Predictions(open_, self._finish(logits, inner))
+        return Predictions(open_, self._finish(logits, inner, guidance))
 
     def _run(
         self,
@@ -63,7 +66,7 @@ class Denoiser:
         real: Tensor | None,
         prompt: Open,
     ) -> Float[Tensor, "N V"]:
-        """Logits at the open positions."""
+        """Logits at the open positions; a guided step has those without the prompt behind them."""
         self.calls += 1
         t, model = self._find_time(xt, real), self.model
         if guidance == 0:
@@ -71,7 +74,7 @@ class Denoiser:
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
         halves = (select(x, open_, number) for x in model.run(both, real, t).chunk(2))
-        return mix_halves(model.net.unembed(torch.cat(tuple(halves))), guidance)
+        return model.net.unembed(torch.cat(tuple(halves)))
 
     def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
         """The time at which as many are masked, for networks that take it as an input."""
@@ -82,8 +85,14 @@ class Denoiser:
         return find_time(self.schedule, share)
 
     def _finish(
-        self, logits: Float[Tensor, "N V"], inner: Bool[Tensor, "N"] | None
+        self, logits: Float[Tensor, "_ V"], inner: Bool[Tensor, "N"] | None, guidance: float
     ) -> Float[Tensor, "N V"]:
+        """log p at the open positions, in float64."""
+        if inner is None and fuses(logits) and logits.stride(-1) == 1:
+            from unmask.net import kernels
+
+            return kernels.log_softmax(logits, self.banned, guidance)
+        logits = mix_halves(logits, guidance) if guidance else logits
         # Not written into the network's own tensor, which a capture may hold.
         if len(self.never):
             logits = logits.index_fill(-1, self.never, -torch.inf)
@@ -128,7 +137,7 @@ class ExactCacheDenoiser(Denoiser):
                 count = int(open_[moved].sum())
                 run = self._run(xt[moved], open_[moved], count, guidance, real, prompt)
                 inner = None if self.inner is None else self.inner[moved][open_[moved]]
-                logp[of_moved[open_]] = self._finish(run, inner)
+                logp[of_moved[open_]] = self._finish(run, inner, guidance)
             predictions = Predictions(open_, logp)
         self._seen = xt, guidance, predictions
         return predictions
@@ -186,7 +195,7 @@ class PrefixCacheDenoiser(Denoiser):
             again = xt.gather(1, positions)
             at = open_.gather(1, positions) & valid
             logits = self.model.logits(again, real, at, snapshot=kept)
-        return mix_halves(logits, guidance) if guidance else logits
+        return logits
 
 
 def select(x: Float[Tensor, "B L D"], open_: Open, number: int) -> Float[Tensor, "N D"]:

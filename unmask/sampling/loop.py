@@ -72,10 +72,12 @@ def fill_masks(
     counts = num_blocks.unique().tolist()
     rows_of = [(num_blocks == count).nonzero()[:, 0] for count in counts]
     # As long as a part has not begun, whoever watches sees its canvas.
-    parts: list[Part] = [
-        (rows, _start_record(model, canvas.pick(rows), keep_states).finish(calls=0))
-        for rows in rows_of
-    ]
+    parts: list[Part] = []
+    if len(rows_of) > 1:
+        parts = [
+            (rows, _start_record(model, canvas.pick(rows), keep_states).finish(calls=0))
+            for rows in rows_of
+        ]
 
     # 3. Each part is sampled by itself. Streams belong to rows: a row draws the same numbers in any
     #    part, whatever came before it.
@@ -85,10 +87,12 @@ def fill_masks(
         denoiser = make_denoiser(model, part, strategy.cache, forbidden)
         record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
         record.num_guesses = strategy.guesses
-        parts[i] = rows, _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
+        trajectory = _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
+        if parts:
+            parts[i] = rows, trajectory
 
     # 4. Rows are put back into the order in which they were given.
-    trajectory = parts[0][1] if len(parts) == 1 else join_rows(parts)
+    trajectory = join_rows(parts) if parts else trajectory
     return replace(trajectory, calls=trajectory.calls + planted)
 
 
@@ -100,7 +104,7 @@ def _start_record(
 
 def _show_all(watch: StateCallback | None, parts: list[Part], number: int) -> StateCallback | None:
     """A watcher of one part that shows all rows, those of the other parts as they are by then."""
-    if watch is None or len(parts) == 1:
+    if watch is None or not parts:
         return watch
     rows, before, after = parts[number][0], parts[:number], parts[number + 1 :]
     return lambda state: watch(join_rows([*before, (rows, state), *after]))

@@ -36,7 +36,7 @@ def plan_smdm(state: StepState, streams: RowStreams) -> Count:
         return state.num_open
     times = torch.linspace(1, 1e-5, state.steps + 1)
     share = 1 - times[state.step] / times[state.step - 1]
-    return (state.num_open * share.to(state.num_open.device)).long()
+    return (state.num_open * float(share)).long()  # a number: a tensor would have to be sent
 
 
 def plan_llada(state: StepState, streams: RowStreams) -> Count:

@@ -15,12 +15,13 @@ Streams are flat: the active (row, position) pairs of a batch, one after the oth
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from weakref import proxy
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.net.graphs import LayerGraphs, can_replay
+from unmask.net.graphs import LayerGraphs, can_replay, locate_weights
 from unmask.net.transformer import Transformer
 from unmask.tracing.record import Activations, AnswerReader
 from unmask.tracing.windows import PartPlan, Trunk
@@ -50,7 +51,6 @@ class CellBatch:
         self.pair_sample = self.sample[row]
         self.patched = row * length + self.position
         """Patched pairs, counted over the whole batch."""
-        self.graphs: LayerGraphs | None = None
         self.active: Tensor | None = None
         self.index = self.patched
         """Patched pairs, counted among the active ones."""
@@ -88,6 +88,8 @@ class Engine:
         view = net.view(base.entering[0][:1])
         self.cos, self.sin = view.cos, view.sin
         positions = torch.arange(self.length, device=self.device)
+        self._graphs: tuple[CellBatch, LayerGraphs | None] | None = None
+        """The recorded layers of the batch that runs; None for it where they are not recorded."""
         self.last_mask = positions <= reader.rows[:, None] if self.causal else None
 
     def run(
@@ -173,35 +175,37 @@ class Engine:
 
         The last two may be written over by the next layer, unless the one that leaves is to `keep`.
         """
-        if stream.where is batch.active and can_replay(self.net, stream.x):
-            graphs = self._find_graphs(batch, stream.x)
-            attn, after = graphs.advance(layer, stream.x)
-            return stream.x, attn, after.clone() if keep else after
+        if stream.where is batch.active:
+            if self._graphs is None or self._graphs[0] is not batch:
+                self._graphs = batch, self._find_graphs(batch, stream.x)
+            if (graphs := self._graphs[1]) is not None:
+                attn, after = graphs.advance(layer, stream.x)
+                return stream.x, attn, after.clone() if keep else after
         x, attn = self._attend(layer, batch, stream)
         return x, attn, self.net.block(layer).finish(x, attn)[0]
 
-    def _find_graphs(self, batch: CellBatch, like: Float[Tensor, "N D"]) -> LayerGraphs:
-        """The recorded layers of a batch."""
-        if batch.graphs is None:
-            shape, cos, sin, net = (batch.rows, batch.length), self.cos, self.sin, self.net
+    def _find_graphs(self, batch: CellBatch, like: Float[Tensor, "N D"]) -> LayerGraphs | None:
+        """The recorded layers of a batch; None where layers are run as ever."""
+        if not can_replay(self.net, like):
+            return None
+        shape, cos, sin, net = (batch.rows, batch.length), self.cos, self.sin, self.net
+        engine = proxy(self)  # which holds the graphs: they are given up together
 
-            def run_all(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-                """A layer at all positions: the same whatever is traced, and kept."""
-                block = net.block(layer)
-                z = block.attend(*block.read(x.unflatten(0, shape), cos, sin))
-                attn = block.attn_out(z.flatten(0, 1))
-                return attn, block.finish(x, attn)[0]
+        def run_all(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+            """A layer at all positions, which is the same whatever is traced."""
+            block = net.block(layer)
+            z = block.attend(*block.read(x.unflatten(0, shape), cos, sin))
+            attn = block.attn_out(z.flatten(0, 1))
+            return attn, block.finish(x, attn)[0]
 
-            def run_active(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-                """A layer at the active positions: the others' keys and values are this run's."""
-                x, attn = self._attend(layer, batch, Stream(x, batch.active))
-                return attn, self.net.block(layer).finish(x, attn)[0]
+        def run_active(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+            """A layer at the active positions: the others' keys and values are this run's."""
+            x, attn = engine._attend(layer, batch, Stream(x, batch.active))
+            return attn, net.block(layer).finish(x, attn)[0]
 
-            if batch.active is None:
-                batch.graphs = net.graphs.find_layers(net, like, shape, run_all)
-            else:
-                batch.graphs = LayerGraphs(like, run_active)
-        return batch.graphs
+        if batch.active is None:
+            return net.graphs.find_layers(net, like, shape, run_all)
+        return None if locate_weights(net) is None else LayerGraphs(like, run_active)
 
     def _attend(
         self, layer: int, batch: CellBatch, stream: Stream

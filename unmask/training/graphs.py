@@ -18,6 +18,9 @@ from unmask.training.losses import LossInputs
 SHAPES = 8
 """How many numbers of targets a batch may have, at most."""
 
+MOST_FLOPS = 4e13
+"""Operations of a step above which launching its kernels is no hindrance."""
+
 Learn = Callable[[LossInputs], None]
 
 

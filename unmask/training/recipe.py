@@ -162,9 +162,9 @@ class ComputeSettings:
     """Of the products; weights are float32 always. `auto`: bfloat16 on CUDA, else float32."""
     compile: Literal["auto", "on", "off"] = "auto"
     """`auto`: on CUDA."""
-    graphs: Literal["on", "off"] = "off"
-    """`on`: on one CUDA device, steps of the same shapes are captured and replayed. Off by default
-    until `make gpu` has shown that replayed steps are the launched ones to the bit."""
+    graphs: Literal["auto", "on", "off"] = "auto"
+    """Whether steps of the same shapes are captured and replayed, on one CUDA device; `auto`: for
+    networks small enough to gain by it. Replayed steps are the launched ones to the bit."""
     recompute: bool = False
     """Compute a block's activations again in the backward pass instead of keeping them."""
     deterministic: bool = False

@@ -18,13 +18,13 @@ from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
 from unmask.training.build import TrainingJob
 from unmask.training.checkpoints import Progress
-from unmask.training.graphs import StepGraphs, can_replay, pad_inputs
+from unmask.training.graphs import MOST_FLOPS, StepGraphs, can_replay, pad_inputs
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import LossInputs, min_length
 from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread
-from unmask.training.speed import advise_on_memory
+from unmask.training.speed import advise_on_memory, count_training_flops
 
 
 class Trainer:
@@ -53,8 +53,16 @@ class Trainer:
         self._step = torch.zeros((), dtype=torch.long, device=job.world.device)
         alone = job.world.device.type == "cuda" and not job.world.joined
         self.graphs = None
-        if alone and recipe.machine.graphs == "on" and self.optimiser.asks_device:
+        if alone and self.optimiser.asks_device and self._wants_graphs():
             self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
+
+    def _wants_graphs(self) -> bool:
+        """Whether steps are replayed; a large network's take longer than launching them."""
+        if self.job.recipe.machine.graphs != "auto":
+            return self.job.recipe.machine.graphs == "on"
+        context = self.job.recipe.data.context
+        flops = count_training_flops(self.net.config, context) * self.job.micro * context
+        return flops <= MOST_FLOPS
 
     @property
     def done(self) -> bool:
