@@ -270,7 +270,8 @@ def read_streams(model: Model, cases: Sequence[Case], layer: int) -> Float[Tenso
     def read(batch: Sequence[Case]) -> list[Tensor]:
         rows = stack_rows([case.rows[0] for case in batch], model.device)
         leaving = record_layer(model, rows, layer).leaving
-        return list(leaving[torch.arange(len(batch)), rows.position].double().cpu())
+        numbers = torch.arange(len(batch), device=leaving.device)
+        return list(leaving[numbers, rows.position].double().cpu())
 
     return torch.stack(map_cases(model, cases, read))
 
