@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -121,7 +122,8 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         *(Route(f"/api/{name}", stream, methods=["POST"]) for name in STREAMS),
         Mount("/static", StaticFiles(directory=str(STATIC))),
     ]
-    return AccessGuard(Starlette(routes=routes, exception_handlers={UserError: _explain}), token)
+    handlers = {UserError: _explain, ClientDisconnect: _say_nothing}
+    return AccessGuard(Starlette(routes=routes, exception_handlers=handlers), token)
 
 
 def _name(request: HttpRequest) -> str:
@@ -132,6 +134,11 @@ def _explain(request: HttpRequest, error: Exception) -> Response:
     """A mistake as the page shows it."""
     status = getattr(error, "status", 503 if isinstance(error, BusyError) else 400)
     return JSONResponse({"error": str(error)}, status)
+
+
+def _say_nothing(request: HttpRequest, error: Exception) -> Response:
+    """A client that left while it was sending: nobody reads this."""
+    return Response(status_code=499)
 
 
 async def _read(request: HttpRequest, kind: type[bodies.Body]) -> bodies.Body:
