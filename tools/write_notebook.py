@@ -25,7 +25,9 @@ _NOTE = "Made of [tutorial.md](tutorial.md) by tools/write_notebook.py; run it f
 
 INSTALL = """\
 import importlib.util
+import os
 
+os.environ["TTY_COMPATIBLE"] = "0"  # commands print lines here, and draw no moving bars
 if importlib.util.find_spec("unmask") is None:  # on hosts that start from nothing
     %pip install -q "unmask[study]"\
 """
@@ -105,13 +107,16 @@ def execute(notebook: str, folder: Path, timeout: int = 3600) -> str:
     cells = json.loads(nbformat.writes(run))["cells"]
     for cell in cells:
         cell["metadata"] = {}  # when a cell ran is nobody's business
-        cell["outputs"] = [_tidy(each, str(folder)) for each in cell.get("outputs", [])]
+        # Progress and its times go to stderr.
+        kept = [each for each in cell.get("outputs", []) if each.get("name") != "stderr"]
+        cell["outputs"] = [_tidy(each, str(folder)) for each in kept]
     return _keep_outputs(notebook, cells)
 
 
 def _tidy(output: dict[str, Any], folder: str) -> dict[str, Any]:
-    """An output without the folder that it was made in."""
-    return json.loads(json.dumps(output).replace(folder, "tutorial"))
+    """An output without the folder that it was made in, and with plain ends of lines."""
+    text = json.dumps(output).replace(folder, "…/tutorial")
+    return json.loads(text.replace("\\r\\n", "\\n"))
 
 
 def _keep_outputs(notebook: str, cells: list[dict[str, Any]]) -> str:

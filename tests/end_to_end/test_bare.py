@@ -1,6 +1,11 @@
-"""The wheel in an environment with the core dependencies alone. Run by `make prove`."""
+"""The wheel in fresh environments: the core dependencies alone, and what the notebook needs.
 
+Run by `make prove`.
+"""
+
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -59,16 +64,26 @@ def link_packages(names: set[str], folder: Path) -> None:
                 (folder / top).symlink_to(Path(str(package.locate_file(top))))
 
 
+def make_environment(folder: Path, requirements: list[str]) -> Path:
+    """The python of a new environment that has these packages, and theirs, and nothing else."""
+    link_packages(list_needed(requirements), folder / "packages")
+    run(sys.executable, "-m", "venv", "--without-pip", "bare", folder=folder)
+    (site,) = (folder / "bare" / "lib").glob("python*/site-packages")
+    (site / "packages.pth").write_text(str(folder / "packages"))
+    return folder / "bare" / "bin" / "python"
+
+
+def build_wheel(folder: Path) -> Path:
+    words = ("wheel", "--no-build-isolation", "--no-deps", "-w", "wheels", ROOT)
+    run(sys.executable, "-m", "pip", *words, folder=folder)
+    (wheel,) = folder.glob("wheels/*.whl")
+    return wheel
+
+
 def test_core_alone_loads_samples_and_scores(tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    link_packages(list_needed(project["dependencies"]), tmp_path / "core")
-    run(sys.executable, "-m", "venv", "--without-pip", "bare", folder=tmp_path)
-    python = tmp_path / "bare" / "bin" / "python"
-    (site,) = (tmp_path / "bare" / "lib").glob("python*/site-packages")
-    (site / "core.pth").write_text(str(tmp_path / "core"))
+    python, wheel = make_environment(tmp_path, project["dependencies"]), build_wheel(tmp_path)
     pip = (sys.executable, "-m", "pip")
-    run(*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", "wheels", ROOT, folder=tmp_path)
-    (wheel,) = tmp_path.glob("wheels/*.whl")
     run(*pip, "--python", python, "install", "--no-deps", wheel, folder=tmp_path)
 
     lines = run(python, "-W", "error", "-c", SCRIPT, folder=tmp_path).splitlines()
@@ -77,3 +92,41 @@ def test_core_alone_loads_samples_and_scores(tmp_path):
     message = run(tmp_path / "bare" / "bin" / "unmask", folder=tmp_path, status=2)
     assert message.startswith("error: the command unmask needs typer, rich, pyarrow")
     assert message.endswith('pip install "unmask[study]"\n')
+
+
+EXECUTE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from write_notebook import execute
+
+notebook, place = Path(sys.argv[2]), Path("place")
+place.mkdir()
+Path("run.ipynb").write_text(execute(notebook.read_text("utf-8"), place.resolve()), "utf-8")
+"""
+
+
+def test_the_notebook_installs_the_package_and_runs(tmp_path, monkeypatch):
+    """From an environment without the package: its first cell takes the wheel, the rest runs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["study"]]
+    python = make_environment(tmp_path, [*needed, "nbclient", "ipykernel", "pip"])
+    wheel = build_wheel(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    missing = "import importlib.util; print(importlib.util.find_spec('unmask'))"
+    assert run(python, "-c", missing, folder=tmp_path) == "None\n"
+    notebook = ROOT / "docs/tutorial.ipynb"
+    run(python, "-c", EXECUTE, ROOT / "tools", notebook, folder=tmp_path)
+
+    installed = run(python, "-c", "import unmask; print(unmask.__file__)", folder=tmp_path)
+    assert str(tmp_path / "bare") in installed
+    cells = json.loads((tmp_path / "run.ipynb").read_text("utf-8"))["cells"]
+    committed = json.loads(notebook.read_text("utf-8"))["cells"]
+    for cell, before in zip(cells, committed, strict=True):
+        outputs = cell.get("outputs", [])
+        said = "".join("".join(each.get("text", "")) for each in outputs)
+        assert not re.search(r"^error:|Traceback|command not found", said, re.MULTILINE), said
+        kinds = [sorted(each.get("data", ())) for each in outputs if "data" in each]
+        shown = [sorted(each["data"]) for each in before.get("outputs", []) if "data" in each]
+        assert kinds == shown, "what is shown is what is committed"
