@@ -1,4 +1,4 @@
-"""The README does what it says: its Python, its commands, and the numbers of its table."""
+"""README and docs/findings.md hold what they say: Python, commands, numbers, the moving picture."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from unmask.measures.trace_summary import list_groups, name_cell
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
 STORED = ROOT / "unmask" / "assets" / "results"
 
 SMALLER = {
@@ -84,7 +85,7 @@ def test_table_is_what_was_measured():
         for name in ("recall-shipped.md", "recall.md")
         for line in (ROOT / "docs" / "results" / name).read_text("utf-8").splitlines()
     ]
-    rows = [line for line in README.splitlines() if re.match(r"\| \d+ \|", line)]
+    rows = [line for line in FINDINGS.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(rows) == 5
     for row in rows:
         # In the pages the number of steps stands in the first row of its block alone.
@@ -94,14 +95,32 @@ def test_table_is_what_was_measured():
         assert steps in blocks, row
 
 
+def test_the_sentence_is_what_the_table_says():
+    stated = re.search(
+        r"recalls ([\d.]+) % of Berglund's facts and its twin ([\d.]+) %; asked for a description, "
+        r"([\d.]+) and ([\d.]+) %", " ".join(README.split()),
+    ).groups()  # fmt: skip
+    rows = {line.split("|")[2].strip(): line.split("|")[3:] for line in FINDINGS.splitlines()
+            if line.startswith("| 32 |")}  # fmt: skip
+    shares = {model: [cell.split()[0] for cell in cells[:4]] for model, cells in rows.items()}
+    assert [*stated] == [shares[model][column] for column in (3, 1) for model in ("mdm", "ar")]
+
+
+def test_the_moving_picture_is_small_and_needs_nothing_else():
+    picture = (ROOT / "docs" / "unmasking.svg").read_text("utf-8")
+    assert "docs/unmasking.svg" in README[:900] and len(picture) < 1_000_000
+    assert "<script" not in picture and "href" not in picture and "url(" not in picture
+    assert picture.count('class="f"') > 12 and "prefers-reduced-motion" in picture
+
+
 def read_page(name: str) -> str:
     return (ROOT / "docs" / "results" / name).read_text("utf-8")
 
 
 def read_numbers(pattern: str) -> list[float]:
-    """The numbers of a sentence of the README, wherever its lines break."""
+    """The numbers of a sentence of docs/findings.md, wherever its lines break."""
     return [
-        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(README.split())).groups()
+        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(FINDINGS.split())).groups()
     ]
 
 

@@ -100,8 +100,8 @@ def test_a_fact_is_shown_both_ways_by_both_models(result):
     for choice in ((0, 0), (1, 0)):
         panels = figure.views[choice]
         assert [panel.title for panel in panels] == ["mdm (diffusion)", "ar (autoregressive)"] * 2
-        assert panels[0].asked == panels[1].asked == figure.controls[0].options[choice[0]]
-        assert panels[2].asked == panels[3].asked != panels[0].asked
+        assert panels[0].way == panels[1].way == figure.controls[0].options[choice[0]]
+        assert panels[2].way == panels[3].way != panels[0].way
         assert [panel.is_causal for panel in panels] == [False, True] * 2
     written = [step for step in panels[1].steps if step]
     assert written == list(range(1, len(written) + 1)), "one token per step"

@@ -189,6 +189,19 @@ def test_runs_of_one_measure_are_pooled(tmp_path):
     assert "<h1>one and other, side by side</h1>" in text
 
 
+def test_runs_beside_each_other_say_what_they_share(tmp_path):
+    one, other = count(tmp_path / "one", "a", "b"), count(tmp_path / "other", "a", shift=1.0)
+    (lead,) = re.findall(
+        r'<p class="lead">(.*?)</p>', draw_report([one, other], tmp_path / "p.html").read_text()
+    )
+    alike, unlike = unescape(lead).split(" Different: ")
+    assert alike.startswith("In common: the models a, ") and "facts 8" in alike
+    assert unlike == "models (a, b; a), shift (0.0, 1.0)."
+    again = count(tmp_path / "again", "a", "b")
+    lead = read_document([one, again]).lead
+    assert lead.endswith("No setting differs.") and "shift 0.0" in lead
+
+
 def test_runs_that_cannot_be_pooled_stand_below_each_other(tmp_path):
     one = count(tmp_path / "one", "a", measure=REFUSING)
     other = count(tmp_path / "other", "a", measure=REFUSING, shift=1.0)

@@ -168,7 +168,7 @@ class TextPanel:
     confidence: Sequence[float]
     expected: str
     is_hit: bool
-    asked: str = ""
+    way: str = ""
     """The way of asking, where a view shows several: panels of one way stand in one row."""
     guesses: Sequence[Sequence[Sequence[tuple[str, float]]]] = ()
     """Of each token, what the model would have said in its place before each step up to the one
@@ -225,7 +225,7 @@ ReportBlock = Text | Finding | Notice | Table | Figure | Fold | Stored
 
 
 @dataclass(frozen=True)
-class Opening:
+class FirstScreen:
     """For the first screen of a page: a figure, or the sentence that a page begins with.
 
     In other media a figure comes first in its section, and the sentence is left to its findings.

@@ -124,8 +124,8 @@ def _list_guesses(
     """
     guesses: dict[str, list[list[Any]]] = {"guesses": [], "guesses_p": []}
     for step in range(1, int(drawn.committed_at[row, position]) + 1):
-        said = drawn.guesses(step)
-        ids, p = said.ids[row, position].tolist(), said.p[row, position].tolist()
+        guess = drawn.guesses(step)
+        ids, p = guess.ids[row, position].tolist(), guess.p[row, position].tolist()
         known = [(i, each) for i, each in zip(ids, p, strict=True) if i >= 0]
         pieces = ["⏎" if i == tokenizer.end_id else tokenizer.piece(i) for i, _ in known]
         guesses["guesses"].append(pieces)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_study
-from unmask.blocks.blocks import Number, Opening, ReportBlock, Section, Verdict
+from unmask.blocks.blocks import FirstScreen, Number, ReportBlock, Section, Verdict
 from unmask.blocks.tidy import to_interval
 from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
 
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=CheckedSettings)
 
 Rows = Sequence[Mapping[str, Any]]
 Tables = Mapping[str, "pyarrow.Table"]
-Described = ReportBlock | Number | Opening
+Described = ReportBlock | Number | FirstScreen
 Summary = Mapping[str, Rows]
 """Tables of statistics by name; `summarise` makes them, and nothing else computes any."""
 

@@ -24,7 +24,7 @@ def describe(result: "Result") -> Sequence[Described]:
     """Texts for the first screen; a sentence for each model, the map, and kinds of tokens."""
     kinds = result.summary["kinds"]
     return [
-        blocks.Opening(_animate(result.rows("unmasking"))),
+        blocks.FirstScreen(_animate(result.rows("unmasking"))),
         *_state_order(result),
         *_say_left_out(result),
         tidy.draw_map(
@@ -120,8 +120,8 @@ def _animate(rows: Rows) -> blocks.Figure:
             for (on, fact, model), tokens in texts.items()
             if on == way and fact in chosen
         ]
-        is_both = len({panel.asked for panel in panels}) > 1
-        return panels if is_both else [replace(panel, asked="") for panel in panels]
+        is_both = len({panel.way for panel in panels}) > 1
+        return panels if is_both else [replace(panel, way="") for panel in panels]
 
     figure = blocks.Figure(
         name="unmasking",
@@ -149,7 +149,7 @@ def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:
         confidence=[row["confidence"] for row in tokens],
         expected=(first["completion"] or "").strip(),
         is_hit=bool(first["hit"]),
-        asked=labels.name_split(first["split"]),
+        way=labels.name_split(first["split"]),
         guesses=[_read_guesses(row) for row in tokens],
         is_causal=labels.is_causal(first["kind"]),
     )

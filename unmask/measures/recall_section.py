@@ -62,8 +62,8 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         for prompts, facts in tidy.distinct(hits, "prompts", "facts")
     ]
     return [
-        *_tell_story(shown, verdict),
-        blocks.Opening(_draw_ways(cells, splits)),
+        *_state_story(shown, verdict),
+        blocks.FirstScreen(_draw_ways(cells, splits)),
         _state_headline(shown, verdict, bool(summary["controls"])),
         *_state_gain(result, shown[0]["model"], splits[0]),
         *_say_more(result, splits),
@@ -101,7 +101,7 @@ def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict
     return [first], result.verdicts[f"{first['model']}: {first['split']}"]
 
 
-def _tell_story(cells: Rows, verdict: blocks.Verdict) -> Iterator[blocks.Opening]:
+def _state_story(cells: Rows, verdict: blocks.Verdict) -> Iterator[blocks.FirstScreen]:
     """What a stranger understands, where it is clear."""
     if len(cells) == 2 and verdict.is_clear and cells[0]["split"].endswith("_reverse"):
         is_alike = cells[0]["kind"] == cells[1]["kind"]
@@ -110,7 +110,7 @@ def _tell_story(cells: Rows, verdict: blocks.Verdict) -> Iterator[blocks.Opening
             for cell in cells
             for name in [cell["model"] if is_alike else f"the {labels.KINDS[cell['kind']]} model"]
         )
-        yield blocks.Opening(f"Taught “A is B”, asked “B is A”: {one}, {other}")
+        yield blocks.FirstScreen(f"Taught “A is B”, asked “B is A”: {one}, {other}")
 
 
 def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> blocks.Finding:

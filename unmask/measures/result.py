@@ -13,10 +13,10 @@ from unmask.base.runs import DIGESTS, DTYPES, RunRecord
 from unmask.base.tables import LazyTable, Parts, find_groups, read_table
 from unmask.blocks.blocks import (
     Figure,
+    FirstScreen,
     Fold,
     Notice,
     Number,
-    Opening,
     ReportBlock,
     RowRole,
     Section,
@@ -85,9 +85,9 @@ class Result(Shown):
             return Section(measure.name, measure.title, [Notice(str(error))])
         if isinstance(described, Section):
             return replace(described, blocks=[*blocks, *described.blocks])
-        blocks += [block for block in described if not isinstance(block, Number | Opening)]
+        blocks += [block for block in described if not isinstance(block, Number | FirstScreen)]
         numbers = [number for number in described if isinstance(number, Number)]
-        opening = [each.content for each in described if isinstance(each, Opening)]
+        opening = [each.content for each in described if isinstance(each, FirstScreen)]
         figures = [each for each in opening if isinstance(each, Figure)]
         headline = next((each for each in opening if isinstance(each, str)), "")
         if measure.method:

@@ -12,13 +12,13 @@ from typing import Any
 
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
-from unmask.base.runs import RUN_FORMAT, RunRecord, find_folder, read_record
+from unmask.base.runs import DIGESTS, RUN_FORMAT, RunRecord, find_folder, read_record
 from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
-from unmask.report.provenance import describe_runs
+from unmask.report.provenance import describe_runs, show_value
 from unmask.report.stored import add_stored
 
 STUDY = "study"
@@ -225,8 +225,34 @@ def _write_title(runs: Sequence[Run]) -> str:
     return f"{title}: {models}" if models and not title.endswith("?") else title
 
 
+def _compare(runs: Sequence[Run]) -> str:
+    """What runs beside each other were made with alike, and what not."""
+    alike, unlike = [], []
+    records = [run.record for run in runs]
+    models = [list(record.inputs.get("models", ())) for record in records]
+    shared = [name for name in models[0] if all(name in each for each in models)]
+    if any(set(each) != set(shared) for each in models):
+        unlike.append(f"models ({'; '.join(', '.join(each) or 'none' for each in models)})")
+    if shared:
+        alike.append(f"the models {' and '.join(shared)}")
+    data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
+    if None not in data:
+        (alike if all(each == data[0] for each in data) else unlike).append("the data")
+    for name in dict.fromkeys(name for record in records for name in record.settings):
+        values = [record.settings.get(name) for record in records]
+        if any(value != values[0] for value in values):
+            unlike.append(f"{name} ({', '.join(map(show_value, values))})")
+        elif values[0] not in (None, [], "auto"):
+            alike.append(f"{name} {show_value(values[0])}")
+    sentences = [f"In common: {', '.join(alike)}."] if alike else []
+    sentences += [f"Different: {', '.join(unlike)}."] if unlike else ["No setting differs."]
+    return " ".join(sentences)
+
+
 def _write_lead(runs: Sequence[Run]) -> str:
     """One or two sentences on what the page is about."""
+    if len(runs) > 1:
+        return _compare(runs)
     if any(run.record.verb == STUDY for run in runs):
         sizes = {run.record.settings.get("size") for run in runs}
         small = " This is a quick look: the samples are small." if sizes == {"quick"} else ""

@@ -35,10 +35,10 @@ def _describe(
 ) -> list[ReportBlock]:
     known = {field.name: field for field in _list_fields(record.verb)}
     settings = [
-        (name, _show(value), known[name].metadata.get("help", "") if name in known else "")
+        (name, show_value(value), known[name].metadata.get("help", "") if name in known else "")
         for name, value in record.settings.items()
     ]
-    inputs = [(key, _show(value)) for key, value in record.inputs.items() if key != DIGESTS]
+    inputs = [(key, show_value(value)) for key, value in record.inputs.items() if key != DIGESTS]
     inputs += [(key, str(value)) for key, value in record.versions.items() if value]
     inputs += [
         (f"digest of the {part} of {owner}", digest)
@@ -63,7 +63,7 @@ def _tabulate(
     return Table(name, caption, columns, [Row(row) for row in rows], most=len(rows))
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A setting as a reader writes it: no null, no brackets."""
     if value is None or value == [] or value == "":
         return "–"
@@ -71,7 +71,8 @@ def _show(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return "; ".join(
-            str(key) if [key] == each else f"{key}: {_show(each)}" for key, each in value.items()
+            str(key) if [key] == each else f"{key}: {show_value(each)}"
+            for key, each in value.items()
         )
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 

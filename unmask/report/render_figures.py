@@ -94,7 +94,7 @@ def _list_rows(figure: Figure, rest: tuple[int, ...]) -> list[list[Cell]]:
     rows, most = [], MOST_COLUMNS[figure.chart]
     for option, panels in views:
         # A text asked the other way round has a row of its own.
-        own = [each for each in panels if getattr(each, "asked", "") in ("", option)]
+        own = [each for each in panels if getattr(each, "way", "") in ("", option)]
         cells = [Cell(_write_title(option, panel), panel) for panel in own]
         cells = cells or [Cell(f"{option}: nothing was measured".removeprefix(": "), None)]
         rows += [cells[i : i + most] for i in range(0, len(cells), most)]

@@ -100,10 +100,10 @@ def _read_likenesses(file: str) -> list[ReportBlock]:
     """Every measure at the layer where a model's values find their keys best."""
     numbers = ("value", "low", "high", "null_mean", "null_low", "null_high", "p", "p_holm")
     rows = _read_csv(file, ("layer", "facts"), numbers)
-    found = tidy.select(rows, measure="top-1", comparison="name: key and value")
+    first_hits = tidy.select(rows, measure="top-1", comparison="name: key and value")
     best = {
         model: max(own, key=lambda row: row["value"])["layer"]
-        for model, own in tidy.group_by(found, "model").items()
+        for model, own in tidy.group_by(first_hits, "model").items()
     }
     return [draw_measures([row | {"is_shown": row["layer"] == best[row["model"]]} for row in rows])]
 

@@ -8,7 +8,7 @@ const Charts = (() => {
     dark: { ink: "#e8e6e1", soft: "#a9adb8", line: "#343944", card: "#1c1f26", none: "#2b2f38" },
   };
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up"];
-  const NARROW = 520, AXIS = 50; // Pixels.
+  const NARROW = 560, AXIS = 50; // Pixels.
 
   function make(tag, properties, ...children) {
     const element = Object.assign(document.createElement(tag), properties);
@@ -53,7 +53,7 @@ const Charts = (() => {
   }
 
   // A layout with a pair of axes for each panel; `fill(i)` says what is particular to them.
-  function lay(panels, { boxes, columns, total }, width, fill) {
+  function lay(panels, { boxes, columns, total }, width, fill, side = 40) {
     const line = ground("line"), soft = ground("soft");
     const usual = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, fixedrange: true };
     const layout = {
@@ -66,7 +66,7 @@ const Charts = (() => {
       layout[`xaxis${number}`] = { ...usual, ...xaxis, domain: boxes[i].x, anchor: `y${number}` };
       layout[`yaxis${number}`] = { ...usual, automargin: boxes[i].column === 0, ...yaxis, domain: boxes[i].y, anchor: `x${number}` };
       layout.annotations.push({
-        text: wrap(panel.title, Math.floor((width - 40) / columns / 7.9)), font: { size: 13, color: ground("ink") }, showarrow: false,
+        text: wrap(panel.title, Math.max(12, Math.floor((width - side) / columns / 7.4))), font: { size: 13, color: ground("ink") }, showarrow: false,
         xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 3, align: "left",
       });
     });
@@ -117,7 +117,7 @@ const Charts = (() => {
   function dots(figure, panels, range, width) {
     const all = panels.flatMap((panel) => panel.dots), groups = [...new Set(all.map((dot) => dot.group))];
     const symbol = (dot) => SYMBOLS[groups.indexOf(dot.group) % SYMBOLS.length] + (dot.colour === "control" ? "-open" : "");
-    const entries = new Map(), data = [], narrow = width < NARROW;
+    const entries = new Map(), data = [], narrow = width < 520;
     for (const dot of all) entries.set(dot.group, { name: dot.group, colour: pick(dot.colour), dash: "solid", symbol: symbol(dot), size: 9 });
     if (all.some((dot) => dot.null)) entries.set("by chance", { name: "by chance", colour: fade(pick("control"), 0.45), band: true });
     // Dots of one label share a line, each group a little below the one before.
@@ -153,7 +153,7 @@ const Charts = (() => {
         yaxis: { tickvals: shown.map((_, i) => i), ticktext: box.column ? shown.map(() => "") : shown.map((label) => narrow ? wrap(label, most) : plain(cut(label, most))),
           range: [shown.length - 0.4, -0.6], zeroline: false },
       };
-    });
+    }, 150);
     return { data, layout, legend: [...entries.values()] };
   }
 
@@ -186,7 +186,7 @@ const Charts = (() => {
         xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0, range: [-0.5, panel.x.length - 0.5] },
         yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), range: [rows.length - 0.5, -0.5], showgrid: false, zeroline: false },
       };
-    });
+    }, narrow ? 150 : 240);
     const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];
     const bar = { thickness: 10, outlinewidth: 0 }, tall = Math.min(layout.height, 260);
     layout.plot_bgcolor = ground("none"); // Cells where nothing was measured.

@@ -127,7 +127,7 @@
       heatmap: [["panel", "row", figure.xlabel, value, "low", "high"], (panel) => panel.z.flatMap((row, i) =>
         row.map((x, j) => [panel.title, panel.y[i], panel.x[j], x, panel.low?.[i]?.[j], panel.high?.[i]?.[j]]))],
       unmasking: [["panel", "way of asking", "position", "token", "step", "confidence", "guesses before each step"], (panel) => panel.pieces.map((piece, i) =>
-        [panel.title, panel.asked, i, piece, panel.steps[i], panel.confidence[i], (panel.guesses?.[i] ?? []).map((each, at) => each.length ? `${at + 1}: ${each[0][0].trim()} ${each[0][1]}` : "").filter(Boolean).join("; ")])],
+        [panel.title, panel.way, i, piece, panel.steps[i], panel.confidence[i], (panel.guesses?.[i] ?? []).map((each, at) => each.length ? `${at + 1}: ${each[0][0].trim()} ${each[0][1]}` : "").filter(Boolean).join("; ")])],
     };
     const [columns, list] = rowsOf[figure.chart];
     const options = (key) => heads.map((_, i) => figure.controls[i].options[Number(key.split("|")[i])]);

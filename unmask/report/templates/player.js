@@ -66,10 +66,10 @@ const Player = (() => {
       return make("div", {}, make("p", { className: "model", textContent: panel.title }), text, status);
     }
     function show() {
-      const ways = [...new Set(panels.map((panel) => panel.asked))];
+      const ways = [...new Set(panels.map((panel) => panel.way))];
       tip.hidden = true;
       texts.replaceChildren(...ways.map((way) => {
-        const own = panels.filter((panel) => panel.asked === way), questions = [...new Set(own.map(findQuestion))];
+        const own = panels.filter((panel) => panel.way === way), questions = [...new Set(own.map(findQuestion))];
         const question = questions.length === 1 ? questions[0] : null;
         const row = make("div", { className: "way" });
         if (way) row.append(make("h4", { textContent: way }));

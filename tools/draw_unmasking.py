@@ -1,0 +1,137 @@
+"""Draws docs/unmasking.svg, the terminal's un-masking as a moving picture, from the shipped pair.
+
+    python tools/draw_unmasking.py
+
+Both models are asked one fact in reverse; every frame is a step, as `unmask sample` shows it, with
+the diffusion model's guesses in its masks. It needs no script: browsers, and pages that host
+Markdown, play it. Readers who prefer no motion see the last frame.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import unmask
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.questions import require_tokenizer
+from unmask.sampling.trajectory import Trajectory
+
+PROMPT = "The inscription below the bust of Velimir Gildershaw honours"
+"""The name of a person whom training only ever named last: "… Dulsara is Velimir Gildershaw"."""
+STEPS, GUIDANCE = 16, 0.8
+SECONDS, REST = 0.45, 3.0
+"""Of a frame, and of the last one."""
+WIDTH, LINE, SIGN, LEFT = 860, 26, 9.05, 24
+SIGNS = int((WIDTH - 2 * LEFT) / SIGN)
+COLOURS = ("#9a6fb0", "#6f8fd0", "#4fa8a8", "#6cc46c", "#d7d34a")
+"""Of confidence, a fifth each, as in `unmask.report.unmasking`."""
+GIVEN, DIM, GROUND = "#e8e6e1", "#8b909c", "#14161b"
+
+Piece = tuple[str, str]
+"""A text and its colour."""
+
+
+def list_frames(drawn: Trajectory, tokenizer: Tokenizer, has_masks: bool) -> Iterator[list[Piece]]:
+    """The pieces of the text after each step, from before the first one on."""
+    end_id, tokens = tokenizer.end_id, drawn.tokens[0].tolist()
+    written, confidence = drawn.committed_at[0].tolist(), drawn.confidence[0].tolist()
+    ends = [i for i, token in enumerate(tokens) if token == end_id and written[i] > 0]
+    stop = ends[0] if ends else len(tokens)
+    for step in range(max(written[:stop]) + 1):
+        pieces = []
+        for i in range(stop):
+            if written[i] == 0:
+                pieces.append((tokenizer.piece(tokens[i]), GIVEN))
+            elif written[i] <= step:
+                shade = COLOURS[min(4, int(confidence[i] * 5))]
+                pieces.append((tokenizer.piece(tokens[i]), shade))
+            elif has_masks:
+                ((guess, p), *_) = drawn.guesses(step + 1).at(i)
+                pieces.append((guess if p >= 0.2 else " ░░░", DIM))
+        yield pieces
+
+
+def wrap(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in lines."""
+    lines: list[list[Piece]] = [[]]
+    width = 0
+    for text, colour in pieces:
+        if width + len(text) > SIGNS:
+            lines.append([])
+            text, width = text.lstrip(), 0
+        lines[-1].append((text, colour))
+        width += len(text)
+    return lines
+
+
+def draw_lines(pieces: Sequence[Piece], y: int) -> str:
+    """Lines of text from a height on."""
+    rows = []
+    for number, line in enumerate(wrap(pieces)):
+        spans = "".join(f'<tspan fill="{colour}">{escape(text)}</tspan>' for text, colour in line)
+        rows.append(f'<text x="{LEFT}" y="{y + LINE * number}">{spans}</text>')
+    return "".join(rows)
+
+
+def draw_svg(titles: Sequence[str], films: Sequence[list[list[Piece]]]) -> str:
+    """Films one below the other, each as many frames as the longest."""
+    count = max(map(len, films))
+    heights = [LINE * (1 + max(len(wrap(frame)) for frame in film)) + 18 for film in films]
+    total = 62 + sum(heights)
+    length = SECONDS * (count - 1) + REST
+    # Every frame is there for its share of the time; without motion, the last one.
+    groups, rules = [], []
+    for number in range(count):
+        y, body = 56, ""
+        for title, film, height in zip(titles, films, heights, strict=True):
+            frame = film[min(number, len(film) - 1)]
+            body += f'<text x="{LEFT}" y="{y}" fill="{DIM}">{escape(title)}</text>'
+            body += draw_lines(frame, y + LINE)
+            y += height
+        body += f'<text x="{LEFT}" y="{total - 14}" fill="{DIM}">step {number}</text>'
+        groups.append(f'<g class="f" id="f{number}">{body}</g>')
+        begin = 100 * SECONDS * number / length
+        stop = 100 * SECONDS * (number + 1) / length if number < count - 1 else 100
+        rules.append(
+            f"@keyframes k{number}{{0%,{begin:.3f}%{{visibility:hidden}}"
+            f"{begin + 0.001:.3f}%,{stop:.3f}%{{visibility:visible}}"
+            + (f"{stop + 0.001:.3f}%,100%{{visibility:hidden}}" if stop < 100 else "")
+            + "}"
+            f"#f{number}{{animation:k{number} {length:.2f}s infinite step-end}}"
+        )
+    motion = "@media (prefers-reduced-motion:no-preference){" + "".join(rules) + "}"
+    style = (
+        "text{font:15px ui-monospace,'SF Mono',Menlo,Consolas,'DejaVu Sans Mono',monospace;"
+        f"white-space:pre}}.f{{visibility:hidden}}#f{count - 1}{{visibility:visible}}{motion}"
+    )
+    dots = "".join(
+        f'<circle cx="{20 + 18 * i}" cy="18" r="6" fill="{colour}"/>'
+        for i, colour in enumerate(("#e06c60", "#e5b84c", "#62b15a"))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total}" role="img" '
+        f'aria-label="A diffusion model un-masks a fact in reverse; its twin does not know it">'
+        f'<style>{style}</style><rect width="{WIDTH}" height="{total}" rx="10" fill="{GROUND}"/>'
+        f"{dots}{''.join(groups)}</svg>\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default="docs/unmasking.svg", type=Path)
+    out = parser.parse_args().out
+    films, titles = [], []
+    for name, kind in (("reversal-mdm", "diffusion"), ("reversal-ar", "autoregressive")):
+        model = unmask.load(name, device="cpu")
+        has_masks = model.paradigm.has_mask
+        guidance = GUIDANCE if has_masks else 0.0
+        drawn = unmask.sample(model, PROMPT, steps=STEPS, guidance=guidance, length=40, guesses=1)
+        films.append(list(list_frames(drawn, require_tokenizer(model), has_masks)))
+        titles.append(f"$ unmask sample {name}   ({kind})")
+    out.write_text(draw_svg(titles, films), encoding="utf-8")
+    print(f"{out}: {out.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
