@@ -130,13 +130,13 @@ def _name(request: HttpRequest) -> str:
     return request.url.path.removeprefix("/api/")
 
 
-def _explain(request: HttpRequest, error: Exception) -> Response:
+async def _explain(request: HttpRequest, error: Exception) -> Response:
     """A mistake as the page shows it."""
     status = getattr(error, "status", 503 if isinstance(error, BusyError) else 400)
     return JSONResponse({"error": str(error)}, status)
 
 
-def _say_nothing(request: HttpRequest, error: Exception) -> Response:
+async def _say_nothing(request: HttpRequest, error: Exception) -> Response:
     """A client that left while it was sending: nobody reads this."""
     return Response(status_code=499)
 
