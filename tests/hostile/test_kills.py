@@ -70,6 +70,8 @@ KILLED = {
                      "mean", "--any-answer"),
     "represent": measure("represent", "--facts", "3", "--steps", "6", "--layer", "all"),
     "symmetry": write_symmetry,
+    "edit": measure("edit", "--facts", "3", "--groups", "p2d,d2p", "--layer", "0", "--objects",
+                    "swap", "--moments", "identity", "--prefixes", "1", "--length", "24"),
     "study": write_study,
 }  # fmt: skip
 
