@@ -1,5 +1,7 @@
 """The logit lens over steps and layers: its last layer is the model, its states the sampler's."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,7 +18,9 @@ def test_the_last_layer_says_what_the_model_says():
     drawn = unmask.infill(model, TEXT, steps=3, seed=1)
     lens = unmask.logit_lens(model, TEXT, steps=3, seed=1, top=4)
     assert lens.steps == (1, 2, 3) and torch.equal(lens.states, drawn.states[:-1, 0])
-    assert lens.positions == tuple((drawn.states[0, 0] == model.mask_id).nonzero()[:, 0].tolist())
+    masked = (drawn.states[0, 0] == model.mask_id).nonzero()[:, 0].tolist()
+    assert model.tokenizer.end_id not in drawn.tokens[0, masked[:-1]]
+    assert lens.positions == tuple(masked)
     assert torch.equal(lens.target, drawn.tokens[0, list(lens.positions)])
     for i, state in enumerate(lens.states):
         logits = model.logits(state[None])[0, list(lens.positions)].double()
@@ -31,6 +35,19 @@ def test_the_last_layer_says_what_the_model_says():
     assert first[-1][0][0] == show_token(int(lens.ids[1, -1, 1, 0]), model.tokenizer)
     again = unmask.logit_lens(model, drawn, top=4)
     assert torch.equal(again.logp, lens.logp) and torch.equal(again.rank, lens.rank)
+
+
+def test_what_comes_after_the_end_is_not_read():
+    model = make_model()
+    drawn = unmask.sample(model, "They say", steps=2, length=12)
+    front, end_id = int((drawn.committed_at == 0).sum()), model.tokenizer.end_id
+    tokens = drawn.tokens.clone()
+    tokens[0, front + 3 :] = end_id
+    tokens[0, front : front + 3][tokens[0, front : front + 3] == end_id] = 5
+    ended = replace(drawn, tokens=tokens, states=torch.cat((drawn.states[:-1], tokens[None])))
+    lens = unmask.logit_lens(model, ended)
+    assert lens.positions == tuple(range(front, front + 4)) and lens.followed.endswith("⏎")
+    assert unmask.logit_lens(model, ended, positions=[11]).positions == (11,)
 
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])

@@ -142,8 +142,8 @@ def write_states(trajectory: Trajectory) -> str:
 def describe_grids(grids: Sequence[TraceGrid]) -> Section:
     """Effects by token and layer, a panel for each part, a slider over several steps."""
     first = grids[0]
-    steps = [str(grid.step or 1) for grid in grids]
-    controls = [Control("step", steps, is_slider=True)] if len(grids) > 1 else []
+    steps = [f"step {grid.step or 1}" for grid in grids]
+    controls = [Control("at", steps, is_slider=True)] if len(grids) > 1 else []
     metric = labels.name_metric(first.metric) if isinstance(first.metric, str) else "score"
     views: dict[Choice, list[Panel]] = {
         (i,) if controls else (): [_draw_part(grid, part) for part in grid.logp]
@@ -205,8 +205,8 @@ def describe_lens(lens: Lens) -> Section:
         f"{position} {show_token(token, lens.tokenizer).strip() or '·'}"
         for position, token in zip(lens.positions, lens.target.tolist(), strict=True)
     ]
-    steps = [str(step) for step in lens.steps]
-    controls = [Control("step", steps, is_slider=True)] if len(steps) > 1 else []
+    steps = [f"step {step}" for step in lens.steps]
+    controls = [Control("at", steps, is_slider=True)] if len(steps) > 1 else []
     views: dict[Choice, list[Panel]] = {
         (i,) if controls else (): [
             MapPanel("probability of the token", layers, positions, logp.exp().T.tolist()),

@@ -97,8 +97,8 @@ def logit_lens(
             that keeps its states. For a causal model a text to read as it stands.
         steps: Un-mask the text in that many steps and read every state on the way; by default only
             the text as it is. A causal model writes as many tokens.
-        positions: What is read; by default what is masked in the first state, and for a causal
-            model every position that something is before, or what it writes.
+        positions: What is read; by default what is masked in the first state, up to the end of the
+            text that is written, and for a causal model what it writes, or all but the first.
         row: Of a trajectory with several.
         top: How many of the likeliest tokens are kept.
         sampling: Further settings of `unmask.infill` or `unmask.sample`, with `steps`.
@@ -196,6 +196,10 @@ def _choose_positions(
             changed = (first != end).nonzero()[:, 0].tolist()
             return changed or list(range(1, len(end)))
         masked = (first == model.require_mask()).nonzero()[:, 0].tolist()
+        end_id = None if model.tokenizer is None else model.tokenizer.end_id
+        for count, at in enumerate(masked, 1):
+            if int(end[at]) == end_id:
+                return masked[:count]  # what comes after the end is padding
         if not masked:
             raise UserError(
                 "the text holds no mask: write [MASK] where the model is to be read, or name "
