@@ -12,8 +12,8 @@ from unmask.representation.readout import (
     can_probe,
     collect_streams,
     fit_and_predict,
-    read_facts_by_layer,
     probe,
+    read_facts_by_layer,
 )
 from unmask.representation.settings import Extraction
 
