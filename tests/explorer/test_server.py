@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.conftest import make_model
 from tests.explorer.serving import TOKEN, load_pair, open_client, read_events
@@ -246,5 +247,11 @@ def test_an_error_of_the_server_is_told_and_logged(client, monkeypatch, caplog):
     answer = client.post("/api/position", json=body)
     refuse(answer, 500, "RuntimeError")
     assert "secret" not in answer.text and "secret" in caplog.text
+
+    def fill_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(views, "predict", fill_memory)
+    refuse(client.post("/api/position", json=body), 400, "memory is full")
     monkeypatch.undo()
     assert client.post("/api/position", json=body).status_code == 200

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 
 from unmask.base.errors import UserError
+from unmask.tracing.sweep import ran_out_of_memory
 
 MOST_WAITING = 64
 """Calls in the queue; one more is refused."""
 RESULT, MISTAKE, FAILURE = "result", "error", "failure"
 """The last event of a call: what its work returned, a user's mistake, or an error of the server."""
+
+FULL = "the memory is full: shorten the canvas, take fewer samples, or explore a smaller model."
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +70,12 @@ class Call:
         except UserError as error:
             last = MISTAKE, str(error)
         except Exception as error:
-            _log.exception("a call of the explorer failed")
-            last = FAILURE, f"the explorer failed ({type(error).__name__}): its log says more."
+            is_full = isinstance(error, RuntimeError) and ran_out_of_memory(error)
+            if is_full or isinstance(error, MemoryError):
+                last = MISTAKE, FULL
+            else:
+                _log.exception("a call of the explorer failed")
+                last = FAILURE, f"the explorer failed ({type(error).__name__}): its log says more."
         try:
             self.emit(*last)
         except ClientGoneError:
