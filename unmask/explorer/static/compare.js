@@ -140,7 +140,7 @@ export class CompareView {
     const names = isSteps ? shown.map(({ card }) => `step ${card.step}`) : this.kind.value === "models" ? shown.map(({ card }) => card.run.model.name) : ["first prompt", "second prompt"];
     const what = isSteps ? "Entropy at each open position, at both steps" : "Mean entropy of what is still open, step by step";
     const legend = make("ul", { className: "legend" }, ...shown.map(({ className }, i) => make("li", {}, make("span", { className: `swatch line ${className}`, "aria-hidden": "true" }), names[i])));
-    chart.replaceChildren(make("h3", { textContent: what }), legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, width: Math.max(280, Math.min(960, chart.clientWidth - 34)), marker: isSteps ? null : step }));
+    chart.replaceChildren(make("h3", { textContent: what }), legend, drawLines(series, { xlabel: isSteps ? "position" : "step", ylabel: "nats", label: `${what}: ${names.join(" and ")}`, width: Math.max(280, Math.min(1300, chart.clientWidth - 34)), marker: isSteps ? null : step }));
   }
 
   stop() {
