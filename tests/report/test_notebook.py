@@ -20,6 +20,9 @@ TEXT = "They say Ada Quill is known as"
 HOSTILE = '"></iframe><img src=x><script>1</script>'
 
 
+FACT = unmask.Fact.of("Ada Quill", "the painter of red boats", "They say {} is known as")
+
+
 def trace(model, **how):
     settings = {"corruption": "mean", "window": 1} | how
     return unmask.trace_tokens(model, TEXT, "Ada Quill", "the painter", **settings)
@@ -46,6 +49,7 @@ THINGS = {
     "grids": lambda model: [trace(model), trace(model, mode="ablate")],
     "heads": lambda model: trace(model, parts=("attn_z",)),
     "lens": lambda model: unmask.logit_lens(model, "They say[MASK]*3", steps=2),
+    "edit": lambda model: unmask.edit(model, FACT, "Nowhere", layers=1, steps=2, prefixes=1),
 }
 
 
@@ -59,7 +63,7 @@ def test_a_picture_holds_all_that_it_needs(name, kind):
     assert page.startswith("<!doctype html>") and page.count("<!doctype") == 1
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page) == []
     assert picture._repr_png_() is None
-    has_charts = name not in ("model", "trajectory") and (name, kind) != ("lens", "causal")
+    has_charts = name not in ("model", "trajectory", "edit") and (name, kind) != ("lens", "causal")
     assert (notebook._pack_library() in page) == has_charts, "plotly comes where it is needed, once"
     assert page.count("H4sI") <= 1
     if not isinstance(thing, list):
@@ -105,6 +109,15 @@ def test_the_cells_of_a_lens_are_its_probabilities():
     assert figure["controls"][0]["is_slider"] and set(figure["views"]) == {"0", "1"}
     drawn = torch.tensor(figure["views"]["1"][0]["z"], dtype=torch.float64)
     torch.testing.assert_close(drawn, lens.logp[1].exp().T, atol=1e-6, rtol=1e-3)
+
+
+def test_the_facts_of_an_edit_are_told_as_it_has_them():
+    edit = THINGS["edit"](make_model())
+    page = open_frame(edit._repr_html_())
+    (fact,) = edit.record["facts"]
+    assert FACT.prompt in page and "Nowhere" in page and FACT.object in page
+    assert f"{fact['p_after']:.3f}" in page and f"{edit.magnitude:.3f}" in page
+    assert repr(edit) == f"Edit(1 fact in layers 1, norm {edit.magnitude:.3g})"
 
 
 def test_every_measure_s_result_is_shown(results):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
+from unmask.base.extras import Shown
 from unmask.base.files import replace_file
 from unmask.base.identity import digest_values
 from unmask.net.loading import save
@@ -39,8 +40,8 @@ class Factors:
         return self.residuals.double() @ self.readers.double()
 
 
-@dataclass(frozen=True, eq=False)
-class Edit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Edit(Shown):
     """Facts written into the down projections of a network, as low-rank factors.
 
     `unmask.edit` makes one. Weights change inside `with edit.on(model):` alone. Several edits can
@@ -65,6 +66,12 @@ class Edit:
     factors: Mapping[int, Factors]
     network: str
     record: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        facts = max((len(each.readers) for each in self.factors.values()), default=0)
+        layers = ", ".join(map(str, self.layers)) or "none"
+        written = f"{facts} fact{'s' * (facts != 1)} in layers {layers}"
+        return f"Edit({written}, norm {self.magnitude:.3g})"
 
     @property
     def layers(self) -> tuple[int, ...]:

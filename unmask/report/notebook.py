@@ -1,4 +1,4 @@
-"""`unmask.show`: a model, a trajectory, a trace, a lens or a result as a picture in a notebook.
+"""`unmask.show`: models, trajectories, traces, lenses, edits and results as pictures in a notebook.
 
 Each becomes a section of the page, drawn by the page's own renderers. In a cell it is a frame of
 its own, so that neither styles nor scripts meet those of the notebook, and it holds all it needs:
@@ -20,10 +20,12 @@ from unmask.base.errors import UserError
 from unmask.base.extras import require_study
 from unmask.base.files import replace_file
 from unmask.blocks.blocks import Figure, Section
+from unmask.editing.edit import Edit
 from unmask.measures.result import Result
 from unmask.net.model import Model
 from unmask.report.document import Document
 from unmask.report.pictures import (
+    describe_edit,
     describe_grids,
     describe_lens,
     describe_model,
@@ -84,7 +86,7 @@ class Picture:
 
 @check_arguments(leave_out=("thing",))
 def show(thing: Any, is_still: bool = False) -> Picture:
-    """A picture of a model, a trajectory, a trace, a logit lens or a measure's result.
+    """A picture of a model, a trajectory, a trace, a logit lens, an edit or a measure's result.
 
     Notebooks call it by themselves for what stands last in a cell. Traces of several steps, a list
     of grids, are one picture with a slider.
@@ -103,6 +105,8 @@ def show(thing: Any, is_still: bool = False) -> Picture:
     match thing:
         case Model():
             picture = Picture(describe_model(thing), repr(thing))
+        case Edit():
+            picture = Picture(describe_edit(thing), repr(thing))
         case Trajectory():
             picture = Picture(describe_trajectory(thing), write_states(thing))
         case Lens():
@@ -114,7 +118,7 @@ def show(thing: Any, is_still: bool = False) -> Picture:
         case _:
             raise UserError(
                 f"a {type(thing).__name__} was given to show: expected a model, a trajectory, a "
-                "trace or several, a logit lens or the result of a measure."
+                "trace or several, a logit lens, an edit or the result of a measure."
             )
     return replace(picture, is_still=is_still)
 

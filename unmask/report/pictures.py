@@ -1,6 +1,7 @@
 """Models, trajectories, traces and lenses as sections of a page, for `unmask.show`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from unmask.blocks import labels
 from unmask.blocks.blocks import (
@@ -17,6 +18,7 @@ from unmask.blocks.blocks import (
     Table,
     TextPanel,
 )
+from unmask.editing.edit import Edit
 from unmask.net.counts import count_parameters
 from unmask.net.model import Model
 from unmask.net.sites import PARTS
@@ -53,6 +55,41 @@ def describe_model(model: Model) -> Section:
     columns = [Column("what"), Column("value")]
     table = Table("model", "", columns, [Row(each) for each in rows.items()], len(rows))
     return Section("model", model.name, [table])
+
+
+def describe_edit(edit: Edit) -> Section:
+    """What an edit writes: its facts as its record has them, and how much each layer gains."""
+    facts = [each for each in edit.record.get("facts", ()) if isinstance(each, Mapping)]
+    names = {"prompt": "prompt", "old_object": "before", "object": "after"}
+    numbers = {"p_before": "p before the search", "p_after": "p after it"}
+    rows = [
+        [*(str(fact.get(name, "–")) for name in names), *map(_read_number(fact), numbers)]
+        for fact in facts
+    ]
+    columns = [*map(Column, names.values()), *(Column(each, 3) for each in numbers.values())]
+    layers = [
+        (str(layer), len(each.readers), float(each.update.norm()))
+        for layer, each in sorted(edit.factors.items())
+    ]
+    gains = [Column("layer"), Column("facts"), Column("norm of what is added", 3)]
+    return Section(
+        "edit",
+        "Edit",
+        [
+            Table("facts", "What is written", columns, [Row(each) for each in rows]),
+            Table("layers", "Where it is written", gains, [Row(each) for each in layers]),
+        ],
+    )
+
+
+def _read_number(fact: Mapping[str, Any]) -> Callable[[str], float | None]:
+    """A number of a record that may come from a file."""
+
+    def read(name: str) -> float | None:
+        value = fact.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    return read
 
 
 def describe_trajectory(trajectory: Trajectory) -> Section:
