@@ -136,13 +136,13 @@ def test_a_step_asks_the_device_once():
     write(model)
 
     def count(steps: int) -> int:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 unmask.sample(model, PROMPTS, steps=steps, length=24, keep_states=False)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(each.message) for each in said)
 
     count(4)

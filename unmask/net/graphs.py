@@ -160,8 +160,9 @@ class _RecordedPass:
         return self.stream.clone()  # the next replay writes over it
 
 
-RunLayer = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(layer, the stream that enters it [N, D]) to what attention adds and the stream that leaves."""
+RunLayer = Callable[[int, Tensor], Tensor]
+"""(layer, the stream that enters it [N, D]) to what attention adds; the stream that leaves is
+written over the one that entered."""
 
 
 class LayerGraphs:
@@ -185,14 +186,11 @@ class LayerGraphs:
             self.x.copy_(x)
         if layer not in self._recorded:
             self._recorded[layer] = None
-            attn, after = self.run(layer, self.x)
-            self.x.copy_(after)
-            return attn, self.x
+            return self.run(layer, self.x), self.x
         recorded = self._recorded[layer]
         if recorded is None:
             with _recording(self._pool) as graph:
-                attn, after = self.run(layer, self.x)
-                self.x.copy_(after)
+                attn = self.run(layer, self.x)
             recorded = self._recorded[layer] = graph, attn
         recorded[0].replay()
         return recorded[1], self.x

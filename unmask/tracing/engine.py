@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.net.blocks import Block
 from unmask.net.graphs import LayerGraphs, can_replay, locate_weights
 from unmask.net.transformer import Transformer
 from unmask.tracing.record import Activations, AnswerReader
@@ -191,17 +192,19 @@ class Engine:
         shape, cos, sin, net = (batch.rows, batch.length), self.cos, self.sin, self.net
         engine = proxy(self)  # which holds the graphs: they are given up together
 
-        def run_all(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        def run_all(layer: int, x: Tensor) -> Tensor:
             """A layer at all positions, which is the same whatever is traced."""
             block = net.block(layer)
             z = block.attend(*block.read(x.unflatten(0, shape), cos, sin))
             attn = block.attn_out(z.flatten(0, 1))
-            return attn, block.finish(x, attn)[0]
+            _finish_in_place(block, x, attn)
+            return attn
 
-        def run_active(layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        def run_active(layer: int, x: Tensor) -> Tensor:
             """A layer at the active positions: the others' keys and values are this run's."""
-            x, attn = engine._attend(layer, batch, Stream(x, batch.active))
-            return attn, net.block(layer).finish(x, attn)[0]
+            _, attn = engine._attend(layer, batch, Stream(x, batch.active))
+            _finish_in_place(net.block(layer), x, attn)
+            return attn
 
         if batch.active is None:
             return net.graphs.find_layers(net, like, shape, run_all)
@@ -296,3 +299,9 @@ class Engine:
         there = stream.where[near] == flat
         # 3. The stream's own over the base run's.
         return torch.where(there[..., None], stream.x[near], x)
+
+
+def _finish_in_place(block: Block, x: Float[Tensor, "N D"], attn: Float[Tensor, "N D"]) -> None:
+    """`Block.finish` over the stream that entered; blocks that are replayed add the MLP's output."""
+    reads, stream = block.after_attention(x, attn)
+    torch.add(stream, block.mlp_out(block.mlp_key(reads)), out=x)

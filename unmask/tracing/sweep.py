@@ -47,13 +47,14 @@ def sweep(
     while start < len(cells):
         count = room.fit([kept[i] for i, _ in cells[start:]])
         chunk = cells[start : start + count]
-        patched = [(kept[i], sample) for i, sample in chunk]
+        batches = _Batches([(kept[i], sample) for i, sample in chunk], engine)
+        pairs = torch.tensor(chunk, device=engine.device)
         try:
             for plan, grid in zip(plans, grids, strict=True):
-                for columns, head, rows, logp in _run(engine, plan, patched):
+                for columns, head, rows, logp in _run(engine, plan, batches):
                     # 4. log p [B, K, A] of a window goes to its (place, sample) pairs, in every
                     #    column of the grid that the window fills.
-                    at = torch.tensor([chunk[row] for row in rows], device=grid.device)
+                    at = pairs if rows is None else pairs[rows]
                     for column in columns:
                         cell = grid[:, column] if head is None else grid[:, column, head]
                         cell[at[:, 0], at[:, 1]] = logp
@@ -66,21 +67,31 @@ def sweep(
     return grids
 
 
+class _Batches:
+    """Cells that run together, which all plans share."""
+
+    def __init__(self, cells: Sequence[PatchedCell], engine: Engine):
+        self.whole = CellBatch(cells, engine)
+        read = set(engine.reader.rows.tolist())
+        near = [i for i, (positions, _) in enumerate(cells) if not positions or read & {*positions}]
+        self.near_rows = None
+        """The cells at rows that are read; None where all are."""
+        if len(near) < len(cells):
+            self.near_rows = torch.tensor(near, dtype=torch.long, device=engine.device)
+            self.near = CellBatch([cells[row] for row in near], engine)
+
+
 def _run(
-    engine: Engine, plan: PartPlan, cells: Sequence[PatchedCell]
-) -> Iterator[tuple[list[int], int | None, list[int], Tensor]]:
-    """(columns, head, rows, log p) of everything that is run of a part for a batch of cells."""
-    read = set(engine.reader.rows.tolist())
-    everything = list(range(len(cells)))
-    near = [row for row in everything if not cells[row][0] or read & set(cells[row][0])]
-    whole = CellBatch(cells, engine)
+    engine: Engine, plan: PartPlan, batches: _Batches
+) -> Iterator[tuple[list[int], int | None, Tensor | None, Tensor]]:
+    """(columns, head, rows, log p) of everything that is run of a part; rows None: all cells."""
     for trunk in plan.trunks:
-        batch, rows = whole, everything
-        if trunk.start == engine.layers - 1 and len(near) < len(cells):
+        batch, rows = batches.whole, None
+        if trunk.start == engine.layers - 1 and batches.near_rows is not None:
             # Above the last layer's attention nothing moves between positions.
-            if not near:
+            batch, rows = batches.near, batches.near_rows
+            if not len(rows):
                 continue
-            batch, rows = CellBatch([cells[row] for row in near], engine), near
         for head in range(plan.heads) if plan.heads else (None,):
             for stop, logp in engine.run(batch, plan, trunk, head or 0):
                 yield plan.columns_of((trunk.start, stop)), head, rows, logp
