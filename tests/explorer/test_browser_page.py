@@ -60,7 +60,7 @@ def test_the_page_is_there_before_any_answer(browser, address):
     page.route("**/api/**", lambda route: None)  # Never answered.
     page.goto(address, wait_until="domcontentloaded")
     assert page.get_by_role("tab").count() == len(VIEWS)
-    assert page.locator("#write-settings select").first.is_enabled
+    assert page.locator("#write-settings select").first.is_enabled()
     assert page.locator("#write-prompt").is_visible()
     page.locator("#write-prompt:focus").wait_for()
     context.close()
