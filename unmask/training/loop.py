@@ -232,8 +232,8 @@ class _TrainingLoop:
         if journal is not None:
             journal.write(record)
         note = "no loss" if loss is None else f"loss {loss:.4f}"
-        note += f"  {format_number(speed)}tok/s  {share:.0%} of peak"
-        note += f"  {skipped} skipped" if skipped else ""
+        note += f"  {format_number(speed)}tok/s  {share:.0%} of the device's peak"
+        note += f"  {skipped} steps skipped (gradients too long)" if skipped else ""
         self.hooks.notify(progress.step, progress.total, note)
         self._check_patience()
 
