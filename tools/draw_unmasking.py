@@ -1,6 +1,8 @@
-"""Draws docs/unmasking.svg, the terminal's un-masking as a moving picture, from the shipped pair.
+"""Draws README's pictures: docs/unmasking.svg, the terminal's un-masking, and docs/recall.png.
 
     python tools/draw_unmasking.py
+
+The figure is the stored recall of the pretrained pair, as the study's page draws it.
 
 Both models are asked one fact in reverse; every frame is a step, as `unmask sample` shows it, with
 the diffusion model's guesses in its masks. It needs no script: browsers, and pages that host
@@ -13,8 +15,11 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import unmask
+from unmask.blocks.blocks import Figure
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.questions import require_tokenizer
+from unmask.report.render_figures import draw_figure
+from unmask.report.stored import STORED
 from unmask.sampling.trajectory import Trajectory
 
 PROMPT = "The inscription below the bust of Velimir Gildershaw honours"
@@ -119,8 +124,13 @@ def draw_svg(titles: Sequence[str], films: Sequence[list[list[Piece]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default="docs/unmasking.svg", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("--out", default="docs", type=Path, help="Folder of the pictures.")
+    folder = parser.parse_args().out
+    _, stored = STORED["recall"]
+    (figure,) = stored.read(stored.file)
+    assert isinstance(figure, Figure)
+    draw_figure(figure, folder, "recall", is_paper=False)
+    out = folder / "unmasking.svg"
     films, titles = [], []
     for name, kind in (("reversal-mdm", "diffusion"), ("reversal-ar", "autoregressive")):
         model = unmask.load(name, device="cpu")
