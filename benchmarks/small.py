@@ -222,15 +222,16 @@ def measure_traces(
     vocabulary, causal = model.net.config.logit_rows - 1, model.kind == "causal"
     draw = torch.Generator().manual_seed(0)
     facts = []
+    length = min(tracing.LENGTH, model.net.config.context - 1)
+    prompt = length - (tracing.LENGTH - tracing.PROMPT)
     for _ in range(options.facts):
-        tokens = torch.randint(0, vocabulary, (tracing.LENGTH + 1,), generator=draw)
-        answer = {tracing.LENGTH: int(tokens[-1])}
+        tokens = torch.randint(0, vocabulary, (length + 1,), generator=draw)
+        answer = {length: int(tokens[-1])}
         if not causal:
-            places = range(tracing.PROMPT, tracing.PROMPT + tracing.NUM_ANSWERS)
-            answer = {at: int(tokens[at]) for at in places}
+            answer = {at: int(tokens[at]) for at in range(prompt, prompt + tracing.NUM_ANSWERS)}
             assert model.mask_id is not None
-            tokens[tracing.PROMPT :] = model.mask_id
-        facts.append((tokens[: tracing.LENGTH], answer))
+            tokens[prompt:] = model.mask_id
+        facts.append((tokens[:length], answer))
     subjects = [tokens[slice(*tracing.SUBJECT)].tolist() for tokens, _ in facts]
     noise = tracing.Noise(tracing.measure_sigma(model, subjects), tracing.SAMPLES)
     window = min(tracing.WINDOW, default_window(model.net.config.layers))
@@ -257,12 +258,17 @@ def measure_traces(
     # Rows of the network that are read: a causal one's row i predicts position i + 1.
     read = [at - causal for at in facts[0][1]]
     flops = count_trace_flops(
-        model.net.config, tracing.LENGTH, tracing.SAMPLES, read, tracing.PARTS, window,
+        model.net.config, length, tracing.SAMPLES, read, tracing.PARTS, window,
         same_before=tracing.SUBJECT[0],
     )  # fmt: skip
     floor = flops / measure_peak(device, torch.bfloat16)
     return list_rows(
-        "a fact traced", size, timed, limit, floor, f"effects differ by {worst:.1e} at most"
+        f"a fact traced, {length} tokens",
+        size,
+        timed,
+        limit,
+        floor,
+        f"effects differ by {worst:.1e} at most",
     )
 
 

@@ -120,6 +120,9 @@ def measure(
 ) -> Found:
     """Time and memory of a contender that is made, run and given up here."""
     clear(device)
+    if device.type == "cuda":
+        # From the start: the memory of recorded steps is taken when they are recorded.
+        torch.cuda.reset_peak_memory_stats(device)
     start = time.perf_counter()
     contender = make()
     contender.take_step()
@@ -128,8 +131,6 @@ def measure(
     for _ in range(3):
         contender.take_step()
     wait_for(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 4:
         # Several steps at a time: nothing waits between the steps of a real run either.

@@ -115,12 +115,12 @@ class Graphs:
             return None
         key = (*key, tuple(like.shape), like.dtype, places)
         with self._lock:
-            found = self._layers.pop(key, None)
-            if found is None:
+            layers = self._layers.pop(key, None)
+            if layers is None:
                 _forget_oldest(self._layers)
-                found = LayerGraphs(like, run)
-            self._layers[key] = found
-            return found
+                layers = LayerGraphs(like, run)
+            self._layers[key] = layers
+            return layers
 
 
 def _forget_oldest(kept: dict, most: int = MOST_KEPT) -> None:

@@ -302,6 +302,6 @@ class Engine:
 
 
 def _finish_in_place(block: Block, x: Float[Tensor, "N D"], attn: Float[Tensor, "N D"]) -> None:
-    """`Block.finish` over the stream that entered; blocks that are replayed add the MLP's output."""
+    """`Block.finish` over the stream that entered; the blocks that are replayed are sums."""
     reads, stream = block.after_attention(x, attn)
     torch.add(stream, block.mlp_out(block.mlp_key(reads)), out=x)
