@@ -25,7 +25,12 @@ class Oracle(Model):
     prompt_lengths: list[int] = field(default_factory=list)
 
     def logits(
-        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None, *_: object
+        self,
+        tokens: Tensor,
+        real: Tensor | None = None,
+        at: Tensor | None = None,
+        *_: object,
+        number: int | None = None,
     ) -> Tensor:
         assert self.tokenizer is not None and real is None
         answers = torch.full_like(tokens, -1)

@@ -23,7 +23,12 @@ class Pairs(Model):
     joint: Tensor = field(default_factory=lambda: torch.eye(2))
 
     def logits(
-        self, tokens: Tensor, real: Tensor | None = None, at: Tensor | None = None, *_: object
+        self,
+        tokens: Tensor,
+        real: Tensor | None = None,
+        at: Tensor | None = None,
+        *_: object,
+        number: int | None = None,
     ) -> Tensor:
         rows = []
         for a, b in tokens[:, :2].tolist():

@@ -178,6 +178,7 @@ class Model(Shown):
         at: Tensor | None = None,
         t: Float[Tensor, "B"] | None = None,
         snapshot: Snapshot | None = None,
+        number: int | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits [B, L, V] whose row i predicts position i, or position i + 1 for a causal model.
 
@@ -192,6 +193,8 @@ class Model(Shown):
             t: Times, for networks that take one.
             snapshot: Keys and values of an earlier run; the tokens may then be some positions of
                 its canvas, in order and without gaps.
+            number: How many positions the mask `at` names, if that is known: a GPU that has to
+                count them makes the host wait.
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
@@ -203,19 +206,9 @@ class Model(Shown):
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        return self.net.unembed(self.run(tokens, real, t, snapshot), at)
-
-    def run(
-        self,
-        tokens: Int[Tensor, "B L"],
-        real: Bool[Tensor, "B N"] | None = None,
-        t: Float[Tensor, "B"] | None = None,
-        snapshot: Snapshot | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        """The stream that `logits` reads: what leaves the last layer, aligned."""
         x = self.net.run_tokens(tokens, real, snapshot, t)
         in_part = snapshot is not None and snapshot.places is not None
-        return self.align(x, None if in_part else real)
+        return self.net.unembed(self.align(x, None if in_part else real), at, number)
 
     def align(
         self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None

@@ -49,7 +49,7 @@ class Transformer(nn.Module):
             self.latents = LatentInput(config)
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
         self.norm = make_norm(config)
-        self.head = Head(config.width, config.logit_rows, bias=False)
+        self.head = Head(config.width, config.logit_rows, bias=config.head_bias)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
@@ -153,17 +153,17 @@ class Transformer(nn.Module):
         return block
 
     def unembed(
-        self, x: Float[Tensor, "*rows D"], at: Tensor | None = None
+        self, x: Float[Tensor, "B L D"], at: Tensor | None = None, number: int | None = None
     ) -> Float[Tensor, "*n V"]:
         """Raw logits of the stream that leaves the last layer, only where they are wanted.
 
-        `at`, for whole rows [B, L, D], is a mask [B, L] (logits [N, V]), positions [n] for all
+        `at` is a mask [B, L] of that `number` of positions (logits [N, V]), positions [n] for all
         rows, or positions [B, n] row by row (logits [B, n, V]).
         """
         if at is not None:
             _check_positions(at, x)
             if at.dtype == torch.bool:
-                x = select_rows(x, at)
+                x = select_rows(x, at, number)
             elif at.ndim == 1:
                 x = x[:, at]
             else:
@@ -262,7 +262,7 @@ class Transformer(nn.Module):
 
         `padding` is room for columns in front of shorter rows, which take up no position.
         """
-        if not self.config.causal:
+        if not self.config.causal and self.config.block is None:
             raise UserError(
                 "a cache was asked for a network that sees in both directions: the keys and values "
                 "of earlier tokens change with later ones; run it whole, or use a causal network."
@@ -287,7 +287,7 @@ class Transformer(nn.Module):
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
         where, seen = _find_places(x, real, cache)
-        mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
+        mask, is_causal = mask_attention(seen, length, past, config, x.device)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"
             mask = sees if mask is None else mask & sees
@@ -340,12 +340,24 @@ def check_tokens(tokens: object) -> None:
         )
 
 
-def select_rows(x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"]) -> Float[Tensor, "N D"]:
+def select_rows(
+    x: Float[Tensor, "B L D"], at: Bool[Tensor, "B L"], number: int | None = None
+) -> Float[Tensor, "N D"]:
     """The rows where `at` is True.
 
     By number: the gradient of indexing with a mask sorts all its positions first.
     """
-    return x.flatten(0, 1).index_select(0, at.flatten().nonzero()[:, 0])
+    return x.flatten(0, 1).index_select(0, locate(at, number))
+
+
+def locate(mask: Bool[Tensor, "*n"], number: int | None = None) -> Int[Tensor, "N"]:
+    """Where a mask is True, counted over all of it.
+
+    A GPU that has to count first makes the host wait; it is told the `number` where that is known.
+    """
+    if number is None or mask.device.type == "cpu":
+        return mask.flatten().nonzero()[:, 0]
+    return (~mask).flatten().byte().argsort(stable=True)[:number]
 
 
 def _check_positions(at: object, x: Float[Tensor, "B L D"]) -> None:

@@ -8,12 +8,12 @@ from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
 from unmask.net.fused import fuses
 from unmask.net.model import Model
-from unmask.net.transformer import Tokens
+from unmask.net.transformer import Tokens, locate
 from unmask.noise.guidance import mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 from unmask.sampling.settings import CacheMode
-from unmask.sampling.state import Predictions, locate
+from unmask.sampling.state import Predictions
 
 Open = Bool[Tensor, "B L"]
 
@@ -68,13 +68,12 @@ class Denoiser:
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
         self.calls += 1
-        t, model = self._find_time(xt, real), self.model
+        t = self._find_time(xt, real)
         if guidance == 0:
-            return model.net.unembed(select(model.run(xt, real, t), open_, number))
+            return self.model.logits(xt, real, open_, t, number=number)
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
-        halves = (select(x, open_, number) for x in model.run(both, real, t).chunk(2))
-        return model.net.unembed(torch.cat(tuple(halves)))
+        return self.model.logits(both, real, open_.repeat(2, 1), t, number=2 * number)
 
     def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
         """The time at which as many are masked, for networks that take it as an input."""
@@ -196,11 +195,6 @@ class PrefixCacheDenoiser(Denoiser):
             at = open_.gather(1, positions) & valid
             logits = self.model.logits(again, real, at, snapshot=kept)
         return logits
-
-
-def select(x: Float[Tensor, "B L D"], open_: Open, number: int) -> Float[Tensor, "N D"]:
-    """The stream at the open positions."""
-    return x.flatten(0, 1).index_select(0, locate(open_, number))
 
 
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:

@@ -23,6 +23,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from unmask.net.transformer import locate
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -182,16 +184,6 @@ class StepState:
     def last_logp(self) -> Float[Tensor, "B L V"] | None:
         """All of the last step's log p; -inf at positions that were not open, None at the first."""
         return None if self.last is None else self.last.spread(self.last.rows, -torch.inf)
-
-
-def locate(mask: Bool[Tensor, "*n"], number: int) -> Int[Tensor, "N"]:
-    """Where a mask is True, counted over all of it, if that is at `number` positions.
-
-    A device that is asked for a number it has to count makes the host wait; it is told here.
-    """
-    if mask.device.type == "cpu":
-        return mask.flatten().nonzero()[:, 0]
-    return (~mask).flatten().byte().argsort(stable=True)[:number]
 
 
 def find_entropy(logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N"]:
