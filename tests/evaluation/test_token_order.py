@@ -1,5 +1,7 @@
 """Tokens that were written: their kinds of words, how frequent they are, when they came."""
 
+import pytest
+
 from tests.conftest import TEXTS, make_model
 from unmask.evaluation.order import (
     FREQUENCIES,
@@ -37,7 +39,13 @@ def test_rows_are_the_trajectory():
     tokenizer = model.tokenizer
     band = rank_frequencies(tokenizer, TEXTS)
     drawn = sample(
-        model, ["The caves", "The baker of"], steps=6, length=20, order="left", plan="linear"
+        model,
+        ["The caves", "The baker of"],
+        steps=6,
+        length=20,
+        order="left",
+        plan="linear",
+        guesses=2,
     )
     for i in range(2):
         rows, tokens = list_commits(tokenizer, drawn, i, band), list_tokens(tokenizer, drawn, i)
@@ -51,6 +59,12 @@ def test_rows_are_the_trajectory():
             (row["position"], row["token"], row["step"]) for row in rows
         ]
         assert not any(token["is_end"] for token in tokens[:-1])
+        # One list of guesses a step, up to the one that wrote the token: its likeliest.
+        for token in tokens:
+            assert len(token["guesses"]) == len(token["guesses_p"]) == token["step"]
+            if token["step"] and not token["is_end"]:
+                assert token["guesses"][-1][0] == token["piece"]
+                assert token["guesses_p"][-1][0] == pytest.approx(token["confidence"], rel=1e-6)
         quarters = [PLACES.index(row["place"]) for row in rows]
         assert quarters == sorted(quarters) and quarters[0] == 0
 
