@@ -127,6 +127,8 @@ def test_bad_bodies_are_sentences(client, name):
 
 
 TRACED = {"model": "model", "prompt": "Ann sat beside", "answer": "Bob", "subject": [0, 3]}
+EDITED = {**TRACED, "old": "Bob", "new": "Eve"}
+del EDITED["answer"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,14 @@ TRACED = {"model": "model", "prompt": "Ann sat beside", "answer": "Bob", "subjec
         ("python", {"view": "other", "request": {}}, "no view 'other'"),
         ("python", {"view": "write", "request": {"model": "model"}}, "'canvas' is missing"),
         ("tokenize", {"model": "model", "text": "x" * 30_000}, "characters"),
-        ("edit", {}, "editing"),
+        ("edit", {"model": "model"}, "'prompt' is missing"),
+        ("edit", {**EDITED, "subject": [9, 3]}, "select it again"),
+        ("edit", {**EDITED, "new": " "}, "the new object is ' '"),
+        ("edit", {**EDITED, "reverse": "They say it is"}, "expected one {}"),
+        ("edit", {**EDITED, "layer": 6}, "layer 6 is out of range"),
+        ("edit", {**EDITED, "new": "very long words " * 40}, "40"),
+        ("edit", {**EDITED, "model": "other"}, "no model 'other'"),
+        ("undo", {"model": "other"}, "no model 'other'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_sentences(client, call, body, words):
@@ -159,7 +168,7 @@ def test_mistakes_are_sentences(client, call, body, words):
         (last, data) = read_events(answer.text)[-1]
         assert last == "error" and words in data["error"], data
     else:
-        refuse(answer, 409 if call == "edit" else 400, words)
+        refuse(answer, 400, words)
 
 
 def test_html_in_prompts_stays_text(client):

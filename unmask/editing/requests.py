@@ -99,6 +99,18 @@ def make_requests(
     return requests
 
 
+def make_request(fact: Fact, text: str, back: Fact | None = None) -> EditRequest:
+    """A request of one's own: the fact's new object, asked as edited and by `back` in reverse.
+
+    Args:
+        fact: With its old object.
+        text: The new object.
+        back: The question in reverse, which gives the old object and asks for the subject.
+    """
+    questions = _list_questions(fact, text, (), (), () if back is None else (back,))
+    return EditRequest(fact, text, "own", tuple(questions))
+
+
 def _list_questions(
     fact: Fact,
     text: str,

@@ -7,8 +7,11 @@ from typing import Any
 from unmask.base.config import CheckedSettings
 from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
+from unmask.data.facts import Fact
+from unmask.explorer.edits import choose_edit, make_back
 from unmask.explorer.interventions import SITES, make_fact, make_tracing
 from unmask.explorer.requests import (
+    EditFactRequest,
     MoveRequest,
     PlaceRequest,
     PositionRequest,
@@ -39,7 +42,10 @@ def write_python(explorer: Explorer, request: PythonRequest) -> dict[str, str]:
     kind, write = VIEWS[request.view]
     body: Any = read_request(kind, request.request, request.view)
     model, _ = explorer.pick(body.model)
-    return {"code": write(model, body)}
+    code, kept = write(model, body), explorer.edits.get(body.model)
+    if kept is not None and request.view != "edit":
+        code = code.replace(load := _load(model), load + _put_on(model, kept.request), 1)
+    return {"code": code}
 
 
 def _load(model: Model) -> str:
@@ -129,10 +135,58 @@ def _write_reading(model: Model, body: PositionRequest, tokens: list[int]) -> li
     return lines
 
 
-def _write_fact(body: TraceRequest) -> str:
-    fact = make_fact(body)
+def _write_fact(fact: Fact, target: str = "fact") -> str:
     names = ("subject", "object", "prompt", "completion", "subject_span", "object_span", "fact_id")
-    return _write_call("fact", "unmask.Fact", **{name: getattr(fact, name) for name in names})
+    return _write_call(target, "unmask.Fact", **{name: getattr(fact, name) for name in names})
+
+
+def _write_edit(model: Model, body: EditFactRequest) -> str:
+    """The lines that make the edit: a fact and the call."""
+    fact = make_fact(body.prompt, body.subject, body.old)
+    arguments = ("model", "fact", repr(body.new.strip()))
+    return _write_fact(fact) + _write_call(
+        "edit", "unmask.edit", *arguments, **choose_edit(model, body)
+    )
+
+
+def _put_on(model: Model, body: EditFactRequest) -> str:
+    """The lines that give a model the edit that it has here."""
+    return (
+        _write_edit(model, body) + "edited = edit.on(model)  # as long as this name is there\n"
+        "edited.__enter__()\n"
+    )
+
+
+def _write_edited(model: Model, body: EditFactRequest) -> str:
+    back = make_back(body)
+    return "".join(
+        (
+            "import unmask\n"
+            "from unmask.editing.outcomes import Examination\n"
+            "from unmask.editing.requests import make_request\n\n",
+            _load(model),
+            _write_edit(model, body),
+            "back = None\n" if back is None else _write_fact(back, "back"),
+            f"request = make_request(fact, {body.new.strip()!r}, back)\n",
+            _write_call(
+                "examination",
+                "Examination",
+                "model",
+                "[request]",
+                steps=body.steps,
+                length=body.length,
+            ),
+            "before = examination.ask(request.questions)\n"
+            "rows = list(examination.compare(0, edit, before))\n"
+            "for row in rows:\n"
+            '    print(row["prompt"], row["text_before"], row["text_after"], sep="\\n")\n'
+            '    print(row["nll_before"], row["nll_after"])  # of the right answer, per token\n',
+        )
+    )
+
+
+def _trace_fact(body: TraceRequest) -> Fact:
+    return make_fact(body.prompt, body.subject, body.answer)
 
 
 def _list_tracing(body: TraceRequest) -> dict[str, Any]:
@@ -143,7 +197,7 @@ def _list_tracing(body: TraceRequest) -> dict[str, Any]:
 
 def _write_trace(model: Model, body: TraceRequest) -> str:
     return (
-        f"import unmask\n\n{_load(model)}{_write_fact(body)}"
+        f"import unmask\n\n{_load(model)}{_write_fact(_trace_fact(body))}"
         + _write_call("(grid,)", "unmask.trace_steps", "model", "fact", **_list_tracing(body))
         + "print(grid.clean, grid.corrupted)\n"
         "for part, values in grid.scores.items():  # [position, layer]\n"
@@ -191,7 +245,7 @@ def _write_restore(model: Model, body: RestoreRequest) -> str:
             "from unmask.tracing.clean_run import generate\n"
             "from unmask.tracing.corruption import get_corruption, hide\n\n",
             _load(model),
-            _write_fact(body),
+            _write_fact(_trace_fact(body)),
             _write_call("settings", "unmask.Tracing", **settings),
             "clean = generate(model, fact, settings)\n",
             "((_, step),) = clean.find_steps(settings.at)\n",
@@ -271,5 +325,6 @@ VIEWS: Mapping[str, tuple[type[CheckedSettings], Callable[[Model, Any], str]]] =
     "trace": (TraceRequest, _write_trace),
     "restore": (RestoreRequest, _write_restore),
     "move": (MoveRequest, _write_move),
+    "edit": (EditFactRequest, _write_edited),
 }
 """The body of each view's call, and what writes its code."""

@@ -1,7 +1,7 @@
 """What the page's calls change inside a network: traces, restored generations, moved states."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,11 +36,11 @@ SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 """The site of each part whose single cells can be restored in a generation."""
 
 
-def make_fact(request: TraceRequest) -> Fact:
-    """The fact that a trace is about: the prompt, its subject, and the answer after it."""
+def make_fact(prompt: str, subject: Sequence[int], answer: str) -> Fact:
+    """A fact of the page: a prompt, the characters of its subject, and the answer after it."""
     # A space at the end would be a token of its own; the answer brings its own.
-    prompt, answer = request.prompt.rstrip(), request.answer.strip()
-    begin, end = request.subject[0], min(request.subject[1], len(prompt))
+    prompt, answer = prompt.rstrip(), answer.strip()
+    begin, end = subject[0], min(subject[1], len(prompt))
     return Fact(
         subject=prompt[begin:end],
         object=answer,
@@ -67,7 +67,7 @@ def make_tracing(request: TraceRequest) -> Tracing:
 
 def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
     settings = make_tracing(request)
-    clean = generate(model, make_fact(request), settings)
+    clean = generate(model, make_fact(request.prompt, request.subject, request.answer), settings)
     if not clean.find_steps(settings.at):
         raise UserError(
             f"the step {request.step} was asked for, but the answer is written at steps {clean.t1} "

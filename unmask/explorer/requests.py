@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from unmask.base.config import CheckedSettings, build, option
 from unmask.base.errors import UserError
@@ -120,20 +120,22 @@ class TraceRequest(CheckedSettings):
     seed: int = option(0, "Seed of the noise.", least=0)
 
     def _problems(self) -> Iterator[str]:
-        if len(self.prompt) > MOST_CHARACTERS:
-            yield f"the prompt has {len(self.prompt):,} characters, expected {MOST_CHARACTERS:,}"
-        is_span = len(self.subject) == 2
-        text = self.prompt.rstrip()
-        is_within = is_span and 0 <= self.subject[0] < self.subject[1] <= len(self.prompt)
-        if not is_within or self.subject[0] >= len(text):
-            yield (
-                f"the subject is {list(self.subject)}, expected its first character in the prompt "
-                "and the one after its last: select it again"
-            )
+        yield from _check_question(self.prompt, self.subject)
         if not self.answer.strip():
             yield "the answer is empty, expected what the model should say"
         if "attn_z" in self.parts:
             yield "'parts' has attn_z, expected parts without heads: resid, mlp, attn or embed"
+
+
+def _check_question(prompt: str, subject: tuple[int, ...]) -> Iterator[str]:
+    if len(prompt) > MOST_CHARACTERS:
+        yield f"the prompt has {len(prompt):,} characters, expected {MOST_CHARACTERS:,}"
+    is_within = len(subject) == 2 and 0 <= subject[0] < subject[1] <= len(prompt)
+    if not is_within or subject[0] >= len(prompt.rstrip()):
+        yield (
+            f"the subject is {list(subject)}, expected its first character in the prompt "
+            "and the one after its last: select it again"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,43 @@ class MoveRequest(CheckedSettings):
     source: PlaceRequest
     target: PlaceRequest
     settings: WriteSettings = WriteSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditFactRequest(CheckedSettings):
+    """A fact that is to get a new object, and the question that asks for its subject in reverse."""
+
+    model: str
+    prompt: str
+    old: str
+    new: str
+    subject: tuple[int, ...] = option((), "Characters of the prompt, first and one after the last.")
+    reverse: str = option("", "A question in reverse; {} stands for the object. Empty: none.")
+    layer: int | None = option(None, "The layer that is written; the middle one by default.")
+    search_steps: int = option(40, "Evaluations of the search for the value.", least=0, most=200)
+    reveal: Literal["none", "cycle", "random"] = option("cycle", "Tokens shown in the search.")
+    clamp: float = option(8.0, "The longest change of the value, in lengths of it.", above=0)
+    steps: int = option(8, "Denoising steps of an answer.", least=1, most=MOST_STEPS)
+    length: int | None = option(None, "Positions of the canvas.", least=2)
+    seed: int = option(0, "Seed of the search.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        yield from _check_question(self.prompt, self.subject)
+        for name, text in (("old", self.old), ("new", self.new)):
+            if not text.strip() or len(text) > MOST_CHARACTERS:
+                yield f"the {name} object is {text!r:.60}, expected a few words"
+        if self.reverse and self.reverse.count("{}") != 1:
+            yield (
+                f"the question in reverse is {self.reverse!r:.60}, expected one {{}} where the "
+                "object stands"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoRequest(CheckedSettings):
+    """The model whose edit is taken off."""
+
+    model: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,16 @@ from starlette.staticfiles import StaticFiles
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
-from unmask.explorer import interventions, views
+from unmask.explorer import edits, interventions, views
 from unmask.explorer import requests as bodies
 from unmask.explorer.code import write_python
-from unmask.explorer.session import Explorer, describe_runs, describe_start, draw_run
+from unmask.explorer.session import (
+    Explorer,
+    describe_edits,
+    describe_runs,
+    describe_start,
+    draw_run,
+)
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -55,11 +61,13 @@ CALLS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "position": (bodies.PositionRequest, views.look_at_position),
     "restore": (bodies.RestoreRequest, interventions.restore),
     "move": (bodies.MoveRequest, interventions.move),
+    "undo": (bodies.UndoRequest, edits.undo),
 }
 """Calls that compute one answer: what they are sent, and what they do with it."""
 STREAMS: dict[str, tuple[type[CheckedSettings], Compute]] = {
     "write": (bodies.WriteRequest, views.write),
     "trace": (bodies.TraceRequest, interventions.trace),
+    "edit": (bodies.EditFactRequest, edits.edit_fact),
 }
 """Calls that answer by a stream of events."""
 
@@ -80,7 +88,8 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
 
     async def show_start(request: HttpRequest) -> Response:
-        return JSONResponse({**start, "runs": describe_runs(explorer)})
+        now = {"runs": describe_runs(explorer), "edits": describe_edits(explorer)}
+        return JSONResponse({**start, **now})
 
     async def show_run(request: HttpRequest) -> Response:
         name = request.path_params["name"]
@@ -106,18 +115,12 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         body = await _read(request, bodies.PythonRequest)
         return JSONResponse(write_python(explorer, body))
 
-    async def edit(request: HttpRequest) -> Response:
-        raise RefusedError(
-            409, "editing is not part of the explorer yet: use unmask.edit in Python."
-        )
-
     routes = [
         Route("/", show_page),
         Route("/api/start", show_start),
         Route("/api/runs/{name}", show_run),
         Route("/api/tokenize", tokenize, methods=["POST"]),
         Route("/api/python", show_code, methods=["POST"]),
-        Route("/api/edit", edit, methods=["POST"]),
         *(Route(f"/api/{name}", compute, methods=["POST"]) for name in CALLS),
         *(Route(f"/api/{name}", stream, methods=["POST"]) for name in STREAMS),
         Mount("/static", StaticFiles(directory=str(STATIC))),

@@ -1,10 +1,12 @@
 """What is explored: models, the texts of their tokens, facts to pick, runs to look at."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -15,8 +17,9 @@ from unmask.blocks.labels import name_split
 from unmask.data.corpus import TESTS
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import MASK
+from unmask.editing.edit import Edit
 from unmask.evaluation.questions import STUDY_LENGTH
-from unmask.explorer.requests import WriteSettings
+from unmask.explorer.requests import EditFactRequest, WriteSettings
 from unmask.net.families import parse_families
 from unmask.net.model import Model
 from unmask.sampling.orders import ORDERS
@@ -64,6 +67,14 @@ class TokenTexts:
 
 
 @dataclass(frozen=True)
+class KeptEdit:
+    """An edit that a model has until it is undone, and the call that made it."""
+
+    request: EditFactRequest
+    stack: ExitStack
+
+
+@dataclass(frozen=True)
 class Explorer:
     """What is explored: one model or two, and a folder of runs."""
 
@@ -71,6 +82,8 @@ class Explorer:
     """By key: "model", and "twin" where there is one."""
     runs: Path | None = None
     texts: dict[str, TokenTexts] = field(init=False)
+    edits: dict[str, KeptEdit] = field(init=False, default_factory=dict)
+    """By the key of the model that has it; changed by the worker alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "texts", {k: TokenTexts(m) for k, m in self.models.items()})
@@ -80,6 +93,22 @@ class Explorer:
         if key not in self.models:
             raise UserError(f"there is no model {key!r:.60} here: {suggest(key, self.models)}.")
         return self.models[key], self.texts[key]
+
+    # Weights are written outside of inference mode: a later search needs gradients through them.
+    @torch.inference_mode(False)
+    def keep_edit(self, request: EditFactRequest, edit: Edit) -> None:
+        """Put an edit on until it is undone."""
+        stack = ExitStack()
+        stack.enter_context(edit.on(self.models[request.model]))
+        self.edits[request.model] = KeptEdit(request, stack)
+
+    @torch.inference_mode(False)
+    def undo_edit(self, key: str) -> bool:
+        """Take the edit of a model off; False where it has none."""
+        kept = self.edits.pop(key, None)
+        if kept is not None:
+            kept.stack.close()
+        return kept is not None
 
     def list_runs(self) -> dict[str, Path]:
         """The run folders that can be opened: the folder itself, or those right below it."""
@@ -101,8 +130,15 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "corruptions": [name for name in CORRUPTIONS if name != "replace"],  # it needs facts
         "defaults": defaults,
         "runs": describe_runs(explorer),
-        "edit": False,
+        "edit": True,
     }
+
+
+def describe_edits(explorer: Explorer) -> dict[str, dict[str, Any]]:
+    """The edits that are on, by the key of their model."""
+    names = ("prompt", "subject", "old", "new")
+    edits = explorer.edits.copy().items()
+    return {key: {name: getattr(kept.request, name) for name in names} for key, kept in edits}
 
 
 def _describe_model(key: str, model: Model) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""A fact is changed on the page: asked before and after, forwards and in reverse, and undone.
+
+An edit stays on for all calls that follow, until it is undone or another is made for its model.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from unmask.data.facts import Fact
+from unmask.editing.editor import edit
+from unmask.editing.outcomes import Examination
+from unmask.editing.requests import make_request
+from unmask.explorer.interventions import make_fact
+from unmask.explorer.requests import EditFactRequest, UndoRequest
+from unmask.explorer.session import Explorer
+from unmask.explorer.worker import Emit
+from unmask.net.model import Model
+from unmask.representation.settings import choose_layers
+
+
+def choose_edit(model: Model, request: EditFactRequest) -> dict[str, Any]:
+    """The arguments of `unmask.edit`, its model, fact and object left out."""
+    layer = request.layer
+    if layer is None:
+        (layer,), _ = choose_layers(model.name, model.net.config.layers, "auto")
+    return {
+        "layers": layer,
+        "steps": request.search_steps,
+        "reveal": request.reveal,
+        "clamp": request.clamp,
+        # Prompts of the shipped models fill their context: there is no room for texts before them.
+        "prefixes": 1,
+        "length": request.length,
+        "seed": request.seed,
+    }
+
+
+def make_back(request: EditFactRequest) -> Fact | None:
+    """The question in reverse, with the old object in it, which asks for the subject."""
+    if not request.reverse:
+        return None
+    prompt, old = request.reverse.rstrip(), request.old.strip()
+    begin = prompt.index("{}")
+    subject = request.prompt[slice(*request.subject)].strip()
+    # At the beginning of a sentence both objects are capitalised.
+    shown = old if begin else old[:1].upper() + old[1:]
+    back = make_fact(prompt.replace("{}", shown), (begin, begin + len(old)), subject)
+    return replace(back, subject=old)
+
+
+@torch.inference_mode(False)
+def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
+    """Give a fact a new object; what the model says before and after is sent as it is known.
+
+    The edit replaces the one that the model has. It is kept on after the last event alone: a client
+    that leaves before has changed nothing.
+    """
+    start = time.perf_counter()
+    model, _ = explorer.pick(request.model)
+    fact, new = make_fact(request.prompt, request.subject, request.old), request.new.strip()
+    asked = make_request(fact, new, make_back(request))
+    explorer.undo_edit(request.model)
+    with torch.no_grad():
+        examination = Examination(model, [asked], request.steps, request.length)
+        before = examination.ask(asked.questions)
+    questions = zip(asked.questions, before, strict=True)
+    emit(
+        "before",
+        {
+            "answers": [
+                {
+                    "role": question.role,
+                    "prompt": question.fact.prompt,
+                    "wanted": question.fact.object,
+                    "nll": reply.nll,
+                    "text": reply.text,
+                }
+                for question, reply in questions
+            ]
+        },
+    )
+    with torch.enable_grad():
+        made = edit(model, fact, new, **choose_edit(model, request))
+    emit("progress", {})
+    with torch.no_grad():
+        rows = list(examination.compare(0, made, before))
+    end = {"layers": list(made.layers), "magnitude": made.magnitude, "rows": rows}
+    emit("end", end | {"seconds": time.perf_counter() - start})
+    explorer.keep_edit(request, made)
+
+
+def undo(explorer: Explorer, request: UndoRequest, emit: Emit) -> dict[str, bool]:
+    """Take a model's edit off, to the bit."""
+    explorer.pick(request.model)
+    return {"undone": explorer.undo_edit(request.model)}
