@@ -24,7 +24,7 @@ from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import check_closed, find_time
+from unmask.noise.schedules import Schedule, check_closed, find_time
 
 Logits = Callable[[Tensor], Tensor]
 """x_t [B, L] to logits [B, L, V]."""
@@ -84,15 +84,7 @@ class Scorer:
         -log p <= E_t[w_t sum over masked i of -log p(x_i | x_t)], w_t the schedule's weight, which
         is 1 / t for a linear one (Sahoo et al. 2024, arXiv 2406.07524).
         """
-        unknown = self._find_unknown(x0, given)
-        # 1. A time for each of the R = strata x repeats rows: one in each stratum, for each repeat.
-        t, streams = _stratify(strata, repeats, seed, x0.device)
-        # 2. Each row masks every unknown token for itself [R, L].
-        chance = self.process.schedule.noised(t)[:, None]
-        hidden = (streams.uniform(len(x0)) < chance) & unknown
-        # 3. What the masked tokens cost in each row [R], weighed by its time.
-        weight = self.process.schedule.weight(t)
-        return self._combine(weight * self._sum_hidden(x0, hidden, unknown), repeats, unknown)
+        return self._estimate("bernoulli", x0, given, strata, repeats, seed)
 
     def exact_k(
         self,
@@ -108,18 +100,22 @@ class Scorer:
         times: -log p <= E_k[n / k sum over masked i of -log p(x_i | x_k)], k uniform in 1 … n (Nie
         et al. 2025, arXiv 2502.09992). How many are masked is then no longer left to chance.
         """
+        return self._estimate("exact_k", x0, given, strata, repeats, seed)
+
+    def _estimate(
+        self,
+        method: Method,
+        x0: Int[Tensor, "L"],
+        given: Bool[Tensor, "L"] | None,
+        strata: int,
+        repeats: int,
+        seed: int,
+    ) -> Estimate:
+        """The bound by one of the two ways of masking."""
         unknown = self._find_unknown(x0, given)
-        n = int(unknown.sum())
-        # 1. A number of masks for each of the R = strata x repeats rows, evenly spread over 1 … n.
-        share, streams = _stratify(strata, repeats, seed, x0.device)
-        k = 1 + (share * n).long().clamp(max=n - 1)
-        # 2. The k unknown tokens with the smallest draws are hidden: rank of each draw < k [R, L].
-        draws = streams.uniform(len(x0)).masked_fill(~unknown, torch.inf)
-        hidden = draws.argsort(-1).argsort(-1) < k[:, None]
-        # 3. What the masked tokens cost in each row [R], as if all n were asked for.
-        return self._combine(
-            n / k.double() * self._sum_hidden(x0, hidden, unknown), repeats, unknown
-        )
+        hidden, weight = draw_masks(method, unknown, strata, repeats, seed, self.process.schedule)
+        costs = weight * self._sum_hidden(x0, hidden, unknown)
+        return combine_repeats(costs, repeats, int(unknown.sum()))
 
     def chain(
         self,
@@ -179,16 +175,39 @@ class Scorer:
             scores.append(logp.gather(-1, x0.expand_as(rows)[..., None])[..., 0])
         return torch.cat(scores)
 
-    def _combine(self, values: Float[Tensor, "R"], repeats: int, unknown: Tensor) -> Estimate:
-        """Mean over independent stratified batches, and the spread of their means as its error.
 
-        Rows of one repeat are not independent (each has another stratum), their means are.
-        """
-        if repeats < 2:
-            raise UserError(f"{repeats} repeat(s) give no standard error: use at least 2.")
-        means = values.double().view(repeats, -1).mean(-1)
-        error = float(means.std() / math.sqrt(repeats))
-        return Estimate(float(means.mean()), error, int(unknown.sum()))
+def draw_masks(
+    method: Method,
+    unknown: Bool[Tensor, "L"],
+    strata: int,
+    repeats: int,
+    seed: int,
+    schedule: Schedule,
+) -> tuple[Bool[Tensor, "R L"], Float[Tensor, "R"]]:
+    """What R = strata x repeats rows hide, and how often the cost of what a row hides counts."""
+    # 1. A number in (0, 1) for each row: one in each stratum, for each repeat.
+    share, streams = _stratify(strata, repeats, seed, unknown.device)
+    draws = streams.uniform(len(unknown))
+    if method == "bernoulli":
+        # 2. It is the row's time: each unknown token is hidden for itself [R, L].
+        return (draws < schedule.noised(share)[:, None]) & unknown, schedule.weight(share)
+    # 2. It says how many are hidden, evenly spread over 1 … n: those with the smallest draws,
+    #    rank of each draw < k [R, L]. A row's cost counts as if all n were asked for.
+    n = int(unknown.sum())
+    k = 1 + (share * n).long().clamp(max=n - 1)
+    ranks = draws.masked_fill(~unknown, torch.inf).argsort(-1).argsort(-1)
+    return ranks < k[:, None], n / k.double()
+
+
+def combine_repeats(costs: Float[Tensor, "R"], repeats: int, tokens: int) -> Estimate:
+    """Mean over independent stratified batches, and the spread of their means as its error.
+
+    Rows of one repeat are not independent (each has another stratum), their means are.
+    """
+    if repeats < 2:
+        raise UserError(f"{repeats} repeat(s) give no standard error: use at least 2.")
+    means = costs.double().view(repeats, -1).mean(-1)
+    return Estimate(float(means.mean()), float(means.std() / math.sqrt(repeats)), tokens)
 
 
 @torch.no_grad()
