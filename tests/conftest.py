@@ -35,6 +35,8 @@ KINDS = [
     ("tiny-gpt2", "causal"),
     ("tiny-pythia", "masked"),
     ("tiny-pythia", "causal"),
+    ("tiny-blocks", "masked"),
+    ("tiny-blocks", "causal"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
 
@@ -62,7 +64,7 @@ def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 
-BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia")
+BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks")
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)
@@ -78,6 +80,8 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
     for name, parameter in net.named_parameters():
         if parameter.ndim == 2:
             parameter.mul_(5.0)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            parameter.normal_(1.0, 0.3, generator=torch.Generator().manual_seed(seed))
         elif name.endswith("bias"):
             parameter.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(seed))
     return net

@@ -15,6 +15,7 @@ from unmask.net.model import Blueprint, Model
 PRESETS = {
     "llama": "tiny",
     "qwen2": "tiny-grouped",
+    "qwen3": "tiny-qwen3",
     "gpt2": "tiny-gpt2",
     "gpt_neox": "tiny-pythia",
     "llada": "tiny",

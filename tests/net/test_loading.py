@@ -249,17 +249,15 @@ def test_diffusion_model_as_llada(tmp_path):
     assert torch.equal(found.logits(tokens), model.logits(tokens))
 
 
-def test_known_dialects():
-    assert set(known_dialects()) == {
-        "unmask",
-        "smdm",
-        "llada",
-        "dream",
-        "llama",
-        "qwen2",
-        "gpt2",
-        "gpt_neox",
-    }
+def test_table_of_formats():
+    """Every dialect has its rows in docs/formats.md, each with a test that is there."""
+    root = Path(__file__).parents[2]
+    lines = (root / "docs" / "formats.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| `")]
+    assert {row[1].strip("`") for row in rows} == set(known_dialects())
+    for row in rows:
+        file, _, test = row[-2].strip("`").partition("::")
+        assert f"def {test}(" in (root / file).read_text(), row[-2]
 
 
 def test_smdm_size_from_the_file_name(tmp_path):

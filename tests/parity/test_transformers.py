@@ -1,4 +1,4 @@
-"""Llama, Qwen2, GPT-2 and GPT-NeoX made by `transformers`: same logits, same tensors, both ways."""
+"""Networks made by `transformers`, Llama to GPT-NeoX: same logits, same tensors, both ways."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,8 @@ from transformers import (
     PretrainedConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 import unmask
@@ -40,6 +42,11 @@ PEERS: dict[str, tuple[type, PretrainedConfig]] = {
     "llama-tied": (LlamaForCausalLM, LlamaConfig(**SHAPE, tie_word_embeddings=True)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **ROPE)),
     "qwen2-tied": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **ROPE, tie_word_embeddings=True)),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, **ROPE, head_dim=16)),
+    "qwen3-biased": (
+        Qwen3ForCausalLM,
+        Qwen3Config(**SHAPE, **ROPE, head_dim=8, attention_bias=True, tie_word_embeddings=True),
+    ),
     "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
     "gpt2-narrow": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=120)),
     "gpt-neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX)),

@@ -48,6 +48,8 @@ class Head(Linear):
         logits = input.new_empty(len(flat), rows + spare)
         for part in (slice(even), slice(even, rows)):
             torch.mm(flat, self.weight[part].T, out=logits[:, part])
+        if self.bias is not None:
+            logits[:, :rows] += self.bias
         return logits[:, :rows].unflatten(0, input.shape[:-1])
 
 
@@ -67,7 +69,7 @@ def make_norm(config: NetConfig) -> nn.Module:
     """The normalisation that the configuration names."""
     if config.norm == "rms":
         return RMSNorm(config.width, eps=config.norm_eps)
-    return nn.LayerNorm(config.width, eps=config.norm_eps)
+    return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class Attention(nn.Module):
@@ -81,6 +83,10 @@ class Attention(nn.Module):
         rows = (config.heads + 2 * config.kv) * config.head_dim
         self.qkv = Linear(config.width, rows, bias=config.qkv_bias)
         self.out = Linear(config.heads * config.head_dim, config.width, bias=config.out_bias)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, eps=config.norm_eps)
 
     def project(
         self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
@@ -88,6 +94,9 @@ class Attention(nn.Module):
         """Queries, keys and values of the normalised stream, turned by their positions' angles."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         queries_keys, values = qkv.split((self.heads + self.kv, self.kv), dim=-2)
+        if self.qk_norm:
+            queries, keys = queries_keys.split((self.heads, self.kv), dim=-2)
+            queries_keys = torch.cat((self.q_norm(queries), self.k_norm(keys)), dim=-2)
         if cos is not None and sin is not None:
             queries_keys = rotate(queries_keys, cos, sin)
         queries, keys = queries_keys.split((self.heads, self.kv), dim=-2)

@@ -27,6 +27,7 @@ class Cache:
                 f"{config.context}: ask for at most that many."
             )
         self.padding = padding
+        self.block = config.block
         length += padding
         shape = (config.layers, batch, config.kv, length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
@@ -45,6 +46,12 @@ class Cache:
         end = self.length + num_new
         if real is not None:
             self._check_rows(len(real))
+        if self.block is not None and (real is not None or self.length % self.block):
+            raise UserError(
+                f"the cache of a network with blocks of {self.block} was continued at position "
+                f"{self.length}{'' if real is None else ' with padding'}: expected whole rows, and "
+                "a block from its start; set `cache.length` back to where the block begins."
+            )
         if end > self.room:
             raise UserError(
                 f"the cache has room for {self.room} positions, {self.length} are filled and "

@@ -27,6 +27,9 @@ class NetConfig:
     """The longest row of tokens, padding included."""
     causal: bool = False
     """The one difference between a diffusion network and its autoregressive twin."""
+    block: int | None = None
+    """Block-causal attention: a position sees its own block of so many and all earlier ones.
+    None: it sees everything, or with `causal` what is before it."""
 
     num_logits: int | None = None
     """Rows of the head; SMDM's has none for the mask token. None: as many as `vocab_size`."""
@@ -39,6 +42,10 @@ class NetConfig:
 
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5
+    norm_bias: bool = True
+    """Whether the `layer` norm adds a bias; the `rms` norm never does."""
+    qk_norm: bool = False
+    """Qwen3's: an RMS norm of each head's queries and keys, before positions turn them."""
     positions: Literal["rotary", "learned"] = "rotary"
     rotary_base: float = 10_000.0
     rotary_tables: Literal["float32", "bfloat16"] = "float32"
@@ -55,6 +62,7 @@ class NetConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
 
     time: bool = False
     """Whether the network is told the time t; masked processes can do without."""
@@ -92,13 +100,15 @@ class NetConfig:
         if not is_share:
             yield f"'rotary_share' is {self.rotary_share}, expected a number above 0 and at most 1"
         counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
-        counts += ("num_logits", "kv_heads", "head_width", "latent_width")
+        counts += ("num_logits", "kv_heads", "head_width", "latent_width", "block")
         given = {name: value for name in counts if (value := getattr(self, name)) is not None}
         small = [name for name, value in given.items() if value < 1]
         for name in small:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        if self.block is not None and self.causal:
+            yield f"'block' is {self.block}, but a causal network sees no later position: drop one"
         if self.context > MOST_CONTEXT:
             yield f"'context' is {self.context}, expected at most {MOST_CONTEXT}"
         if self.head_width is None and self.width % self.heads:

@@ -24,12 +24,18 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes
 from unmask.net.dialects import get_dialect, known_dialects, recognise
-from unmask.net.dialects.dialect import Dialect, TensorMap, find_token_ids, write_exactly
+from unmask.net.dialects.dialect import (
+    Dialect,
+    TensorMap,
+    find_token_ids,
+    override,
+    write_exactly,
+)
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
-from unmask.net.weights import SHARD_BYTES, write_weights
+from unmask.net.weights import SHARD_BYTES, WeightFiles, write_weights
 
 _log = logging.getLogger(__name__)
 _NOTICED_BYTES = 1 << 29
@@ -54,6 +60,10 @@ def load(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     tokenizer: str | Path | None = "auto",
+    kind: str | None = None,
+    mask: int | None = None,
+    shift: bool | None = None,
+    block: int | None = None,
 ) -> Model:
     """The model of a name, ready to run; nothing that comes with a checkpoint is executed.
 
@@ -66,14 +76,20 @@ def load(
         dtype: A dtype, "stored" for the file's own, or "auto": the file's own unless it is a
             short one that a CPU has no instructions for.
         tokenizer: A path, "auto" for the one in the model's folder (if any), or None.
+        kind: What it was trained as ("masked", "causal", …), where its settings say something else,
+            such as a diffusion model in the settings of the causal one that it came from.
+        mask: Its mask id, where neither its settings nor its tokenizer say it.
+        shift: Whether row i of a diffusion network predicts position i + 1, as Dream's does.
+        block: Positions of a block, for block-causal attention that its settings do not mention.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> model.kind, model.net.config.layers
     ('masked', 6)
     """
     location = find_model(str(name))
-    blueprint, dialect, checkpoint = _look_into(location.path)
+    blueprint, dialect, checkpoint = _look_into(location.path, mask)
     label = checkpoint.source.label
+    blueprint = override(blueprint, checkpoint.source, kind, mask, shift, block)
     target = resolve_device(device)
     maps = _find_tensors(blueprint.config, dialect, checkpoint)
     chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, target)
@@ -87,7 +103,7 @@ def load(
         net = Transformer(blueprint.config, seed=None)
     _check_shapes(net, maps, checkpoint)
     _allocate(net, target, chosen_dtype)
-    _fill(net, maps, checkpoint)
+    _fill(net, maps, checkpoint, dialect.tied_head)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
     return model
@@ -103,8 +119,8 @@ def inspect(
     return _look_into(find_model(str(name), fetch=False, also_known=also_known).path)
 
 
-def _look_into(path: Path) -> tuple[Blueprint, Dialect, Checkpoint]:
-    checkpoint = open_checkpoint(path)
+def _look_into(path: Path, mask: int | None = None) -> tuple[Blueprint, Dialect, Checkpoint]:
+    checkpoint = open_checkpoint(path, mask)
     if not checkpoint.weights.shapes:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)
@@ -218,7 +234,12 @@ def _allocate(net: Transformer, device: torch.device, dtype: torch.dtype) -> Non
 
 
 @torch.no_grad()
-def _fill(net: Transformer, maps: dict[str, TensorMap], checkpoint: Checkpoint) -> None:
+def _fill(
+    net: Transformer,
+    maps: dict[str, TensorMap],
+    checkpoint: Checkpoint,
+    tied_head: str | None = None,
+) -> None:
     """Copy every tensor of the checkpoint into the network, one at a time."""
     files, label = checkpoint.weights, checkpoint.source.label
     own = net.state_dict()
@@ -230,6 +251,21 @@ def _fill(net: Transformer, maps: dict[str, TensorMap], checkpoint: Checkpoint) 
             if not block.isfinite().all():
                 raise UserError(f"{label}: {name} holds numbers that are not finite: damaged.")
             target[rows].copy_(tensor_map.to_ours(block))
+    if net.config.tied and tied_head and tied_head in files and not _equals(files, tied_head, net):
+        raise UserError(
+            f"{label}: its settings say that the head is the embedding, but {tied_head} holds "
+            "another one: set 'tie_word_embeddings' to false in config.json to use it, or remove "
+            "the tensor."
+        )
+
+
+def _equals(files: WeightFiles, name: str, net: Transformer) -> bool:
+    """Whether a stored head is the embedding, as it was loaded."""
+    embedding = net.embedding.weight
+    return files.shapes[name] == tuple(embedding.shape) and all(
+        torch.equal(block.to(embedding), embedding[rows])
+        for rows, block in files.read_blocks(name, _BLOCK_BYTES)
+    )
 
 
 def _find_tensors(

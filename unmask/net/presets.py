@@ -71,6 +71,9 @@ _OTHERS = {
         out_bias=True,
         mlp_bias=True,
     ),
+    "tiny-qwen3": replace(_TINY, kv_heads=2, head_width=24, qk_norm=True, norm_eps=1e-6),
+    # Block-causal as a diffusion network.
+    "tiny-blocks": replace(_TINY, kv_heads=2, qk_norm=True, head_bias=True, block=4),
     # Its causal original has no row for a mask: 49,152.
     "smollm2-135m": NetConfig(
         vocab_size=49_153,
@@ -105,7 +108,8 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
     torch.Size([2, 7, 100])
     """
     if name in _OTHERS:
-        config = replace(_OTHERS[name], causal=causal)
+        config = _OTHERS[name]
+        config = replace(config, causal=causal, block=None if causal else config.block)
     elif name in _SMDM_SIZES:
         config = _smdm(*_SMDM_SIZES[name], causal=causal)
     else:

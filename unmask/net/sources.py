@@ -21,8 +21,11 @@ class Checkpoint:
     weights: WeightFiles
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at a folder or a file; nothing but settings and headers is read."""
+def open_checkpoint(path: Path, mask: int | None = None) -> Checkpoint:
+    """The checkpoint at a folder or a file; nothing but settings and headers is read.
+
+    `mask` is the mask id, for checkpoints that do not say it.
+    """
     if path.is_dir():
         weights = _find_weights(path)
     else:
@@ -31,7 +34,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     folder = path if path.is_dir() else path.parent
     settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
     config = read_json_object(settings) if settings else {}
-    return Checkpoint(Source(str(path), config, weights.shapes), folder, weights)
+    source = Source(str(path), config, weights.shapes, folder, mask)
+    return Checkpoint(source, folder, weights)
 
 
 def _find_weights(folder: Path) -> WeightFiles:

@@ -18,7 +18,7 @@ from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
 from unmask.net.rotary import RotaryTables
 from unmask.net.sites import Patch, Steps, Taps, check_steps
-from unmask.net.view import View, check_length, mask_attention, place
+from unmask.net.view import View, check_length, mask_attention, mask_blocks, place
 
 Tokens = Int[Tensor, "B L"]
 Real = Bool[Tensor, "B L"]
@@ -260,12 +260,20 @@ class Transformer(nn.Module):
     def new_cache(self, batch: int, length: int | None = None, padding: int = 0) -> Cache:
         """An empty cache that fits this network's weights, as long as its context by default.
 
-        `padding` is room for columns in front of shorter rows, which take up no position.
+        `padding` is room for columns in front of shorter rows, which take up no position. With
+        block-causal attention a cache is exact over finished blocks: a block that is still written
+        is run behind it, and `cache.length` set back before it is run again.
         """
         if not self.config.causal and self.config.block is None:
             raise UserError(
                 "a cache was asked for a network that sees in both directions: the keys and values "
-                "of earlier tokens change with later ones; run it whole, or use a causal network."
+                "of earlier tokens change with later ones; run it whole, or use a causal network "
+                "or one with a 'block'."
+            )
+        if self.config.block is not None and padding:
+            raise UserError(
+                "padding was asked for in the cache of a network with block-causal attention: its "
+                "rows finish their blocks together; give rows of the same length."
             )
         weight = self.embedding.weight
         length = self.config.context if length is None else length
@@ -287,7 +295,10 @@ class Transformer(nn.Module):
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
         where, seen = _find_places(x, real, cache)
-        mask, is_causal = mask_attention(seen, length, past, config, x.device)
+        mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
+        if config.block is not None:
+            num_keys = cache.room if isinstance(cache, Snapshot) else past + length
+            mask = mask_blocks(seen, where, num_keys, config.block)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"
             mask = sees if mask is None else mask & sees

@@ -60,3 +60,18 @@ def mask_attention(
     # Left padding has no real key before it: it sees itself, so that no softmax is empty.
     itself = torch.eye(total, dtype=torch.bool, device=device)[past:]
     return (earlier & real[:, None, :] | itself)[:, None], False
+
+
+def mask_blocks(
+    real: Bool[Tensor, "B N"] | None, where: Int[Tensor, "*B L"], num_keys: int, block: int
+) -> Bool[Tensor, "*rows L N"] | None:
+    """The mask of block-causal attention: positions see their own block and those before it.
+
+    Padding counts to a neighbour's block and so sees real tokens: no softmax is empty.
+    """
+    if real is None and num_keys <= block:
+        return None
+    keys = place(real, num_keys, 0, where.device) // block
+    earlier = where[..., :, None] // block >= keys[..., None, :]
+    earlier = earlier if real is None else earlier & real[:, None, :]
+    return earlier[:, None] if earlier.ndim == 3 else earlier

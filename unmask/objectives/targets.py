@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.base.errors import UserError
 from unmask.net.transformer import Transformer
@@ -77,4 +77,7 @@ def targets_loss(
     # By index: the gradient of indexing with a mask sorts all its positions first.
     rows = net.norm(x.flatten(0, 1).index_select(0, targets.at))
     head = net.head.weight
+    if net.head.bias is not None:  # one more column, which meets a constant
+        rows = nn.functional.pad(rows, (0, 1), value=1.0)
+        head = torch.cat((head, net.head.bias[:, None]), dim=1)
     return weighted_cross_entropy(rows, head, targets.tokens, targets.weights, forbidden)

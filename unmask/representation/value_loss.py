@@ -135,8 +135,8 @@ class LayersAbove:
         self.rows = torch.arange(len(x), device=x.device)
         _check_addition(net.block(layer), layer, x[self.rows, position])
         view = net.view(x)
-        self.cos, self.sin = view.cos, view.sin
-        self.mask = None
+        self.cos, self.sin, self.whole_mask = view.cos, view.sin, view.mask
+        self.mask = None if view.mask is None else view.mask[reads][:, None]
         if net.config.causal:
             positions = torch.arange(x.shape[1], device=x.device)
             self.mask = (positions <= reads[..., None])[:, None]  # [R, 1, A, L]
@@ -161,7 +161,7 @@ class LayersAbove:
         if first == self.last:
             return self._finish(x, queries, keys, values)
         # 3. From its attention on every position can differ: whole layers, up to the last.
-        z = block.attend(queries, keys, values, None, self.net.config.causal)
+        z = block.attend(queries, keys, values, self.whole_mask, self.net.config.causal)
         x = block.finish(x, block.attn_out(z))[0]
         x = self.net.run_layers(x, first + 1, self.last)
         # 4. The last layer mixes all positions, but only the A that are read leave it.

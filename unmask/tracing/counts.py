@@ -74,7 +74,8 @@ def count_trace_flops(
     total = (1 + samples) * (config.layers * costs.layer(length, length) + costs.logits())
     for part in parts:
         for position in range(same_before if config.causal else 0, length):
-            active = length - position if config.causal else length
+            block = 1 if config.causal else config.block or length
+            active = length - position // block * block
             is_read = position in read_rows
             total += samples * _count_position(costs, part, window, active, is_read)
     return total

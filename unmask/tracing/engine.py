@@ -5,8 +5,8 @@ layers. Then only this can differ from the base run, and only this is computed:
 
 - nothing before the first patched layer; in it, the patched positions alone;
 - queries, keys and values of the patched positions, and of all active ones from the next layer on;
-- in a causal network, positions from the first patched one on; the rest keep the base run's keys
-  and values;
+- in a causal network, positions from the first patched one on, with block-causal attention from
+  the start of its block on; the rest keep the base run's keys and values;
 - in the last layer, the rows that are read;
 - windows that begin at the same layer run together until they end (`unmask.tracing.windows`).
 
@@ -55,8 +55,9 @@ class CellBatch:
         self.active: Tensor | None = None
         self.index = self.patched
         """Patched pairs, counted among the active ones."""
-        if engine.causal:
-            first = torch.tensor([min(at, default=0) for at, _ in cells], device=device)
+        if (block := engine.block) is not None:
+            starts = [min(at, default=0) // block * block for at, _ in cells]
+            first = torch.tensor(starts, device=device)
             inside = torch.arange(length, device=device) >= first[:, None]
             self.active = inside.flatten().nonzero()[:, 0]
             self.index = torch.searchsorted(self.active, self.patched)
@@ -87,11 +88,15 @@ class Engine:
         self.length = base.entering[0].shape[1]
         self.device = base.entering[0].device
         view = net.view(base.entering[0][:1])
-        self.cos, self.sin = view.cos, view.sin
+        self.cos, self.sin, self.mask = view.cos, view.sin, view.mask
+        self.block = 1 if self.causal else net.config.block
+        """Positions that see each other among those that see no later one; None: all do."""
         positions = torch.arange(self.length, device=self.device)
         self._graphs: tuple[CellBatch, LayerGraphs | None] | None = None
         """The recorded layers of the batch that runs; None for it where they are not recorded."""
-        self.last_mask = positions <= reader.rows[:, None] if self.causal else None
+        self.last_mask = None if self.mask is None else self.mask[reader.rows]
+        if self.causal:
+            self.last_mask = positions <= reader.rows[:, None]
 
     def run(
         self, batch: CellBatch, plan: PartPlan, trunk: Trunk, head: int = 0
@@ -216,7 +221,7 @@ class Engine:
         """The stream that enters the layer at the active pairs, and what attention adds there."""
         block = self.net.block(layer)
         queries, keys, values = self._project(layer, batch, stream)
-        z = block.attend(queries, keys, values, None, self.causal)
+        z = block.attend(queries, keys, values, self.mask, self.causal)
         z = z.flatten(0, 1) if batch.active is None else z.flatten(0, 1)[batch.active]
         if stream.where is batch.active:
             x = stream.x

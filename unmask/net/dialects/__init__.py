@@ -1,6 +1,7 @@
 """Checkpoint dialects, one small file each: how others name and lay out the same network.
 
-A dialect is a module of this folder with a `DIALECT`; a new one is found by being there.
+A dialect is a module of this folder with a `DIALECT` (or a few akin to each other, `DIALECTS`); a
+new one is found by being there.
 """
 
 from functools import cache
@@ -17,8 +18,12 @@ _NOT_DIALECTS = ("dialect", "names")
 def known_dialects() -> dict[str, Dialect]:
     """All dialects by name."""
     modules = (module.name for module in iter_modules(__path__) if module.name not in _NOT_DIALECTS)
-    dialects = (import_module(f"{__name__}.{name}").DIALECT for name in modules)
-    return {dialect.name: dialect for dialect in dialects}
+    known: dict[str, Dialect] = {}
+    for name in modules:
+        module = import_module(f"{__name__}.{name}")
+        akin = module.DIALECTS if hasattr(module, "DIALECTS") else (module.DIALECT,)
+        known |= {dialect.name: dialect for dialect in akin}
+    return known
 
 
 def get_dialect(name: str) -> Dialect:

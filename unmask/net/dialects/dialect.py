@@ -1,7 +1,7 @@
 """What a dialect says: how its settings and its tensors correspond to ours, both ways."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,11 @@ from torch import Tensor
 
 from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError
+from unmask.base.reading import read_json_object
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint
+from unmask.net.paradigm import find_unknown, get_paradigm
 
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """What `transformers` calls the ids that a text starts, ends and is padded with."""
@@ -26,6 +28,10 @@ class Source:
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     """Of every tensor, by its name in the checkpoint."""
+    folder: Path | None = None
+    """Where its tokenizer may be."""
+    mask: int | None = None
+    """The mask id that the user gave."""
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -125,6 +131,68 @@ class FieldTable:
 def build_config(values: Mapping[str, Any], source: Source, **more: Any) -> NetConfig:
     """The network's settings; problems are reported with the checkpoint's name."""
     return build(NetConfig, dict(values) | more, source.label)
+
+
+def find_mask(source: Source) -> int:
+    """The mask id: the given one, the settings', or that of the tokenizer's mask token.
+
+    Where no token of the tokenizer is declared as its mask, it is the one added token whose text
+    says so.
+    """
+    if source.mask is not None:
+        return source.mask
+    if source.config.get("mask_token_id") is not None:
+        return source.config["mask_token_id"]
+    declared, added = _read_added_tokens(source.folder)
+    if declared in added:
+        return added[declared]
+    masks = sorted({number for text, number in added.items() if "mask" in text.lower()})
+    if len(masks) != 1:
+        seen = f"has {len(masks)} tokens called masks" if masks else "names none"
+        raise SettingsError(
+            source.label,
+            [f"'mask_token_id' is missing, and its tokenizer {seen}: load it with mask=ID"],
+        )
+    return masks[0]
+
+
+def _read_added_tokens(folder: Path | None) -> tuple[str | None, dict[str, int]]:
+    """The text of a tokenizer's mask token, if declared, and the ids of all added tokens."""
+
+    def read(name: str) -> dict[str, Any]:
+        return read_json_object(folder / name) if folder and (folder / name).is_file() else {}
+
+    settings = read("tokenizer_config.json")
+    table = [*(read("tokenizer.json").get("added_tokens") or ())]
+    table += [
+        dict(token, id=int(number))
+        for number, token in (settings.get("added_tokens_decoder") or {}).items()
+    ]
+    added = read("added_tokens.json") | {token["content"]: token["id"] for token in table}
+    declared = settings.get("mask_token")
+    return (declared["content"] if isinstance(declared, dict) else declared), added
+
+
+def override(
+    blueprint: Blueprint,
+    source: Source,
+    kind: str | None,
+    mask: int | None,
+    shift: bool | None,
+    block: int | None,
+) -> Blueprint:
+    """The model as the user says it is, where settings do not."""
+    config, kind = blueprint.config, blueprint.kind if kind is None else kind
+    if problems := list(find_unknown(kind)):
+        raise SettingsError(source.label, problems)
+    paradigm, mask = get_paradigm(kind), blueprint.mask_id if mask is None else mask
+    if paradigm.has_mask and mask is None:
+        mask = find_mask(source)
+    config = replace(
+        config, causal=not paradigm.sees_later, block=config.block if block is None else block
+    )
+    shift = blueprint.shift if shift is None else shift
+    return replace(blueprint, config=config, kind=kind, mask_id=mask, shift=shift)
 
 
 def write_exactly(

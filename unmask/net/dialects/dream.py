@@ -33,8 +33,8 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-def _read_tokenizer(folder: Path, mask_id: int | None) -> Tokenizer | None:
-    """Dream ships Qwen2's vocabulary and merges, and a tokenizer class as remote code."""
+def read_qwen2_tokenizer(folder: Path, mask_id: int | None) -> Tokenizer | None:
+    """Dream and others ship Qwen2's vocabulary and merges, and a tokenizer class as remote code."""
     if not (folder / "vocab.json").is_file() or not (folder / "merges.txt").is_file():
         return None
     return Tokenizer.from_qwen2_files(folder, mask=mask_id)
@@ -48,7 +48,7 @@ DIALECT = Dialect(
     write=_write,
     ignored=("rotary_emb.inv_freq",),
     tied_head="lm_head.weight",
-    read_tokenizer=_read_tokenizer,
+    read_tokenizer=read_qwen2_tokenizer,
     token_fields=TOKEN_FIELDS,
     needs_mask=True,
 )

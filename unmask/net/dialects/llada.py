@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from unmask.base.config import SettingsError
 from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.names import BlockNames, llama_map
 from unmask.net.model import Blueprint
@@ -56,6 +57,14 @@ _TABLE = FieldTable(
 
 def _read(source: Source) -> Blueprint:
     config = dict(source.config)
+    if config.get("num_experts") is not None:  # LLaDA-MoE calls itself llada, too
+        raise SettingsError(
+            source.label,
+            [
+                f"'num_experts' is {config['num_experts']!r}: this is LLaDA-MoE, and layers of "
+                "experts are not supported"
+            ],
+        )
     if config.get("embedding_size") is None:
         config["embedding_size"] = config.get("vocab_size")
     values = _TABLE.read(config, source.label)

@@ -25,6 +25,9 @@ class BlockNames:
     down: str
     norm: str
     head: str
+    q_norm: str = ""
+    k_norm: str = ""
+    """Empty where a layout has no norms of queries and keys."""
 
 
 TRANSFORMERS = BlockNames(
@@ -41,6 +44,8 @@ TRANSFORMERS = BlockNames(
     down="mlp.down_proj",
     norm="model.norm",
     head="lm_head",
+    q_norm="self_attn.q_norm",
+    k_norm="self_attn.k_norm",
 )
 """Llama's and its many descendants' in `transformers`."""
 
@@ -65,6 +70,9 @@ def llama_map(config: NetConfig, names: BlockNames) -> Iterator[TensorMap]:
         for kind in _kinds(config.qkv_bias):
             for part, rows_of_part in rows.items():
                 yield TensorMap(f"{theirs}{part}.{kind}", f"{ours}attn.qkv.{kind}", rows_of_part)
+        if config.qk_norm and names.q_norm:
+            yield TensorMap(f"{theirs}{names.q_norm}.weight", f"{ours}attn.q_norm.weight")
+            yield TensorMap(f"{theirs}{names.k_norm}.weight", f"{ours}attn.k_norm.weight")
         for kind in _kinds(config.out_bias):
             yield TensorMap(f"{theirs}{names.out}.{kind}", f"{ours}attn.out.{kind}")
         for kind in _kinds(config.mlp_bias):

@@ -1,0 +1,152 @@
+"""Diffusion models in the layouts of causal ones: logits of the peers' own code, and refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.fixtures import FIXTURES, load_expected, load_peer
+from unmask import UserError
+from unmask.net.loading import inspect
+from unmask.net.model import Model
+
+CLOSE = {"atol": 1e-4, "rtol": 0.0}
+PEERS = {
+    "sdar-tiny": (317, False, 4),
+    "a2d-qwen3-tiny": (295, False, None),
+    "fast-dllm-v2-tiny": (314, True, 8),
+}
+"""Mask id, shift and block. The settings of the last two do not name their mask."""
+
+
+def load(folder: str) -> Model:
+    return load_peer(folder, mask=PEERS[folder][0])
+
+
+@pytest.mark.parametrize("folder", PEERS)
+def test_logits(folder):
+    model, expected = load(folder), load_expected(folder)
+    mask, shift, block = PEERS[folder]
+    assert (model.kind, model.mask_id) == ("masked", mask)
+    assert (model.blueprint.shift, model.net.config.block) == (shift, block)
+    torch.testing.assert_close(model.net(expected["tokens"]), expected["logits"], **CLOSE)
+
+
+def test_padding():
+    """Padding at the end of a row changes nothing before it."""
+    model, expected = load("a2d-qwen3-tiny"), load_expected("a2d-qwen3-tiny")
+    real = expected["padded_mask"].bool()
+    logits = model.net(expected["padded_tokens"], real)
+    torch.testing.assert_close(logits[real], expected["padded_logits"][real], **CLOSE)
+
+
+@pytest.mark.parametrize("folder", ["sdar-tiny", "fast-dllm-v2-tiny"])
+def test_last_block_behind_the_cache(folder):
+    model, expected = load(folder), load_expected(folder)
+    tokens, last = expected["tokens"], expected["last_block_logits"]
+    done = tokens.shape[1] - last.shape[1]
+    cache = model.net.new_cache(1, tokens.shape[1])
+    model.net(tokens[:, :done], cache=cache)
+    for _ in range(2):  # a block is run again and again while it is written
+        cache.length = done
+        torch.testing.assert_close(model.net(tokens[:, done:], cache=cache), last, **CLOSE)
+
+
+@pytest.mark.parametrize("folder", PEERS)
+def test_round_trip_key_for_key(folder, tmp_path):
+    model, dialect = load(folder), inspect_peer(folder)
+    unmask.save(model, tmp_path / "back", dialect)
+    before = load_file(FIXTURES / folder / "model.safetensors")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    if model.net.config.tied:
+        assert torch.equal(before.pop("lm_head.weight"), before["model.embed_tokens.weight"])
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    again = unmask.load(tmp_path / "back", device="cpu")  # the mask is in its settings now
+    assert again.blueprint == model.blueprint
+
+
+def inspect_peer(folder: str) -> str:
+    return {"sdar-tiny": "sdar", "a2d-qwen3-tiny": "a2d", "fast-dllm-v2-tiny": "fast_dllm"}[folder]
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    """A2D's folder, for tests to change."""
+    for file in (FIXTURES / "a2d-qwen3-tiny").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change(folder: Path, file: str, **changes: object) -> None:
+    path = folder / file
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(known | changes))
+
+
+def test_another_head_than_the_tied_one_is_not_dropped(copy):
+    weights = load_file(copy / "model.safetensors")
+    weights["lm_head.weight"][7, 3] += 0.5
+    save_file(weights, copy / "model.safetensors")
+    with pytest.raises(UserError, match="lm_head.weight holds another one"):
+        unmask.load(copy, device="cpu", mask=295)
+    change(copy, "config.json", tie_word_embeddings=False)
+    model = unmask.load(copy, device="cpu", mask=295)
+    assert torch.equal(model.net.head.weight, weights["lm_head.weight"])
+
+
+def test_mask_of_the_tokenizer(copy):
+    """Declared, or else the one added token that is called so; otherwise it has to be given."""
+    with pytest.raises(UserError, match="its tokenizer names none: load it with mask=ID"):
+        unmask.load(copy, device="cpu")
+    added = {"290": {"content": "<|MASK|>"}, "291": {"content": "<end>"}}
+    change(copy, "tokenizer_config.json", added_tokens_decoder=added)
+    assert inspect(copy)[0].mask_id == 290
+    change(copy, "added_tokens.json", **{"<|unmasked|>": 292})
+    with pytest.raises(UserError, match="its tokenizer has 2 tokens called masks"):
+        inspect(copy)
+    change(copy, "tokenizer_config.json", mask_token="<|unmasked|>")
+    assert inspect(copy)[0].mask_id == 292
+    change(copy, "config.json", mask_token_id=289)
+    assert inspect(copy)[0].mask_id == 289
+    assert unmask.load(copy, device="cpu", mask=288, tokenizer=None).mask_id == 288
+
+
+def test_settings_of_a_causal_model(copy):
+    """What a plain Qwen3 config does not say is given; Efficient-DLM's says it in its own words."""
+    change(copy, "config.json", model_type="qwen3")
+    assert unmask.load(copy, device="cpu").kind == "causal"
+    given = unmask.load(copy, device="cpu", kind="masked", mask=295, shift=True, block=4)
+    assert (given.kind, given.mask_id, given.blueprint.shift) == ("masked", 295, True)
+    assert given.net.config.block == 4 and not given.net.config.causal
+    with pytest.raises(UserError, match="load it with mask=ID"):
+        unmask.load(copy, device="cpu", kind="masked")
+    with pytest.raises(UserError, match="'kind' is 'maskd', expected one of masked"):
+        unmask.load(copy, device="cpu", kind="maskd")
+    with pytest.raises(UserError, match="a causal network sees no later position"):
+        unmask.load(copy, device="cpu", block=4)
+    change(copy, "config.json", dlm_paradigm="bidirectional", mask_token_id=295)
+    model, expected = unmask.load(copy, device="cpu"), load_expected("a2d-qwen3-tiny")
+    torch.testing.assert_close(model.logits(expected["tokens"]), expected["logits"], **CLOSE)
+    change(copy, "config.json", dlm_paradigm="other")
+    with pytest.raises(UserError, match="'dlm_paradigm' is 'other', expected bidirectional"):
+        unmask.load(copy, device="cpu")
+
+
+def test_experts_are_refused_by_name(tmp_path):
+    """LLaDA-MoE's settings say llada."""
+    for file in (FIXTURES / "llada-tiny").glob("*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    change(tmp_path, "config.json", num_experts=8)
+    with pytest.raises(UserError, match="'num_experts' is 8: this is LLaDA-MoE"):
+        unmask.load(tmp_path, device="cpu")
+
+
+def test_what_an_adapted_layout_cannot_say(tmp_path):
+    with pytest.raises(UserError, match=r"a sdar model has block-causal.*fits: a2d, unmask"):
+        unmask.save(load("a2d-qwen3-tiny"), tmp_path / "out", "sdar")
+    with pytest.raises(UserError, match="block 4 would become None"):
+        unmask.save(load("sdar-tiny"), tmp_path / "out", "a2d")

@@ -1,0 +1,103 @@
+"""Masked diffusion in a causal model's layout: dllm's A2D, SDAR and Fast-dLLM v2.
+
+Tensors and most settings are those of the causal model that each was adapted from (its base). What
+differs is what a position sees, which token a row predicts, and where the mask id is written.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from unmask.base.errors import UserError
+from unmask.net.config import NetConfig
+from unmask.net.dialects import llama, qwen2, qwen3
+from unmask.net.dialects.dialect import Dialect, Source, find_mask
+from unmask.net.dialects.dream import read_qwen2_tokenizer
+from unmask.net.model import Blueprint
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """How a family of diffusion models differs from the causal models it was made of."""
+
+    name: str
+    bases: dict[str, Dialect]
+    """By model type."""
+    architectures: dict[str, str]
+    shift: bool = False
+    block_field: str | None = None
+    """Their name of the number of positions in a block; None: every position sees every other."""
+    default_block: int | None = None
+    """Where the field is absent."""
+
+    def read(self, source: Source) -> Blueprint:
+        base = self.bases[source.config["model_type"]].read(source)
+        block = None
+        if self.block_field is not None:
+            block = source.config.get(self.block_field, self.default_block)
+        config = replace(base.config, causal=False, block=block)
+        return Blueprint(config, "masked", find_mask(source), self.shift)
+
+    def write(self, blueprint: Blueprint) -> dict[str, Any]:
+        model_type = self._choose_base(blueprint.config)
+        causal = replace(blueprint.config, causal=True, block=None)
+        settings = self.bases[model_type].write(Blueprint(causal, "causal"))
+        settings |= {"model_type": model_type, "mask_token_id": blueprint.mask_id}
+        settings["architectures"] = [self.architectures[model_type]]
+        if self.block_field is not None:
+            if blueprint.config.block is None:
+                raise UserError(f"a {self.name} model has block-causal attention")
+            settings[self.block_field] = blueprint.config.block
+        return settings
+
+    def _choose_base(self, config: NetConfig) -> str:
+        """The model type whose base has the same norms and biases; the last where none has."""
+        wanted = "qwen3" if config.qk_norm else "llama"
+        if config.qkv_bias and not config.out_bias:
+            wanted = "qwen2"
+        fitting = [name for name, base in self.bases.items() if base.name == wanted]
+        return fitting[0] if fitting else [*self.bases][-1]
+
+
+_A2D = {base.name: base for base in (llama.DIALECT, qwen2.DIALECT, qwen3.DIALECT)}
+ADAPTATIONS = (
+    Adaptation(
+        "a2d",
+        {f"a2d-{name}": base for name, base in _A2D.items()},
+        {f"a2d-{name}": f"A2D{name.capitalize()}LMHeadModel" for name in _A2D},
+    ),
+    # Released settings name no block; its sampler's own is 4.
+    Adaptation(
+        "sdar",
+        {"sdar": qwen3.DIALECT},
+        {"sdar": "SDARForCausalLM"},
+        block_field="block_size",
+        default_block=4,
+    ),
+    Adaptation(
+        "fast_dllm",
+        {"Fast_dLLM_Qwen": qwen2.DIALECT},
+        {"Fast_dLLM_Qwen": "Fast_dLLM_QwenForCausalLM"},
+        shift=True,
+        block_field="bd_size",
+        default_block=32,
+    ),
+)
+
+
+def _recognise(source: Source, types: tuple[str, ...]) -> bool:
+    return source.config.get("model_type") in types
+
+
+DIALECTS = tuple(
+    replace(
+        qwen3.DIALECT,
+        name=adaptation.name,
+        recognise=partial(_recognise, types=tuple(adaptation.bases)),
+        read=adaptation.read,
+        write=adaptation.write,
+        read_tokenizer=read_qwen2_tokenizer,
+        needs_mask=True,
+    )
+    for adaptation in ADAPTATIONS
+)

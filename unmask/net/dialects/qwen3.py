@@ -1,0 +1,56 @@
+"""Qwen3 in `transformers`: Llama's names, with norms of queries and keys."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from unmask.base.config import SettingsError
+from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config, find_mask
+from unmask.net.dialects.llama import SHAPES, read_rotary_base, write_rotary_base
+from unmask.net.dialects.names import TRANSFORMERS, llama_map
+from unmask.net.dialects.qwen2 import TABLE
+from unmask.net.model import Blueprint
+
+_TABLE = replace(
+    TABLE,
+    same=SHAPES
+    | {"head_width": "head_dim", "qkv_bias": "attention_bias", "out_bias": "attention_bias"},
+    optional=dict(TABLE.optional) | {"head_dim": 128, "attention_bias": False},
+)
+
+
+def _read(source: Source) -> Blueprint:
+    base = read_rotary_base(source.config, source.label)
+    values = _TABLE.read(source.config, source.label)
+    config = build_config(values, source, rotary_base=base, qk_norm=True, causal=True)
+    # NVIDIA's Efficient-DLM is a diffusion model in Qwen3's settings.
+    paradigm = source.config.get("dlm_paradigm")
+    if paradigm == "bidirectional":
+        return Blueprint(replace(config, causal=False), "masked", find_mask(source))
+    if paradigm not in (None, "autoregressive"):
+        raise SettingsError(
+            source.label,
+            [f"'dlm_paradigm' is {paradigm!r}, expected bidirectional or autoregressive"],
+        )
+    return Blueprint(config, "causal")
+
+
+def _write(blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        **_TABLE.write(blueprint.config),
+        **write_rotary_base(blueprint.config.rotary_base),
+    }
+
+
+DIALECT = Dialect(
+    name="qwen3",
+    recognise=lambda source: source.config.get("model_type") == "qwen3",
+    read=_read,
+    map_tensors=partial(llama_map, names=TRANSFORMERS),
+    write=_write,
+    ignored=("rotary_emb.inv_freq",),
+    tied_head="lm_head.weight",
+    token_fields=TOKEN_FIELDS,
+)
