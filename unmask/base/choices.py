@@ -1,4 +1,4 @@
-"""Strategies by name, with a number where they have one (`threshold=0.9`), or of one's own."""
+"""Strategies by name, with numbers where they have some (`threshold=0.9`), or of one's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from unmask.base.errors import UserError, suggest
 
 
 def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
-    """What `name` or `name=number` means: a known maker, called with the number if one is given.
+    """What `name` or `name=number,…` means: a known maker, called with the numbers, if any.
 
     Anything but a text is the caller's own object or function, and is returned as it is.
     """
@@ -18,18 +18,20 @@ def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
         )
     if not isinstance(given, str):
         return given
-    name, equals, number = given.partition("=")
+    name, equals, numbers = given.partition("=")
     if name not in known:
         raise UserError(f"{what} {name!r} is unknown: {suggest(name, known)}")
     if not equals:
         return known[name]()
     try:
-        value = float(number)
+        values = [float(number) for number in numbers.split(",")]
     except ValueError:
         raise UserError(f"{what} {given!r} should end in a number, such as {name}=0.5.") from None
     try:
-        return known[name](value)
+        return known[name](*values)
     except TypeError:
+        if len(values) > 1:
+            raise UserError(f"{what} {given!r} has too many numbers: give fewer.") from None
         raise UserError(f"{what} {name!r} takes no number: write just {name}.") from None
 
 

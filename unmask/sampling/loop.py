@@ -1,6 +1,7 @@
 """The denoising loop of masked models: guess, order, commit, until no mask is left."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,6 +12,7 @@ from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints, plant_phrases
+from unmask.sampling.correctors import Corrector, WrittenText
 from unmask.sampling.denoiser import Denoiser, make_denoiser
 from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.orders import Order, choose_first
@@ -37,6 +39,8 @@ class Strategy:
     cache: CacheMode = "none"
     guesses: int = 0
     """Likeliest tokens that the trajectory keeps of every prediction."""
+    corrector: Corrector | None = None
+    """What rewrites written tokens after each step."""
 
 
 @torch.inference_mode()
@@ -187,8 +191,9 @@ def _fill_blocks(
 
             # 5. The host asks the device once in a step, for all that it has to know.
             hidden = hidden & ~chosen | back
-            num_chosen, num_open, num_same = _ask(
-                state, chosen, back, hidden & inside, record.step + 1
+            written = ~canvas.fixed & ~hidden & inside
+            num_chosen, num_open, num_same, *num_written = _ask(
+                state, chosen, back, hidden & inside, written, record.step + 1
             )
 
             # 6. Both are written at once: `back` was written before this step, so that the two
@@ -199,6 +204,22 @@ def _fill_blocks(
                 record.take_back(back, denoiser.mask_id)
             earlier = predictions
             del state  # it holds the predictions before these: [N, V] in float64
+
+            # 7. Time stands still while a corrector rewrites what is written.
+            if strategy.corrector is not None:
+                with denoiser.model.net.taps.in_step(record.step):
+                    text = WrittenText(
+                        record.tokens,
+                        written,
+                        num_written,
+                        record.confidence,
+                        record.entropy,
+                        denoiser.mask_id,
+                        partial(_predict, denoiser, strength),
+                        sampler,
+                    )
+                    strategy.corrector.correct(text, streams_now.at("corrector"))
+                _keep_corrections(record, text, written)
             record.end_step(denoiser.calls)
     return record.finish(denoiser.calls)
 
@@ -240,21 +261,41 @@ def _ask(
     chosen: Bool[Tensor, "B L"],
     back: Bool[Tensor, "B L"],
     open_: Bool[Tensor, "B L"],
+    written: Bool[Tensor, "B L"],
     step: int,
-) -> tuple[int, int, int]:
+) -> list[int]:
     """How many positions were chosen, how many are open now, and in how many rows nothing moved.
 
-    Raises where the network's predictions are not numbers.
+    After these, how many are written in each row. Raises where predictions are not numbers.
     """
     same = open_.any(-1) & ~(chosen | back).any(-1)
-    counts = (chosen.sum(), open_.sum(), same.sum(), state.confidence.isnan().any())
-    num_chosen, num_open, num_same, is_off = torch.stack(counts).tolist()
+    is_nan = state.confidence.isnan().any() | state.written_confidence.isnan().any()
+    counts = (is_nan, chosen.sum(), open_.sum(), same.sum())
+    is_off, *numbers = torch.cat((torch.stack(counts), written.sum(-1))).tolist()
     if is_off:
         raise UserError(
             f"the network's logits are not numbers at step {step}: its weights, the guidance or "
             "the forbidden tokens are off."
         )
-    return num_chosen, num_open, num_same
+    return numbers
+
+
+def _predict(denoiser: Denoiser, guidance: float, tokens: Tensor, open_: Tensor, number: int):
+    """A corrector's network call."""
+    return denoiser.predict(tokens, open_, guidance, number)
+
+
+def _keep_corrections(
+    record: TrajectoryRecord, text: WrittenText, written: Bool[Tensor, "B L"]
+) -> None:
+    """What a corrector made of the written tokens; whatever else it touched stays as it was."""
+    tokens = _check_tensor("corrector", text.tokens, record.tokens)
+    kept = written & (tokens != record.mask_id)
+    record.rewrite(
+        torch.where(kept, tokens, record.tokens),
+        torch.where(kept, text.confidence, record.confidence),
+        torch.where(kept, text.entropy, record.entropy),
+    )
 
 
 def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:

@@ -18,8 +18,9 @@ class Sampling(CheckedSettings):
     Both take one of these, or its fields as keyword arguments. Names are checked here; from Python
     there is more than names: a plan, an order or a remasking may be a function of a
     `unmask.StepState` (`unmask.sampling.state` says what it returns), an order a permutation of the
-    positions as well, guidance a number for each step or a function of the share of steps that are
-    done, and a length may be given per row.
+    positions as well, a corrector a function of a `unmask.sampling.correctors.WrittenText`,
+    guidance a number for each step or a function of the share of steps that are done, and a length
+    may be given per row.
 
     >>> careful = unmask.Sampling(steps=64, plan="linear", remask="cap=0.02")
     >>> careful.steps, careful.order
@@ -43,6 +44,11 @@ class Sampling(CheckedSettings):
         "none",
         "Which written tokens become masks again: none, cap, rescale, conf, loop or low; low=0.2 "
         "sets its number.",
+    )
+    corrector: Any = option(
+        "none",
+        "What rewrites written tokens after each step: none, uniform=K, margin=K, gumbel=K,T or "
+        "accepted=T, for K tokens and the temperature T of their choice.",
     )
     length: Any = option(None, "Positions of a row, prompt included; by default the context.")
     block: int | None = option(
@@ -84,6 +90,7 @@ class Sampling(CheckedSettings):
 
     def _problems(self) -> Iterator[str]:
         # Imported late: a command line reads the fields without waiting for torch.
+        from unmask.sampling.correctors import get_corrector
         from unmask.sampling.guidance import guidance_schedule
         from unmask.sampling.orders import get_order
         from unmask.sampling.plans import get_plan
@@ -95,6 +102,7 @@ class Sampling(CheckedSettings):
             lambda: get_plan(self.plan),
             lambda: get_order(self.order),
             lambda: get_remasking(self.remask),
+            lambda: get_corrector(self.corrector),
             lambda: guidance_schedule(self.guidance, max(1, min(self.steps, MOST_STEPS))),
         ):
             try:

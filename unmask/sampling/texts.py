@@ -19,6 +19,7 @@ from unmask.sampling.canvas import (
     name_streams,
 )
 from unmask.sampling.constraints import Constraints, fix_tokens
+from unmask.sampling.correctors import get_corrector
 from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy, fill_masks
 from unmask.sampling.orders import get_order
@@ -71,6 +72,7 @@ def sample(
         return _fill(model, canvas, settings, constraints)
     if any(guidance_schedule(settings.guidance, settings.steps)):
         raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
+    _refuse_corrector(model, settings)
     if settings.fixed or settings.require:
         raise UserError(
             "an autoregressive model writes from left to right: it takes neither fixed nor "
@@ -145,6 +147,7 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         settings.block,
         settings.cache,
         settings.guesses,
+        get_corrector(settings.corrector),
     )
     guided = any(guidance_schedule(settings.guidance, settings.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
@@ -155,9 +158,18 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
     fill = fill_masks
     if model.paradigm.sampler != "unmasking":
         fill = walk_back
+        _refuse_corrector(model, settings)
         if constraints.require:
             raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
     return fill(model, canvas, strategy, streams, constraints, settings.keep_states, settings.watch)
+
+
+def _refuse_corrector(model: Model, settings: Sampling) -> None:
+    if get_corrector(settings.corrector) is not None:
+        raise UserError(
+            f"a corrector was given for a {model.kind} model: only masked models have one; use "
+            "corrector none."
+        )
 
 
 def _check_guesses(settings: Sampling, rows: int, length: int, steps: int) -> None:

@@ -249,6 +249,16 @@ class TrajectoryRecord:
         self.entropy = torch.where(positions, 0.0, self.entropy)
         self.committed_at = torch.where(positions, 0, self.committed_at)
 
+    def rewrite(
+        self,
+        tokens: Int[Tensor, "B L"],
+        confidence: Float[Tensor, "B L"],
+        entropy: Float[Tensor, "B L"],
+    ) -> None:
+        """In the same step, what a corrector made of the text; what it changed it has written."""
+        self.committed_at = torch.where(tokens != self.tokens, self.step, self.committed_at)
+        self.tokens, self.confidence, self.entropy = tokens, confidence, entropy
+
     def end_step(self, calls: int) -> None:
         """Keep the state that the step left, and show it to whoever watches."""
         if self.states is not None:

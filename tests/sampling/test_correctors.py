@@ -1,0 +1,157 @@
+"""Correctors through the public calls: what they touch, what they cost, what they refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from tests.laws.test_sampling import ROWS, close, make
+from unmask import UserError
+from unmask.net.model import Blueprint, Model
+from unmask.sampling.correctors import LeastTrusted, UniformChoice
+
+V = 40
+DRAWN: dict[str, Any] = {"temperature": 1.0, "order": "random", "plan": "linear"}
+NAMES = ["uniform=2", "margin=1", "gumbel=2,0.5", "accepted=1"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", V - 1))
+
+
+def same(one: unmask.Trajectory, other: unmask.Trajectory) -> bool:
+    names = ("tokens", "states", "committed_at", "confidence", "entropy")
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+@pytest.mark.parametrize("nothing", ["uniform=0", "margin=0", "gumbel=0", None, UniformChoice(0)])
+def test_no_token_to_correct_is_plain_sampling(model, nothing):
+    plain = unmask.sample(model, [[1, 2], [3]], length=9, steps=4, **DRAWN)
+    idle = unmask.sample(model, [[1, 2], [3]], length=9, steps=4, corrector=nothing, **DRAWN)
+    assert same(plain, idle) and idle.calls == plain.calls == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_given_tokens_and_masks_stay(model, name):
+    settings = {"length": 10, "steps": 4, **DRAWN, "block": 4}
+    prompts, fixed = [[1, 2], [3, 4]], {6: [7]}
+    plain = unmask.sample(model, prompts, fixed=fixed, **settings)
+    corrected = unmask.sample(model, prompts, fixed=fixed, corrector=name, **settings)
+    assert torch.equal(corrected.tokens[:, :2], torch.tensor(prompts))
+    assert (corrected.tokens[:, 6] == 7).all() and (corrected.committed_at[:, 6] == 0).all()
+    assert torch.equal(corrected.states == V - 1, plain.states == V - 1)
+    assert not torch.equal(corrected.tokens, plain.tokens) and corrected.calls > plain.calls
+    assert torch.equal(corrected.states[-1], corrected.tokens)
+    # A token's step is the last at which it changed: after it, the states agree.
+    for step, state in enumerate(corrected.states):
+        settled = corrected.committed_at <= step
+        assert torch.equal(state[settled], corrected.tokens[settled])
+
+
+def test_calls_are_those_of_the_network(model, monkeypatch):
+    """Two tokens are written per step: 2, 4, 6 and 8 margins, and a call for each redrawn one."""
+    calls, run = [], Model.logits
+    monkeypatch.setattr(Model, "logits", lambda *a, **k: calls.append(1) or run(*a, **k))
+    for name, expected in (
+        ("none", 4),
+        ("uniform=1", 4 + 4),
+        ("uniform=3", 4 + 2 + 3 * 3),
+        ("margin=1", 4 + (2 + 4 + 6 + 8) + 4),
+        ("accepted", 4 + 2 * (2 + 4 + 6 + 8)),
+    ):
+        drawn = unmask.sample(model, [[]], length=8, steps=4, corrector=name, **DRAWN)
+        assert drawn.calls == len(calls) == expected, name
+        calls.clear()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_is_the_same_alone_and_cached(model, name):
+    settings = {"steps": 4, "corrector": name, **DRAWN}
+    together = unmask.sample(model, [[1, 2], [3], [4]], length=[8, 10, 6], **settings)
+    for row, prompt, length in ((0, [1, 2], 8), (1, [3], 10), (2, [4], 6)):
+        alone = unmask.sample(model, [prompt], length=length, **settings)
+        assert torch.equal(together.states[:, row, :length], alone.states[:, 0])
+        cached = unmask.sample(model, [prompt], length=length, cache="exact", **settings)
+        assert torch.equal(cached.states, alone.states)
+
+
+def test_one_step_and_one_token_redrawn_have_the_law_written_by_hand():
+    """On two tokens: both drawn at once, then one of them, at random, given the other."""
+    model = make("masked")
+    p = {z: model.logits(torch.tensor([z]))[0].double().softmax(-1) for z in STATES}
+    law = torch.zeros(4, dtype=torch.float64)
+    for a, b in TEXTS:
+        at_once = p[2, 2][0, a] * p[2, 2][1, b]
+        for c in range(2):
+            law[2 * c + b] += at_once * p[2, b][0, c] / 2
+            law[2 * a + c] += at_once * p[a, 2][1, c] / 2
+    drawn = unmask.sample(
+        model, [[]] * ROWS, length=2, steps=1, corrector="uniform=1", keep_states=False, **DRAWN
+    )
+    shares = torch.bincount(drawn.tokens @ torch.tensor([2, 1]), minlength=4) / ROWS
+    plain = torch.outer(p[2, 2][0], p[2, 2][1]).flatten()
+    assert close(shares, law) and not close(plain, law)
+
+
+TEXTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+STATES = [(2, 2), (2, 0), (2, 1), (0, 2), (1, 2)]
+
+
+def test_a_corrector_of_ones_own(model):
+    """A function gets the text and rewrites it; what it must not touch stays."""
+    seen = []
+
+    def all_sevens(text, streams):
+        seen.append((sum(text.num_written), int(text.written.sum())))
+        text.tokens = torch.full_like(text.tokens, 7)
+
+    drawn = unmask.sample(model, [[1, 2]], length=8, steps=3, plan="linear", corrector=all_sevens)
+    assert drawn.tokens[0].tolist() == [1, 2, *[7] * 6] and seen == [(2, 2), (4, 4), (6, 6)]
+    assert (drawn.states[1] == V - 1).sum() == 4
+    named = unmask.sample(model, [[1]], length=8, corrector="gumbel=2,0.5", **DRAWN)
+    made = unmask.sample(model, [[1]], length=8, corrector=LeastTrusted(2, 0.5), **DRAWN)
+    assert same(named, made)
+
+
+def test_patches_act_in_a_corrector_as_well(model):
+    """A network that always says 5 from its step on."""
+    say = torch.zeros(V - 1)
+    say[5] = 99.0
+    with model.net.patch({"logits": lambda x: torch.zeros_like(x) + say}, steps=4):
+        drawn = unmask.sample(model, [[]], length=8, steps=4, corrector="uniform=8", **DRAWN)
+    assert (drawn.tokens == 5).all()
+
+
+@pytest.mark.parametrize(
+    "corrector,message",
+    [
+        ("unifrom", "corrector 'unifrom' is unknown"),
+        ("uniform=1.5", "corrector uniform=1.5 was given: expected a whole number of tokens"),
+        ("uniform=inf", "expected a whole number"),
+        ("gumbel=2,-1", "the corrector's temperature is -1: expected a finite number"),
+        ("accepted=1,2", "corrector 'accepted=1,2' has too many numbers"),
+        ("margin=x", "should end in a number"),
+        (3, "the corrector was given as int 3"),
+        (UniformChoice, "corrector was given as the class UniformChoice"),
+    ],
+)
+def test_what_is_given_wrongly_is_a_sentence(model, corrector, message):
+    with pytest.raises(UserError, match=message):
+        unmask.sample(model, [[1]], length=8, corrector=corrector)
+
+
+def test_other_kinds_of_models_refuse():
+    with pytest.raises(UserError, match="a corrector was given for a uniform model"):
+        unmask.sample(make("uniform"), [[]], length=2, corrector="uniform=1")
+
+
+def test_a_corrector_that_returns_another_shape_is_a_sentence(model):
+    def cut(text, streams):
+        text.tokens = text.tokens[:, :2]
+
+    with pytest.raises(UserError, match="the corrector returned"):
+        unmask.sample(model, [[1]], length=8, corrector=cut)
