@@ -28,6 +28,7 @@ LAYERS = (
     "toy",
     "study",
     "explorer",
+    "harness",
     "cli",
 )
 """The packages of `unmask`; each imports only from itself and from those before it."""

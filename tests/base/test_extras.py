@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.base.extras import EXPLORE, STUDY
+from unmask.base.extras import EXPLORE, LM_EVAL, STUDY
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -49,7 +49,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("extra", "modules"), [("study", STUDY), ("explore", EXPLORE)])
+@pytest.mark.parametrize(("extra", "modules"), [("study", STUDY), ("explore", EXPLORE), ("lm-eval", LM_EVAL)])
 def test_the_extras_are_the_projects(extra, modules):
     packages = [re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"][extra]]
     assert tuple(MODULES.get(name, name) for name in packages) == modules

@@ -21,6 +21,8 @@ STUDY = (
 """Modules of the extra `study`: the command line, the measures and their report."""
 EXPLORE = ("starlette", "uvicorn")
 """Modules of the extra `explore`: the page in the browser."""
+LM_EVAL = ("lm_eval",)
+"""Modules of the extra `lm-eval`: lm-evaluation-harness."""
 
 
 def require_study(what: str, *modules: str) -> None:
@@ -34,6 +36,11 @@ def require_study(what: str, *modules: str) -> None:
 def require_explore(what: str) -> None:
     """The same for the extra `explore`."""
     _require(what, "explore", EXPLORE)
+
+
+def require_lm_eval(what: str) -> None:
+    """The same for the extra `lm-eval`."""
+    _require(what, "lm-eval", LM_EVAL)
 
 
 def _require(what: str, extra: str, modules: Sequence[str]) -> None:

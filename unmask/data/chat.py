@@ -17,8 +17,11 @@ class ChatTemplate:
     source: str
     tokens: Mapping[str, str] = field(default_factory=dict)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The conversation as one text that ends where the model's answer begins."""
+    def render(self, messages: Sequence[Mapping[str, str]], is_answered: bool = False) -> str:
+        """The conversation as one text that ends where the model's answer begins.
+
+        With `is_answered` the last message is that answer, and the text ends with it.
+        """
         require_study("a chat template", "jinja2")
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -29,7 +32,7 @@ class ChatTemplate:
             template = environment.from_string(self.source)
             return template.render(
                 messages=list(messages),
-                add_generation_prompt=True,
+                add_generation_prompt=not is_answered,
                 raise_exception=_complain,
                 **self.tokens,
             )

@@ -1,0 +1,96 @@
+"""`unmask harness`: a model on the tasks of lm-evaluation-harness."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unmask.base.errors import UserError
+from unmask.base.extras import require_lm_eval
+from unmask.cli.options import add_option, make_command
+from unmask.harness.settings import HarnessSettings
+from unmask.measures.measure import Argument
+
+ARGUMENTS = (
+    Argument("name", "A model's name, folder or file.", "MODEL"),
+    Argument(
+        "tasks", "Tasks, separated by commas: names, patterns or files.", "TASKS", is_option=True
+    ),
+)
+EXTRAS = {
+    each.name: each
+    for each in (
+        add_option("include", Path | None, None, "A folder of task files besides the harness's."),
+        add_option("limit", int | None, None, "Documents of each task; all by default."),
+        add_option("fewshot", int | None, None, "Examples before a question; the task's default."),
+        add_option(
+            "gen_kwargs",
+            str | None,
+            None,
+            "What comes before the tasks' own generation settings: steps=64,max_gen_toks=128.",
+        ),
+        add_option("chat", bool, False, "Put prompts into the model's chat template.", "--chat"),
+        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
+        add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
+        add_option(
+            "out", Path, Path("runs/harness"), "Folder for results.json and samples.jsonl.", "--out"
+        ),
+        add_option("as_json", bool, False, "Print the results as JSON instead.", "--json"),
+    )
+}
+
+
+def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
+    """What the verb does: the harness's table on stdout, everything in the folder."""
+    require_lm_eval("unmask harness")
+    for name in ("limit", "fewshot"):
+        least = 1 if name == "limit" else 0
+        if extras[name] is not None and extras[name] < least:
+            raise UserError(f"--{name} is {extras[name]}: expected at least {least}.")
+    generation = _read_pairs(extras["gen_kwargs"])
+    from unmask.harness.model import UnmaskLM
+    from unmask.harness.run import Evaluation, evaluate, format_results, write_results
+
+    tasks = [each.strip() for each in given["tasks"].split(",") if each.strip()]
+    options = {name: extras[name] for name in ("include", "limit", "fewshot", "chat")}
+    lm = UnmaskLM(given["name"], device=extras["device"], dtype=extras["dtype"], settings=settings)
+    try:
+        report = evaluate(lm, Evaluation(tasks=tasks, generation=generation, **options))
+    finally:
+        lm.close()
+    if report is None:  # another process of several shows it
+        return
+    write_results(report, extras["out"])
+    if extras["as_json"]:
+        print(json.dumps({key: report[key] for key in ("results", "config")}, default=str))
+        return
+    print(format_results(report))
+    print(f"results and samples: {extras['out']}")
+
+
+def _read_pairs(text: str | None) -> dict[str, Any]:
+    """Settings such as steps=64,max_gen_toks=128 by name; numbers as numbers."""
+    import yaml
+
+    pairs = {}
+    for each in (text or "").split(","):
+        name, separator, value = each.partition("=")
+        if each.strip() and not (name.strip() and separator):
+            raise UserError(
+                f"--gen-kwargs is {text!r:.200}: expected names and values such as "
+                "steps=64,max_gen_toks=128."
+            )
+        if separator:
+            pairs[name.strip()] = yaml.safe_load(value)
+    return pairs
+
+
+harness = make_command(
+    "harness",
+    "Evaluate a model on tasks of lm-evaluation-harness: likelihoods, rolling ones, texts.",
+    ARGUMENTS,
+    HarnessSettings,
+    EXTRAS,
+    run_tasks,
+    leave_out=("length", "fixed", "forbid", "require", "keep_states", "guesses", "watch", "chat"),
+)

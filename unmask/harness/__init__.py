@@ -1,0 +1,1 @@
+"""Models of this package under lm-evaluation-harness: likelihoods, rolling likelihoods, texts."""

@@ -1,0 +1,146 @@
+"""A model evaluated on tasks of lm-evaluation-harness, with what its likelihoods are worth."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable, make_table
+
+from unmask.base.errors import UserError
+from unmask.base.files import replace_file
+from unmask.harness.model import UnmaskLM, summarise_errors
+
+LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling", "multiple_choice")
+"""Kinds of tasks that need likelihoods."""
+RESULTS, SAMPLES = "results.json", "samples.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Which tasks, and how many of their documents and examples."""
+
+    tasks: Sequence[str]
+    """Names, patterns such as `mmlu_*`, or paths of task files."""
+    include: Path | None = None
+    """A folder of task files besides the harness's own."""
+    limit: int | None = None
+    fewshot: int | None = None
+    chat: bool = False
+    generation: Mapping[str, Any] | None = None
+    """What comes before the tasks' own `generation_kwargs`."""
+    seed: int = 1234
+    """Of the examples that a task draws."""
+
+
+def evaluate(lm: UnmaskLM, evaluation: Evaluation) -> dict[str, Any] | None:
+    """The harness's results, with the errors of likelihoods added; None on ranks other than 0.
+
+    By task `likelihood_error` is the mean standard error of a likelihood in nats, 0 where all are
+    exact; every sample has the errors of its own requests.
+    """
+    manager, names = _find_tasks(evaluation)
+    _check_tasks(lm, manager, names)
+    results = simple_evaluate(
+        model=lm,
+        tasks=list(names),
+        num_fewshot=evaluation.fewshot,
+        limit=evaluation.limit,
+        apply_chat_template=evaluation.chat,
+        gen_kwargs=dict(evaluation.generation) if evaluation.generation else None,
+        task_manager=manager,
+        log_samples=True,
+        fewshot_random_seed=evaluation.seed,
+    )
+    gathered = lm.gather_object(lm.errors)
+    if results is None or gathered is None:
+        return None
+    report: dict[str, Any] = dict(results)
+    errors = {key: error for each in gathered for key, error in each.items()}
+    report["config"]["likelihood_errors"] = summarise_errors(list(errors.values()))
+    for task, samples in report["samples"].items():
+        own = []
+        for one in samples:
+            arguments = [tuple(each) for each in one["arguments"]]
+            kept = [errors[each] for each in arguments if _is_scored(each, errors)]
+            if kept:
+                one["likelihood_errors"] = kept
+                own += kept
+        if own:
+            report["results"][task]["likelihood_error,none"] = sum(own) / len(own)
+    return report
+
+
+def write_results(report: Mapping[str, Any], folder: Path) -> None:
+    """Write the results and, a line for each document, the samples."""
+    with replace_file(folder / SAMPLES) as draft, draft.open("w", encoding="utf-8") as file:
+        for task, samples in report["samples"].items():
+            for one in samples:
+                file.write(_to_json({"task": task} | one) + "\n")
+    rest = {key: value for key, value in report.items() if key != "samples"}
+    with replace_file(folder / RESULTS) as draft:
+        draft.write_text(_to_json(rest, 2) + "\n", encoding="utf-8")
+
+
+def format_results(report: Mapping[str, Any]) -> str:
+    """The harness's own table, of tasks and of groups."""
+    tables = [make_table(report)]
+    if report.get("groups"):
+        tables.append(make_table(report, "groups"))
+    return "\n".join(tables)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=handle_non_serializable)
+
+
+def _is_scored(arguments: tuple[Any, ...], errors: Mapping[tuple, float]) -> bool:
+    """Whether these are a likelihood's: a generation's hold a mapping."""
+    return all(isinstance(each, str) for each in arguments) and arguments in errors
+
+
+def _find_tasks(evaluation: Evaluation) -> tuple[TaskManager, list[str]]:
+    """The tasks of these names or patterns, in the folder to include before the harness's own."""
+    if not evaluation.tasks:
+        raise UserError("no tasks were given: name at least one by --tasks.")
+    include = evaluation.include
+    if include is not None and not include.is_dir():
+        raise UserError(f"there is no folder {str(include)!r:.200}: expected one of task files.")
+    where = None if include is None else str(include)
+    # The harness's own tasks are thousands of files: they are read only where they are needed.
+    manager = TaskManager(include_path=where, include_defaults=False)
+    if _list_unknown(manager, evaluation.tasks):
+        manager = TaskManager(include_path=where)
+    if unknown := _list_unknown(manager, evaluation.tasks):
+        near = get_close_matches(unknown[0], manager.all_tasks, n=1)
+        raise UserError(
+            f"the task {unknown[0]!r:.200} is unknown: "
+            + (f"did you mean {near[0]!r}?" if near else "see `lm_eval ls tasks`, or --include.")
+        )
+    names: list[str] = []
+    for each in evaluation.tasks:
+        names += [each] if _is_file(each) else manager.match_tasks([each])
+    return manager, list(dict.fromkeys(names))
+
+
+def _list_unknown(manager: TaskManager, tasks: Sequence[str]) -> list[str]:
+    return [each for each in tasks if not _is_file(each) and not manager.match_tasks([each])]
+
+
+def _is_file(task: str) -> bool:
+    return task.endswith((".yaml", ".yml")) and Path(task).is_file()
+
+
+def _check_tasks(lm: UnmaskLM, manager: TaskManager, names: Sequence[str]) -> None:
+    """Raise before the work where a task needs what the model cannot do."""
+    if lm.model.paradigm.is_scored:
+        return
+    for name, task in manager.load(list(names))["tasks"].items():
+        if task.OUTPUT_TYPE in LIKELIHOODS:
+            lm.model.paradigm.require_scored(
+                lm.model.name, f"the task {name} needs likelihoods, which are computed"
+            )

@@ -1,0 +1,47 @@
+"""How a model answers the requests of lm-evaluation-harness: likelihoods and texts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from unmask.base.config import option
+from unmask.sampling.settings import Sampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarnessSettings(Sampling):
+    """How requests are answered; the settings of `unmask.Sampling` are those of generated texts.
+
+    A task's own `generation_kwargs` come before what is said here, and are the only ones that say
+    how a text ends.
+    """
+
+    likelihood: Literal["exact_k", "bernoulli", "chain"] = option(
+        "exact_k",
+        "Of a masked model: the bound by masking exactly k tokens or each with a probability, or "
+        "the exact cost of writing one token at a time from left to right.",
+    )
+    strata: int = option(
+        16, "Numbers of masks that are evenly spread in one estimate.", least=1, most=1_000_000
+    )
+    repeats: int = option(
+        8, "Independent estimates, whose spread is the error.", least=2, most=1_000_000
+    )
+    window: int | None = option(
+        None, "Tokens of a window of a rolling likelihood; by default the context.", least=2
+    )
+    stride: int | None = option(
+        None, "Tokens that such windows move on by; by default all that a window holds.", least=1
+    )
+    max_gen_toks: int = option(256, "Tokens to generate where a task does not say it.", least=1)
+    rows: int | None = option(
+        None,
+        "Rows of a batch at most; by default as many as fit into memory.",
+        least=1,
+        is_identity=False,
+    )
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.window is not None and self.stride is not None and self.stride >= self.window:
+            yield f"'stride' is {self.stride}, expected less than the window of {self.window}"
