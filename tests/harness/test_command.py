@@ -1,0 +1,188 @@
+"""`unmask harness` on local task files, in one process and in two, and its mistakes."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lm_eval.api.registry import get_model
+from typer.testing import CliRunner
+
+import unmask
+from tests.conftest import lively, make_model
+from tests.harness.tasks import CHOICES, TEXTS, write_tasks
+from unmask.cli.main import app
+from unmask.harness.model import UnmaskLM
+from unmask.harness.run import RESULTS, SAMPLES, Evaluation, evaluate
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+
+ROOT = Path(__file__).parents[2]
+TASKS = "made_choice,made_rolling,made_text"
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "made"
+    unmask.save(make_model(), folder)
+    return folder
+
+
+def run(*words: object) -> str:
+    done = CliRunner().invoke(app, ["harness", *map(str, words)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def read_results(folder: Path) -> tuple[dict, list[dict]]:
+    samples = (folder / SAMPLES).read_text().splitlines()
+    return json.loads((folder / RESULTS).read_text()), [json.loads(line) for line in samples]
+
+
+@pytest.fixture(scope="module")
+def report(masked, tasks, tmp_path_factory) -> tuple[dict, list[dict]]:
+    """The results of all three tasks, with the error reported."""
+    out = tmp_path_factory.mktemp("out")
+    words = ("--steps", 3, "--strata", 4, "--repeats", 3, "--seed", 7)
+    said = run(
+        masked, "--tasks", TASKS, "--include", tasks, "--out", out, "--device", "cpu", *words
+    )
+    assert "likelihood_error" in said and "bits_per_byte" in said
+    return read_results(out)
+
+
+def test_every_setting_is_in_the_results(report, masked):
+    config = report[0]["config"]
+    assert config["model"] == str(masked) and config["model_kind"] == "masked"
+    assert config["likelihood"] == "an upper bound on -log p"
+    expected = {"steps": 3, "strata": 4, "repeats": 3, "seed": 7, "likelihood": "exact_k"}
+    assert expected.items() <= config["settings"].items()
+    assert set(config["settings"]) == set(unmask.harness.settings.HarnessSettings().to_record())
+
+
+def test_metrics_are_made_of_likelihoods(report):
+    """The accuracy and the bits per byte, computed anew from what the samples hold."""
+    results, samples = report
+    choices = [one for one in samples if one["task"] == "made_choice"]
+    right = [
+        max(range(len(one["resps"])), key=lambda i: one["resps"][i][0][0]) == one["target"]
+        for one in choices
+    ]
+    assert len(choices) == len(CHOICES)
+    assert results["results"]["made_choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
+    rolling = [one for one in samples if one["task"] == "made_rolling"]
+    nats = -sum(one["resps"][0][0] for one in rolling)
+    size = sum(len(each["text"].encode()) for each in TEXTS)
+    bits = results["results"]["made_rolling"]["bits_per_byte,none"]
+    assert bits == pytest.approx(nats / size / 0.6931471805599453)
+
+
+def test_errors_are_reported_by_request_task_and_run(report):
+    results, samples = report
+    by_task = {task: [] for task in TASKS.split(",")}
+    for one in samples:
+        by_task[one["task"]] += one.get("likelihood_errors", [])
+    assert by_task["made_text"] == []
+    for task in ("made_choice", "made_rolling"):
+        mean = sum(by_task[task]) / len(by_task[task])
+        assert results["results"][task]["likelihood_error,none"] == pytest.approx(mean)
+        assert max(by_task[task]) > 0
+    summary = results["config"]["likelihood_errors"]
+    every = by_task["made_choice"] + by_task["made_rolling"]
+    assert summary["requests"] == len(every)
+    assert summary["largest"] == pytest.approx(max(every))
+
+
+def test_generated_texts_end_as_the_task_says(report, masked):
+    model = unmask.load(masked, device="cpu")
+    for one in (each for each in report[1] if each["task"] == "made_text"):
+        prompt = model.require_tokenizer().encode(one["doc"]["prompt"]).ids
+        drawn = unmask.sample(model, [prompt], steps=3, length=len(prompt) + 9, seed=7)
+        text = model.require_tokenizer().decode(drawn.tokens[0, len(prompt) :].tolist())
+        assert one["resps"] == [[text.split(".")[0]]]
+
+
+def test_a_causal_model_is_exact(tasks):
+    lm = UnmaskLM(make_model(causal=True))
+    results = evaluate(lm, Evaluation(tasks=TASKS.split(","), include=tasks, limit=1))
+    assert results is not None and results["config"]["likelihood"] == "exact, left to right"
+    assert results["config"]["likelihood_errors"]["largest"] == 0
+    assert all(len(samples) == 1 for samples in results["samples"].values())
+
+
+def test_two_processes_share_the_documents(report, masked, tasks, tmp_path):
+    words = [*("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")]
+    words += ["-m", "unmask", "harness", str(masked), "--tasks", TASKS, "--include", str(tasks)]
+    words += ["--out", str(tmp_path), "--device", "cpu", "--steps", "3", "--strata", "4"]
+    words += ["--repeats", "3", "--seed", "7"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    results, samples = read_results(tmp_path)
+    for task, values in report[0]["results"].items():
+        for name, value in values.items():
+            if isinstance(value, float):
+                assert results["results"][task][name] == pytest.approx(value, rel=1e-5), name
+    key = ("task", "doc_id", "resps", "likelihood_errors")
+    pick = [{name: one.get(name) for name in key} for one in (*samples, *report[1])]
+    ours, theirs = pick[: len(samples)], pick[len(samples) :]
+    assert len(ours) == len(theirs)
+    for one in theirs:
+        (same,) = [x for x in ours if (x["task"], x["doc_id"]) == (one["task"], one["doc_id"])]
+        if one["task"] == "made_choice":
+            logps = [resp[0][0] for resp in one["resps"]]
+            assert [resp[0][0] for resp in same["resps"]] == pytest.approx(logps, rel=1e-5)
+    assert (
+        results["config"]["likelihood_errors"]["requests"]
+        == (report[0]["config"]["likelihood_errors"]["requests"])
+    )
+
+
+def test_the_harness_finds_the_class_by_name():
+    (point,) = importlib.metadata.entry_points(group="lm_eval.models", name="unmask")
+    assert point.load() is UnmaskLM
+    assert get_model("unmask") is UnmaskLM
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--tasks", "made_choise"), "the task 'made_choise' is unknown: did you mean"),
+        (("--tasks", ","), "no tasks were given"),
+        (("--tasks", "made_text", "--limit", 0), "--limit is 0: expected at least 1"),
+        (("--tasks", "made_text", "--gen-kwargs", "steps"), "expected names and values"),
+        (("--tasks", "made_text", "--gen-kwargs", "speed=3"), "hold {'speed': 3}"),
+        (("--tasks", "made_text", "--chat"), "has no chat template"),
+        (("--tasks", "made_text", "--repeats", 1), "'repeats' is 1, expected at least 2"),
+    ],
+)
+def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):
+    with pytest.raises(unmask.UserError) as raised:
+        run(masked, *words, "--include", tasks, "--out", tmp_path, "--device", "cpu")
+    assert sentence in str(raised.value)
+
+
+def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks):
+    """A continuation given its prefix has no likelihood under a gaussian model; texts it has."""
+    made = make_model()
+    assert made.tokenizer is not None
+    size = made.tokenizer.vocab_size
+    config = preset("tiny", vocab_size=size, num_logits=size, time=True, latent_width=8)
+    model = Model("cloud", lively(config), Blueprint(config, "gaussian"), made.tokenizer)
+    lm = UnmaskLM(model, steps=2)
+    with pytest.raises(unmask.UserError, match="cloud is a gaussian model: the task made_choice"):
+        evaluate(lm, Evaluation(tasks=["made_text", "made_choice"], include=tasks))
+    results = evaluate(lm, Evaluation(tasks=["made_text"], include=tasks))
+    assert results is not None and len(results["samples"]["made_text"]) == 2

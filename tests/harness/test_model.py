@@ -1,0 +1,188 @@
+"""The harness's model class: equal to its Hugging Face class, windows, texts, chats, mistakes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import unmask
+from tests.conftest import TEXTS, make_model
+from unmask.data.chat import ChatTemplate
+from unmask.data.tokenizer import END, Tokenizer
+from unmask.harness.model import UnmaskLM
+
+PAIRS = [
+    ("The caves of", " Orsel are deep."),
+    ("The caves of", " deep"),
+    ("The baker of Wrenmouth ", "sings."),
+    ("", "The baker of Wrenmouth sings."),
+    ("The caves of Orsel are deep. " * 20, "The baker sings."),
+]
+LONG = "The caves of Orsel are deep. The baker of Wrenmouth sings. " * 12
+CONTEXT = 48
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</{{ m['role'] }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def ask(kind: str, *arguments: tuple) -> list[Instance]:
+    return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory) -> tuple[HFLM, UnmaskLM]:
+    """One random causal network under the harness's own class and under ours."""
+    folder = tmp_path_factory.mktemp("llama")
+    tokenizer = Tokenizer.train(TEXTS, 300)
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=tokenizer.end_id,
+        eos_token_id=tokenizer.end_id,
+    )
+    theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
+    draw = torch.Generator().manual_seed(3)
+    for parameter in theirs.parameters():
+        if parameter.ndim == 2:
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draw))
+    theirs.save_pretrained(folder)
+    tokenizer.save(folder)
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend, eos_token=END, bos_token=END, pad_token="[PAD]"
+    )
+    hugging = HFLM(pretrained=theirs, tokenizer=words, batch_size=3, device="cpu")
+    return hugging, UnmaskLM(str(folder), device="cpu", dtype="float32")
+
+
+def test_likelihoods_are_those_of_the_hugging_face_class(twins):
+    theirs, ours = (lm.loglikelihood(ask("loglikelihood", *PAIRS)) for lm in twins)
+    assert len(twins[1].tok_encode(PAIRS[-1][0])) > CONTEXT  # its beginning is cut off
+    for (expected, is_greedy), (logp, greedy) in zip(theirs, ours, strict=True):
+        assert logp == pytest.approx(expected, abs=1e-4)
+        assert greedy == is_greedy
+
+
+def test_rolling_likelihoods_are_those_of_the_hugging_face_class(twins):
+    requests = ask("loglikelihood_rolling", (LONG,), ("The caves",))
+    assert len(twins[1].tok_encode(LONG)) > 2 * CONTEXT
+    theirs, ours = (lm.loglikelihood_rolling(requests) for lm in twins)
+    assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_texts_are_those_of_the_hugging_face_class(twins):
+    kwargs = {"until": ["."], "max_gen_toks": 12, "do_sample": False}
+    requests = ask("generate_until", ("The caves of", kwargs), ("The baker", kwargs))
+    theirs, ours = (lm.generate_until(requests) for lm in twins)
+    assert ours == theirs and all(ours)
+
+
+@pytest.mark.parametrize("method", ["exact_k", "chain"])
+@pytest.mark.parametrize("window", [{}, {"window": 16, "stride": 5}])
+def test_rolling_windows_count_every_token_once(method, window):
+    """The sum of windows that were cut by hand, each with what is given before it."""
+    model = make_model()
+    lm = UnmaskLM(model, likelihood=method, strata=4, repeats=2, **window)
+    ids = lm.tok_encode(LONG)
+    longest = window.get("window", model.net.config.context)
+    stride = window.get("stride", longest - 1)
+    whole, done, costs = [lm.prefix_token_id, *ids], 1, []
+    while done < len(whole):
+        stop = min(len(whole), longest if done == 1 else done + stride)
+        start = max(0, stop - longest)
+        costs.append((tuple(whole[start:done]), tuple(whole[done:stop])))
+        done = stop
+    assert sum(len(tokens) for _, tokens in costs) == len(ids) and len(costs) > 2
+    expected = sum(
+        unmask.likelihood(
+            model,
+            tokens,
+            context,
+            method,
+            strata=4,
+            repeats=2,
+            seed=unmask.base.seeds.derive_seed(0, "window", (*context, *tokens)),
+        ).nll
+        for context, tokens in costs
+    )
+    (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (LONG,)))
+    assert -logp == pytest.approx(expected, rel=1e-5)
+    assert (lm.errors[(LONG,)] > 0) == (method == "exact_k")
+
+
+def test_the_standard_error_is_the_spread_over_seeds():
+    """Estimates of other seeds differ by about their error."""
+    pair = PAIRS[0]
+    logps, errors = [], []
+    for seed in range(12):
+        lm = UnmaskLM(make_model(), seed=seed, strata=4, repeats=4)
+        ((logp, _),) = lm.loglikelihood(ask("loglikelihood", pair))
+        logps.append(logp)
+        errors.append(lm.errors[pair])
+    spread = torch.tensor(logps).std()
+    assert 0.4 < float(spread / torch.tensor(errors).mean()) < 2.0
+
+
+def test_texts_depend_on_their_prompt_alone_and_stop_where_they_are_told():
+    lm = UnmaskLM(make_model(), steps=4, max_gen_toks=10)
+    kwargs = {"until": ["x"], "do_sample": True, "temperature": 1.0, "max_gen_toks": 10}
+    prompts = ["The caves", "The baker of Wrenmouth", "The"]
+    together = lm.generate_until(ask("generate_until", *((each, kwargs) for each in prompts)))
+    alone = [lm.generate_until(ask("generate_until", (each, kwargs)))[0] for each in prompts]
+    assert together == alone and len(set(alone)) == 3
+    twice = lm.generate_until(ask("generate_until", *[(prompts[0], kwargs)] * 2))
+    assert twice[0] == alone[0] and twice[1] != twice[0]
+    letter = alone[0][len(alone[0]) // 2]
+    (cut,) = lm.generate_until(ask("generate_until", (prompts[0], kwargs | {"until": [letter]})))
+    assert cut == alone[0].split("x")[0].split(letter)[0]
+    longer = ask("generate_until", ("The caves of Orsel. " * 40, {"until": [], "steps": 1}))
+    assert lm.generate_until(longer)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"num_beams": 4}, "generation_kwargs hold {'num_beams': 4}"),
+        ({"max_gen_toks": 100_000}, "leaves no room for a prompt"),
+        ({"order": "sideways"}, "sideways"),
+    ],
+)
+def test_generation_that_cannot_be_had_is_a_sentence(kwargs, sentence):
+    with pytest.raises(unmask.UserError, match=sentence):
+        UnmaskLM(make_model()).generate_until(ask("generate_until", ("The caves", kwargs)))
+
+
+def test_what_cannot_be_scored_is_a_sentence():
+    lm = UnmaskLM(make_model())
+    endless = "The caves of Orsel are deep. " * 60
+    with pytest.raises(unmask.UserError, match="a continuation has .* tokens: expected 1 to"):
+        lm.loglikelihood(ask("loglikelihood", ("The", endless)))
+    with pytest.raises(unmask.UserError, match="'likelihood' is 'guess'"):
+        UnmaskLM(make_model(), likelihood="guess")
+    with pytest.raises(unmask.UserError, match="windows of 4096 tokens"):
+        wide = UnmaskLM(make_model(), window=4096)
+        wide.loglikelihood_rolling(ask("loglikelihood_rolling", ("The",)))
+
+
+def test_chats_are_in_the_models_own_words(tmp_path):
+    model = make_model()
+    with pytest.raises(unmask.UserError, match="has no chat template"):
+        UnmaskLM(model).apply_chat_template([{"role": "user", "content": "Hi"}])
+    assert model.tokenizer is not None
+    model.tokenizer.chat = ChatTemplate(TEMPLATE)
+    lm = UnmaskLM(model)
+    turn = {"role": "user", "content": "Hi"}
+    assert lm.apply_chat_template([turn]) == "<user>Hi</user><assistant>"
+    begun = [turn, {"role": "assistant", "content": "The caves"}]
+    expected = "<user>Hi</user><assistant>The caves"
+    assert lm.apply_chat_template(begun, add_generation_prompt=False) == expected
+    assert lm.chat_template(True) == TEMPLATE and lm.chat_template(False) == ""
+    assert Path(lm.tokenizer_name).name == lm.tokenizer_name

@@ -1,0 +1,136 @@
+"""Likelihoods of many requests at once are those of `unmask.likelihood`, one at a time."""
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively, make_model
+from unmask.data.tokenizer import Tokenizer
+from unmask.harness.scoring import LikelihoodRequest, RequestScorer
+from unmask.harness.settings import HarnessSettings
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+
+
+def make_requests(seed: int = 0) -> list[LikelihoodRequest]:
+    """Contexts and continuations of several lengths, choices of one context among them."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def tokens(n: int) -> list[int]:
+        return torch.randint(3, 250, (n,), generator=draw).tolist()
+
+    first = tokens(6)
+    sizes = [(1, 1), (9, 3), (4, 8), (12, 2), (2, 1)]
+    requests = [LikelihoodRequest(first, tokens(n), 5) for n in (1, 1, 3, 3)]
+    return requests + [LikelihoodRequest(tokens(a), tokens(b), 11 + a) for a, b in sizes]
+
+
+def make_timed() -> Model:
+    """A masked network that is told the time."""
+    tokenizer = Tokenizer.train(["The caves of Orsel are deep."] * 5, 280)
+    config = preset("tiny", vocab_size=tokenizer.vocab_size, time=True)
+    return Model("timed", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
+
+
+def score(model: Model, requests: list[LikelihoodRequest], **settings) -> list:
+    scored = RequestScorer(model, HarnessSettings(**settings)).score(requests, "requests")
+    by_number = dict(scored)
+    return [by_number[i] for i in range(len(requests))]
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize(
+    ("method", "guidance"),
+    [("exact_k", 0.0), ("bernoulli", 0.0), ("chain", 0.0), ("exact_k", 0.7), ("chain", 0.7)],
+)
+def test_a_masked_models_batch_is_one_request_at_a_time(method, guidance, rows):
+    model, requests = make_model(), make_requests()
+    settings = {"likelihood": method, "guidance": guidance, "strata": 4, "repeats": 3}
+    for request, answer in zip(
+        requests, score(model, requests, rows=rows, **settings), strict=True
+    ):
+        alone = unmask.likelihood(
+            model,
+            request.tokens,
+            request.context,
+            method,
+            guidance=guidance,
+            strata=4,
+            repeats=3,
+            seed=request.seed,
+        )
+        assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
+        assert answer.estimate.error == pytest.approx(alone.error, rel=1e-3, abs=1e-5)
+        assert answer.estimate.tokens == alone.tokens
+
+
+def test_a_causal_models_batch_is_one_request_at_a_time():
+    model, requests = make_model(causal=True), make_requests()
+    for request, answer in zip(requests, score(model, requests), strict=True):
+        alone = unmask.likelihood(model, request.tokens, request.context)
+        assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
+        assert answer.estimate.error == 0
+
+
+def test_a_network_that_takes_the_time_gets_it_without_the_padding():
+    model, requests = make_timed(), make_requests()
+    answers = score(model, requests, strata=4, repeats=2)
+    for request, answer in zip(requests, answers, strict=True):
+        alone = unmask.likelihood(
+            model, request.tokens, request.context, strata=4, repeats=2, seed=request.seed
+        )
+        assert answer.estimate.nll == pytest.approx(alone.nll, rel=1e-5)
+
+
+def count_rows(model: Model, requests: list[LikelihoodRequest], monkeypatch, **settings) -> int:
+    """How many rows the network runs for the requests."""
+    run, counts = model.net.run_tokens, []
+
+    def count(tokens, *rest):
+        counts.append(len(tokens))
+        return run(tokens, *rest)
+
+    monkeypatch.setattr(model.net, "run_tokens", count)
+    score(model, requests, **settings)
+    return sum(counts)
+
+
+def test_equal_rows_run_once(monkeypatch):
+    """128 draws of four one-token choices of one question hide the same token: one row."""
+    choices = [LikelihoodRequest([5, 6, 7], [token], 1) for token in (10, 20, 30, 40)]
+    assert count_rows(make_model(), choices, monkeypatch) == 1
+    causal = make_model(causal=True)
+    assert count_rows(causal, choices, monkeypatch) == 1
+    others = [LikelihoodRequest([5, 6, token], [9], 1) for token in (10, 20, 30, 40)]
+    assert count_rows(make_model(), others, monkeypatch) == 4
+
+
+@pytest.mark.parametrize("method", ["exact_k", "chain"])
+def test_greedy_is_what_the_sampler_writes(method):
+    """One token per step, the most confident first."""
+    model, context = make_model(), [40, 50, 60, 70]
+    for n in (1, 2, 5):
+        drawn = unmask.sample(model, [context], length=len(context) + n, steps=n, plan="one")
+        written = drawn.tokens[0, len(context) :].tolist()
+        assert model.tokenizer is not None and model.tokenizer.end_id not in written
+        wrong = [*written[:-1], (written[-1] + 1) % 250]
+        requests = [LikelihoodRequest(context, each, 0) for each in (written, wrong)]
+        greedy = [each.is_greedy for each in score(model, requests, likelihood=method)]
+        assert greedy == [True, False]
+
+
+def test_greedy_of_a_causal_model():
+    model, context = make_model(causal=True), [40, 50, 60, 70]
+    written = unmask.sample(model, [context], length=8).tokens[0, 4:].tolist()
+    wrong = [(written[0] + 1) % 250, *written[1:]]
+    requests = [LikelihoodRequest(context, each, 0) for each in (written, wrong)]
+    assert [each.is_greedy for each in score(model, requests)] == [True, False]
+
+
+def test_what_has_no_likelihood_is_a_sentence():
+    with pytest.raises(unmask.UserError, match="takes a number"):
+        RequestScorer(make_model(), HarnessSettings(guidance="up=0.8"))
+    with pytest.raises(unmask.UserError, match="no unconditional pass"):
+        RequestScorer(make_model(causal=True), HarnessSettings(guidance=1.0))
+    with pytest.raises(unmask.UserError, match="'stride' is 9, expected less than"):
+        HarnessSettings(window=8, stride=9)
