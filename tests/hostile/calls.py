@@ -86,6 +86,9 @@ STRATEGIES = {
     "order": ["x", None, 3, b"left", "left=1", Odd(), [0, 0], ["x"]],
     "remask": ["x", 3, b"none", "cap=nan", "cap=-1", "low=x", "low=-1", Odd()],
     "corrector": ["x", 3, b"none", "uniform=nan", "uniform=-1", "gumbel=1,inf", "none=1", Odd()],
+    "classifier": [3, b"x", "no such file", Odd()],
+    "classifier_guidance": ["x", nan, -1, [nan], Odd()],
+    "judged": [0, -1, 1.5, "x", nan, None, b"all", Odd()],
 }
 DRAWING = STRATEGIES | {
     "length": [0, -1, 1.5, "x", nan, b"9", 10**30, 10**9, [None], [0], ["x"], [5, 5, 5], Odd()],

@@ -9,7 +9,7 @@ from unmask.net.cache import Snapshot
 from unmask.net.fused import fuses
 from unmask.net.model import Model
 from unmask.net.transformer import Tokens, locate
-from unmask.noise.guidance import mix
+from unmask.noise.guidance import find_log_rate, mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 from unmask.sampling.settings import CacheMode
@@ -40,6 +40,8 @@ class Denoiser:
         self.banned = banned.index_fill(0, self.never, 1)
         self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
+        self.rates = False
+        """Whether predictions say by how much guidance speeds positions up."""
 
     def enter_block(self, inside: Open) -> None:
         """Called where a block starts, with what may be written in it: all before that stands."""
@@ -55,7 +57,11 @@ class Denoiser:
         number = int(open_.sum()) if number is None else number
         logits = self._run(xt, open_, number, guidance, self.canvas.real, self.canvas.prompt)
         inner = None if self.inner is None else self.inner.flatten()[locate(open_, number)]
-        return Predictions(open_, self._finish(logits, inner, guidance))
+        log_z = None
+        if guidance and self.rates:
+            halves = (self._finish(half, inner, 0.0) for half in logits.chunk(2))
+            log_z = find_log_rate(*halves, guidance)
+        return Predictions(open_, self._finish(logits, inner, guidance), log_z)
 
     def _run(
         self,

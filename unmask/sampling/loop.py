@@ -10,6 +10,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
+from unmask.sampling.attributes import AttributeGuidance, reveal_by_rates
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints, plant_phrases
 from unmask.sampling.correctors import Corrector, WrittenText
@@ -41,6 +42,11 @@ class Strategy:
     """Likeliest tokens that the trajectory keeps of every prediction."""
     corrector: Corrector | None = None
     """What rewrites written tokens after each step."""
+    attribute: AttributeGuidance | None = None
+    """A classifier that guides towards an attribute."""
+    attribute_strength: Guidance = 1.0
+    rates: bool = False
+    """Whether guidance acts on rates: it then says how soon a token is written as well."""
 
 
 @torch.inference_mode()
@@ -88,7 +94,9 @@ def fill_masks(
     for i, (count, rows) in enumerate(zip(counts, rows_of, strict=True)):
         part = canvas.pick(rows)
         blocks = [block_of[rows] == j for j in range(count)]
-        denoiser = make_denoiser(model, part, strategy.cache, forbidden)
+        # An exact cache keeps predictions without their rates.
+        is_kept = strategy.cache != "exact" or not strategy.rates
+        denoiser = make_denoiser(model, part, strategy.cache if is_kept else "none", forbidden)
         record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
         record.num_guesses = strategy.guesses
         trajectory = _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
@@ -130,7 +138,14 @@ def _fill_blocks(
     # The masks that are left [B, L]; those after the end of a shorter row are fixed and stay.
     hidden = ~canvas.fixed & (record.tokens == denoiser.mask_id)
     steps = _share_steps(strategy.steps, len(blocks), plan)
-    strengths = guidance_schedule(strategy.guidance, strategy.steps)
+    denoiser.rates = strategy.rates
+    strengths = list(
+        zip(
+            guidance_schedule(strategy.guidance, strategy.steps),
+            guidance_schedule(strategy.attribute_strength, strategy.steps),
+            strict=True,
+        )
+    )
     for number, inside in enumerate(blocks):
         denoiser.enter_block(inside & ~canvas.fixed)
         start = (hidden & inside).sum(-1)  # [B]
@@ -150,8 +165,8 @@ def _fill_blocks(
             # 1. What the network says at the open positions, and a token proposed at each. A
             #    schedule of guidance runs on from block to block, and stays where it ended.
             strength = strengths[min(number * steps + step, len(strengths)) - 1]
-            with denoiser.model.net.taps.in_step(record.step + 1):
-                predictions = denoiser.predict(record.tokens, open_, strength, num_open, num_same)
+            predict = partial(_predict, denoiser, strategy.attribute, strength, record.step + 1)
+            predictions = predict(record.tokens, open_, num_open, num_same)
             record.keep_guesses(predictions)
             sampler = strategy.sampler.at(step, steps)
             times = set_clock(remasking, step, steps)
@@ -186,8 +201,12 @@ def _fill_blocks(
                     count = count + back.sum(-1)
 
             # 4. Which of the proposed tokens are committed [B, L]: the first by the order's scores.
-            scores = _check_tensor("order", strategy.order(state, streams_now.at("order")), open_)
-            chosen = choose_first(scores.double(), open_, count)
+            #    Rates give each position a chance of its own instead.
+            if predictions.log_z is not None and step < steps:
+                chosen = reveal_by_rates(state, streams_now.at("rates"))
+            else:
+                scores = strategy.order(state, streams_now.at("order"))
+                chosen = choose_first(_check_tensor("order", scores, open_).double(), open_, count)
 
             # 5. The host asks the device once in a step, for all that it has to know.
             hidden = hidden & ~chosen | back
@@ -207,18 +226,17 @@ def _fill_blocks(
 
             # 7. Time stands still while a corrector rewrites what is written.
             if strategy.corrector is not None:
-                with denoiser.model.net.taps.in_step(record.step):
-                    text = WrittenText(
-                        record.tokens,
-                        written,
-                        num_written,
-                        record.confidence,
-                        record.entropy,
-                        denoiser.mask_id,
-                        partial(_predict, denoiser, strength),
-                        sampler,
-                    )
-                    strategy.corrector.correct(text, streams_now.at("corrector"))
+                text = WrittenText(
+                    record.tokens,
+                    written,
+                    num_written,
+                    record.confidence,
+                    record.entropy,
+                    denoiser.mask_id,
+                    predict,
+                    sampler,
+                )
+                strategy.corrector.correct(text, streams_now.at("corrector"))
                 _keep_corrections(record, text, written)
             record.end_step(denoiser.calls)
     return record.finish(denoiser.calls)
@@ -280,9 +298,24 @@ def _ask(
     return numbers
 
 
-def _predict(denoiser: Denoiser, guidance: float, tokens: Tensor, open_: Tensor, number: int):
-    """A corrector's network call."""
-    return denoiser.predict(tokens, open_, guidance, number)
+def _predict(
+    denoiser: Denoiser,
+    attribute: AttributeGuidance | None,
+    strengths: tuple[float, float],
+    step: int,
+    tokens: Int[Tensor, "B L"],
+    open_: Bool[Tensor, "B L"],
+    number: int,
+    same: int = 0,
+) -> Predictions:
+    """What the network says at the open positions, guided by the prompt and by a classifier."""
+    with denoiser.model.net.taps.in_step(step):
+        predictions = denoiser.predict(tokens, open_, strengths[0], number, same)
+    if attribute is None:
+        return predictions
+    predictions, calls = attribute.guide(predictions, tokens, strengths[1], denoiser.mask_id)
+    denoiser.calls += calls
+    return predictions
 
 
 def _keep_corrections(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from unmask.base.config import CheckedSettings, option
@@ -30,6 +31,23 @@ class Sampling(CheckedSettings):
     steps: int = option(16, "Denoising steps.", least=1, most=MOST_STEPS)
     guidance: Any = option(
         0.0, "Strength of classifier-free guidance, 0 for none, or a schedule such as up=0.8."
+    )
+    classifier: Any = option(
+        None,
+        "What guides towards an attribute: the file of a probe; in Python also a function of "
+        "tokens and times to log p(attribute).",
+    )
+    classifier_guidance: Any = option(
+        1.0, "Strength of the classifier, or a schedule such as up=2; 0 for none."
+    )
+    judged: Any = option(
+        16,
+        "Tokens of each position that the classifier judges: so many of the likeliest, none of the "
+        "others being written, or all, or first-order for all by one gradient.",
+    )
+    rates: bool = option(
+        False,
+        "Guide the rates of un-masking too, not normalised; with plan ancestral and order random.",
     )
     plan: Any = option(
         "smdm",
@@ -90,6 +108,7 @@ class Sampling(CheckedSettings):
 
     def _problems(self) -> Iterator[str]:
         # Imported late: a command line reads the fields without waiting for torch.
+        from unmask.sampling.attributes import read_judged
         from unmask.sampling.correctors import get_corrector
         from unmask.sampling.guidance import guidance_schedule
         from unmask.sampling.orders import get_order
@@ -98,11 +117,21 @@ class Sampling(CheckedSettings):
 
         if self.watch is not None and not callable(self.watch):
             yield f"'watch' is {self.watch!r:.60}, expected a function"
+        if self.classifier is not None and not (
+            isinstance(self.classifier, str | Path) or callable(self.classifier)
+        ):
+            yield f"'classifier' is {self.classifier!r:.60}, expected a function or a probe's file"
+        if self.rates and (self.plan, self.order) != ("ancestral", "random"):
+            yield "'rates' is on, which needs plan 'ancestral' and order 'random'"
         for check in (
             lambda: get_plan(self.plan),
             lambda: get_order(self.order),
             lambda: get_remasking(self.remask),
             lambda: get_corrector(self.corrector),
+            lambda: read_judged(self.judged),
+            lambda: guidance_schedule(
+                self.classifier_guidance, max(1, min(self.steps, MOST_STEPS))
+            ),
             lambda: guidance_schedule(self.guidance, max(1, min(self.steps, MOST_STEPS))),
         ):
             try:

@@ -64,6 +64,8 @@ class Predictions:
     rows: Float[Tensor, "N V"]
     """log p(token) at the N open positions, row by row and from left to right, in float64; -inf
     for the mask and whatever else is never written."""
+    log_z: Float[Tensor, "N"] | None = None
+    """By how much guidance speeds each position up, as a logarithm; None where it does not."""
 
     @cached_property
     def positions(self) -> Int[Tensor, "N"]:

@@ -1,12 +1,14 @@
 """Texts from a model: the two verbs, whatever its kind."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError
 from unmask.net.model import Model
 from unmask.sampling.ancestral import walk_back
+from unmask.sampling.attributes import AttributeGuidance
 from unmask.sampling.autoregressive import decode_causal
 from unmask.sampling.canvas import (
     Canvas,
@@ -24,6 +26,7 @@ from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy, fill_masks
 from unmask.sampling.orders import get_order
 from unmask.sampling.plans import get_plan
+from unmask.sampling.probes import StateProbe
 from unmask.sampling.remasking import get_remasking
 from unmask.sampling.settings import Sampling
 from unmask.sampling.token_sampler import TokenSampler
@@ -72,7 +75,7 @@ def sample(
         return _fill(model, canvas, settings, constraints)
     if any(guidance_schedule(settings.guidance, settings.steps)):
         raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
-    _refuse_corrector(model, settings)
+    _refuse_masked_only(model, settings)
     if settings.fixed or settings.require:
         raise UserError(
             "an autoregressive model writes from left to right: it takes neither fixed nor "
@@ -148,6 +151,9 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         settings.cache,
         settings.guesses,
         get_corrector(settings.corrector),
+        _make_attribute(model, canvas, settings),
+        settings.classifier_guidance,
+        settings.rates,
     )
     guided = any(guidance_schedule(settings.guidance, settings.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
@@ -158,18 +164,38 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
     fill = fill_masks
     if model.paradigm.sampler != "unmasking":
         fill = walk_back
-        _refuse_corrector(model, settings)
+        _refuse_masked_only(model, settings)
         if constraints.require:
             raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
     return fill(model, canvas, strategy, streams, constraints, settings.keep_states, settings.watch)
 
 
-def _refuse_corrector(model: Model, settings: Sampling) -> None:
-    if get_corrector(settings.corrector) is not None:
+def _refuse_masked_only(model: Model, settings: Sampling) -> None:
+    given = {
+        "a corrector": get_corrector(settings.corrector) is not None,
+        "a classifier": settings.classifier is not None,
+        "guidance by rates": settings.rates,
+    }
+    if names := [name for name, is_given in given.items() if is_given]:
         raise UserError(
-            f"a corrector was given for a {model.kind} model: only masked models have one; use "
-            "corrector none."
+            f"{' and '.join(names)} was given for a {model.kind} model: only masked models take "
+            "it; leave it out."
         )
+
+
+def _make_attribute(model: Model, canvas: Canvas, settings: Sampling) -> AttributeGuidance | None:
+    """Guidance by the settings' classifier, a function or the file of a probe."""
+    classifier = settings.classifier
+    if classifier is None or model.paradigm.sampler != "unmasking":
+        return None
+    if canvas.real is not None:
+        raise UserError(
+            "a classifier was given with rows of different lengths: it judges rows of one length; "
+            "give all the same length, or sample them apart."
+        )
+    if isinstance(classifier, str | Path):
+        classifier = StateProbe.load(classifier, model)
+    return AttributeGuidance(classifier, settings.judged, settings.rates)
 
 
 def _check_guesses(settings: Sampling, rows: int, length: int, steps: int) -> None:
