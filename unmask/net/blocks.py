@@ -367,7 +367,7 @@ def make_block(config: NetConfig, layer: int) -> Block:
             f"residual {config.residual!r} is unknown ({suggest(config.residual, BLOCKS)}): name "
             "one of these, or make your block known by unmask.net.blocks.register_block first."
         )
-    return BLOCKS[config.residual](config, layer)
+    return BLOCKS["adaln" if config.adaln else config.residual](config, layer)
 
 
 @torch.no_grad()

@@ -66,6 +66,13 @@ class NetConfig:
 
     time: bool = False
     """Whether the network is told the time t; masked processes can do without."""
+    time_input: Literal["t", "sigma"] = "t"
+    """What the time enters as: t itself in [0, 1], or sigma = -log alpha_t."""
+    adaln: int | None = None
+    """Width of a vector by which the time sets scales, shifts and gates of every layer (adaLN,
+    Peebles & Xie 2023, arXiv 2212.09748). None: with `time`, a vector is added to the stream."""
+    classes: int | None = None
+    """Classes that a network with `adaln` can be told beside the time."""
     latent_width: int | None = None
     """For Gaussian noise: width of the token vectors that are noised. None: tokens only."""
 
@@ -100,13 +107,27 @@ class NetConfig:
         if not is_share:
             yield f"'rotary_share' is {self.rotary_share}, expected a number above 0 and at most 1"
         counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
-        counts += ("num_logits", "kv_heads", "head_width", "latent_width", "block")
+        counts += (
+            "num_logits",
+            "kv_heads",
+            "head_width",
+            "latent_width",
+            "block",
+            "adaln",
+            "classes",
+        )
         given = {name: value for name in counts if (value := getattr(self, name)) is not None}
         small = [name for name, value in given.items() if value < 1]
         for name in small:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        if self.adaln is not None and not (self.time and self.norm == "layer" and self.mlp_bias):
+            yield "'adaln' needs 'time', 'norm' \"layer\" and 'mlp_bias'"
+        if self.adaln is not None and (self.norm_bias or self.residual != "sequential"):
+            yield "'adaln' needs 'norm_bias' false and 'residual' \"sequential\""
+        if self.classes is not None and self.adaln is None:
+            yield "'classes' needs 'adaln'"
         if self.block is not None and self.causal:
             yield f"'block' is {self.block}, but a causal network sees no later position: drop one"
         if self.context > MOST_CONTEXT:

@@ -26,16 +26,18 @@ from unmask.net.counts import count_weight_bytes
 from unmask.net.dialects import get_dialect, known_dialects, recognise
 from unmask.net.dialects.dialect import (
     Dialect,
+    Source,
     TensorMap,
     find_token_ids,
     override,
     write_exactly,
 )
+from unmask.net.folding import fold_time, unfold_time
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
 from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
-from unmask.net.weights import SHARD_BYTES, WeightFiles, write_weights
+from unmask.net.weights import SHARD_BYTES, write_weights
 
 _log = logging.getLogger(__name__)
 _NOTICED_BYTES = 1 << 29
@@ -87,11 +89,12 @@ def load(
     ('masked', 6)
     """
     location = find_model(str(name))
-    blueprint, dialect, checkpoint = _look_into(location.path, mask)
+    blueprint, dialect, checkpoint = _look_into(location.path, mask, kind)
     label = checkpoint.source.label
     blueprint = override(blueprint, checkpoint.source, kind, mask, shift, block)
     target = resolve_device(device)
-    maps = _find_tensors(blueprint.config, dialect, checkpoint)
+    stored = _find_stored(blueprint.config, dialect, checkpoint)
+    maps = _find_tensors(stored, dialect, checkpoint)
     chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, target)
     _check_room(label, blueprint, target, chosen_dtype)
     known = None
@@ -100,10 +103,12 @@ def load(
         folder = elsewhere or checkpoint.folder
         known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
     with torch.device("meta"):
-        net = Transformer(blueprint.config, seed=None)
+        net = Transformer(stored, seed=None)
     _check_shapes(net, maps, checkpoint)
     _allocate(net, target, chosen_dtype)
     _fill(net, maps, checkpoint, dialect.tied_head)
+    if stored != blueprint.config:
+        net = fold_time(net, 0.0)
     model = Model(str(name), net, blueprint, known)
     _try_out(model, label)
     return model
@@ -119,8 +124,10 @@ def inspect(
     return _look_into(find_model(str(name), fetch=False, also_known=also_known).path)
 
 
-def _look_into(path: Path, mask: int | None = None) -> tuple[Blueprint, Dialect, Checkpoint]:
-    checkpoint = open_checkpoint(path, mask)
+def _look_into(
+    path: Path, mask: int | None = None, kind: str | None = None
+) -> tuple[Blueprint, Dialect, Checkpoint]:
+    checkpoint = open_checkpoint(path, mask, kind)
     if not checkpoint.weights.shapes:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)
@@ -178,8 +185,12 @@ def save(
     known = known_dialects().values()
     settings = write_exactly(spoken, model.blueprint, shapes, str(folder), known)
     settings |= find_token_ids(spoken, model.tokenizer)
+    net = model.net
+    if spoken.find_stored is not None:
+        stored = spoken.find_stored(net.config, Source(str(folder), settings, {}))
+        net = net if stored == net.config else unfold_time(net, stored)
     with replace_folder(folder) as draft:
-        write_weights(collect_weights(model.net, spoken), draft, shard_bytes)
+        write_weights(collect_weights(net, spoken), draft, shard_bytes)
         write_json(draft / spoken.config_file, settings)
         if model.tokenizer is not None:
             model.tokenizer.save(draft)
@@ -251,21 +262,18 @@ def _fill(
             if not block.isfinite().all():
                 raise UserError(f"{label}: {name} holds numbers that are not finite: damaged.")
             target[rows].copy_(tensor_map.to_ours(block))
-    if net.config.tied and tied_head and tied_head in files and not _equals(files, tied_head, net):
+    head = tied_head if net.config.tied and tied_head in files.shapes else None
+    if head and not files.equals(head, own["embedding.weight"]):
         raise UserError(
-            f"{label}: its settings say that the head is the embedding, but {tied_head} holds "
+            f"{label}: its settings say that the head is the embedding, but {head} holds "
             "another one: set 'tie_word_embeddings' to false in config.json to use it, or remove "
             "the tensor."
         )
 
 
-def _equals(files: WeightFiles, name: str, net: Transformer) -> bool:
-    """Whether a stored head is the embedding, as it was loaded."""
-    embedding = net.embedding.weight
-    return files.shapes[name] == tuple(embedding.shape) and all(
-        torch.equal(block.to(embedding), embedding[rows])
-        for rows, block in files.read_blocks(name, _BLOCK_BYTES)
-    )
+def _find_stored(config: NetConfig, dialect: Dialect, checkpoint: Checkpoint) -> NetConfig:
+    """The network as its file has it, of which loading makes that of `config`."""
+    return dialect.find_stored(config, checkpoint.source) if dialect.find_stored else config
 
 
 def _find_tensors(
@@ -301,7 +309,8 @@ def find_dtype(
 ) -> torch.dtype:
     """The dtype that `load` gives a model on this machine, from its settings and headers alone."""
     blueprint, dialect, checkpoint = inspect(name)
-    maps = _find_tensors(blueprint.config, dialect, checkpoint)
+    stored = _find_stored(blueprint.config, dialect, checkpoint)
+    maps = _find_tensors(stored, dialect, checkpoint)
     return _choose_dtype(dtype, blueprint.config, checkpoint, maps, resolve_device(device))
 
 
@@ -380,7 +389,7 @@ def _try_out(model: Model, label: str) -> None:
     tried = [0, config.vocab_size - 1] + ([] if model.mask_id is None else [model.mask_id])
     tokens = torch.tensor([tried[: config.context]])
     with model.net.capture("embed", f"layers.{config.layers - 1}.mlp_key", "logits"):
-        logits = model.logits(tokens)
+        logits = model.logits(tokens, t=torch.full((1,), 0.5) if config.time else None)
     if not logits.isfinite().all():
         raise UserError(f"{label} computes numbers that are not finite: use a wider dtype.")
 

@@ -22,6 +22,8 @@ from unmask.noise.process import Process
 from unmask.noise.processes import make_gaussian, make_process
 from unmask.noise.settings import NoiseConfig
 
+MOST_NOISED = 0.999
+"""The share at t = 1 that the peers' sigma = -log alpha reckons with."""
 _MASKS = re.compile(r" ?\[MASK\](?:\*(\d+))?")
 """Masks in a text, their number after an asterisk."""
 
@@ -179,6 +181,7 @@ class Model(Shown):
         t: Float[Tensor, "B"] | None = None,
         snapshot: Snapshot | None = None,
         number: int | None = None,
+        time: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Logits [B, L, V] whose row i predicts position i, or position i + 1 for a causal model.
 
@@ -190,11 +193,12 @@ class Model(Shown):
                 whole canvas', which starts at its first position.
             at: Rows to compute, as in `Transformer.unembed`: positions or a mask [B, L]; the result
                 is then [n, V].
-            t: Times, for networks that take one.
+            t: Times in [0, 1], for networks that take one.
             snapshot: Keys and values of an earlier run; the tokens may then be some positions of
                 its canvas, in order and without gaps.
             number: How many positions the mask `at` names, if that is known: a GPU that has to
                 count them makes the host wait.
+            time: What the network itself takes, instead of `t`: sigma for SEDD, DUO and UDLM.
 
         >>> model = unmask.load("reversal-mdm", device="cpu")
         >>> model.logits(torch.full((2, 7), model.mask_id)).shape[:2]
@@ -206,9 +210,19 @@ class Model(Shown):
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        x = self.net.run_tokens(tokens, real, snapshot, t)
+        time = self._find_time(t) if time is None else time.to(self.device)
+        condition = self.net.make_condition(time)
+        x = self.net.run_tokens(tokens, real, snapshot, time, condition)
         in_part = snapshot is not None and snapshot.places is not None
-        return self.net.unembed(self.align(x, None if in_part else real), at, number)
+        return self.net.unembed(self.align(x, None if in_part else real), at, number, condition)
+
+    def _find_time(self, t: Float[Tensor, "B"] | None) -> Float[Tensor, "B"] | None:
+        """What the network takes for a time in [0, 1]."""
+        t = t if t is None else t.to(self.device)
+        if t is None or self.net.config.time_input == "t":
+            return t
+        noised = self.make_process().schedule.noised(t.double())
+        return -torch.log1p(-MOST_NOISED * noised)  # finite at t = 1
 
     def align(
         self, x: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None

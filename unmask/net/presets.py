@@ -74,6 +74,16 @@ _OTHERS = {
     "tiny-qwen3": replace(_TINY, kv_heads=2, head_width=24, qk_norm=True, norm_eps=1e-6),
     # Block-causal as a diffusion network.
     "tiny-blocks": replace(_TINY, kv_heads=2, qk_norm=True, head_bias=True, block=4),
+    "tiny-adaln": replace(
+        _TINY,
+        norm="layer",
+        norm_bias=False,
+        mlp="gelu",
+        mlp_bias=True,
+        head_bias=True,
+        time=True,
+        adaln=24,
+    ),
     # Its causal original has no row for a mask: 49,152.
     "smollm2-135m": NetConfig(
         vocab_size=49_153,

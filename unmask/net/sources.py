@@ -21,10 +21,10 @@ class Checkpoint:
     weights: WeightFiles
 
 
-def open_checkpoint(path: Path, mask: int | None = None) -> Checkpoint:
+def open_checkpoint(path: Path, mask: int | None = None, kind: str | None = None) -> Checkpoint:
     """The checkpoint at a folder or a file; nothing but settings and headers is read.
 
-    `mask` is the mask id, for checkpoints that do not say it.
+    `mask` and `kind` are what the user says of it, for checkpoints that do not.
     """
     if path.is_dir():
         weights = _find_weights(path)
@@ -34,7 +34,7 @@ def open_checkpoint(path: Path, mask: int | None = None) -> Checkpoint:
     folder = path if path.is_dir() else path.parent
     settings = next((folder / name for name in SETTINGS if (folder / name).is_file()), None)
     config = read_json_object(settings) if settings else {}
-    source = Source(str(path), config, weights.shapes, folder, mask)
+    source = Source(str(path), config, weights.shapes, folder, mask, kind)
     return Checkpoint(source, folder, weights)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import overload
 
 import torch
@@ -13,12 +14,19 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.net.blocks import Block, Embedding, Head, initialise, make_block, make_norm
 from unmask.net.cache import Cache, Snapshot
-from unmask.net.conditioning import LatentInput, TimeInput
+from unmask.net.conditioning import ConditionedNorm, ConditionInput, LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
 from unmask.net.rotary import RotaryTables
 from unmask.net.sites import Patch, Steps, Taps, check_steps
-from unmask.net.view import View, check_length, mask_attention, mask_blocks, place
+from unmask.net.view import (
+    View,
+    check_length,
+    check_positions,
+    find_places,
+    mask_attention,
+    mask_blocks,
+)
 
 Tokens = Int[Tensor, "B L"]
 Real = Bool[Tensor, "B L"]
@@ -44,11 +52,11 @@ class Transformer(nn.Module):
         if config.positions == "learned":
             self.position = Embedding(config.context, config.width)
         if config.time:
-            self.time = TimeInput(config)
+            self.time = TimeInput(config) if config.adaln is None else ConditionInput(config)
         if config.latent_width is not None:
             self.latents = LatentInput(config)
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
-        self.norm = make_norm(config)
+        self.norm = make_norm(config) if config.adaln is None else ConditionedNorm(config)
         self.head = Head(config.width, config.logit_rows, bias=config.head_bias)
         self.tie_head()
         self.taps = Taps(config.layers)
@@ -65,15 +73,28 @@ class Transformer(nn.Module):
         at: Tensor | None = None,
         cache: Cache | None = None,
         t: Float[Tensor, "B"] | None = None,
+        classes: Int[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Raw logits, at all positions or at those that `at` names (see `unembed`).
 
-        With a `cache` the tokens stand after those it already holds, and are added to it.
+        With a `cache` the tokens stand after those it already holds, and are added to it. `classes`
+        are for networks that take one beside the time `t`.
         """
-        x = self.run_tokens(tokens, real, cache, t)
+        condition = self.make_condition(t, classes)
+        x = self.run_tokens(tokens, real, cache, t, condition)
         if cache is not None:
             cache.length += tokens.shape[1]
-        return self.unembed(x, at)
+        return self.unembed(x, at, condition=condition)
+
+    def make_condition(
+        self, t: Float[Tensor, "B"] | None, classes: Int[Tensor, "B"] | None = None
+    ) -> Float[Tensor, "B C"] | None:
+        """What layers are told of a time, in networks with adaLN; None for all others."""
+        if classes is not None and self.config.classes is None:
+            raise UserError("classes were given, but this network knows none: leave them out.")
+        if t is None or self.config.adaln is None:
+            return None
+        return self.time(t, classes)
 
     def run_tokens(
         self,
@@ -81,6 +102,7 @@ class Transformer(nn.Module):
         real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         t: Float[Tensor, "B"] | None = None,
+        condition: Float[Tensor, "B C"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves the last layer, replayed where that is faster."""
         check_tokens(tokens)
@@ -88,7 +110,8 @@ class Transformer(nn.Module):
             check_length(self.config, tokens.shape[1])
             if (x := self.graphs.run_pass(self, tokens)) is not None:
                 return x
-        return self.run_layers(self.embed(tokens, real, cache, t), real=real, cache=cache)
+        x = self.embed(tokens, real, cache, t)
+        return self.run_layers(x, real=real, cache=cache, condition=condition)
 
     def embed(
         self,
@@ -118,8 +141,8 @@ class Transformer(nn.Module):
         check_length(self.config, past + x.shape[1])
         x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
-            x = x + self.position(_find_places(x, real, cache)[0])
-        if self.config.time:
+            x = x + self.position(find_places(x, real, cache)[0])
+        if self.config.time and self.config.adaln is None:
             assert t is not None, "this network is told the time: pass t"
             x = x + self.time(t)
         return x
@@ -132,6 +155,7 @@ class Transformer(nn.Module):
         real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
+        condition: Float[Tensor, "B C"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
@@ -142,6 +166,8 @@ class Transformer(nn.Module):
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
         view = self.view(x, real, cache, sees)
+        if condition is not None:
+            view = replace(view, condition=condition)
         for layer in range(start, stop):
             x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
         return x
@@ -153,15 +179,23 @@ class Transformer(nn.Module):
         return block
 
     def unembed(
-        self, x: Float[Tensor, "B L D"], at: Tensor | None = None, number: int | None = None
+        self,
+        x: Float[Tensor, "B L D"],
+        at: Tensor | None = None,
+        number: int | None = None,
+        condition: Float[Tensor, "B C"] | None = None,
     ) -> Float[Tensor, "*n V"]:
         """Raw logits of the stream that leaves the last layer, only where they are wanted.
 
         `at` is a mask [B, L] of that `number` of positions (logits [N, V]), positions [n] for all
         rows, or positions [B, n] row by row (logits [B, n, V]).
         """
+        conditions = () if condition is None else (condition[:, None],)
         if at is not None:
-            _check_positions(at, x)
+            check_positions(at, x)
+            if at.dtype == torch.bool and condition is not None:
+                each = condition[:, None].expand(-1, x.shape[1], -1)
+                conditions = (select_rows(each, at, number),)
             if at.dtype == torch.bool:
                 x = select_rows(x, at, number)
             elif at.ndim == 1:
@@ -169,7 +203,7 @@ class Transformer(nn.Module):
             else:
                 x = x.take_along_dim(at[..., None], dim=1)
         tap = self.taps.at()
-        x = tap("final", self.norm(x))
+        x = tap("final", self.norm(x, *conditions))
         return tap("logits", self.head(x))
 
     @overload
@@ -294,7 +328,7 @@ class Transformer(nn.Module):
         """What each position of the stream `x` sees, the same in every layer."""
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
-        where, seen = _find_places(x, real, cache)
+        where, seen = find_places(x, real, cache)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         if config.block is not None:
             num_keys = cache.room if isinstance(cache, Snapshot) else past + length
@@ -314,21 +348,6 @@ class Transformer(nn.Module):
         else:
             cos, sin = (table[where].unsqueeze(2) for table in tables)
         return View(cos, sin, mask, is_causal, cache)
-
-
-def _find_places(
-    x: Tensor, real: Bool[Tensor, "B _"] | None, cache: Cache | Snapshot | None
-) -> tuple[Int[Tensor, "*B L"], Seen | None]:
-    """The positions of the tokens in `x`, and which of all that they see are real."""
-    length = x.shape[1]
-    if isinstance(cache, Cache):
-        seen = cache.begin(length, real)
-        return place(seen, length, cache.length, x.device), seen
-    if isinstance(cache, Snapshot) and cache.places is not None:
-        if real is None:
-            return cache.places, None
-        return place(real, cache.room, 0, x.device).gather(1, cache.places), real
-    return place(real, length, 0, x.device), real
 
 
 def check_tokens(tokens: object) -> None:
@@ -369,28 +388,3 @@ def locate(mask: Bool[Tensor, "*n"], number: int | None = None) -> Int[Tensor, "
     if number is None or mask.device.type == "cpu":
         return mask.flatten().nonzero()[:, 0]
     return (~mask).flatten().byte().argsort(stable=True)[:number]
-
-
-def _check_positions(at: object, x: Float[Tensor, "B L D"]) -> None:
-    """Raise for positions that the rows do not have: on a CPU, torch would read past their end.
-
-    Elsewhere the device itself complains; asking it first would mean waiting for it.
-    """
-    rows, length = x.shape[:2]
-    if not isinstance(at, Tensor) or at.is_floating_point() or at.ndim not in (1, 2):
-        raise UserError("'at' must be a tensor: a mask [B, L], or positions [n] or [B, n].")
-    if at.dtype == torch.bool:
-        if at.shape != (rows, length):
-            raise UserError(
-                f"'at' is a mask of shape {list(at.shape)}, but the rows have [{rows}, {length}]."
-            )
-        return
-    if at.device.type != "cpu" or torch.compiler.is_compiling() or not at.numel():
-        return
-    least, most = int(at.min()), int(at.max())
-    # Positions for all rows may count from the end, as indices do.
-    if most >= length or least < (-length if at.ndim == 1 else 0):
-        raise UserError(
-            f"'at' names the positions {least} to {most}, but the rows have {length}: expected "
-            f"positions from 0 to {length - 1}."
-        )

@@ -22,6 +22,8 @@ class View:
     """True where a query may attend to a key; None: to all, or to all earlier ones."""
     is_causal: bool = False
     cache: Cache | Snapshot | None = None
+    condition: Float[Tensor, "B C"] | None = None
+    """What the layers are told of the time, in networks with adaLN."""
 
 
 def check_length(config: NetConfig, length: int) -> None:
@@ -75,3 +77,43 @@ def mask_blocks(
     earlier = where[..., :, None] // block >= keys[..., None, :]
     earlier = earlier if real is None else earlier & real[:, None, :]
     return earlier[:, None] if earlier.ndim == 3 else earlier
+
+
+def find_places(
+    x: Tensor, real: Bool[Tensor, "B _"] | None, cache: Cache | Snapshot | None
+) -> tuple[Int[Tensor, "*B L"], Bool[Tensor, "B N"] | None]:
+    """The positions of the tokens in `x`, and which of all that they see are real."""
+    length = x.shape[1]
+    if isinstance(cache, Cache):
+        seen = cache.begin(length, real)
+        return place(seen, length, cache.length, x.device), seen
+    if isinstance(cache, Snapshot) and cache.places is not None:
+        if real is None:
+            return cache.places, None
+        return place(real, cache.room, 0, x.device).gather(1, cache.places), real
+    return place(real, length, 0, x.device), real
+
+
+def check_positions(at: object, x: Float[Tensor, "B L D"]) -> None:
+    """Raise for positions that the rows do not have: on a CPU, torch would read past their end.
+
+    Elsewhere the device itself complains; asking it first would mean waiting for it.
+    """
+    rows, length = x.shape[:2]
+    if not isinstance(at, Tensor) or at.is_floating_point() or at.ndim not in (1, 2):
+        raise UserError("'at' must be a tensor: a mask [B, L], or positions [n] or [B, n].")
+    if at.dtype == torch.bool:
+        if at.shape != (rows, length):
+            raise UserError(
+                f"'at' is a mask of shape {list(at.shape)}, but the rows have [{rows}, {length}]."
+            )
+        return
+    if at.device.type != "cpu" or torch.compiler.is_compiling() or not at.numel():
+        return
+    least, most = int(at.min()), int(at.max())
+    # Positions for all rows may count from the end, as indices do.
+    if most >= length or least < (-length if at.ndim == 1 else 0):
+        raise UserError(
+            f"'at' names the positions {least} to {most}, but the rows have {length}: expected "
+            f"positions from 0 to {length - 1}."
+        )

@@ -88,6 +88,13 @@ class WeightFiles:
             with _open(self._home[name]) as handle:
                 yield slice(start, start + step), handle.get_slice(name)[start : start + step]
 
+    def equals(self, name: str, tensor: Tensor, most_bytes: int = 8_000_000) -> bool:
+        """Whether a tensor, rounded to the other's dtype, is that other one."""
+        return self.shapes[name] == tuple(tensor.shape) and all(
+            bool((block.to(tensor) == tensor[rows]).all())
+            for rows, block in self.read_blocks(name, most_bytes)
+        )
+
 
 def write_weights(weights: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
     """Write tensors as one file, or as shards of at most `shard_bytes` with an index."""

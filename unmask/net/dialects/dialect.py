@@ -32,6 +32,8 @@ class Source:
     """Where its tokenizer may be."""
     mask: int | None = None
     """The mask id that the user gave."""
+    kind: str | None = None
+    """What the user says that it is."""
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -82,6 +84,8 @@ class Dialect:
     """Those of `TOKEN_FIELDS` that its settings have."""
     needs_mask: bool = False
     """Whether it has masked models only."""
+    find_stored: Callable[[NetConfig, Source], NetConfig] | None = None
+    """Where a constant time is folded into the weights while loading: the network as stored."""
 
 
 @dataclass(frozen=True)

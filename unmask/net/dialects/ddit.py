@@ -1,0 +1,210 @@
+"""The DDiT family: MDLM, BD3-LM and its causal twin, RADD, SEDD, DUO, UDLM and GIDD.
+
+One network by name: layer norms, rotary positions, a GELU MLP, a head with a bias, and adaLN by
+the time. Where a model was trained with the time held at 0 (`time_conditioning` false), adaLN is
+constant: it is folded into norms and projections while loading (`unmask.net.folding`), and written
+as the constant that it is.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from unmask.base.config import SettingsError
+from unmask.net.config import NetConfig
+from unmask.net.dialects.dialect import Dialect, FieldTable, Source, TensorMap, build_config
+from unmask.net.model import Blueprint
+from unmask.net.paradigm import get_paradigm
+
+_WIDTH = 128
+"""Of the condition, where a network without one is written."""
+_SHAPES = {"width": "hidden_dim", "layers": "n_blocks", "heads": "n_heads"}
+_HUB = _SHAPES | {"vocab_size": "vocab_size", "context": "model_length", "adaln": "cond_dim"}
+_NESTED = _SHAPES | {"vocab_size": "vocab_size", "width": "hidden_size", "context": "length"}
+_GIDD = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "context": "max_seq_len",
+    "adaln": "timestep_cond_dim",
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One kind of model and how its settings are written."""
+
+    name: str
+    model_type: str
+    """Of settings in one level; for nested ones the model's `type`."""
+    architecture: str
+    table: FieldTable
+    kind: str = "masked"
+    prefix: str = "backbone."
+    is_nested: bool = False
+    """RADD's and SEDD's: sizes in a part of their own, the mask not counted among the tokens."""
+    time_input: str = "sigma"
+
+    def recognise(self, source: Source) -> bool:
+        config = source.config
+        if self.is_nested:
+            model = config.get("model")
+            return isinstance(model, dict) and model.get("type") == self.model_type
+        # "dit" alone could be anybody's.
+        fits = config.get("model_type") == self.model_type
+        return fits and self.table.same.get("adaln", "vocab_size") in config
+
+    def read(self, source: Source) -> Blueprint:
+        settings = self._flatten(source)
+        values = self.table.read(settings, source.label)
+        width = values.pop("adaln", None)
+        switches: dict[str, Any] = {"norm_bias": self.name == "radd"}
+        if self._is_conditioned(settings):
+            if self._is_constant(settings):
+                switches = {"norm_bias": True}
+            else:
+                switches |= {"adaln": width, "time": True, "time_input": self.time_input}
+        if settings.get("cfg"):
+            switches["classes"] = settings.get("cfg_num_classes")
+        if settings.get("cross_attn"):
+            switches["block"] = settings.get("block_size")
+        is_causal = settings.get("causal") is True
+        config = build_config(
+            values,
+            source,
+            mlp_width=4 * values["width"] if isinstance(values["width"], int) else 0,
+            causal=is_causal,
+            norm="layer",
+            mlp="gelu",
+            mlp_bias=True,
+            head_bias=True,
+            **switches,
+        )
+        if is_causal:
+            return Blueprint(config, "causal")
+        if self.name == "gidd" and source.kind is None:
+            raise SettingsError(
+                source.label,
+                [
+                    "GIDD's schedule of noise is not one of this package: its logits can be read "
+                    "with kind='hybrid', but it is not sampled as its authors do"
+                ],
+            )
+        mask = config.vocab_size - 1 if get_paradigm(self.kind).has_mask else None
+        return Blueprint(config, self.kind, mask)
+
+    def find_stored(self, config: NetConfig, source: Source) -> NetConfig:
+        """The network as it is stored: with adaLN, where that is constant."""
+        settings = self._flatten(source)
+        if not (self._is_conditioned(settings) and self._is_constant(settings)):
+            return config
+        return replace(config, adaln=settings[self.table.same["adaln"]], time=True, norm_bias=False)
+
+    def write(self, blueprint: Blueprint) -> dict[str, Any]:
+        config = blueprint.config
+        is_timed = config.adaln is not None
+        settings = self.table.write(config)
+        if "adaln" in self.table.same:
+            settings[self.table.same["adaln"]] = config.adaln or _WIDTH
+        if self.is_nested:
+            tokens = settings.pop("vocab_size") - 1
+            return {"model": settings | {"type": self.model_type}, "tokens": tokens} | (
+                {"graph": {"type": "absorb"}} if self.name == "sedd" else {}
+            )
+        settings |= {"model_type": self.model_type, "architectures": [self.architecture]}
+        if "time_conditioning" in self.table.needed:
+            settings["time_conditioning"] = is_timed
+        if self.name == "bd3lm":
+            settings |= {
+                "adaln": is_timed or config.norm_bias,
+                "causal": config.causal,
+                "cross_attn": config.block is not None,
+                "block_size": config.block or (1 if config.causal else config.context),
+            }
+        if self.name == "udlm":
+            settings |= {"cfg": config.classes is not None, "cfg_num_classes": config.classes or -1}
+        return settings
+
+    def _flatten(self, source: Source) -> Mapping[str, Any]:
+        if not self.is_nested:
+            return source.config
+        tokens, graph = source.config.get("tokens"), source.config.get("graph") or {}
+        problems = []
+        if not isinstance(tokens, int):
+            problems += [f"'tokens' is {tokens!r}, expected a number"]
+            tokens = 0
+        if graph.get("type", "absorb") != "absorb":
+            problems += [f"the graph's 'type' is {graph['type']!r}, but only 'absorb' is supported"]
+        if problems:
+            raise SettingsError(source.label, problems)
+        return dict(source.config["model"]) | {"vocab_size": tokens + 1}
+
+    def _is_conditioned(self, settings: Mapping[str, Any]) -> bool:
+        return "adaln" in self.table.same and settings.get("adaln", True) is True
+
+    def _is_constant(self, settings: Mapping[str, Any]) -> bool:
+        return settings.get("time_conditioning", True) is False
+
+
+def _map_tensors(config: NetConfig, prefix: str) -> Iterator[TensorMap]:
+    yield TensorMap(f"{prefix}vocab_embed.embedding", "embedding.weight")
+    both = ("weight", "bias")
+    norms = both if config.norm_bias else ("weight",)
+    yield from (TensorMap(f"{prefix}output_layer.linear.{x}", f"head.{x}") for x in both)
+    yield from (TensorMap(f"{prefix}output_layer.norm_final.{x}", f"norm.{x}") for x in norms)
+    parts = {"norm1": ("attn_norm", norms), "norm2": ("mlp_norm", norms)}
+    parts |= {"attn_qkv": ("attn.qkv", ("weight",)), "attn_out": ("attn.out", ("weight",))}
+    parts |= {"mlp.0": ("mlp.up", both), "mlp.2": ("mlp.down", both)}
+    if config.adaln is not None:
+        parts["adaLN_modulation"] = ("modulation", both)
+        for x in both:
+            yield TensorMap(f"{prefix}sigma_map.mlp.0.{x}", f"time.rise.{x}")
+            yield TensorMap(f"{prefix}sigma_map.mlp.2.{x}", f"time.mix.{x}")
+            yield TensorMap(f"{prefix}output_layer.adaLN_modulation.{x}", f"norm.modulation.{x}")
+    if config.classes is not None:
+        yield TensorMap(f"{prefix}cond_map.embedding_table.weight", "time.classes.weight")
+    for i in range(config.layers):
+        for theirs, (ours, kinds) in parts.items():
+            for x in kinds:
+                yield TensorMap(f"{prefix}blocks.{i}.{theirs}.{x}", f"layers.{i}.{ours}.{x}")
+
+
+_TIMED = FieldTable(same=_HUB, needed=("time_conditioning",))
+PEERS = (
+    Peer("mdlm", "mdlm", "MDLM", _TIMED),
+    Peer("bd3lm", "bd3lm", "BD3LM", replace(_TIMED, needed=(*_TIMED.needed, "block_size"))),
+    Peer("udlm", "udlm", "UDLM", _TIMED, "uniform"),
+    Peer("duo", "DUO", "DUO", FieldTable(same=_HUB, fixed={"causal": False}), "uniform"),
+    Peer("radd", "ddit_wot", "", FieldTable(same=_NESTED), prefix="", is_nested=True),
+    Peer(
+        "sedd",
+        "ddit",
+        "",
+        FieldTable(same=_NESTED | {"adaln": "cond_dim"}),
+        prefix="",
+        is_nested=True,
+    ),
+    Peer("gidd", "dit", "DIT", FieldTable(same=_GIDD), "hybrid", prefix="", time_input="t"),
+)
+
+DIALECTS = tuple(
+    Dialect(
+        name=peer.name,
+        recognise=peer.recognise,
+        read=peer.read,
+        map_tensors=partial(_map_tensors, prefix=peer.prefix),
+        write=peer.write,
+        find_stored=peer.find_stored,
+        ignored=(
+            "rotary_emb.inv_freq",
+            "rotary_emb.cos_cached",
+            "rotary_emb.sin_cached",
+            "sampling_eps_min",
+            "sampling_eps_max",
+        ),
+        needs_mask=peer.name in ("mdlm", "radd", "sedd"),
+    )
+    for peer in PEERS
+)
