@@ -187,6 +187,17 @@ def test_texts_are_texts(browser, address):
         page.click("#tab-trace")
         page.fill("#trace-text", HOSTILE)
         assert page.locator("#trace-marks").inner_text() == HOSTILE
+        page.click("#tab-edit")
+        page.fill("#edit-reverse", "")
+        hostile = {"prompt": "<img src=x>", "subject": "<img", "old": "<b>", "new": "<i>x</i>"}
+        for name, text in hostile.items():  # short: all must fit the context
+            page.fill(f"#edit-{name}", text)
+        page.press("#edit-new", "Enter")
+        page.locator("#edit .status", has_text="edited layer").first.wait_for()
+        assert "<i>x</i>" in page.locator("#edited").inner_text()
+        assert page.locator("main img, main script").count() == 0
+        page.click("#edit-undo")
+        page.locator("#edited").wait_for(state="hidden")
 
 
 def test_mistakes_are_sentences(browser, address):
@@ -233,6 +244,9 @@ def test_every_view_fits_and_locks_nobody_out(browser, address, width, scheme):
                 page.locator("#move > summary").click()
             else:
                 page.click(f"#tab-{name}")
+            if name == "edit":
+                page.press("#edit-new", "Enter")
+                page.locator("#edit article[aria-busy=false]:has(dd.after)").nth(1).wait_for()
             if name == "compare":
                 page.press("#compare-first", "Enter")
                 wait_for_runs(page, "compare", 2)

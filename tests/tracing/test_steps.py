@@ -266,3 +266,40 @@ def test_an_estimate_of_what_has_none(masked, facts):
         estimate_effects(
             masked, clean.state_at(1), clean.subject, clean.answer, parts=("attn_z",), window=2
         )
+
+
+def test_cells_are_watched_as_they_are_run(taught, facts):
+    """Every cell that is run comes once, the first place alone first, with the grid's own log p."""
+    model, clean = taught, recalled(taught, facts)
+    places = (clean.subject[0], *(i for i in range(LENGTH) if i != clean.subject[0]))
+    places = tuple(place for place in places if place < len(clean.state_at(clean.t1)))
+    settings = replace(SETTINGS, parts=("resid", "mlp"), corruption=NOISE, at="first")
+    seen, batches = {}, []
+
+    def watch(part, layer, head, at, logp):
+        assert head is None
+        batches.append(sorted(set(at[:, 0].tolist())))
+        for (place, sample), each in zip(at.tolist(), logp, strict=True):
+            assert (part, layer, place, sample) not in seen
+            seen[part, layer, place, sample] = each
+
+    (grid,) = unmask.trace_steps(model, clean, settings, places=places, watch=watch)
+    (usual,) = unmask.trace_steps(model, clean, settings, places=places)
+    assert batches[0] == [0] and max(map(len, batches)) > 1
+    assert {key[:2] for key in seen} == {
+        (p, i) for p in range(2) for i in range(model.net.config.layers)
+    }
+    for (part, layer, place, sample), logp in seen.items():
+        torch.testing.assert_close(grid.logp[settings.parts[part]][place, layer, sample], logp)
+    for part in settings.parts:
+        torch.testing.assert_close(grid.logp[part], usual.logp[part], rtol=1e-4, atol=1e-5)
+    calls = 0
+
+    def leave(*_):
+        nonlocal calls
+        calls += 1
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        unmask.trace_steps(model, clean, settings, places=places, watch=leave)
+    assert calls == 1

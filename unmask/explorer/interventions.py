@@ -26,12 +26,12 @@ from unmask.net.model import Model
 from unmask.net.sites import Patch
 from unmask.tracing.clean_run import CleanRun, generate
 from unmask.tracing.corruption import get_corruption, hide
+from unmask.tracing.grid import TraceGrid
+from unmask.tracing.metrics import score
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
 from unmask.tracing.windows import default_window, window_of
 
-PIECE_SECONDS = 0.3
-"""A piece of a trace takes about as long: what a client waits for cells, and a stop for its end."""
 SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 """The site of each part whose single cells can be restored in a generation."""
 
@@ -77,7 +77,7 @@ def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
 
 
 def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
-    """Trace a fact, some positions at a time; the subject's come first."""
+    """Trace a fact; cells are sent as they are run, the subject's first."""
     start = time.perf_counter()
     model, names = explorer.pick(request.model)
     clean, settings = _begin(model, request)
@@ -98,28 +98,47 @@ def trace(explorer: Explorer, request: TraceRequest, emit: Emit) -> None:
             "window": grid.window,
         },
     )
-    prompt, total = range(clean.prompt_length), range(len(grid.tokens))
-    first = [*range(*grid.subject), *prompt, *(at for at in sorted(grid.answer) if at in total)]
-    apart = [(part,) for part in request.parts]
-    left, count, groups = list(dict.fromkeys([*first, *total])), 1, apart
-    while left:
-        places, left, began = left[:count], left[count:], time.perf_counter()
-        for parts in groups:
-            piece = replace(settings, parts=parts)
-            (grid,) = trace_steps(model, clean, piece, places=tuple(places))
-            for part, scores in grid.scores.items():
-                for layer, column in enumerate(scores.T.tolist()):
-                    values = [list(pair) for pair in zip(places, column, strict=True)]
-                    emit("cells", {"part": part, "layer": layer, "values": values})
-        # Each piece makes the clean and corrupted runs anew: where cells are fast, few large
-        # pieces are faster; where they are slow, small ones can be stopped.
-        seconds = time.perf_counter() - began
-        groups = [request.parts] if seconds < 3 * PIECE_SECONDS else apart
-        if seconds < PIECE_SECONDS / 2:
-            count *= 2
-        elif seconds > 3 * PIECE_SECONDS:
-            count = max(1, count // 2)
+    length, order = len(grid.tokens), [*range(*grid.subject), *range(clean.prompt_length)]
+    order += [at for at in sorted(grid.answer) if at < length]
+    places = tuple(dict.fromkeys([*order, *range(length)]))
+    values = _CellValues(request.parts, model.net.config.layers, places, grid, emit)
+    (whole,) = trace_steps(model, clean, settings, places=places, watch=values.add)
+    values.send_rest(whole)
     emit("end", {"seconds": time.perf_counter() - start})
+
+
+class _CellValues:
+    """Cells of a trace, each sent once: when all of its noise samples are there."""
+
+    def __init__(
+        self, parts: Sequence[str], layers: int, places: Sequence[int], grid: TraceGrid, emit: Emit
+    ):
+        self.parts, self.places, self.grid, self.emit = parts, places, grid, emit
+        shape = len(parts), layers, len(places), len(grid.corrupted_logp)
+        self.samples = torch.full(shape, torch.nan, dtype=torch.float64)
+        self.is_sent = torch.zeros(shape[:3], dtype=torch.bool)
+
+    def add(self, part: int, layer: int, head: int | None, at: Tensor, logp: Tensor) -> None:
+        """Some (place, sample) pairs of a part's layer, with their log p."""
+        grid, at = self.grid, at.cpu()
+        scores = score(grid.metric, logp.cpu(), grid.clean_logp, grid.corrupted_logp)
+        self.samples[part, layer, at[:, 0], at[:, 1]] = scores
+        self._send(part, layer, self.samples[part, layer].mean(-1))
+
+    def send_rest(self, grid: TraceGrid) -> None:
+        """Cells that cannot change anything are not run: their values are in the whole grid."""
+        for number, part in enumerate(self.parts):
+            for layer, column in enumerate(grid.scores[part].T):
+                self._send(number, layer, column)
+
+    def _send(self, part: int, layer: int, column: Float[Tensor, "place"]) -> None:
+        is_new = column.isfinite() & ~self.is_sent[part, layer]
+        self.is_sent[part, layer] |= is_new
+        values = [[self.places[i], float(column[i])] for i in is_new.nonzero()[:, 0].tolist()]
+        if values:
+            self.emit("cells", {"part": self.parts[part], "layer": layer, "values": values})
+        else:  # ends the work of a client that is gone
+            self.emit("progress", {})
 
 
 def restore(explorer: Explorer, request: RestoreRequest, emit: Emit) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, check_foil
 from unmask.tracing.settings import Tracing
+from unmask.tracing.sweep import Watch
 from unmask.tracing.tokens import trace_tokens
 
 
@@ -31,6 +32,7 @@ def trace_steps(
     places: Sequence[int | tuple[int, ...]] | None = None,
     donor: Donor | None = None,
     memory: int | None = None,
+    watch: Watch | None = None,
     **changes: Any,
 ) -> list[TraceGrid]:
     """A grid for each step that is named, of states of the model's own clean generation.
@@ -71,7 +73,7 @@ def trace_steps(
     free = None
     if settings.run == "free_running":
         free = generate_corrupted(clean, _hide_subject(clean, 1, corruption), settings)
-    more: dict[str, Any] = {"places": places, "donor": donor, "memory": memory}
+    more: dict[str, Any] = {"places": places, "donor": donor, "memory": memory, "watch": watch}
     grids = []
     for step in sorted({step for _, step in clean.find_steps(settings.at)}):
         if settings.source != "subject" and not clean.committed_before(step):

@@ -1,9 +1,9 @@
 """Sweeps: all cells of a part, in batches that fit into memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -14,6 +14,10 @@ from unmask.tracing.windows import PartPlan
 DEFAULT_MEMORY = {"cpu": 2**28, "cuda": 2**32, "mps": 2**31}
 """Bytes of a batch where no bound was given; a processor's caches like small ones."""
 
+Watch = Callable[[int, int, int | None, Int[Tensor, "n 2"], Float[Tensor, "n K A"]], None]
+"""Called with cells as they are run: the number of the plan, the column, the head of a part that
+has heads, the (place, sample) of each cell, and its log p. What it raises ends the sweep."""
+
 
 def sweep(
     engine: Engine,
@@ -22,6 +26,7 @@ def sweep(
     base: Float[Tensor, "S K A"],
     memory: int | None = None,
     same_before: int = 0,
+    watch: Watch | None = None,
 ) -> list[Float[Tensor, "place layer *head S K A"]]:
     """log p of the targets for every place, layer and noise sample of each part.
 
@@ -29,6 +34,9 @@ def sweep(
     anything are not run: they are the base run to the last bit. That is so for positions after the
     rows that are read and, in a causal network, for positions before `same_before`, the first one
     where base and source differ.
+
+    With `watch` the first batch is the first place alone, and each that follows up to twice as
+    large: the first cells are known early, in the order of `places`.
     """
     # 1. Every cell begins as the base run [places, layers, *heads, S, K, A]: what is not run is it.
     grids = []
@@ -43,14 +51,14 @@ def sweep(
     # 3. As many cells as fit into memory are a batch [B, L], which every plan runs: the layers and
     #    windows of a part are runs of the same batch.
     room = _Room(engine, memory)
-    start = 0
+    start, most = 0, len(cells) if watch is None else len(base)
     while start < len(cells):
-        count = room.fit([kept[i] for i, _ in cells[start:]])
+        count = room.fit([kept[i] for i, _ in cells[start : start + most]])
         chunk = cells[start : start + count]
         batches = _Batches([(kept[i], sample) for i, sample in chunk], engine)
         pairs = torch.tensor(chunk, device=engine.device)
         try:
-            for plan, grid in zip(plans, grids, strict=True):
+            for number, (plan, grid) in enumerate(zip(plans, grids, strict=True)):
                 for columns, head, rows, logp in _run(engine, plan, batches):
                     # 4. log p [B, K, A] of a window goes to its (place, sample) pairs, in every
                     #    column of the grid that the window fills.
@@ -58,12 +66,14 @@ def sweep(
                     for column in columns:
                         cell = grid[:, column] if head is None else grid[:, column, head]
                         cell[at[:, 0], at[:, 1]] = logp
+                        if watch is not None:
+                            watch(number, column, head, at, logp)
         except RuntimeError as error:
             # 5. Memory ran out: the same cells again in smaller batches. What was written already
             #    is written again.
             room.halve(error, count)
             continue
-        start += count
+        start, most = start + count, 2 * most
     return grids
 
 

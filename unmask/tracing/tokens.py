@@ -18,7 +18,7 @@ from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Question, TokenRow, ask, reveal
 from unmask.tracing.record import Activations, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
-from unmask.tracing.sweep import ran_out_of_memory, sweep
+from unmask.tracing.sweep import Watch, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
 
 
@@ -37,6 +37,7 @@ def trace_tokens(
     prompt_length: int | None = None,
     donor: Donor | None = None,
     memory: int | None = None,
+    watch: Watch | None = None,
     **changes: Any,
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
@@ -59,6 +60,9 @@ def trace_tokens(
         donor: Another prompt whose clean states are put in instead: a placebo.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
             single restored run allows.
+        watch: Called with cells as they are run (`unmask.tracing.sweep.Watch`; plans are numbered
+            as the parts are); what it raises ends the trace. A masked model's answer by the chain
+            rule is traced token by token, and so are its cells.
         changes: Single settings by name, which come before those of `settings`.
 
     Keyword Args:
@@ -79,7 +83,7 @@ def trace_tokens(
     rows = _check_places(places, question)
     is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
     factors = reveal(question) if is_revealed else [question]
-    runs = [_run(factor, rows, memory) for factor in factors]
+    runs = [_run(factor, rows, memory, watch) for factor in factors]
     # The factors of one answer lie side by side, as its positions do.
     logp: dict[str, Tensor] = {
         part: torch.cat([run[0][part] for run in runs], -1) for part in settings.parts
@@ -89,7 +93,10 @@ def trace_tokens(
 
 
 def _run(
-    question: Question, places: tuple[tuple[int, ...], ...], memory: int | None
+    question: Question,
+    places: tuple[tuple[int, ...], ...],
+    memory: int | None,
+    watch: Watch | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """log p of one state: of every cell by part, clean, and corrupted."""
     net, settings, samples = question.model.net, question.settings, question.corrupted.samples
@@ -124,7 +131,7 @@ def _run(
     plans = [
         plan_part(net.config, part, question.window, settings.severed) for part in settings.parts
     ]
-    grids = sweep(engine, plans, places, start, memory, same_before)
+    grids = sweep(engine, plans, places, start, memory, same_before, watch)
     _check_numbers(*grids)
     return dict(zip(settings.parts, grids, strict=True)), logp_clean, logp_corrupted
 

@@ -3,23 +3,10 @@
 import { call, reportAddress } from "./api.js";
 import { CompareView } from "./compare.js";
 import { announce, byId, formatCount, make, plural, roveFocus } from "./dom.js";
+import { EditView } from "./edit.js";
 import { addShareButtons } from "./share.js";
 import { TraceView } from "./trace.js";
 import { WriteView } from "./write.js";
-
-/** Changing a fact: a place for it until the package can edit. */
-class EditView {
-  name = "edit";
-  start({ edit }) {
-    byId("edit-note").textContent = edit
-      ? "This version of the package can edit facts; this page cannot yet. Use the command line or Python for it."
-      : "Editing is not part of this version yet. It works here once the editor is there.";
-  }
-  stop() { return false; }
-  state() { return {}; }
-  restore() {}
-  calls() { return []; }
-}
 
 /** Runs of the study and of measures, as their own reports. */
 class RunsView {
@@ -54,7 +41,7 @@ class App {
   info = null;
 
   constructor() {
-    this.views = [new WriteView(this), new TraceView(this), new EditView(), new CompareView(this), new RunsView(this)];
+    this.views = [new WriteView(this), new TraceView(this), new EditView(this), new CompareView(this), new RunsView(this)];
     this.view = this.views[0];
     for (const view of this.views) {
       byId(`tab-${view.name}`).addEventListener("click", () => this.show(view.name));
