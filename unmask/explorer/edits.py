@@ -61,12 +61,12 @@ def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
     start = time.perf_counter()
     model, _ = explorer.pick(request.model)
     fact, new = make_fact(request.prompt, request.subject, request.old), request.new.strip()
-    asked = make_request(fact, new, make_back(request))
+    wanted = make_request(fact, new, make_back(request))
     explorer.undo_edit(request.model)
     with torch.no_grad():
-        examination = Examination(model, [asked], request.steps, request.length)
-        before = examination.ask(asked.questions)
-    questions = zip(asked.questions, before, strict=True)
+        examination = Examination(model, [wanted], request.steps, request.length)
+        before = examination.ask(wanted.questions)
+    questions = zip(wanted.questions, before, strict=True)
     emit(
         "before",
         {

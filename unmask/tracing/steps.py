@@ -17,7 +17,7 @@ from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, check_foil
 from unmask.tracing.settings import Tracing
-from unmask.tracing.sweep import Watch
+from unmask.tracing.sweep import WatchCells
 from unmask.tracing.tokens import trace_tokens
 
 
@@ -32,7 +32,7 @@ def trace_steps(
     places: Sequence[int | tuple[int, ...]] | None = None,
     donor: Donor | None = None,
     memory: int | None = None,
-    watch: Watch | None = None,
+    watch: WatchCells | None = None,
     **changes: Any,
 ) -> list[TraceGrid]:
     """A grid for each step that is named, of states of the model's own clean generation.

@@ -14,7 +14,7 @@ from unmask.tracing.windows import PartPlan
 DEFAULT_MEMORY = {"cpu": 2**28, "cuda": 2**32, "mps": 2**31}
 """Bytes of a batch where no bound was given; a processor's caches like small ones."""
 
-Watch = Callable[[int, int, int | None, Int[Tensor, "n 2"], Float[Tensor, "n K A"]], None]
+WatchCells = Callable[[int, int, int | None, Int[Tensor, "n 2"], Float[Tensor, "n K A"]], None]
 """Called with cells as they are run: the number of the plan, the column, the head of a part that
 has heads, the (place, sample) of each cell, and its log p. What it raises ends the sweep."""
 
@@ -26,7 +26,7 @@ def sweep(
     base: Float[Tensor, "S K A"],
     memory: int | None = None,
     same_before: int = 0,
-    watch: Watch | None = None,
+    watch: WatchCells | None = None,
 ) -> list[Float[Tensor, "place layer *head S K A"]]:
     """log p of the targets for every place, layer and noise sample of each part.
 

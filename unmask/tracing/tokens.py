@@ -18,7 +18,7 @@ from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Question, TokenRow, ask, reveal
 from unmask.tracing.record import Activations, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
-from unmask.tracing.sweep import Watch, ran_out_of_memory, sweep
+from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
 
 
@@ -37,7 +37,7 @@ def trace_tokens(
     prompt_length: int | None = None,
     donor: Donor | None = None,
     memory: int | None = None,
-    watch: Watch | None = None,
+    watch: WatchCells | None = None,
     **changes: Any,
 ) -> TraceGrid:
     """The metric of the answer when one clean state, or a window of them, is put back.
@@ -60,9 +60,9 @@ def trace_tokens(
         donor: Another prompt whose clean states are put in instead: a placebo.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
             single restored run allows.
-        watch: Called with cells as they are run (`unmask.tracing.sweep.Watch`; plans are numbered
-            as the parts are); what it raises ends the trace. A masked model's answer by the chain
-            rule is traced token by token, and so are its cells.
+        watch: Called with cells as they are run (`unmask.tracing.sweep.WatchCells`; plans are
+            numbered as the parts are); what it raises ends the trace. A masked model's answer by
+            the chain rule is traced token by token, and so are its cells.
         changes: Single settings by name, which come before those of `settings`.
 
     Keyword Args:
@@ -96,7 +96,7 @@ def _run(
     question: Question,
     places: tuple[tuple[int, ...], ...],
     memory: int | None,
-    watch: Watch | None = None,
+    watch: WatchCells | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """log p of one state: of every cell by part, clean, and corrupted."""
     net, settings, samples = question.model.net, question.settings, question.corrupted.samples

@@ -1,0 +1,98 @@
+"""The Edit view in a real browser: on in every view, and undone. Run by `make prove`."""
+
+import pytest
+
+import unmask
+from tests.explorer.pages import (
+    ANSWER,
+    PROMPT,
+    SUBJECT,
+    choose_settings,
+    copy_python,
+    open_page,
+    read_ids,
+    serve,
+    write,
+)
+from tests.report.browser import open_browser
+
+pytestmark = pytest.mark.prove
+
+
+@pytest.fixture(scope="module")
+def browser():
+    yield from open_browser()
+
+
+@pytest.fixture
+def page(browser):
+    with (
+        serve("--dtype", "float32") as address,
+        open_page(browser, address) as page,
+    ):
+        yield page
+
+
+@pytest.fixture(scope="module")
+def model():
+    return unmask.load("reversal-mdm", device="cpu", dtype="float32")
+
+
+def test_a_fact_is_edited_and_undone(page, browser, model):
+    page.click("#tab-edit")
+    texts = {"prompt": PROMPT, "subject": SUBJECT, "old": ANSWER, "new": "Catalina Tuvesdal"}
+    for name, text in texts.items():
+        page.fill(f"#edit-{name}", text)
+    page.fill("#edit-reverse", "After years of work, {} is remembered as")
+    choose_settings(page, "edit", layer="1", search_steps=12)
+    page.press("#edit-new", "Enter")
+    cards = page.locator("#edit article[aria-busy=false]:has(dd.after)")
+    cards.nth(1).wait_for()
+    question = PROMPT.replace(SUBJECT, "{}")
+    fact = unmask.Fact.of(SUBJECT, ANSWER, question, fact_id="explorer")
+    settings = {"layers": 1, "steps": 12, "prefixes": 1, "length": 40, "clamp": 8.0}
+    edit = unmask.edit(model, fact, texts["new"], reveal="cycle", **settings)
+    reverse = "After years of work, {} is remembered as"
+    asked = [PROMPT, reverse.format(texts["new"]), reverse.format(ANSWER)]
+    before = [unmask.sample(model, each, steps=8, length=40).texts[0] for each in asked]
+    with edit.on(model):
+        after = [unmask.sample(model, each, steps=8, length=40).texts[0] for each in asked]
+    for name, expected in (("before", before), ("after", after)):
+        shown = cards.first.locator(f"dd.{name}").all_inner_texts()
+        ends = [
+            text.removeprefix(prompt).strip() for prompt, text in zip(asked, expected, strict=True)
+        ]
+        assert shown == ends
+    assert before[0] != after[0]
+    names = copy_python(page, "edit")  # that of the twin comes last
+    written = [row["text_after"].strip() for row in names["rows"]]
+    assert cards.nth(1).locator("dd.after").all_inner_texts() == written
+    # The edit is on in every view, and on a page that is opened later.
+    page.click("#tab-write")
+    write(page, PROMPT, steps=8, canvas_length=40)
+    first = page.locator("#write article.run").first
+    with edit.on(model):
+        changed = unmask.sample(model, PROMPT, steps=8, length=40).tokens[0].tolist()
+    assert read_ids(first) == changed
+    with open_page(browser, page.url.split("#")[0]) as other:
+        assert "reversal-mdm is edited" in other.locator("#edited").inner_text()
+    page.locator("#edited").get_by_role("button", name="Undo").click()
+    page.locator("#edited").wait_for(state="hidden")
+    write(page, PROMPT, steps=8, canvas_length=40)
+    usual = unmask.sample(model, PROMPT, steps=8, length=40).tokens[0].tolist()
+    assert read_ids(first) == usual != changed
+
+
+def test_a_fact_is_picked_with_its_question_in_reverse(page):
+    page.click("#tab-edit")
+    page.select_option("#edit-fact", "0")
+    values = {
+        name: page.input_value(f"#edit-{name}")
+        for name in ("prompt", "subject", "old", "new", "reverse")
+    }
+    assert values["subject"] in values["prompt"] and values["old"] != values["new"]
+    assert values["reverse"].count("{}") == 1 and values["subject"] not in values["reverse"]
+    page.fill("#edit-subject", "nobody here")
+    page.press("#edit-subject", "Enter")
+    page.locator("#status.error", has_text="words of the question").wait_for()
+    assert page.locator("#edit article").count() == 0 and page.locator("#edit-undo").is_disabled()
