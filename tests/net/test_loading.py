@@ -130,7 +130,11 @@ LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "v
         ),
         (LLAMA | {"hidden_size": "64"}, "'width' is '64', expected an integer"),
         (LLAMA | {"hidden_act": "gelu"}, "'hidden_act' is 'gelu', but only 'silu' is supported"),
-        (LLAMA | {"rope_parameters": {"rope_type": "llama3"}}, "rotary scaling 'llama3' is not"),
+        (
+            LLAMA | {"rope_parameters": {"rope_type": "longrope"}},
+            "rotary scaling 'longrope' is not",
+        ),
+        (LLAMA | {"rope_scaling": {"type": "yarn"}}, "'factor' is None, expected a number"),
         (LLAMA | {"rope_scaling": "x"}, "rotary scaling 'x' is not supported"),
         (LLAMA | {"rope_theta": "big"}, "'rope_theta' is 'big', expected a number"),
         (LLAMA | {"rope_theta": nan}, "'rotary_base' is nan, expected a finite number above 0"),

@@ -29,6 +29,11 @@ from unmask.net.model import Blueprint, Model
 SHAPE = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 120, "num_hidden_layers": 3}
 SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64}
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+BASE = {"rope_theta": 1e4, "factor": 4.0}
+LLAMA3 = BASE | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16}
+LINEAR = BASE | {"rope_type": "linear"}
+YARN = BASE | {"rope_type": "yarn", "beta_fast": 8, "original_max_position_embeddings": 48}
 GPT2 = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 NEOX = SHAPE | {"num_attention_heads": 3, "eos_token_id": 0}
@@ -47,6 +52,9 @@ PEERS: dict[str, tuple[type, PretrainedConfig]] = {
         Qwen3ForCausalLM,
         Qwen3Config(**SHAPE, **ROPE, head_dim=8, attention_bias=True, tie_word_embeddings=True),
     ),
+    "llama3": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LLAMA3)),
+    "llama-linear": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LINEAR)),
+    "qwen3-yarn": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=16, rope_parameters=YARN)),
     "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
     "gpt2-narrow": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=120)),
     "gpt-neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX)),

@@ -48,6 +48,17 @@ class NetConfig:
     """Qwen3's: an RMS norm of each head's queries and keys, before positions turn them."""
     positions: Literal["rotary", "learned"] = "rotary"
     rotary_base: float = 10_000.0
+    rotary_scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
+    """How positions were stretched to a longer context (see `unmask.net.rotary`)."""
+    rotary_factor: float = 1.0
+    """By how much."""
+    rotary_context: int | None = None
+    """The context before that; `llama3` and `yarn` need it."""
+    rotary_slow: float = 1.0
+    rotary_fast: float = 32.0
+    """Turns within that context at which a pair is stretched in full, or not at all."""
+    rotary_gain: float = 1.0
+    """Of the tables, `yarn`'s: it sharpens attention."""
     rotary_tables: Literal["float32", "bfloat16"] = "float32"
     """SMDM rounds its cosine and sine tables to bfloat16; its weights expect that."""
     rotary_share: float = 1.0
@@ -100,7 +111,8 @@ class NetConfig:
         return int(self.head_dim * self.rotary_share)
 
     def _problems(self) -> Iterator[str]:
-        for name in ("norm_eps", "rotary_base"):
+        stretch = ("rotary_factor", "rotary_slow", "rotary_fast", "rotary_gain")
+        for name in ("norm_eps", "rotary_base", *stretch):
             if not 0 < getattr(self, name) < inf:
                 yield f"{name!r} is {getattr(self, name)}, expected a finite number above 0"
         is_share = 0 < self.rotary_share <= 1
@@ -112,6 +124,7 @@ class NetConfig:
             "kv_heads",
             "head_width",
             "latent_width",
+            "rotary_context",
             "block",
             "adaln",
             "classes",
@@ -122,6 +135,10 @@ class NetConfig:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        if self.rotary_scaling in ("llama3", "yarn") and self.rotary_context is None:
+            yield f"'rotary_scaling' is {self.rotary_scaling!r}, but 'rotary_context' is missing"
+        if self.rotary_slow >= self.rotary_fast:
+            yield f"'rotary_slow' {self.rotary_slow} is not below 'rotary_fast' {self.rotary_fast}"
         if self.adaln is not None and not (self.time and self.norm == "layer" and self.mlp_bias):
             yield "'adaln' needs 'time', 'norm' \"layer\" and 'mlp_bias'"
         if self.adaln is not None and (self.norm_bias or self.residual != "sequential"):

@@ -1,5 +1,7 @@
 """Rotary positions (Su et al. 2021, arXiv 2104.09864) on split halves of a head."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,12 +38,45 @@ class RotaryTables:
         # the rounding of a bfloat16 table.
         width = self.config.rotary_dim
         exponents = torch.arange(0, width, 2, device=device) / width
-        frequencies = 1.0 / self.config.rotary_base**exponents
+        frequencies = stretch(1.0 / self.config.rotary_base**exponents, self.config)
         angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
         cos, sin = angles.cos().repeat(1, 2), torch.cat((-angles.sin(), angles.sin()), -1)
+        if self.config.rotary_gain != 1.0:
+            cos, sin = cos * self.config.rotary_gain, sin * self.config.rotary_gain
         if self.config.rotary_tables == "bfloat16":
             cos, sin = cos.bfloat16(), sin.bfloat16()
         return cos.to(dtype), sin.to(dtype)
+
+
+def stretch(frequencies: Float[Tensor, "half"], config: NetConfig) -> Float[Tensor, "half"]:
+    """The frequencies of a network whose positions were stretched to a longer context.
+
+    `linear` (Chen et al. 2023, arXiv 2306.15595) slows all of them down by the factor. The others
+    do so with pairs that turn at most `rotary_slow` times within the old context, leave those that
+    turn `rotary_fast` times as they are, and blend in between: `llama3` (Dubey et al. 2024, arXiv
+    2407.21783) by the number of turns, `yarn` (Peng et al. 2023, arXiv 2309.00071) by the place
+    among the pairs.
+    """
+    if config.rotary_scaling == "none":
+        return frequencies
+    slowed = frequencies / config.rotary_factor
+    if config.rotary_scaling == "linear":
+        return slowed
+    context, slow, fast = config.rotary_context, config.rotary_slow, config.rotary_fast
+    assert context is not None
+    if config.rotary_scaling == "llama3":
+        turns = context * frequencies / (2 * math.pi)
+        kept = ((turns - slow) / (fast - slow)).clamp(0, 1)
+    else:
+        width, pairs = config.rotary_dim, torch.arange(len(frequencies), device=frequencies.device)
+        # Which pair, as a fraction of their numbers, turns so often in the old context.
+        first, last = (
+            width * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(config.rotary_base))
+            for turns in (fast, slow)
+        )
+        low, high = max(math.floor(first), 0), min(math.ceil(last), width - 1)
+        kept = 1 - ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
+    return slowed * (1 - kept) + frequencies * kept
 
 
 def rotate(

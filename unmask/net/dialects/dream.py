@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config
-from unmask.net.dialects.llama import read_rotary_base, write_rotary_base
+from unmask.net.dialects.llama import read_rotary, write_rotary
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.dialects.qwen2 import TABLE
 from unmask.net.model import Blueprint
@@ -16,9 +16,9 @@ _TABLE = replace(TABLE, needed=("mask_token_id",))
 
 
 def _read(source: Source) -> Blueprint:
-    base = read_rotary_base(source.config, source.label)
+    rotary = read_rotary(source.config, source.label)
     values = _TABLE.read(source.config, source.label)
-    config = build_config(values, source, rotary_base=base, qkv_bias=True)
+    config = build_config(values, source, **rotary, qkv_bias=True)
     return Blueprint(config, "masked", source.config["mask_token_id"], shift=True)
 
 
@@ -27,8 +27,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         "architectures": ["DreamModel"],
         "model_type": "Dream",
         **_TABLE.write(blueprint.config),
-        **write_rotary_base(blueprint.config.rotary_base),
-        "rope_scaling": None,
+        **write_rotary(blueprint.config),
         "mask_token_id": blueprint.mask_id,
     }
 

@@ -16,7 +16,7 @@ from unmask.net.dialects.dialect import (
     TensorMap,
     build_config,
 )
-from unmask.net.dialects.llama import read_rotary_base
+from unmask.net.dialects.llama import read_rotary, write_rotary
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
@@ -65,7 +65,7 @@ def _read(source: Source) -> Blueprint:
         source,
         causal=True,
         norm="layer",
-        rotary_base=read_rotary_base(base | dict(config), source.label),
+        **read_rotary(base | dict(config), source.label),
         rotary_share=share,
         mlp="gelu",
         gelu=_GELUS[activation],
@@ -78,7 +78,8 @@ def _read(source: Source) -> Blueprint:
 def _write(blueprint: Blueprint) -> dict[str, Any]:
     config = blueprint.config
     base, share = config.rotary_base, config.rotary_share
-    rotary = {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
+    rotary = write_rotary(config)
+    rotary["rope_parameters"]["partial_rotary_factor"] = share
     activations = {gelu: name for name, gelu in _GELUS.items()}
     return {
         "architectures": ["GPTNeoXForCausalLM"],
@@ -87,7 +88,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         "use_parallel_residual": config.residual == "parallel",
         "rotary_emb_base": base,
         "rotary_pct": share,
-        "rope_parameters": rotary,
+        **rotary,
         **_TABLE.write(config),
     }
 

@@ -1,10 +1,12 @@
 """Llama in `transformers`: the plain layout that most tools read."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
+from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
@@ -23,6 +25,16 @@ SHAPES = {
 """Fields that Llama, Qwen2 and Dream share."""
 ABSENT = {"tie_word_embeddings": False, "num_key_value_heads": None, "head_dim": None}
 
+_TURNS: dict[str, dict[str, tuple[str, int | None]]] = {
+    "llama3": {
+        "rotary_slow": ("low_freq_factor", None),
+        "rotary_fast": ("high_freq_factor", None),
+    },
+    "yarn": {"rotary_slow": ("beta_slow", 1), "rotary_fast": ("beta_fast", 32)},
+}
+"""By the kind of rotary scaling: our field, theirs and what its absence means."""
+_CONTEXT = "original_max_position_embeddings"
+
 _TABLE = FieldTable(
     same=SHAPES
     | {
@@ -36,33 +48,64 @@ _TABLE = FieldTable(
 )
 
 
-def read_rotary_base(config: Mapping[str, Any], label: str) -> float:
-    """The base of the rotary positions, under its old or its new key."""
+def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """Our settings of the rotary positions, from their old or their new keys."""
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    scaling = (
-        rotary.get("rope_type", rotary.get("type", "default"))
-        if isinstance(rotary, dict)
-        else rotary
-    )
-    if scaling != "default":
-        raise SettingsError(
-            label, [f"rotary scaling {scaling!r} is not supported, only plain positions"]
-        )
-    base = rotary.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if not isinstance(base, int | float):
-        raise SettingsError(label, [f"'rope_theta' is {base!r}, expected a number"])
-    return float(base)
+    kind = rotary.get("rope_type", rotary.get("type")) if isinstance(rotary, dict) else rotary
+    if kind not in (None, "default", "linear", *_TURNS):
+        known = ", ".join(("linear", *_TURNS))
+        raise SettingsError(label, [f"rotary scaling {kind!r} is not supported, only {known}"])
+    given: dict[str, Any] = {
+        "rope_theta": rotary.get("rope_theta", config.get("rope_theta", 10_000.0))
+    }
+    own = {"rotary_base": "rope_theta"}
+    if kind in ("linear", *_TURNS):
+        given["factor"], own["rotary_factor"] = rotary.get("factor"), "factor"
+    if kind in _TURNS:
+        for ours, (theirs, default) in _TURNS[kind].items():
+            given[theirs], own[ours] = rotary.get(theirs) or default, theirs
+        own["rotary_context"] = _CONTEXT
+        given[_CONTEXT] = rotary.get(_CONTEXT) or config.get("max_position_embeddings")
+    problems = [
+        f"{name!r} is {value!r}, expected a number"
+        for name, value in given.items()
+        if type(value) not in (int, float)
+    ]
+    if rotary.get("truncate", True) is not True or rotary.get("mscale"):
+        problems += ["'truncate' and 'mscale' of rotary scaling are not supported"]
+    if problems:
+        raise SettingsError(label, problems)
+    values: dict[str, Any] = {ours: float(given[theirs]) for ours, theirs in own.items()}
+    if kind in ("linear", *_TURNS):
+        values["rotary_scaling"] = kind
+    if kind in _TURNS:
+        values["rotary_context"] = int(given[_CONTEXT])
+    if kind == "yarn":
+        usual = 0.1 * math.log(max(values["rotary_factor"], 1.0)) + 1.0
+        values["rotary_gain"] = rotary.get("attention_factor") or usual
+    return values
 
 
-def write_rotary_base(base: float) -> dict[str, Any]:
-    """The base under both keys, for old and new readers."""
-    return {"rope_theta": base, "rope_parameters": {"rope_type": "default", "rope_theta": base}}
+def write_rotary(config: NetConfig) -> dict[str, Any]:
+    """The same settings under both keys, for old and new readers."""
+    kind = "default" if config.rotary_scaling == "none" else config.rotary_scaling
+    rotary: dict[str, Any] = {"rope_type": kind}
+    if kind != "default":
+        rotary["factor"] = config.rotary_factor
+    if kind in _TURNS:
+        rotary |= {theirs: getattr(config, ours) for ours, (theirs, _) in _TURNS[kind].items()}
+        rotary[_CONTEXT] = config.rotary_context
+    if kind == "yarn":
+        rotary["attention_factor"] = config.rotary_gain
+    base = {"rope_theta": config.rotary_base}
+    scaling = {} if kind == "default" else {"rope_scaling": dict(rotary)}
+    return {**base, **scaling, "rope_parameters": rotary | base}
 
 
 def _read(source: Source) -> Blueprint:
-    base = read_rotary_base(source.config, source.label)
+    rotary = read_rotary(source.config, source.label)
     values = _TABLE.read(source.config, source.label)
-    return Blueprint(build_config(values, source, rotary_base=base, causal=True), "causal")
+    return Blueprint(build_config(values, source, **rotary, causal=True), "causal")
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
@@ -70,7 +113,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **_TABLE.write(blueprint.config),
-        **write_rotary_base(blueprint.config.rotary_base),
+        **write_rotary(blueprint.config),
     }
 
 

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
-from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary_base, write_rotary_base
+from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary, write_rotary
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
@@ -14,9 +14,9 @@ TABLE = FieldTable(
 
 
 def _read(source: Source) -> Blueprint:
-    base = read_rotary_base(source.config, source.label)
+    rotary = read_rotary(source.config, source.label)
     values = TABLE.read(source.config, source.label)
-    config = build_config(values, source, rotary_base=base, qkv_bias=True, causal=True)
+    config = build_config(values, source, **rotary, qkv_bias=True, causal=True)
     return Blueprint(config, "causal")
 
 
@@ -25,7 +25,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         **TABLE.write(blueprint.config),
-        **write_rotary_base(blueprint.config.rotary_base),
+        **write_rotary(blueprint.config),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from unmask.base.config import SettingsError
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config, find_mask
-from unmask.net.dialects.llama import SHAPES, read_rotary_base, write_rotary_base
+from unmask.net.dialects.llama import SHAPES, read_rotary, write_rotary
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.dialects.qwen2 import TABLE
 from unmask.net.model import Blueprint
@@ -20,9 +20,9 @@ _TABLE = replace(
 
 
 def _read(source: Source) -> Blueprint:
-    base = read_rotary_base(source.config, source.label)
+    rotary = read_rotary(source.config, source.label)
     values = _TABLE.read(source.config, source.label)
-    config = build_config(values, source, rotary_base=base, qk_norm=True, causal=True)
+    config = build_config(values, source, **rotary, qk_norm=True, causal=True)
     # NVIDIA's Efficient-DLM is a diffusion model in Qwen3's settings.
     paradigm = source.config.get("dlm_paradigm")
     if paradigm == "bidirectional":
@@ -40,7 +40,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         **_TABLE.write(blueprint.config),
-        **write_rotary_base(blueprint.config.rotary_base),
+        **write_rotary(blueprint.config),
     }
 
 
