@@ -88,6 +88,7 @@ STRATEGIES = {
     "corrector": ["x", 3, b"none", "uniform=nan", "uniform=-1", "gumbel=1,inf", "none=1", Odd()],
     "classifier": [3, b"x", "no such file", Odd()],
     "classifier_guidance": ["x", nan, -1, [nan], Odd()],
+    "planted": [3, "x", {1: 2}, {0: {5: "a"}}, {1: {99: "a"}}, {nan: {}}, {1: {5: None}}, Odd()],
     "judged": [0, -1, 1.5, "x", nan, None, b"all", Odd()],
 }
 DRAWING = STRATEGIES | {

@@ -29,6 +29,12 @@ EXTRAS = {
             "Prompts hold their masks: '… [MASK]*5 …'; a space before them is theirs.",
             "--infill",
         ),
+        add_option(
+            "plant",
+            list[str],
+            [],
+            "STEP:POSITION:TEXT, a text that a step writes from a position on; may be repeated.",
+        ),
         add_option("forbid", list[str], [], "A token that is never written; may be repeated."),
         add_option("require", list[str], [], "A text that must be there; may be repeated."),
         add_option(
@@ -83,6 +89,7 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
     settings = replace(
         settings,
         length=extras["length"],
+        planted=_read_plants(extras["plant"]),
         forbid=extras["forbid"],
         require=extras["require"],
         watch=watch if live or save is not None else None,
@@ -107,6 +114,20 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
             print(text)
 
 
+def _read_plants(words: list[str]) -> dict[int, dict[int, str]]:
+    """STEP:POSITION:TEXT, each of them."""
+    plants: dict[int, dict[int, str]] = {}
+    for word in words:
+        step, _, rest = word.partition(":")
+        position, colon, text = rest.partition(":")
+        if not (step.isdecimal() and position.isdecimal() and colon and text):
+            raise UserError(
+                f"--plant {word!r:.60} was given: expected STEP:POSITION:TEXT, such as '3:10: cat'."
+            )
+        plants.setdefault(int(step), {})[int(position)] = text
+    return plants
+
+
 def _describe(trajectory: "Trajectory") -> dict[str, object]:
     """Everything but the states, which `--save` keeps."""
     return {
@@ -126,5 +147,14 @@ sample = make_command(
     Sampling,
     EXTRAS,
     draw_texts,
-    leave_out=("length", "fixed", "forbid", "require", "keep_states", "guesses", "watch"),
+    leave_out=(
+        "length",
+        "fixed",
+        "planted",
+        "forbid",
+        "require",
+        "keep_states",
+        "guesses",
+        "watch",
+    ),
 )

@@ -26,11 +26,12 @@ def decode_causal(
     keep_states: bool = True,
     watch: StateCallback | None = None,
     guesses: int = 0,
+    planted: Int[Tensor, "B L"] | None = None,
 ) -> Trajectory:
     """Texts that continue the prompts from left to right, up to the end token or the length.
 
     Positions that are not written yet, or come after a row's end, hold the end token (0 without a
-    tokenizer).
+    tokenizer). `planted` tokens take the place of what would be written, where they are not -1.
     """
     lengths = check_lengths(model, prompts, [list(row) for row in prompts], length)
     if not all(prompts):
@@ -66,6 +67,9 @@ def decode_causal(
         if sampler.stochastic < 1:
             token = torch.where(step <= drawing, token, logp.argmax(-1))
         at = counts + step - 1
+        if planted is not None:
+            own = planted.gather(1, at.clamp(max=planted.shape[1] - 1)[:, None])[:, 0]
+            token = torch.where(own >= 0, own, token)
         going = going & (at < limits)
         written = (positions == at[:, None]) & going[:, None]
         if guesses:

@@ -18,6 +18,7 @@ from unmask.sampling.denoiser import Denoiser, make_denoiser
 from unmask.sampling.guidance import Guidance, guidance_schedule
 from unmask.sampling.orders import Order, choose_first
 from unmask.sampling.plans import Plan
+from unmask.sampling.planting import Planting
 from unmask.sampling.remasking import Remasking
 from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions, StepState, StepTimes
@@ -47,6 +48,8 @@ class Strategy:
     attribute_strength: Guidance = 1.0
     rates: bool = False
     """Whether guidance acts on rates: it then says how soon a token is written as well."""
+    planting: Planting = field(default_factory=Planting)
+    """Tokens that steps write whatever the model says."""
 
 
 @torch.inference_mode()
@@ -99,7 +102,8 @@ def fill_masks(
         denoiser = make_denoiser(model, part, strategy.cache if is_kept else "none", forbidden)
         record = _start_record(model, part, keep_states, _show_all(watch, parts, i))
         record.num_guesses = strategy.guesses
-        trajectory = _fill_blocks(denoiser, record, blocks, strategy, streams.pick(rows))
+        own = replace(strategy, planting=strategy.planting.pick(rows))
+        trajectory = _fill_blocks(denoiser, record, blocks, own, streams.pick(rows))
         if parts:
             parts[i] = rows, trajectory
 
@@ -170,9 +174,13 @@ def _fill_blocks(
             record.keep_guesses(predictions)
             sampler = strategy.sampler.at(step, steps)
             times = set_clock(remasking, step, steps)
+            proposed = _propose(record.tokens, predictions, sampler, streams_now.at("values"))
+            planted = strategy.planting.by_step.get(record.step + 1)
+            if planted is not None:
+                proposed = torch.where(planted >= 0, planted, proposed)
             state = StepState(
                 tokens=record.tokens,
-                proposed=_propose(record.tokens, predictions, sampler, streams_now.at("values")),
+                proposed=proposed,
                 written=~canvas.fixed & ~hidden & inside,
                 written_confidence=record.confidence,
                 step=step,
@@ -208,17 +216,27 @@ def _fill_blocks(
                 scores = strategy.order(state, streams_now.at("order"))
                 chosen = choose_first(_check_tensor("order", scores, open_).double(), open_, count)
 
+            #    What is planted is written now, on top of what the plan says, and even where the
+            #    model has written before.
+            if planted is not None:
+                chosen, back = chosen | (planted >= 0), back & (planted < 0)
+
             # 5. The host asks the device once in a step, for all that it has to know.
             hidden = hidden & ~chosen | back
             written = ~canvas.fixed & ~hidden & inside
             num_chosen, num_open, num_same, *num_written = _ask(
-                state, chosen, back, hidden & inside, written, record.step + 1
+                state, chosen & open_, back, hidden & inside, written, record.step + 1
             )
 
             # 6. Both are written at once: `back` was written before this step, so that the two
             #    never meet in a position.
-            entropy = predictions.entropy_at(chosen, num_chosen)
-            record.write(chosen, state.proposed, state.confidence, entropy)
+            entropy = predictions.entropy_at(chosen & open_, num_chosen)
+            confidence = state.confidence
+            if planted is not None:
+                # Nothing was predicted where a token stood: the new one counts as given.
+                confidence = torch.where(open_, confidence, 1.0)
+                entropy = torch.where(open_, entropy, 0.0)
+            record.write(chosen, state.proposed, confidence, entropy)
             if remasking is not None:
                 record.take_back(back, denoiser.mask_id)
             earlier = predictions
@@ -239,6 +257,7 @@ def _fill_blocks(
                 strategy.corrector.correct(text, streams_now.at("corrector"))
                 _keep_corrections(record, text, written)
             record.end_step(denoiser.calls)
+    strategy.planting.check_steps(record.step)
     return record.finish(denoiser.calls)
 
 

@@ -66,7 +66,10 @@ class StateProbe:
         """Write it as one safetensors file; the network is not part of it."""
         from safetensors.torch import save_file
 
-        tensors = {"weight": self.weight.cpu(), "bias": torch.tensor([self.bias], dtype=torch.float64)}
+        tensors = {
+            "weight": self.weight.cpu(),
+            "bias": torch.tensor([self.bias], dtype=torch.float64),
+        }
         with replace_file(path) as draft:
             save_file(tensors, draft, {"unmask.probe": FORMAT, "site": self.site})
 

@@ -93,6 +93,9 @@ class Sampling(CheckedSettings):
     fixed: Mapping[int, Any] | None = option(
         None, "Texts or token ids by the position at which they stand."
     )
+    planted: Any = option(
+        None, "Texts or token ids by the step that writes them and the position they start at."
+    )
     forbid: Any = option((), "Tokens that are never written.")
     require: Any = option((), "Phrases that every text contains.")
     cache: CacheMode = option(
@@ -113,6 +116,7 @@ class Sampling(CheckedSettings):
         from unmask.sampling.guidance import guidance_schedule
         from unmask.sampling.orders import get_order
         from unmask.sampling.plans import get_plan
+        from unmask.sampling.planting import check_plants
         from unmask.sampling.remasking import get_remasking
 
         if self.watch is not None and not callable(self.watch):
@@ -129,6 +133,7 @@ class Sampling(CheckedSettings):
             lambda: get_remasking(self.remask),
             lambda: get_corrector(self.corrector),
             lambda: read_judged(self.judged),
+            lambda: check_plants(self.planted),
             lambda: guidance_schedule(
                 self.classifier_guidance, max(1, min(self.steps, MOST_STEPS))
             ),

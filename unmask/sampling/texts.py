@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from unmask.base.config import adjust, list_settings
 from unmask.base.errors import UserError
 from unmask.net.model import Model
@@ -13,6 +16,7 @@ from unmask.sampling.autoregressive import decode_causal
 from unmask.sampling.canvas import (
     Canvas,
     Prompt,
+    check_lengths,
     check_model,
     encode_prompt,
     lay_out_patterns,
@@ -26,6 +30,7 @@ from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.loop import Strategy, fill_masks
 from unmask.sampling.orders import get_order
 from unmask.sampling.plans import get_plan
+from unmask.sampling.planting import lay_out_plants
 from unmask.sampling.probes import StateProbe
 from unmask.sampling.remasking import get_remasking
 from unmask.sampling.settings import Sampling
@@ -93,6 +98,7 @@ def sample(
         settings.keep_states,
         settings.watch,
         settings.guesses,
+        _plant_causal(model, rows, settings),
     )
 
 
@@ -154,7 +160,10 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         _make_attribute(model, canvas, settings),
         settings.classifier_guidance,
         settings.rates,
+        lay_out_plants(model, settings.planted, _list_lengths(canvas), canvas.fixed),
     )
+    if not strategy.plan.paces_itself:
+        strategy.planting.check_steps(strategy.steps)
     guided = any(guidance_schedule(settings.guidance, settings.steps))
     if guided and not bool(canvas.prompt.any(-1).all()):
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
@@ -165,6 +174,11 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
     if model.paradigm.sampler != "unmasking":
         fill = walk_back
         _refuse_masked_only(model, settings)
+        if settings.planted:
+            raise UserError(
+                f"a {model.kind} model takes no planted tokens: fix them, or use "
+                "a masked or an autoregressive model."
+            )
         if constraints.require:
             raise UserError(f"a {model.kind} model takes no required tokens: fix them in a place.")
     return fill(model, canvas, strategy, streams, constraints, settings.keep_states, settings.watch)
@@ -181,6 +195,21 @@ def _refuse_masked_only(model: Model, settings: Sampling) -> None:
             f"{' and '.join(names)} was given for a {model.kind} model: only masked models take "
             "it; leave it out."
         )
+
+
+def _list_lengths(canvas: Canvas) -> list[int]:
+    rows, length = canvas.tokens.shape
+    return [length] * rows if canvas.real is None else canvas.real.sum(-1).tolist()
+
+
+def _plant_causal(model: Model, rows: Sequence[Sequence[int]], settings: Sampling) -> Tensor | None:
+    """What is planted after the prompts of a causal model, laid out as its rows are."""
+    if not settings.planted:
+        return None
+    lengths = check_lengths(model, rows, [list(row) for row in rows], settings.length)
+    counts = torch.tensor([len(row) for row in rows], device=model.device)
+    given = torch.arange(max(lengths), device=model.device) < counts[:, None]
+    return lay_out_plants(model, settings.planted, lengths, given).merge()
 
 
 def _make_attribute(model: Model, canvas: Canvas, settings: Sampling) -> AttributeGuidance | None:

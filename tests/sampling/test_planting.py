@@ -1,0 +1,160 @@
+"""Planted tokens: laws of what they change and of what they cannot."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively, make_model
+from tests.end_to_end.test_sample_command import run
+from tests.laws.test_sampling import make
+from unmask import UserError
+from unmask.net.model import Blueprint, Model
+
+V, MASK, LENGTH = 40, 39, 12
+DRAWN: dict[str, Any] = {"temperature": 1.0, "length": LENGTH, "steps": 5, "plan": "linear"}
+PROMPTS = [[1, 2], [3]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    config = unmask.preset("tiny", vocab_size=V, num_logits=V - 1, context=32)
+    return Model("made", lively(config), Blueprint(config, "masked", MASK))
+
+
+@pytest.fixture(scope="module")
+def twin() -> Model:
+    config = unmask.preset("tiny", causal=True, vocab_size=V, context=32)
+    return Model("twin", lively(config), Blueprint(config, "causal"))
+
+
+def same(one: unmask.Trajectory, other: unmask.Trajectory) -> bool:
+    names = ("tokens", "states", "committed_at", "confidence", "entropy")
+    return one.calls == other.calls and all(
+        torch.equal(getattr(one, name), getattr(other, name)) for name in names
+    )
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {3: {}}, [{}, {2: {}}], {2: {5: []}}])
+def test_planting_nothing_changes_no_bit(model, twin, nothing):
+    for each in (model, twin):
+        plain = unmask.sample(each, PROMPTS, **DRAWN)
+        assert same(plain, unmask.sample(each, PROMPTS, planted=nothing, **DRAWN))
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"remask": "low=0.3"}, {"order": "random"}, {"block": 6}, {"plan": "one"}]
+)
+def test_planting_what_the_model_writes_at_that_step_changes_no_bit(model, more):
+    """All tokens of a step that no later step rewrote, for every step."""
+    settings = DRAWN | more | ({"steps": 6} if "block" in more else {})
+    plain = unmask.sample(model, PROMPTS, **settings)
+    planted = 0
+    for step in range(1, plain.num_steps + 1):
+        before, after = plain.states[step - 1], plain.states[step]
+        is_own = (before == MASK) & (after != MASK) & (plain.committed_at == step)
+        plants = [
+            {step: {at: [int(after[row, at])] for at in is_own[row].nonzero()[:, 0].tolist()}}
+            for row in range(2)
+        ]
+        planted += int(is_own.sum())
+        assert same(plain, unmask.sample(model, PROMPTS, planted=plants, **settings)), step
+    assert planted >= 2
+
+
+def test_a_plant_is_written_at_its_step_and_seen_from_then_on(model):
+    plain = unmask.sample(model, PROMPTS, **DRAWN)
+    drawn = unmask.sample(model, PROMPTS, planted={2: {4: [7, 8], 10: [9]}}, **DRAWN)
+    assert torch.equal(drawn.states[:2], plain.states[:2])
+    for state in drawn.states[2:]:
+        assert state[:, [4, 5, 10]].tolist() == [[7, 8, 9]] * 2
+    assert (drawn.committed_at[:, [4, 5, 10]] == 2).all()
+    assert not torch.equal(drawn.tokens, plain.tokens) and (drawn.tokens != MASK).all()
+    was_open = plain.states[1][:, [4, 5, 10]] == MASK
+    planted_p = drawn.confidence[:, [4, 5, 10]]
+    assert (planted_p[was_open] < 1).all() and (planted_p[~was_open] == 1).all()
+    # By row: each has its own.
+    apart = unmask.sample(model, PROMPTS, planted=[{2: {4: [7, 8], 10: [9]}}, {}], **DRAWN)
+    assert torch.equal(apart.states[:, 0], drawn.states[:, 0])
+    assert torch.equal(apart.states[:, 1], plain.states[:, 1])
+
+
+def test_the_last_state_planted_whole_is_returned(model):
+    tokens = [*range(5, 15)]
+    drawn = unmask.sample(model, [[1, 2]], planted={5: {2: tokens}}, **DRAWN)
+    assert drawn.tokens[0].tolist() == [1, 2, *tokens]
+
+
+def test_remasking_may_take_a_plant_back(model):
+    """A fixed token stays, a planted one is the sampler's to keep or to mask again."""
+
+    def forget(state, streams):
+        at = torch.arange(LENGTH) == 6
+        return state.written & at
+
+    how = DRAWN | {"remask": forget}
+    drawn = unmask.sample(model, [[1, 2]], planted={1: {6: [7]}}, **how)
+    assert drawn.states[1, 0, 6] == 7 and (drawn.states[2:4, 0, 6] == MASK).any()
+    fixed = unmask.sample(model, [[1, 2]], fixed={6: [7]}, **how)
+    assert (fixed.states[:, 0, 6] == 7).all()
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_causal_models_earlier_tokens_cannot_be_moved(twin, attached):
+    how = {"length": LENGTH, "temperature": 1.0}
+    plain = unmask.sample(twin, PROMPTS, **how)
+    for at in range(4, LENGTH):
+        token = (int(plain.tokens[0, at]) + 1) % (V - 1)
+        if attached:
+            with twin.net.capture("layers.0.resid_out"):
+                drawn = unmask.sample(twin, PROMPTS, planted={1: {at: [token]}}, **how)
+        else:
+            drawn = unmask.sample(twin, PROMPTS, planted={1: {at: [token]}}, **how)
+        assert torch.equal(drawn.tokens[:, :at], plain.tokens[:, :at])
+        assert (drawn.tokens[:, at] == token).all()
+    early = unmask.sample(twin, PROMPTS, planted={1: {4: [7]}}, **how)
+    assert not torch.equal(early.tokens[:, 5:], plain.tokens[:, 5:]), "later ones can"
+    own = {1: {5: [int(plain.tokens[0, 5])]}}
+    assert same(plain, unmask.sample(twin, PROMPTS, planted=[own, {}], **how))
+
+
+def test_a_diffusion_models_earlier_tokens_can(model):
+    plain = unmask.sample(model, PROMPTS, **DRAWN)
+    drawn = unmask.sample(model, PROMPTS, planted={1: {11: [7]}}, **DRAWN)
+    assert not torch.equal(drawn.tokens[:, :11], plain.tokens[:, :11])
+
+
+@pytest.mark.parametrize(
+    "planted,message",
+    [
+        (3, "planted is 3: expected"),
+        ({1: 5}, "planted is 5: expected"),
+        ({-1: {5: [1]}}, "planted is .*: expected"),
+        ({0: {5: [1]}}, "steps count from 1"),
+        ({9: {5: [1]}}, "planted at step 9, but there are 5 steps"),
+        ({1: {0: [1]}}, "token 1 was planted at position 0 of row 0"),
+        ({1: {11: [1, 1]}}, "token 1 was planted at position 12 of row 0"),
+        ({1: {5: [MASK]}}, "is never part of a text"),
+        ([{}], "plants of 1 rows were given for 2 rows"),
+    ],
+)
+def test_what_is_given_wrongly_is_a_sentence(model, planted, message):
+    with pytest.raises(UserError, match=message):
+        unmask.sample(model, PROMPTS, planted=planted, **DRAWN)
+
+
+def test_steps_that_never_come_and_other_kinds_are_sentences(model):
+    with pytest.raises(UserError, match="planted at step 30, but there are 11 steps"):
+        unmask.sample(model, PROMPTS, planted={30: {5: [1]}}, **(DRAWN | {"plan": "one"}))
+    with pytest.raises(UserError, match="a uniform model takes no planted tokens"):
+        unmask.sample(make("uniform"), [[]], length=2, planted={1: {0: [1]}})
+
+
+def test_plants_from_the_command_line(tmp_path):
+    unmask.save(make_model(), tmp_path / "made")
+    words = ("sample", str(tmp_path / "made"), "The", "--length", "9", "--steps", "3")
+    done = run(*words, "--plant", "2:5: cat")
+    assert done.returncode == 0 and " cat" in done.stdout, done.stderr
+    done = run(*words, "--plant", "2: cat")
+    assert done.returncode == 2 and "expected STEP:POSITION:TEXT" in done.stderr
