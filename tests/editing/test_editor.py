@@ -282,3 +282,23 @@ def test_mistakes_are_sentences():
     singular = unmask.editing.moments.Moments({1: torch.zeros(160, 160).double()}, "met", 10)
     with pytest.raises(UserError, match="has no inverse"):
         write(model, moments=singular)
+
+
+@pytest.mark.parametrize("layers", [1, (0, 2)])
+def test_kept_facts_give_what_they_gave(layers):
+    """The keys of facts to keep gain nothing, those of the edit their whole residual."""
+    model, (fact, *others) = make_model(), make_facts()[:4]
+    edit = write(model, fact, layers=layers, keep=others)
+    usual = write(model, fact, layers=layers)
+    lowest = edit.layers[0]  # no edited layer is below: these are the keys it was solved with
+    keys = average_keys(read_keys(model, [lay_out(model, each) for each in others], lowest))
+    gained = edit.factors[lowest].readers @ keys.T
+    assert float(gained.abs().max()) < 1e-8
+    assert float((usual.factors[lowest].readers @ keys.T).abs().max()) > 1e-3
+    own = average_keys(read_keys(model, [lay_out(model, give_object(fact, OBJECT))], lowest))
+    torch.testing.assert_close(edit.factors[lowest].readers @ own.T, torch.ones(1, 1).double())
+    assert edit.magnitude > usual.magnitude and len(edit.record["keep"]) == 3
+    with pytest.raises(UserError, match="facts to keep"):
+        write(model, fact, keep=others, method="rome")
+    with pytest.raises(UserError, match="expected unmask.Fact"):
+        write(model, fact, keep=["Ann"])

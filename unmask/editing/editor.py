@@ -39,7 +39,7 @@ from unmask.representation.values import Value, find_values
 
 
 @list_settings(Editing)
-@check_arguments(leave_out=("facts", "objects", "layers"))
+@check_arguments(leave_out=("facts", "objects", "layers", "keep"))
 def edit(
     model: Model,
     facts: Fact | Sequence[Fact],
@@ -47,6 +47,8 @@ def edit(
     layers: int | Sequence[int] | None = None,
     moments: Moments | None = None,
     settings: Editing | None = None,
+    *,
+    keep: Fact | Sequence[Fact] = (),
     **changes: Any,
 ) -> Edit:
     """The low-rank change of weights that makes a model give facts new objects.
@@ -61,6 +63,8 @@ def edit(
         layers: Of the down projections that are written; the middle one by default.
         moments: The second moment of keys (`unmask.moments`); by default the identity.
         settings: How the facts are written.
+        keep: Facts whose keys are to give what they give now, such as those of edits that are on
+            (the earlier keys of AlphaEdit); with a ridge of 0 they do, exactly.
         changes: Settings by name:
         {settings}
 
@@ -75,7 +79,7 @@ def edit(
     ((2,), 1)
     """
     chosen = adjust(edit, Editing, settings, changes)
-    searched = _prepare(model, facts, objects, layers, moments, chosen)
+    searched = _prepare(model, facts, objects, layers, moments, chosen, keep)
     return searched.write(range(len(searched.cases)))
 
 
@@ -122,6 +126,8 @@ class _SearchedFacts:
     streams: Float[Tensor, "N D"] | None
     """What leaves the last layer without edits; not needed for one layer."""
     record: dict[str, Any]
+    kept: list[Case]
+    """Facts whose keys the update leaves alone."""
 
     def write(self, numbers: Sequence[int]) -> Edit:
         """The edit of some facts together."""
@@ -155,7 +161,12 @@ class _SearchedFacts:
         mean = average_keys(keys, self.settings.bare_weight)
         if self.settings.method == "rome":
             return solve_rome(mean[0], keys[0, 0], self.matrices[layer])
-        return solve_readers(mean.T, self.weigh[layer](mean.T), self.settings.ridge)
+        if self.kept:
+            # Further columns with residuals of 0: their readers multiply nothing.
+            kept = average_keys(read_keys(self.model, self.kept, layer), self.settings.bare_weight)
+            mean = torch.cat([mean, kept])
+        readers = solve_readers(mean.T, self.weigh[layer](mean.T), self.settings.ridge)
+        return readers[: len(keys)]
 
     def _describe(self, number: int) -> dict[str, Any]:
         old, new, value = self.facts[number], self.cases[number].fact, self.values[number]
@@ -172,6 +183,7 @@ def _prepare(
     layers: int | Sequence[int] | None,
     moments: Moments | None,
     settings: Editing,
+    keep: Fact | Sequence[Fact] = (),
 ) -> _SearchedFacts:
     model.net.taps.require_none("editing")
     given = list(facts) if isinstance(facts, list | tuple) else [facts]
@@ -186,6 +198,12 @@ def _prepare(
         prefixes = make_prefixes(model, prefixes, settings.seed)
     prefixes = ("", *(text for text in prefixes if text))
     cases = [lay_out_case(model, fact, prefixes, settings) for fact in targets]
+    kept = _choose_objects(list(keep) if isinstance(keep, list | tuple) else [keep], None, least=0)
+    if kept and settings.method == "rome":
+        raise UserError(
+            "ROME as published weighs one key, and facts to keep are others: use another method."
+        )
+    kept_cases = [lay_out_case(model, fact, prefixes, settings) for fact in kept]
     loss = ValueLoss
     if settings.reveal != "none" and model.paradigm.fills_masks:
         loss = RevealedLoss
@@ -197,19 +215,34 @@ def _prepare(
         if moments is None
         else {name: getattr(moments, name) for name in ("states", "num_tokens", "shrink")},
     }
+    if kept:
+        record["keep"] = [fact.text for fact in kept]
     streams = read_streams(model, cases, chosen[-1]) if len(chosen) > 1 else None
     keys = read_keys(model, cases, chosen[0])
     return _SearchedFacts(
-        model, settings, chosen, given, cases, values, weigh, matrices, keys, streams, record
+        model,
+        settings,
+        chosen,
+        given,
+        cases,
+        values,
+        weigh,
+        matrices,
+        keys,
+        streams,
+        record,
+        kept_cases,
     )
 
 
-def _choose_objects(facts: Sequence[object], objects: str | Sequence[str] | None) -> list[Fact]:
+def _choose_objects(
+    facts: Sequence[object], objects: str | Sequence[str] | None, least: int = 1
+) -> list[Fact]:
     """The facts with their new objects; what is no fact, or has no subject, is a sentence."""
     texts = [objects] if isinstance(objects, str) else objects
     if texts is not None and not isinstance(texts, list | tuple):
         raise UserError(f"the objects are {texts!r:.60}: expected a text, or one for each fact.")
-    if not facts or (texts is not None and len(texts) != len(facts)):
+    if len(facts) < least or (texts is not None and len(texts) != len(facts)):
         raise UserError(
             f"{len(facts)} facts and {'no' if texts is None else len(texts)} objects were given: "
             "expected at least one fact, and an object for each."
