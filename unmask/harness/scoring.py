@@ -27,6 +27,8 @@ from unmask.sampling.guidance import guidance_schedule
 
 _TOGETHER = 512
 """Requests whose rows are held at a time."""
+_FEW = 64
+"""Rows of one length that are a batch of their own; fewer are padded to a longer one."""
 
 
 @dataclass(frozen=True)
@@ -258,12 +260,13 @@ class RequestScorer:
             return batch
 
         counts = np.bincount(sorted_rows, minlength=len(order))
-        passes = 2 if self.guidance else 1
-        longest = max(map(len, rows.tokens))
-        size = count_row_bytes(self.model, longest, int(counts.max()), passes)
-        most = min(fit_rows(self.model, size), self.settings.rows or len(order))
-        for _ in map_batches(range(len(order)), most, run):
-            pass
+        lengths = [len(rows.tokens[i]) for i in order]
+        for group in _group_lengths(lengths):
+            most_read, passes = int(counts[group.start : group.stop].max()), 1 + bool(self.guidance)
+            size = count_row_bytes(self.model, lengths[group.start], most_read, passes)
+            most = min(fit_rows(self.model, size), self.settings.rows or len(group))
+            for _ in map_batches(group, most, run):
+                pass
         # 3. Sums over the entries that were added together.
         sums = np.bincount(entries[:, 3], weights=logp, minlength=rows.sums)
         return _Reading(sums, likeliest, confidence, bounds)
@@ -313,6 +316,16 @@ class RequestScorer:
             share = (masked if real is None else masked & real).sum(-1).double() / count
             t = find_time(self.model.make_process().schedule, share)
         return self.model.logits(tokens, real, at, t, number=number)
+
+
+def _group_lengths(lengths: Sequence[int]) -> Iterator[range]:
+    """Rows of one length together, without padding; with others only where they are few."""
+    start = 0
+    for i in range(1, len(lengths) + 1):
+        is_last = i == len(lengths)
+        if is_last or (lengths[i] != lengths[i - 1] and i - start >= _FEW):
+            yield range(start, i)
+            start = i
 
 
 def _draw(
