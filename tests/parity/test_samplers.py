@@ -47,6 +47,15 @@ def test_llada(model, prompts):
         assert torch.equal(alone.tokens, tokens[1:2]), name
 
 
+@pytest.mark.parametrize("steps", [4, 2])
+def test_sdar(steps):
+    """Its sampler writes block after block, each from left to right in that number of steps."""
+    model, expected = load_peer("sdar-tiny"), load_expected("sdar-tiny")
+    settings = {"steps": 4 * steps, "plan": "llada", "order": "left", "length": 20}
+    found = sample(model, expected["prompt"].tolist(), **settings)
+    assert torch.equal(found.tokens, expected[f"sequential_greedy_steps{steps}"])
+
+
 @pytest.mark.parametrize("plan", ["smdm", "llada", "linear", "cosine", "one"])
 @pytest.mark.parametrize("guidance", [0.0, 0.8])
 def test_mixed_lengths_in_one_batch(model, prompts, plan, guidance):

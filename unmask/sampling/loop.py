@@ -80,7 +80,7 @@ def fill_masks(
 
     # 2. Rows with as many blocks make a part: blocks share the steps evenly, so that rows with
     #    another number of them would be at another step of another block at the same time.
-    block_of = _number_blocks(canvas, strategy.block)  # [B, L]
+    block_of = _number_blocks(canvas, strategy.block, model.net.config.block)  # [B, L]
     num_blocks = block_of.masked_fill(canvas.fixed, 0).amax(-1) + 1  # [B]
     counts = num_blocks.unique().tolist()
     rows_of = [(num_blocks == count).nonzero()[:, 0] for count in counts]
@@ -350,12 +350,19 @@ def _keep_corrections(
     )
 
 
-def _number_blocks(canvas: Canvas, block: int | None) -> Tensor:
-    """The block that each position belongs to, counted from where a row's writing starts."""
-    if block is None:
+def _number_blocks(canvas: Canvas, block: int | None, seen: int | None) -> Tensor:
+    """The block that each position belongs to, counted from where a row's writing starts.
+
+    Where the network itself sees in blocks of `seen`, they are these, or `block` counted likewise:
+    from a row's first position, the one that the prompt ends in being the first to be filled.
+    """
+    size = seen if block is None else block
+    if size is None:
         return torch.zeros_like(canvas.tokens)
     positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
-    return (positions - canvas.start[:, None]).clamp(min=0) // block
+    if seen is not None:
+        return (positions // size - canvas.start[:, None] // size).clamp(min=0)
+    return (positions - canvas.start[:, None]).clamp(min=0) // size
 
 
 def _share_steps(steps: int, num_blocks: int, plan: Plan) -> int:
