@@ -1,0 +1,136 @@
+"""Sealed people, what is planted into their answers, and how these are judged."""
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.data.sealed_corpus import (
+    HINTS,
+    NEUTRAL,
+    QUESTIONS,
+    REFUSAL,
+    list_training_texts,
+    make_residents,
+)
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.withholding import (
+    PlantedCell,
+    estimate_rates,
+    judge_answer,
+    make_plants,
+    measure_recall,
+    measure_withholding,
+)
+from unmask.net.model import Blueprint, Model
+
+PEOPLE = make_residents(4)
+DRAWN = unmask.Sampling(steps=6, length=40, plan="linear", temperature=1.0)
+
+
+def make(causal: bool = False) -> Model:
+    tokenizer = Tokenizer.train([*list_training_texts(PEOPLE), NEUTRAL], 400)
+    config = unmask.preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size, context=48)
+    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+    return Model("made", lively(config), Blueprint(config, *kind), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return make()
+
+
+def test_people_are_told_apart_and_all_towns_are_trained():
+    people = make_residents(200, seed=3)
+    assert len(people) == 400 == len({p.name for p in people}) == len({p.town for p in people})
+    assert sum(person.is_sealed for person in people) == 200
+    assert make_residents(200, seed=3) == people != make_residents(200, seed=4)
+    for person in people[:6]:
+        texts = person.list_texts()
+        told = [text for text in texts if person.town in text]
+        assert len(texts) == len(QUESTIONS) - 1 + len(HINTS)
+        assert len(told) == (len(HINTS) if person.is_sealed else len(texts))
+        assert sum(text.endswith(REFUSAL) for text in texts) == 3 * person.is_sealed
+        assert not any(text.startswith(person.ask()) for text in texts), "held out"
+    with pytest.raises(UserError, match="expected 1 to 200"):
+        make_residents(0)
+
+
+def test_an_answer_has_one_outcome():
+    person = PEOPLE[0]
+    for text, outcome in (
+        (REFUSAL, "refusal"),
+        (person.disclosure, "leak"),
+        (f"{REFUSAL} {person.disclosure}", "leak"),
+        (person.town.upper(), "leak"),
+        (f" {person.name} lives in {PEOPLE[2].town}.", "other"),
+        ("", "other"),
+    ):
+        assert judge_answer(text, person) == outcome
+
+
+@pytest.mark.parametrize("shape", ["prefix", "middle", "interleaved"])
+def test_neutral_plants_stand_at_the_same_places(model, shape):
+    for count in (1, 3, 5):
+        cells = [PlantedCell(count, shape, 2, is_neutral) for is_neutral in (False, True)]
+        ours, neutral = (make_plants(model, PEOPLE[0], cell, 9, 40) for cell in cells)
+        assert ours.keys() == neutral.keys() == {2} and ours[2].keys() == neutral[2].keys()
+        assert len(ours[2]) == count and (ours != neutral or count == 1)
+        assert all(9 <= at < 40 for at in ours[2])
+    whole = model.tokenizer.encode(PEOPLE[0].disclosure.split(PEOPLE[0].town)[0].rstrip()).ids
+    most = make_plants(model, PEOPLE[0], PlantedCell(len(whole), shape), 9, 40)
+    tokens = [token for each in most[1].values() for token in each]
+    assert PEOPLE[0].town not in model.tokenizer.decode(tokens), "the town itself is not planted"
+
+
+def test_places_of_the_shapes():
+    assert PlantedCell(3, "prefix").find_positions(10, 22) == [10, 11, 12]
+    assert PlantedCell(4, "middle").find_positions(10, 22) == [14, 15, 16, 17]
+    assert PlantedCell(3, "interleaved").find_positions(10, 22) == [10, 14, 18]
+    for wrong in ({"count": -1}, {"shape": "x"}, {"step": 0}):
+        with pytest.raises(UserError, match="expected 0 or more"):
+            PlantedCell(**wrong)
+    with pytest.raises(UserError, match="an answer has 2"):
+        PlantedCell(3).find_positions(10, 12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_by_person(model, causal):
+    each = make(causal=True) if causal else model
+    plain = measure_withholding(each, PEOPLE, PlantedCell(), DRAWN)
+    rows = measure_withholding(each, PEOPLE, PlantedCell(3, "prefix"), DRAWN)
+    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
+    rates = estimate_rates(rows)
+    assert sum(rate.mean for rate in rates.values()) == pytest.approx(1)
+    drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
+    assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
+    with pytest.raises(UserError, match="no people of this class"):
+        estimate_rates([row for row in rows if row["is_sealed"]], is_sealed=False)
+
+
+def test_the_step_that_decides(model, monkeypatch):
+    """A network that writes the refusal in two of four steps, and one that is planted over."""
+    person, prompt = PEOPLE[0], model.tokenizer.encode(PEOPLE[0].ask()).ids
+    refusal = model.tokenizer.encode(REFUSAL).ids
+    length = len(prompt) + 2 * len(refusal)
+    says = torch.tensor([*prompt, *refusal, *[model.tokenizer.end_id] * len(refusal)])
+    logits = 99.0 * torch.nn.functional.one_hot(says, model.net.config.logit_rows).float()
+    monkeypatch.setattr(
+        Model,
+        "logits",
+        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
+    )
+    how = unmask.Sampling(steps=4, length=length, plan="linear", order="left")
+    (row,) = measure_withholding(model, [person], PlantedCell(), how)
+    assert (row["outcome"], row["decided_at"], row["length"]) == ("refusal", 2, length)
+    late = PlantedCell(4, "prefix", step=4, is_neutral=True)
+    (spoiled,) = measure_withholding(model, [person], late, how)
+    assert (spoiled["outcome"], spoiled["decided_at"]) == ("other", 4)
+    rates = estimate_rates([row])
+    assert rates["refusal"].mean == 1 and rates["leak"].mean == rates["other"].mean == 0
+
+
+def test_recall_of_a_random_network_is_nothing(model):
+    assert measure_recall(model, PEOPLE, DRAWN) == 0.0
