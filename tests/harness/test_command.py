@@ -174,6 +174,26 @@ def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):
     assert sentence in str(raised.value)
 
 
+def test_a_task_without_its_data_is_a_sentence(tasks, tmp_path):
+    text = (tasks / "made_choice.yaml").read_text().replace("made_choice", "made_lost")
+    (tmp_path / "made_lost.yaml").write_text(text)
+    (tmp_path / "made_torn.yaml").write_text("task: made_torn\noutput_type: riddle\n")
+    lm = UnmaskLM(make_model())
+    for name in ("made_lost", "made_torn"):
+        with pytest.raises(unmask.UserError, match=f"the tasks {name} cannot be loaded"):
+            evaluate(lm, Evaluation(tasks=[name], include=tmp_path))
+
+
+def test_a_group_is_its_tasks(tasks, tmp_path):
+    for file in tasks.glob("made_*.yaml"):
+        (tmp_path / file.name).write_text(file.read_text())
+    both = ["made_choice", "made_rolling"]
+    (tmp_path / "both.yaml").write_text(json.dumps({"group": "both", "task": both}))
+    lm = UnmaskLM(make_model(), likelihood="chain")
+    results = evaluate(lm, Evaluation(tasks=["both", "made_text"], include=tmp_path))
+    assert results is not None and set(results["samples"]) == {*both, "made_text"}
+
+
 def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks):
     """A continuation given its prefix has no likelihood under a gaussian model; texts it has."""
     made = make_model()

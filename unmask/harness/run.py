@@ -44,10 +44,10 @@ def evaluate(lm: UnmaskLM, evaluation: Evaluation) -> dict[str, Any] | None:
     exact; every sample has the errors of its own requests.
     """
     manager, names = _find_tasks(evaluation)
-    _check_tasks(lm, manager, names)
+    tasks = _load_tasks(lm, manager, names)
     results = simple_evaluate(
         model=lm,
-        tasks=list(names),
+        tasks=tasks,
         num_fewshot=evaluation.fewshot,
         limit=evaluation.limit,
         apply_chat_template=evaluation.chat,
@@ -135,12 +135,23 @@ def _is_file(task: str) -> bool:
     return task.endswith((".yaml", ".yml")) and Path(task).is_file()
 
 
-def _check_tasks(lm: UnmaskLM, manager: TaskManager, names: Sequence[str]) -> None:
-    """Raise before the work where a task needs what the model cannot do."""
-    if lm.model.paradigm.is_scored:
-        return
-    for name, task in manager.load(list(names))["tasks"].items():
+def _load_tasks(lm: UnmaskLM, manager: TaskManager, names: Sequence[str]) -> list[Any]:
+    """The tasks and groups with their data; one that needs what the model cannot do raises."""
+    try:
+        loaded = manager.load(list(names))
+    except Exception as error:  # of the task file, of its data, of the way to them
+        raise UserError(
+            f"the tasks {', '.join(names):.200} cannot be loaded ({type(error).__name__}: "
+            f"{error!s:.300}): check the task files and that their data can be reached."
+        ) from error
+    for name, task in loaded["tasks"].items():
         if task.OUTPUT_TYPE in LIKELIHOODS:
             lm.model.paradigm.require_scored(
                 lm.model.name, f"the task {name} needs likelihoods, which are computed"
             )
+    # What is inside a group comes with it.
+    groups = loaded.get("groups", {}).values()
+    inner = {each.name for group in groups for each in group.get_all_groups()}
+    inner |= {each.task_name for group in groups for each in group.get_all_tasks()}
+    whole = [group for group in groups if group.name not in inner]
+    return whole + [task for name, task in loaded["tasks"].items() if name not in inner]
