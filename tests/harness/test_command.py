@@ -161,6 +161,7 @@ def test_the_harness_finds_the_class_by_name():
     [
         (("--tasks", "made_choise"), "the task 'made_choise' is unknown: did you mean"),
         (("--tasks", ","), "no tasks were given"),
+        (("--tasks", "none/such.yaml"), "there is no task file 'none/such.yaml'"),
         (("--tasks", "made_text", "--limit", 0), "--limit is 0: expected at least 1"),
         (("--tasks", "made_text", "--gen-kwargs", "steps"), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", "speed=3"), "hold {'speed': 3}"),

@@ -104,6 +104,9 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "study": ["study", "--model", model, "--data", data, "--stages", "nll", "--quick",
                   "--out", str(out), "--device", "cpu"],
         "toy": ["toy", "--variants", "masked", "--steps", "1", "--samples", "1", "--out", str(out)],
+        "explore": ["explore", model, "--no-open", "--device", "cpu"],
+        "harness": ["harness", model, "--tasks", "none.yaml", "--out", str(out),
+                    "--device", "cpu"],
         "report": ["report", str(pieces.represent), "--out", f"{out}.html"],
         "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.html"],
         "models": ["models"],
@@ -131,7 +134,9 @@ def list_options() -> list[tuple[tuple[str, ...], str, Any]]:
         for option in command.params:
             flags = [flag for flag in option.opts if flag.startswith("--")]
             # Even the smallest toy run may take longer than a case: its other options would run it.
-            is_quick = verb != ("toy",) or _find_type(option) in (int, float)
+            # So may the search for a task among all of the harness's; the explorer does not end.
+            is_slow = verb in (("toy",), ("harness",), ("explore",))
+            is_quick = not is_slow or _find_type(option) in (int, float)
             if flags and flags[0] != "--help" and is_quick:
                 found.append((verb, flags[0], _find_type(option)))
     return found

@@ -12,11 +12,12 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
 from unmask.base.errors import UserError
-from unmask.base.files import replace_file
+from unmask.base.files import path_exists, replace_file
 from unmask.harness.model import UnmaskLM, summarise_errors
 
 LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling", "multiple_choice")
 """Kinds of tasks that need likelihoods."""
+_ENDINGS = (".yaml", ".yml")
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 
 
@@ -108,8 +109,11 @@ def _find_tasks(evaluation: Evaluation) -> tuple[TaskManager, list[str]]:
     if not evaluation.tasks:
         raise UserError("no tasks were given: name at least one by --tasks.")
     include = evaluation.include
-    if include is not None and not include.is_dir():
+    if include is not None and not (path_exists(include) and include.is_dir()):
         raise UserError(f"there is no folder {str(include)!r:.200}: expected one of task files.")
+    for each in evaluation.tasks:
+        if each.endswith(_ENDINGS) and not _is_file(each):
+            raise UserError(f"there is no task file {each!r:.200}.")
     where = None if include is None else str(include)
     # The harness's own tasks are thousands of files: they are read only where they are needed.
     manager = TaskManager(include_path=where, include_defaults=False)
@@ -132,7 +136,7 @@ def _list_unknown(manager: TaskManager, tasks: Sequence[str]) -> list[str]:
 
 
 def _is_file(task: str) -> bool:
-    return task.endswith((".yaml", ".yml")) and Path(task).is_file()
+    return task.endswith(_ENDINGS) and path_exists(task) and Path(task).is_file()
 
 
 def _load_tasks(lm: UnmaskLM, manager: TaskManager, names: Sequence[str]) -> list[Any]:
