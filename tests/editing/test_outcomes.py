@@ -16,6 +16,7 @@ from unmask.editing.requests import give_subject, make_requests, read_requests
 
 CORPUS = make_reversal_corpus(6, 0)
 SMALL = Corpus("own", {OWN: make_facts()})
+JUDGED = ("new", "old", "neighbour")
 QUICK = {"steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
 
 
@@ -48,6 +49,7 @@ def test_every_request_is_asked_from_all_sides(requests):
         assert roles == [
             *("edited", "paraphrase", "paraphrase"),
             *("neighbour", "neighbour", "neighbour", "reverse new", "reverse old"),
+            "reverse neighbour",
         ]
         edited, *again = request.questions[:3]
         assert edited.fact.prompt == fact.prompt and new in edited.fact.completion
@@ -58,7 +60,10 @@ def test_every_request_is_asked_from_all_sides(requests):
         for each in request.questions[3:6]:
             assert each.fact.fact_id != fact.fact_id and each.rival == new
             assert each.fact.direction == fact.direction
-        forth, back = request.questions[6:]
+        forth, back, other = request.questions[6:]
+        # A yes-sayer is right on one of both: the subject and its rival change places.
+        assert forth.rival == other.fact.object and other.rival.lower() == fact.subject.lower()
+        assert forth.rival != other.rival and other.fact.fact_id != fact.fact_id
         begin, end = forth.fact.subject_span
         assert forth.fact.prompt[begin:end].lower() == new.lower()
         assert back.fact.subject.lower() == fact.object.lower()
@@ -95,9 +100,17 @@ def test_outcomes_compare_before_and_after(kind):
         assert first["gain"] == pytest.approx(first["nll_before"] - first["nll_after"])
         assert first["success_after"] == (first["nll_after"] < first["nll_rival_after"])
         assert first["gain"] > 0, "the search made it likelier"
-        for row in rows[-2:]:
-            assert row["role"].startswith("reverse") and 1 <= row["rank_after"] <= 5
-            assert row["success_after"] is None and isinstance(row["said_after"], bool)
+        assert [row["role"] for row in rows[-3:]] == [f"reverse {name}" for name in JUDGED]
+        for row in rows[-3:-1]:
+            assert 1 <= row["rank_after"] <= 5 and isinstance(row["said_after"], bool)
+        assert [row["success_after"] is None for row in rows[-3:]] == [False, True, False]
+        cosines = examination.read_cosines(number, 1)
+        assert len(cosines) == len(rows) and max(cosines) == cosines[0] > 0
+        swept = list(examination.sweep(number, 3, 32))
+        assert [row["text"] for row in swept] == [
+            row["text_before"] for row in rows if row["text_before"] is not None
+        ]
+        assert list(examination.sweep(number, 2, 8)) == [], "nothing fits"
         steps = list(examination.follow(number, edit))
         assert steps[0]["share"] == pytest.approx(first["share"], abs=1e-5)
         is_constant = max(abs(row["share"] - first["share"]) for row in steps) < 1e-5

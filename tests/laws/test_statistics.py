@@ -21,6 +21,7 @@ from unmask.evaluation.statistics import (
     max_statistic_p,
     mean_intervals,
     permutation_p,
+    rank_correlation,
 )
 
 NAMES = [f"{i:02d}" for i in range(30)]
@@ -297,3 +298,16 @@ def test_values_that_are_no_shares_are_covered():
     values = rng.gamma(0.5, 2.0, size=(20, 2000))
     _, low, high = mean_intervals(values)
     assert 0.85 < ((low <= 1.0) & (high >= 1.0)).mean() < 0.97
+
+
+def test_rank_correlations_are_scipys_with_bounds_that_hold_them():
+    stream = np.random.default_rng(0)
+    one = stream.integers(0, 6, 30).astype(float)  # with ties
+    other = one + stream.normal(size=30)
+    found = rank_correlation(one, other)
+    assert found.mean == pytest.approx(stats.spearmanr(one, other).statistic)
+    assert 0 < found.low < found.mean < found.high <= 1
+    assert rank_correlation(np.exp(one), other).mean == pytest.approx(found.mean), "ranks alone"
+    assert rank_correlation(one, -other).mean == pytest.approx(-found.mean)
+    assert np.isnan(rank_correlation([1, 1, 1], [1, 2, 3]).mean)
+    assert np.isnan(rank_correlation([], []).low)

@@ -9,7 +9,7 @@ from tests.study.conftest import place
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.data.sources import read_asked
-from unmask.measures import edit
+from unmask.measures import edit, edit_section
 from unmask.measures.edit import MEASURE, summarise
 from unmask.measures.runner import read_result
 from unmask.net.families import parse_families
@@ -34,7 +34,8 @@ def test_rows_hold_every_question_of_every_edit(result):
     assert len(distinct(rows, "fact")) == 6 and distinct(rows, "model") == ["mdm", "ar"]
     for (_, _), own in groups(rows):
         roles = [row["role"] for row in own]
-        assert roles == ["edited", "neighbour", "reverse new", "reverse old"]
+        reverse = ["reverse new", "reverse old", "reverse neighbour"]
+        assert roles == ["edited", "neighbour", *reverse]
         assert len({row["magnitude"] for row in own}) == 1 and own[0]["magnitude"] > 0
         assert own[0]["wanted"] == own[0]["new"] and own[0]["rival"] == own[0]["old"]
         assert own[2]["wanted"] == own[3]["wanted"] == own[0]["subject"]
@@ -78,11 +79,12 @@ def test_the_score_is_the_harmonic_mean_of_three_means(result):
     def score(*successes):
         rows = [
             usual | {"role": role, "success_after": success, "fact": f"fact-{number}"}
-            for role, own in zip(edit.FORWARD, successes, strict=True)
+            for role, own in zip(edit_section.FORWARD, successes, strict=True)
             for number, success in enumerate(own)
         ]
         tables = {"edit": pyarrow.Table.from_pylist(rows)}
-        tables["edit_steps"] = result.tables["edit_steps"]
+        for name in ("edit_steps", "edit_canvases"):
+            tables[name] = result.tables[name]
         return summarise(tables, MEASURE.settings())["scores"][0]["score"]
 
     half, whole = [True, False] * 2, [True] * 4
@@ -116,6 +118,68 @@ def test_records_of_counterfact_are_edited(families, tmp_path):
     assert not result.summary["differences"] and "tin drums" in show(result)
 
 
+SIDE = {"facts": 2, "groups": ("p2d",), "tune_updates": 40, "tune_lr": 3e-3, "text_rows": 2}
+
+
+def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp_path):
+    controls = ("key", "delta", "tuned", "tuned-layer")
+    changes = QUICK | SIDE | {"controls": controls, "step_counts": (1,), "lengths": (20,)}
+    result = ask(MEASURE, families, read_asked(place.data), tmp_path / "all", **changes)
+    rows, summary = result.rows(), result.summary
+    assert distinct(rows, "variant") == ["edit", *controls]
+    for (_, _), own in groups(select(rows, role="edited")):
+        made, key, delta, tuned, layer = own
+        assert made["magnitude"] == pytest.approx(key["magnitude"], rel=1e-6)
+        assert made["magnitude"] == pytest.approx(delta["magnitude"], rel=1e-6)
+        # Another delta is read by the same key; the wrong key finds less of it.
+        assert delta["share"] == pytest.approx(made["share"]) == pytest.approx(1.0, abs=1e-3)
+        assert abs(key["share"]) < 0.9 and key["gain"] != made["gain"] != delta["gain"]
+        assert tuned["share"] is None and layer["share"] is None and made["share"] is not None
+        assert tuned["gain"] > 0 and layer["gain"] > 0
+        for row in own:
+            assert row["text_kl"] > 0 and row["nll_before"] == made["nll_before"]
+            assert row["text_bits_before"] == made["text_bits_before"] > 0
+    # Two-sided: the mean of both judgements of each fact.
+    for row in select(summary["judgement"], metric="success_after"):
+        own = select(rows, model=row["model"], variant=row["variant"])
+        judged = [r["success_after"] for r in own if r["role"] in edit_section.JUDGED]
+        assert len(judged) == 4 and row["mean"] == pytest.approx(sum(judged) / 4)
+    canvases = result.tables["edit_canvases"].to_pylist()
+    pairs = {(row["length"], row["steps"]) for row in canvases}
+    assert pairs == {(24, 3), (24, 1), (20, 3), (20, 1)}
+    first = select(canvases, length=24, steps=3, role="edited")
+    edited = select(rows, role="edited", variant="edit")
+    assert [row["text_after"] for row in first] == [row["text_after"] for row in edited]
+    text = show(result)
+    for words in ("the wrong subject's key", "judged from two sides", "by canvas and steps"):
+        assert words in text
+    usual = ask(MEASURE, families, read_asked(place.data), tmp_path / "one", **(QUICK | SIDE))
+    for one, other in zip(edited, select(usual.rows(), role="edited"), strict=True):
+        assert one["nll_after"] == pytest.approx(other["nll_after"], abs=1e-3)
+
+
+def test_a_random_layer_is_another_one(tmp_path):
+    changes = QUICK | SIDE | {"controls": ("layer",), "length": 40, "search_steps": 3, "layer": "2"}
+    result = ask(MEASURE, parse_families(["reversal-mdm"]), None, tmp_path, **changes)
+    both = (select(result.rows(), variant=variant) for variant in ("edit", "layer"))
+    for made, moved in zip(*both, strict=True):
+        assert made["role"] == moved["role"] and made["magnitude"] != moved["magnitude"]
+        assert made["nll_before"] == moved["nll_before"]
+
+
+def test_sharing_is_correlated_over_facts(result):
+    """Facts whose reverse gains as their keys are shared have a correlation of 1."""
+    import pyarrow
+
+    rows = [row | {"gain": row["cosine"]} for row in result.rows()]
+    tables = {"edit": pyarrow.Table.from_pylist(rows)}
+    for name in ("edit_steps", "edit_canvases"):
+        tables[name] = result.tables[name]
+    found = select(summarise(tables, MEASURE.settings())["sharing"], sharing="cosine")
+    assert [row["mean"] for row in select(found, outcome="gain")] == pytest.approx([1.0, 1.0])
+    assert all(row["facts"] == 6 for row in found)
+
+
 def test_mistakes_are_sentences(families, place, tmp_path):
     def refuse(words, **changes):
         with pytest.raises(UserError, match=words):
@@ -125,6 +189,9 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("layer 9 is out of range", layer="9")
     refuse("tokens were read for keys of width 64", moments="states")
     refuse("layer 1 is the last", layer="1")
+    refuse("no layer beside those", controls=("layer",))
+    refuse("one edit has no other", controls=("key",), facts=1, groups=("p2d",))
+    refuse("burn", controls=("burn",))
     facts = read_asked(place.data)["p2d_same"]
     with pytest.raises(UserError, match="has no training texts"):
         ask(MEASURE, families, facts, tmp_path / "own", **(QUICK | {"moments": "clean"}))

@@ -122,7 +122,7 @@ def moments(
             sums[layer] += added[layer]
         return list(numbers)
 
-    rows = enumerate(islice(_cut_rows(model, texts, length), most))
+    rows = enumerate(islice(cut_rows(model, texts, length), most))
     while batch := list(islice(rows, size)):
         num_rows += sum(len(done) for done, _ in map_batches(batch, size, gather))
     count = num_rows * length
@@ -155,7 +155,7 @@ def _choose_states(model: Model, states: States | None) -> States:
     return "clean"
 
 
-def _cut_rows(model: Model, texts: Iterable[str], length: int) -> Iterator[list[int]]:
+def cut_rows(model: Model, texts: Iterable[str], length: int) -> Iterator[list[int]]:
     """Rows of one length, cut out of all texts in a row; what is left at the end is dropped."""
     tokenizer = require_tokenizer(model)
     kept: list[int] = []

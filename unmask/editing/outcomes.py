@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unmask.data.facts import FactTokens, tokenize_fact
+from unmask.editing.controls import Tuned
 from unmask.editing.edit import Edit
 from unmask.editing.editor import give_object
 from unmask.editing.requests import EditQuestion, EditRequest
@@ -56,6 +59,7 @@ class Examination:
         facts += [give_object(each.fact, each.rival) for each in questions if each.rival]
         self._encoded = {fact: tokenize_fact(fact, self.tokenizer) for fact in dict.fromkeys(facts)}
         self.length = choose_length(model, self._encoded.values(), length)
+        self._edited_keys: dict[int, Tensor] = {}
         self._subjects: dict[tuple[str, ...], list[list[int]]] = {}
         for each in questions:
             if each.subjects and each.subjects not in self._subjects:
@@ -90,23 +94,47 @@ class Examination:
             results.append(_Reply(costs[0], rival, rank, texts.get(i)))
         return results
 
-    def _write(self, numbers: Sequence[int], queries: Sequence[Asked]) -> dict[int, str]:
+    def sweep(self, number: int, steps: int, length: int) -> Iterator[dict[str, Any]]:
+        """Whether the model as it is now says the right answers on another canvas.
+
+        Questions that do not fit the canvas are left out.
+        """
+        for question in self.requests[number].questions:
+            prompt, answer = self._cut(self._encoded[question.fact])
+            if question.role in WRITTEN and len(prompt) + len(answer) <= length:
+                (text,) = self._write([0], [Asked(prompt, [answer], [])], steps, length).values()
+                said = is_contained(text, question.fact.object)
+                yield {"role": question.role, "text": text, "said": said}
+
+    def _write(
+        self,
+        numbers: Sequence[int],
+        queries: Sequence[Asked],
+        steps: int | None = None,
+        length: int | None = None,
+    ) -> dict[int, str]:
         if not numbers:
             return {}
         prompts = [queries[i].prompt for i in numbers]
-        drawn = sample(self.model, prompts, steps=self.steps, length=self.length, keep_states=False)
+        steps, length = steps or self.steps, length or self.length
+        drawn = sample(self.model, prompts, steps=steps, length=length, keep_states=False)
         rows = zip(drawn.tokens.tolist(), prompts, strict=True)
         texts = [self.tokenizer.decode(row[len(prompt) :]) for row, prompt in rows]
         return dict(zip(numbers, texts, strict=True))
 
     def compare(
-        self, number: int, edit: Edit, before: Sequence[_Reply]
+        self, number: int, edit: Edit | Tuned, before: Sequence[_Reply]
     ) -> Iterator[dict[str, Any]]:
-        """A row for each question of a request: answers before the edit and with it on."""
+        """A row for each question of a request: answers before the edit and with it on.
+
+        Weights that were trained have no shares.
+        """
         request = self.requests[number]
         with edit.on(self.model):
             after = self.ask(request.questions)
-        shares = self._read_shares(request.questions, edit)
+        shares: Sequence[float | None] = [None] * len(after)
+        if isinstance(edit, Edit):
+            shares = self._read_shares(request.questions, edit)
         for question, old, new, share in zip(request.questions, before, after, shares, strict=True):
             row: dict[str, Any] = {"role": question.role, "share": share}
             for name, answer in (("before", old), ("after", new)):
@@ -142,6 +170,34 @@ class Examination:
         fill = self.model.mask_id if self.model.paradigm.sees_later else prompt[-1]
         assert fill is not None
         return prompt + [fill] * (self.length - len(prompt))
+
+    def read_cosines(self, number: int, layer: int) -> list[float]:
+        """How far each question shares the key of the edited prompt, without the edit.
+
+        The cosine of both keys at the subject's end, minus its mean over the other requests.
+        """
+        if layer not in self._edited_keys:
+            edited = [request.questions[0] for request in self.requests]
+            self._edited_keys[layer] = self._read_keys(edited, layer)
+        keys = self._read_keys(self.requests[number].questions, layer)
+        cosines = keys @ self._edited_keys[layer].T  # [questions, requests]
+        others = [i for i in range(len(self.requests)) if i != number]
+        mean = cosines[:, others].mean(-1) if others else 0.0
+        return (cosines[:, number] - mean).tolist()
+
+    @torch.no_grad()
+    def _read_keys(
+        self, questions: Sequence[EditQuestion], layer: int
+    ) -> Float[Tensor, "questions F"]:
+        """The key at the end of each question's subject, of length 1."""
+        encoded = [self._encoded[question.fact] for question in questions]
+        rows = torch.tensor([self._lay_out(self._cut(tokens)[0]) for tokens in encoded])
+        net, site = self.model.net, f"layers.{layer}.mlp_key"
+        with net.capture(site) as taken:
+            net.run_layers(net.embed(rows.to(self.model.device)), 0, layer + 1)
+        ends = [tokens.subject[1] - 1 for tokens in encoded]
+        keys = taken[site][range(len(rows)), ends].double().cpu()
+        return keys / keys.norm(dim=-1, keepdim=True)
 
     def follow(self, number: int, edit: Edit) -> Iterator[dict[str, Any]]:
         """The share at the subject in every state of the edited model's own answer."""

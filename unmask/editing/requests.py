@@ -22,7 +22,9 @@ from unmask.data.sources import OWN
 from unmask.editing.editor import give_object
 from unmask.representation.extraction import find_groups
 
-Role = Literal["edited", "paraphrase", "neighbour", "reverse new", "reverse old"]
+Role = Literal[
+    "edited", "paraphrase", "neighbour", "reverse new", "reverse old", "reverse neighbour"
+]
 _OTHER: dict[Direction, Direction] = {"p2d": "d2p", "d2p": "p2d"}
 _FRESH_SEEDS = 20
 """Other corpora that are looked through for fresh objects."""
@@ -36,7 +38,8 @@ class EditQuestion:
     fact: Fact
     """Its object is the right answer after the edit."""
     rival: str | None = None
-    """The old object, or for a neighbour the new one; none in reverse."""
+    """The old object, for a neighbour the new one; in reverse another subject, and for a neighbour
+    the edited one, so that who always names the edited subject is wrong half of the time."""
     subjects: tuple[str, ...] = ()
     """In reverse: all that could be the answer, to rank it among."""
 
@@ -65,7 +68,8 @@ def make_requests(
 
     Paraphrases are further phrasings of the same question; neighbours are other facts of the group,
     asked alike. The reverse questions give the new object, and the old one, and ask for the
-    subject.
+    subject. Statements are judged from two sides: given the new object, the subject against another
+    one, and given that one's own object, the other way round.
     """
     requests, fresh = [], dict[Direction, list[str]]()
     for group, splits in find_groups(corpus, groups).items():
@@ -94,8 +98,10 @@ def make_requests(
             again = prompts[fact_id][way][1 : 1 + paraphrases]
             asked_back = [own.get(_OTHER[way]) for own in prompts.values()]
             subjects = tuple(dict.fromkeys(own[0].object for own in asked_back if own))
-            questions = tuple(_list_questions(fact, text, again, near, back, subjects))
-            requests.append(EditRequest(fact, text, group, questions))
+            owners = [own[0] for own in asked_back if own and own[0].fact_id != fact_id]
+            judged = python_stream(seed, "judged", fact_id).choice(owners) if owners else None
+            questions = _list_questions(fact, text, again, near, back, subjects, judged)
+            requests.append(EditRequest(fact, text, group, tuple(questions)))
     return requests
 
 
@@ -118,6 +124,7 @@ def _list_questions(
     near: Sequence[Fact],
     back: Sequence[Fact] = (),
     subjects: tuple[str, ...] = (),
+    judged: Fact | None = None,
 ) -> Iterator[EditQuestion]:
     yield EditQuestion("edited", give_object(fact, text), fact.object)
     for other in again:
@@ -125,8 +132,11 @@ def _list_questions(
     for other in near:
         yield EditQuestion("neighbour", other, text)
     for other in back:
-        yield EditQuestion("reverse new", give_subject(other, text), None, subjects)
+        wrong = None if judged is None else judged.object
+        yield EditQuestion("reverse new", give_subject(other, text), wrong, subjects)
         yield EditQuestion("reverse old", other, None, subjects)
+        if judged is not None:
+            yield EditQuestion("reverse neighbour", judged, other.object)
 
 
 def give_subject(fact: Fact, text: str) -> Fact:

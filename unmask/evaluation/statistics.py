@@ -193,6 +193,40 @@ def compare(
     return Difference(mean, bounds.low, bounds.high, p, len(pool), False)
 
 
+def rank_correlation(
+    one: ArrayLike, other: ArrayLike, seed: int = 0, draws: int = DRAWS
+) -> Interval:
+    """Spearman's correlation of two values per fact, with a percentile bootstrap over facts.
+
+    Draws in which one side is constant have no correlation and do not count; without two facts that
+    differ on both sides it is not a number.
+    """
+    pairs = np.stack([np.asarray(side, dtype=float) for side in (one, other)])
+    count = pairs.shape[1]
+    if count < 2:
+        return Interval(np.nan, np.nan, np.nan)
+    generator = np.random.default_rng(derive_seed(seed, "rank correlation", count))
+    drawn = generator.integers(0, count, size=(draws, count))
+    values = np.array([_correlate_ranks(pairs[:, rows]) for rows in (np.arange(count), *drawn)])
+    rest = values[1:][np.isfinite(values[1:])]
+    low, high = np.quantile(rest, [ALPHA / 2, 1 - ALPHA / 2]) if len(rest) else (np.nan, np.nan)
+    return Interval(float(values[0]), float(low), float(high))
+
+
+def _correlate_ranks(pairs: Float[np.ndarray, "2 N"]) -> float:
+    ranks = np.stack([_rank_evenly(side) for side in pairs])
+    moved = ranks - ranks.mean(1, keepdims=True)
+    sizes = np.sqrt((moved**2).sum(1)).prod()
+    return float(moved.prod(0).sum() / sizes) if sizes > 0 else np.nan
+
+
+def _rank_evenly(values: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    return (last - (counts - 1) / 2)[which]
+
+
 def equivalence_p(values: ArrayLike, margin: float, seed: int = 0, draws: int = DRAWS) -> float:
     """The p of "as far from 0 as the margin, or farther" for the mean of differences by fact.
 

@@ -13,6 +13,15 @@ text; swapped ones have another owner, who may answer in reverse.
 
 The share is how much of an edit acts at the last token of a prompt's subject, in closed form: 1 at
 the key that it was written with. By step it is read in the edited model's own states.
+
+Statements are judged from two sides: given the new object, the subject against another one, and
+given that one's object, its owner against the edited subject; who always names the edited subject
+is right half of the time. KL and bits per token are read on the last training texts, noised at
+uniform times for a masked model, at the tokens that are hidden. Controls are the editor's own edit
+in a layer drawn at random, the wrong subject's key, and another fact's delta, of equal norm. A
+learned statement is trained by the model's own loss until its object costs as much as under the
+edit. The sharing of keys is the cosine of a reverse question's key with the edited prompt's, minus
+its mean over the other facts' edited prompts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,13 +32,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, labels, tidy
-from unmask.blocks.blocks import Column
+from unmask.measures.edit_section import describe, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
-from unmask.measures.result import Result
+from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means, subtract_shares
 from unmask.representation.settings import choose_layers
 
 if TYPE_CHECKING:
@@ -37,26 +43,8 @@ if TYPE_CHECKING:
 
 CHUNK = 10
 """Requests whose edits are one part of a run."""
-METRICS = {
-    "success_before": Column("right before, %", 1, is_percent=True),
-    "success_after": Column("right after, %", 1, is_percent=True),
-    "said_before": Column("said before, %", 1, is_percent=True),
-    "said_after": Column("said after, %", 1, is_percent=True),
-    "gain": Column("gain, nats per token"),
-    "rank_before": Column("rank before", 1),
-    "rank_after": Column("rank after", 1),
-    "share": Column("share of the edit"),
-}
-SHARES = ("success_before", "success_after", "said_before", "said_after")
-FORWARD = ("edited", "paraphrase", "neighbour")
-"""Roles whose success makes up the score."""
-ROLES = {
-    "edited": "the edited prompt",
-    "paraphrase": "other phrasings",
-    "neighbour": "neighbours",
-    "reverse new": "reversed, new object",
-    "reverse old": "reversed, old object",
-}
+NO_TEXT = {"text_kl": None, "text_bits_before": None, "text_bits_after": None}
+CONTROLS = ("layer", "key", "delta", "tuned", "tuned-layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +81,18 @@ class EditSettings(MachineSettings):
     neighbours: int = option(3, "Other facts that are asked.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)
     length: int | None = option(None, "Positions of the canvas; 52 by default.", least=2)
+    controls: tuple[str, ...] = option(
+        (),
+        "Beside each edit: in a layer drawn at random, with the wrong subject's key, with another "
+        "fact's delta, or the statement learned by the model's own loss, in the whole network "
+        "(tuned) or the edited projections (tuned-layer).",
+        choices=lambda: CONTROLS,
+    )
+    tune_updates: int = option(100, "Updates of a learned statement, at most.", least=1)
+    tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
+    text_rows: int = option(8, "Rows of training text to compare KL and bits on.", least=0)
+    step_counts: tuple[int, ...] = option((), "Further step counts of generations.", least=1)
+    lengths: tuple[int, ...] = option((), "Further canvases of generations.", least=2)
     examples: int = option(4, "Answers to show of each model.", least=0, is_identity=False)
     seed: int = option(0, "Seed of objects, neighbours, prefixes and moments.", least=0)
     dtype: str = option("float32", "float32, bfloat16, …")
@@ -136,36 +136,53 @@ def _read(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, s
 def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
     """For each checkpoint: its requests in chunks."""
     requests = inputs.data.requests
+    if {"key", "delta"} & {*settings.controls} and len(requests) < 2:
+        raise UserError("one edit has no other to take a key or a delta from: edit two, or more.")
     chunks = [range(len(requests))[i : i + CHUNK] for i in range(0, len(requests), CHUNK)]
-    shared: dict[str, tuple[Any, Any, Any]] = {}
+    shared: dict[str, Preparation] = {}
 
     def work(member: Member, layers: Sequence[int], numbers: Sequence[int]) -> dict[str, Any]:
-        from unmask.editing.editor import edit_each
-
-        model, chunk = inputs.load(member), [requests[i] for i in numbers]
+        model = inputs.load(member)
         if member.key not in shared:
             shared.clear()
             shared[member.key] = _prepare(model, layers, inputs.data, settings)
         # One canvas for all requests, whatever part they are in.
-        examination, moments, prefixes = shared[member.key]
-        before = [examination.ask(request.questions) for request in chunk]
-        names = ("method", "ridge", "reveal", "lr", "clamp", "length", "seed")
-        edits = edit_each(
-            model,
-            [request.fact for request in chunk],
-            [request.object for request in chunk],
-            layers,
-            moments,
-            **{name: getattr(settings, name) for name in names},
-            steps=settings.search_steps,
-            prefixes=prefixes,
-        )
-        rows, steps = [], []
-        for number, request, made, old in zip(numbers, chunk, edits, before, strict=True):
-            which = member.columns | _describe(request, made, settings, layers)
-            rows += [which | outcome for outcome in examination.compare(number, made, old)]
-            steps += [which | step for step in examination.follow(number, made)]
-        return {"edit": rows, "edit_steps": steps}
+        ready = shared[member.key]
+        examination = ready.examination
+        # The next request's edit gives its key and its delta, whatever part it is in.
+        following = {(i + 1) % len(requests) for i in numbers} if settings.controls else set()
+        wanted = sorted({*numbers, *following})
+        before = {i: examination.ask(requests[i].questions) for i in numbers}
+        edits = _edit_each(model, ready, settings, [requests[i] for i in wanted], layers)
+        made = dict(zip(wanted, edits, strict=True))
+        moved: dict[int, Any] = {}
+        if "layer" in settings.controls:
+            own = [requests[i] for i in numbers]
+            elsewhere = _edit_each(model, ready, settings, own, [ready.random_layer])
+            moved = dict(zip(numbers, elsewhere, strict=True))
+        rows, steps, canvases = [], [], []
+        for i in numbers:
+            which = member.columns | _describe(requests[i], made[i], settings, layers)
+            cosines = examination.read_cosines(i, layers[-1])
+            changes = {"edit": made[i]}
+            if settings.controls:
+                other = made[(i + 1) % len(requests)]
+                changes |= _make_controls(
+                    model, requests[i], made[i], other, moved.get(i), settings, examination.length
+                )
+            for variant, change in changes.items():
+                one = which | {"variant": variant, "magnitude": change.magnitude}
+                one |= NO_TEXT if ready.text is None else ready.text.compare(change)
+                outcomes = list(examination.compare(i, change, before[i]))
+                rows += [
+                    one | outcome | {"cosine": cosine}
+                    for outcome, cosine in zip(outcomes, cosines, strict=True)
+                ]
+                if variant == "edit":
+                    swept = _sweep(examination, i, change, outcomes, settings)
+                    canvases += [which | row for row in swept]
+            steps += [which | step for step in examination.follow(i, made[i])]
+        return {"edit": rows, "edit_steps": steps, "edit_canvases": canvases}
 
     for member in inputs.members():
         layers, _ = choose_layers(member.family.name, member.config.layers, settings.layer)
@@ -173,28 +190,134 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
             yield Job(f"{member.key}-{number:03d}", partial(work, member, layers, chunk))
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """What all edits of a model share: the same in every process."""
+
+    examination: Any
+    """All requests on one canvas."""
+    moments: Any
+    prefixes: tuple[str, ...]
+    random_layer: int
+    text: Any
+    """Text to compare on; None where there is none."""
+
+
 def _prepare(
     model: Any, layers: Sequence[int], data: EditData, settings: EditSettings
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """All requests on their canvas, moments and prefixes: the same in every process."""
+) -> Preparation:
+    from unmask.base.seeds import python_stream
+    from unmask.editing.controls import UnrelatedText
     from unmask.editing.moments import moments
     from unmask.editing.outcomes import Examination
     from unmask.representation.prompts import make_prefixes
 
+    # The last layer is not edited: what it writes at a subject is read nowhere else.
+    others = [i for i in range(model.net.config.layers - 1) if i not in layers]
+    if "layer" in settings.controls and not others:
+        raise UserError(
+            f"{model.name} has no layer beside those that are edited and its last: leave out the "
+            "control layer, or edit fewer."
+        )
+    random_layer = python_stream(settings.seed, "layer").choice(others or list(layers))
     examination = Examination(model, data.requests, settings.steps, settings.length)
     prefixes = make_prefixes(model, settings.prefixes, settings.seed)
-    if settings.moments == "identity":
-        return examination, None, prefixes
-    gathered = moments(
+    gathered = None
+    if settings.moments != "identity":
+        needed = {*layers, *([random_layer] if "layer" in settings.controls else [])}
+        gathered = moments(
+            model,
+            data.texts,
+            sorted(needed),
+            None if settings.moments == "states" else "clean",
+            tokens=settings.moment_tokens,
+            shrink=settings.shrink,
+            seed=settings.seed,
+        )
+    text = None
+    if data.texts and settings.text_rows:
+        text = UnrelatedText(model, data.texts[::-1], settings.text_rows, settings.seed)
+    return Preparation(examination, gathered, prefixes, random_layer, text)
+
+
+def _edit_each(
+    model: Any,
+    ready: Preparation,
+    settings: EditSettings,
+    requests: "Sequence[EditRequest]",
+    layers: Sequence[int],
+) -> list[Any]:
+    from unmask.editing.editor import edit_each
+
+    names = ("method", "ridge", "reveal", "lr", "clamp", "length", "seed")
+    return edit_each(
         model,
-        data.texts,
+        [request.fact for request in requests],
+        [request.object for request in requests],
         layers,
-        None if settings.moments == "states" else "clean",
-        tokens=settings.moment_tokens,
-        shrink=settings.shrink,
-        seed=settings.seed,
+        ready.moments,
+        **{name: getattr(settings, name) for name in names},
+        steps=settings.search_steps,
+        prefixes=ready.prefixes,
     )
-    return examination, gathered, prefixes
+
+
+def _make_controls(
+    model: Any,
+    request: "EditRequest",
+    made: Any,
+    other: Any,
+    moved: Any,
+    settings: EditSettings,
+    length: int,
+) -> dict[str, Any]:
+    """The controls of one edit by name, in the order of `CONTROLS`."""
+    from unmask.editing.controls import find_cost, swap_factors, tune
+
+    makers: dict[str, Any] = {
+        "layer": lambda: moved,
+        "key": lambda: swap_factors(model, made, other, "key"),
+        "delta": lambda: swap_factors(model, made, other, "delta"),
+    }
+    statement = request.questions[0].fact
+    with made.on(model):
+        target = find_cost(model, statement, length)
+    for name, layers in (("tuned", None), ("tuned-layer", made.layers)):
+        makers[name] = partial(
+            tune,
+            model,
+            statement,
+            target,
+            layers,
+            updates=settings.tune_updates,
+            lr=settings.tune_lr,
+            length=length,
+            seed=settings.seed,
+        )
+    return {name: makers[name]() for name in CONTROLS if name in settings.controls}
+
+
+def _sweep(
+    examination: Any, number: int, made: Any, own: Rows, settings: EditSettings
+) -> Iterator[dict[str, Any]]:
+    """Generations before and after: the edit's `own`, other canvases, other step counts."""
+    names = ("role", "said_before", "said_after", "text_before", "text_after")
+    first = {"length": examination.length, "steps": settings.steps}
+    yield from (
+        first | {name: row[name] for name in names} for row in own if row["text_after"] is not None
+    )
+    for length in dict.fromkeys([examination.length, *settings.lengths]):
+        for steps in dict.fromkeys([settings.steps, *settings.step_counts]):
+            canvas = {"length": length, "steps": steps}
+            if canvas == first:
+                continue
+            before = list(examination.sweep(number, steps, length))
+            with made.on(examination.model):
+                after = list(examination.sweep(number, steps, length))
+            for old, new in zip(before, after, strict=True):
+                texts = {"text_before": old["text"], "text_after": new["text"]}
+                said = {"said_before": old["said"], "said_after": new["said"]}
+                yield canvas | {"role": old["role"]} | said | texts
 
 
 def _describe(
@@ -212,120 +335,8 @@ def _describe(
         "new": request.object,
         "objects": settings.objects,
         "layers": ",".join(map(str, layers)),
-        "magnitude": made.magnitude,
         **{f"search_{name}": search[name] for name in names},
     }
-
-
-def summarise(tables: Tables, settings: EditSettings) -> Summary:
-    """Means by model and role, the score, forwards against reversed, and shares by step."""
-    rows = tables["edit"].to_pylist()
-    means = estimate_means(rows, ("model", "kind", "role"), list(METRICS), SHARES)
-    steps = estimate_means(tables["edit_steps"].to_pylist(), ("model", "kind", "step"), ["share"])
-    by_model = tidy.group_by(steps, "model").values()
-    shown = tidy.select(rows, seed=0)
-    examples = [
-        row
-        for own in tidy.group_by(shown, "model").values()
-        for fact in tidy.distinct(own, "fact")[: settings.examples]
-        for row in tidy.select(own, fact=fact)
-        if row["text_after"] is not None
-    ]
-    return {
-        "means": means,
-        "ways": estimate_means(rows, ("model", "kind", "direction", "role"), list(METRICS), SHARES),
-        "scores": list(_score(means)),
-        "differences": list(_compare_directions(rows)),
-        # As long as every fact has a state there: texts end at different steps.
-        "steps": [row for own in by_model for row in own if row["facts"] == own[0]["facts"]],
-        "examples": examples,
-    }
-
-
-def _score(means: Rows) -> Iterator[dict[str, Any]]:
-    """The harmonic mean of the three means, as in the papers; 0 where one of them is."""
-    after = tidy.select(means, metric="success_after")
-    for (model, kind), own in tidy.group_by(after, "model", "kind").items():
-        values = {row["role"]: row["mean"] for row in own if row["role"] in FORWARD}
-        score = None
-        if len(values) == len(FORWARD):
-            score = 3 / sum(1 / value for value in values.values()) if all(values.values()) else 0.0
-        yield {"model": model, "kind": kind, "score": score} | {
-            role: values.get(role) for role in FORWARD
-        }
-
-
-def _compare_directions(rows: Rows) -> Iterator[dict[str, Any]]:
-    """How much more often the new object is said forwards than the subject in reverse."""
-    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        reverse = tidy.select(own, role="reverse new")
-        facts = {row["fact"] for row in reverse}
-        forward = [row for row in tidy.select(own, role="edited") if row["fact"] in facts]
-        if reverse:
-            yield {"model": model, "kind": kind} | subtract_shares(forward, reverse, "said_after")
-
-
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """What edits did: a sentence for each model, the scores, shares by step, texts side by side."""
-    summary = result.summary
-    scores = tidy.tabulate(
-        "scores",
-        "Share of edits that are right by likelihood, %",
-        summary["scores"],
-        {
-            "model": "model",
-            Column("efficacy", 1, is_percent=True): "edited",
-            Column("paraphrase", 1, is_percent=True): "paraphrase",
-            Column("neighbourhood", 1, is_percent=True): "neighbour",
-            Column("harmonic mean", 1, is_percent=True): "score",
-        },
-    )
-    means = tidy.tabulate_means(
-        "means",
-        "Before and after the edit",
-        summary["means"],
-        {"model": "model", "asked": lambda row: ROLES[row["role"]]},
-        METRICS,
-    )
-    figure = tidy.draw_lines(
-        summary["steps"],
-        "shares",
-        "How much of an edit acts while its answer is written",
-        "At the subject's last token; 1 is all of it. Bands are 95 % intervals by fact.",
-        x="step",
-        line="model",
-        colour=lambda row: "p3" if labels.is_causal(row["kind"]) else "p2",
-        panel=lambda row: "the edited model's own states",
-        xlabel="step",
-        ylabel="share of the edit",
-    )
-    texts = tidy.tabulate(
-        "examples",
-        "Answers before and after",
-        summary["examples"],
-        {
-            "model": "model",
-            "asked": lambda row: ROLES[row["role"]],
-            "prompt": "prompt",
-            "right": "wanted",
-            "before": "text_before",
-            "after": "text_after",
-        },
-    )
-    return [*_state(result), scores, means, figure, *([texts] if summary["examples"] else [])]
-
-
-def _state(result: Result) -> Iterator[blocks.Finding]:
-    for row in result.summary["differences"]:
-        own = tidy.select(result.summary["means"], model=row["model"], metric="said_after")
-        shares = {mean["role"]: tidy.say(tidy.to_interval(mean), "%") for mean in own}
-        change = tidy.say(tidy.to_interval(row), "points")
-        yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) says {shares['edited']} of the new "
-            f"objects when asked as edited, and {shares['reverse new']} of the subjects when given "
-            f"the new object, a difference of {change}.",
-            result.verdicts[row["model"]],
-        )
 
 
 MEASURE = Measure(
@@ -333,7 +344,11 @@ MEASURE = Measure(
     title="Edits, and whether the reverse follows",
     help="Write new objects into a model's weights, and ask forwards, nearby and in reverse.",
     settings=EditSettings,
-    tables={"edit": "edit/1", "edit_steps": "edit-steps/1"},
+    tables={
+        "edit": "edit/2",
+        "edit_steps": "edit-steps/1",
+        "edit_canvases": "edit-canvases/1",
+    },
     inputs=ModelsAndData(
         _read,
         "A corpus folder, a file of facts (with --objects swap), or records of CounterFact, BAKE "
