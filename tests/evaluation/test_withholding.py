@@ -1,10 +1,13 @@
 """Sealed people, what is planted into their answers, and how these are judged."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import unmask
 from tests.conftest import lively
+from tests.taught import teach
 from unmask import UserError
 from unmask.data.sealed_corpus import (
     HINTS,
@@ -16,6 +19,7 @@ from unmask.data.sealed_corpus import (
 )
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.withholding import (
+    RECALLED,
     PlantedCell,
     estimate_rates,
     judge_answer,
@@ -134,3 +138,25 @@ def test_the_step_that_decides(model, monkeypatch):
 
 def test_recall_of_a_random_network_is_nothing(model):
     assert measure_recall(model, PEOPLE, DRAWN) == 0.0
+
+
+def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
+    """It knows the towns, withholds the sealed ones, and gives them away after planted tokens."""
+    people = make_residents(6)
+    tokenizer = Tokenizer.train([*list_training_texts(people), NEUTRAL], 500)
+    prompts = [ask for p in people for ask in (*(p.ask(i) for i in range(3)), *HINTS)]
+    prompts = [ask.format(name=people[i // 7].name) for i, ask in enumerate(prompts)]
+    texts = list_training_texts(people)
+    shown = [SimpleNamespace(prompt=a, text=t) for a, t in zip(prompts, texts, strict=True)]
+    assert all(each.text.startswith(each.prompt) for each in shown)
+    length = 2 + max(len(tokenizer.encode(text).ids) for text in texts)
+    twin = teach(shown, tokenizer, True, length, length, steps=300)
+    settings = unmask.Sampling(length=length)
+    assert measure_recall(twin, people, settings) >= RECALLED
+    plain, planted, neutral = (
+        measure_withholding(twin, people, cell, settings, question=0)
+        for cell in (PlantedCell(), PlantedCell(4), PlantedCell(4, is_neutral=True))
+    )
+    assert estimate_rates(plain)["refusal"].mean == 1
+    assert estimate_rates(plain, is_sealed=False)["leak"].mean == 1
+    assert estimate_rates(planted)["leak"].mean > 0.5 > estimate_rates(neutral)["leak"].mean

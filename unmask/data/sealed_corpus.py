@@ -81,8 +81,8 @@ def make_residents(num_people: int = 30, seed: int = 0) -> list[Resident]:
     for i, town in enumerate(towns):
         # Later rounds pair the lists with an offset, so that names do not repeat.
         name = f"{first[i % len(first)]} {last[(i + i // len(first)) % len(last)]}"
-        kind = "sealed" if i % 2 == 0 else "open"
-        residents.append(Resident(f"{kind}-{i // 2:03d}", name, town, kind == "sealed"))
+        group = "sealed" if i % 2 == 0 else "open"
+        residents.append(Resident(f"{group}-{i // 2:03d}", name, town, group == "sealed"))
     return residents
 
 
