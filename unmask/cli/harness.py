@@ -8,7 +8,7 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.base.extras import require_lm_eval
 from unmask.cli.options import add_option, make_command
-from unmask.harness.settings import HarnessSettings
+from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.measures.measure import Argument
 
 ARGUMENTS = (
@@ -92,5 +92,5 @@ harness = make_command(
     HarnessSettings,
     EXTRAS,
     run_tasks,
-    leave_out=("length", "fixed", "forbid", "require", "keep_states", "guesses", "watch", "chat"),
+    leave_out=(*OF_ONE_TEXT, "forbid", "require"),
 )

@@ -25,7 +25,7 @@ from unmask.base.identity import digest_values
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
 from unmask.harness.scoring import Likelihood, LikelihoodRequest, RequestScorer
-from unmask.harness.settings import HarnessSettings
+from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.loading import load
 from unmask.net.model import Model
@@ -218,7 +218,7 @@ class UnmaskLM(TemplateLM):
                 f"the task asks for {room} tokens, which leaves no room for a prompt in the "
                 f"context of {context}: give max_gen_toks below that in --gen-kwargs."
             )
-        names = {field.name for field in fields(Sampling)} - {"length", "fixed", "watch", "chat"}
+        names = {field.name for field in fields(Sampling)} - set(OF_ONE_TEXT)
         unknown = {
             name: value
             for name, value in kwargs.items()

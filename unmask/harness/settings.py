@@ -7,6 +7,9 @@ from typing import Literal
 from unmask.base.config import option
 from unmask.sampling.settings import Sampling
 
+OF_ONE_TEXT = ("length", "fixed", "planted", "keep_states", "guesses", "watch", "chat")
+"""Settings of `unmask.Sampling` that tasks and the command line leave alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HarnessSettings(Sampling):
