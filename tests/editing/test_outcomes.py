@@ -106,11 +106,22 @@ def test_outcomes_compare_before_and_after(kind):
         assert [row["success_after"] is None for row in rows[-3:]] == [False, True, False]
         cosines = examination.read_cosines(number, 1)
         assert len(cosines) == len(rows) and max(cosines) == cosines[0] > 0
-        swept = list(examination.sweep(number, 3, 32))
-        assert [row["text"] for row in swept] == [
-            row["text_before"] for row in rows if row["text_before"] is not None
-        ]
-        assert list(examination.sweep(number, 2, 8)) == [], "nothing fits"
+        swept = list(examination.sweep(number, edit, rows, (2,), (30, 8)))
+        texts = [row["text_after"] for row in rows if row["text_after"] is not None]
+        assert [row["text_after"] for row in swept[:3]] == texts
+        # On a canvas of 8 nothing fits.
+        assert {(row["length"], row["steps"]) for row in swept} == {
+            (32, 3),
+            (32, 2),
+            (30, 3),
+            (30, 2),
+        }
+        shorter = Examination(model, requests, steps=2, length=30)
+        again = list(shorter.compare(number, edit, shorter.ask(request.questions)))
+        for name in ("text_before", "text_after", "said_before", "said_after"):
+            expected = [row[name] for row in again if row["text_after"] is not None]
+            own = [row for row in swept if (row["length"], row["steps"]) == (30, 2)]
+            assert [row[name] for row in own] == expected
         steps = list(examination.follow(number, edit))
         assert steps[0]["share"] == pytest.approx(first["share"], abs=1e-5)
         is_constant = max(abs(row["share"] - first["share"]) for row in steps) < 1e-5

@@ -6,7 +6,7 @@ them already (EasyEdit's token match), cannot be used here: a bidirectional netw
 that it is asked for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,17 +94,47 @@ class Examination:
             results.append(_Reply(costs[0], rival, rank, texts.get(i)))
         return results
 
-    def sweep(self, number: int, steps: int, length: int) -> Iterator[dict[str, Any]]:
-        """Whether the model as it is now says the right answers on another canvas.
+    def sweep(
+        self,
+        number: int,
+        edit: Edit,
+        rows: Sequence[Mapping[str, Any]],
+        steps: Sequence[int] = (),
+        lengths: Sequence[int] = (),
+    ) -> Iterator[dict[str, Any]]:
+        """Generations before and after: those of `rows`, other step counts, other canvases.
 
-        Questions that do not fit the canvas are left out.
+        Questions that do not fit a canvas are left out.
         """
+        names = ("role", "said_before", "said_after", "text_before", "text_after")
+        first = {"length": self.length, "steps": self.steps}
+        yield from (
+            first | {name: row[name] for name in names}
+            for row in rows
+            if row["text_after"] is not None
+        )
+        for length in dict.fromkeys([self.length, *lengths]):
+            for count in dict.fromkeys([self.steps, *steps]):
+                canvas = {"length": length, "steps": count}
+                if canvas == first:
+                    continue
+                before = list(self._ask_on(number, count, length))
+                with edit.on(self.model):
+                    after = list(self._ask_on(number, count, length))
+                for (question, old), (_, new) in zip(before, after, strict=True):
+                    row: dict[str, Any] = canvas | {"role": question.role}
+                    for name, text in (("before", old), ("after", new)):
+                        is_said = is_contained(text, question.fact.object)
+                        row |= {f"text_{name}": text, f"said_{name}": is_said}
+                    yield row
+
+    def _ask_on(self, number: int, steps: int, length: int) -> Iterator[tuple[EditQuestion, str]]:
+        """What the model writes now on another canvas."""
         for question in self.requests[number].questions:
             prompt, answer = self._cut(self._encoded[question.fact])
             if question.role in WRITTEN and len(prompt) + len(answer) <= length:
                 (text,) = self._write([0], [Asked(prompt, [answer], [])], steps, length).values()
-                said = is_contained(text, question.fact.object)
-                yield {"role": question.role, "text": text, "said": said}
+                yield question, text
 
     def _write(
         self,

@@ -34,7 +34,7 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.measures.edit_section import describe, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
-from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.measure import Job, Measure
 from unmask.measures.settings import MachineSettings
 from unmask.representation.settings import choose_layers
 
@@ -179,7 +179,8 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
                     for outcome, cosine in zip(outcomes, cosines, strict=True)
                 ]
                 if variant == "edit":
-                    swept = _sweep(examination, i, change, outcomes, settings)
+                    more = settings.step_counts, settings.lengths
+                    swept = examination.sweep(i, change, outcomes, *more)
                     canvases += [which | row for row in swept]
             steps += [which | step for step in examination.follow(i, made[i])]
         return {"edit": rows, "edit_steps": steps, "edit_canvases": canvases}
@@ -295,29 +296,6 @@ def _make_controls(
             seed=settings.seed,
         )
     return {name: makers[name]() for name in CONTROLS if name in settings.controls}
-
-
-def _sweep(
-    examination: Any, number: int, made: Any, own: Rows, settings: EditSettings
-) -> Iterator[dict[str, Any]]:
-    """Generations before and after: the edit's `own`, other canvases, other step counts."""
-    names = ("role", "said_before", "said_after", "text_before", "text_after")
-    first = {"length": examination.length, "steps": settings.steps}
-    yield from (
-        first | {name: row[name] for name in names} for row in own if row["text_after"] is not None
-    )
-    for length in dict.fromkeys([examination.length, *settings.lengths]):
-        for steps in dict.fromkeys([settings.steps, *settings.step_counts]):
-            canvas = {"length": length, "steps": steps}
-            if canvas == first:
-                continue
-            before = list(examination.sweep(number, steps, length))
-            with made.on(examination.model):
-                after = list(examination.sweep(number, steps, length))
-            for old, new in zip(before, after, strict=True):
-                texts = {"text_before": old["text"], "text_after": new["text"]}
-                said = {"said_before": old["said"], "said_after": new["said"]}
-                yield canvas | {"role": old["role"]} | said | texts
 
 
 def _describe(

@@ -125,10 +125,10 @@ def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
                     (row[column], row["gain"] if outcome == "gain" else _count_risen(row))
                     for row in own
                 ]
-                found = rank_correlation(*zip(*values, strict=True), seed=seed)
+                estimate = rank_correlation(*zip(*values, strict=True), seed=seed)
                 which = {"model": model, "kind": kind, "sharing": column, "outcome": outcome}
-                if math.isfinite(found.mean):  # it is not where all facts are alike
-                    yield which | vars(found) | {"facts": len(own)}
+                if math.isfinite(estimate.mean):  # it is not where all facts are alike
+                    yield which | vars(estimate) | {"facts": len(own)}
 
 
 def _count_risen(row: Mapping[str, Any]) -> float:
@@ -190,10 +190,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 def _tabulate_rest(summary: Summary) -> Iterator[blocks.ReportBlock]:
     """Tables of what the edits stand beside, each where there is something in it."""
     by_variant = {"model": "model", "change": lambda row: VARIANTS[row["variant"]]}
-    asked = {"asked": lambda row: ROLES[row["role"]]}
+    by_role = {"asked": lambda row: ROLES[row["role"]]}
     if len(tidy.distinct(summary["controls"], "variant")) > 1:
         title = "The edit beside controls of equal norm and the statement learned"
-        columns = by_variant | asked
+        columns = by_variant | by_role
         yield tidy.tabulate_means("controls", title, summary["controls"], columns, CONTROL_METRICS)
     if summary["judgement"]:
         title = "Statements judged from two sides; 50 % is chance"
@@ -203,7 +203,7 @@ def _tabulate_rest(summary: Summary) -> Iterator[blocks.ReportBlock]:
         title = "What becomes of other text"
         yield tidy.tabulate_means("text", title, summary["text"], by_variant, TEXT)
     if len(tidy.distinct(summary["canvases"], "length", "steps")) > 1:
-        columns = {"model": "model", "canvas": "length", "steps": "steps"} | asked
+        columns = {"model": "model", "canvas": "length", "steps": "steps"} | by_role
         metrics = {name: METRICS[name] for name in SHARES[2:]}
         title = "Generations by canvas and steps"
         yield tidy.tabulate_means("canvases", title, summary["canvases"], columns, metrics)
