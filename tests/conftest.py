@@ -37,6 +37,7 @@ KINDS = [
     ("tiny-pythia", "causal"),
     ("tiny-blocks", "masked"),
     ("tiny-blocks", "causal"),
+    ("tiny-bert", "masked"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
 
@@ -64,7 +65,7 @@ def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 
-BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks")
+BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert")
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)

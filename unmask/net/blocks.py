@@ -13,23 +13,10 @@ from unmask.base.errors import UserError, suggest
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
+from unmask.net.layers import Linear, RMSNorm, make_norm
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
-
-
-class Linear(nn.Linear):
-    """torch's, without drawing weights that are drawn or loaded afterwards anyway."""
-
-    def reset_parameters(self) -> None:
-        pass
-
-
-class Embedding(nn.Embedding):
-    """torch's, likewise."""
-
-    def reset_parameters(self) -> None:
-        pass
 
 
 class Head(Linear):
@@ -51,25 +38,6 @@ class Head(Linear):
         if self.bias is not None:
             logits[:, :rows] += self.bias
         return logits[:, :rows].unflatten(0, input.shape[:-1])
-
-
-class RMSNorm(nn.RMSNorm):
-    """torch's, by a kernel of our own where nothing is learned."""
-
-    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
-        if fuses(x, self.weight) and x.is_contiguous():
-            from unmask.net import kernels
-
-            assert self.eps is not None
-            return kernels.norm(x, self.weight, self.eps)
-        return super().forward(x)
-
-
-def make_norm(config: NetConfig) -> nn.Module:
-    """The normalisation that the configuration names."""
-    if config.norm == "rms":
-        return RMSNorm(config.width, eps=config.norm_eps)
-    return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class Attention(nn.Module):
@@ -187,17 +155,24 @@ class SwiGLU(nn.Module):
 
 
 class GELU(nn.Module):
-    """GPT-2's MLP: down(gelu(up x)), with the tanh approximation or exact."""
+    """GPT-2's MLP: down(gelu(up x)), with the tanh approximation or exact.
+
+    Gated, as in ModernBERT, `up` has twice the rows: down(gelu(first half) * second half).
+    """
 
     def __init__(self, config: NetConfig):
         super().__init__()
         self.approximate = "tanh" if config.gelu == "tanh" else "none"
-        self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
+        self.gated = config.mlp == "geglu"
+        self.up = Linear(config.width, (1 + self.gated) * config.mlp_width, bias=config.mlp_bias)
         self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
         """The inner activation, input of the down projection."""
-        return F.gelu(self.up(x), approximate=self.approximate)
+        if not self.gated:
+            return F.gelu(self.up(x), approximate=self.approximate)
+        gate, up = self.up(x).chunk(2, dim=-1)
+        return F.gelu(gate, approximate=self.approximate) * up
 
 
 class Block(nn.Module):
@@ -218,7 +193,9 @@ class Block(nn.Module):
 
     def __init__(self, config: NetConfig, layer: int):
         super().__init__()
-        self.attn_norm = make_norm(config)
+        # Token vectors that were normalised are not normalised again.
+        bare = config.embed_norm and layer == 0
+        self.attn_norm = nn.Identity() if bare else make_norm(config)
         self.attn = Attention(config, layer)
         self.mlp_norm = make_norm(config)
         self.mlp = SwiGLU(config) if config.mlp == "swiglu" else GELU(config)

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.base.errors import UserError
-from unmask.net.blocks import BLOCKS, Block, Embedding, Linear
+from unmask.net.blocks import BLOCKS, Block
 from unmask.net.config import NetConfig
+from unmask.net.layers import Embedding, Linear
 from unmask.net.sites import Tap, untouched
 from unmask.net.view import View
 

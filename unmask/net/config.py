@@ -63,7 +63,7 @@ class NetConfig:
     """SMDM rounds its cosine and sine tables to bfloat16; its weights expect that."""
     rotary_share: float = 1.0
     """Share of each head that its position turns; the rest of it knows no position."""
-    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    mlp: Literal["swiglu", "geglu", "gelu"] = "swiglu"
     """`gelu` is GPT-2's: one up projection."""
     gelu: Literal["tanh", "exact"] = "tanh"
     """GPT-2's approximation, or the function itself."""
@@ -74,6 +74,15 @@ class NetConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
+    head_mlp: bool = False
+    """A masked language model's head: after the last norm a matrix, GELU and another norm."""
+    embed_norm: bool = False
+    """Whether token vectors are normalised; layer 0 then has no norm before its attention."""
+    window: int | None = None
+    """How far to each side layers see, all but every `window_period`-th, which see everything."""
+    window_period: int = 3
+    window_base: float = 10_000.0
+    """`rotary_base` of the layers with a window."""
 
     time: bool = False
     """Whether the network is told the time t; masked processes can do without."""
@@ -112,7 +121,7 @@ class NetConfig:
 
     def _problems(self) -> Iterator[str]:
         stretch = ("rotary_factor", "rotary_slow", "rotary_fast", "rotary_gain")
-        for name in ("norm_eps", "rotary_base", *stretch):
+        for name in ("norm_eps", "rotary_base", "window_base", *stretch):
             if not 0 < getattr(self, name) < inf:
                 yield f"{name!r} is {getattr(self, name)}, expected a finite number above 0"
         is_share = 0 < self.rotary_share <= 1
@@ -125,6 +134,8 @@ class NetConfig:
             "head_width",
             "latent_width",
             "rotary_context",
+            "window",
+            "window_period",
             "block",
             "adaln",
             "classes",
@@ -135,6 +146,10 @@ class NetConfig:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        if self.window is not None and (self.causal or self.block is not None):
+            yield f"'window' is {self.window}, but the network does not see both directions"
+        if self.head_mlp and self.norm != "layer":
+            yield "'head_mlp' needs 'norm' \"layer\""
         if self.rotary_scaling in ("llama3", "yarn") and self.rotary_context is None:
             yield f"'rotary_scaling' is {self.rotary_scaling!r}, but 'rotary_context' is missing"
         if self.rotary_slow >= self.rotary_fast:

@@ -73,7 +73,10 @@ def count_flops(config: NetConfig, length: int, num_logits: int | None = None) -
     num_logits = length if num_logits is None else num_logits
     attention = 4 * length * length * config.heads * config.head_dim
     layers = config.layers * (2 * length * _block_matrices(config) + attention)
-    return layers + 2 * num_logits * config.logit_rows * config.width
+    return (
+        layers
+        + 2 * num_logits * (config.logit_rows + config.head_mlp * config.width) * config.width
+    )
 
 
 def count_weight_bytes(config: NetConfig, bytes_per_number: int) -> int:
@@ -96,5 +99,5 @@ def _block_matrices(config: NetConfig) -> int:
     """Entries of one block's matrices, each of which meets every token once."""
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     out = config.heads * config.head_dim
-    mlp = 3 if config.mlp == "swiglu" else 2
+    mlp = 2 if config.mlp == "gelu" else 3
     return config.width * (qkv + out + mlp * config.mlp_width)

@@ -74,6 +74,19 @@ _OTHERS = {
     "tiny-qwen3": replace(_TINY, kv_heads=2, head_width=24, qk_norm=True, norm_eps=1e-6),
     # Block-causal as a diffusion network.
     "tiny-blocks": replace(_TINY, kv_heads=2, qk_norm=True, head_bias=True, block=4),
+    "tiny-bert": replace(
+        _TINY,
+        norm="layer",
+        norm_bias=False,
+        mlp="geglu",
+        gelu="exact",
+        tied=True,
+        head_bias=True,
+        head_mlp=True,
+        embed_norm=True,
+        rotary_base=160_000.0,
+        window=2,
+    ),
     "tiny-adaln": replace(
         _TINY,
         norm="layer",
@@ -119,7 +132,8 @@ def preset(name: str, causal: bool = False, **changes: Any) -> NetConfig:
     """
     if name in _OTHERS:
         config = _OTHERS[name]
-        config = replace(config, causal=causal, block=None if causal else config.block)
+        if causal:
+            config = replace(config, causal=True, block=None, window=None)
     elif name in _SMDM_SIZES:
         config = _smdm(*_SMDM_SIZES[name], causal=causal)
     else:

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.net.config import NetConfig
@@ -30,6 +30,24 @@ class RotaryTables:
             room = min(self.config.context, max(64, 2 * length))
             made = self._made[device, dtype] = self._make(max(room, length), device, dtype)
         return made
+
+    def look_up(
+        self, x: Tensor, where: Int[Tensor, "*B L"], past: int, longest: int
+    ) -> tuple[Float[Tensor, "*B L 1 r"] | None, Float[Tensor, "*B L 1 r"] | None]:
+        """Those of the positions `where` of a stream `x`; none where positions are learned.
+
+        Without rows of their own they follow each other from `past` on.
+        """
+        if self.config.positions == "learned":
+            return None, None
+        device = x.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
+        cos, sin = self.get(longest, x.device, dtype)
+        if where.ndim == 1:
+            here = slice(past, past + x.shape[1])
+            return cos[here, None], sin[here, None]
+        return cos[where].unsqueeze(2), sin[where].unsqueeze(2)
 
     # Tables made under inference mode could not be used in a later backward pass.
     @torch.inference_mode(False)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.net.blocks import Block, Embedding, Head, initialise, make_block, make_norm
+from unmask.net.blocks import Block, Head, initialise, make_block
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.conditioning import ConditionedNorm, ConditionInput, LatentInput, TimeInput
 from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
+from unmask.net.layers import Embedding, PredictionNorm, make_norm
 from unmask.net.rotary import RotaryTables
 from unmask.net.sites import Patch, Steps, Taps, check_steps
 from unmask.net.view import (
@@ -26,6 +27,7 @@ from unmask.net.view import (
     find_places,
     mask_attention,
     mask_blocks,
+    mask_window,
 )
 
 Tokens = Int[Tensor, "B L"]
@@ -56,11 +58,17 @@ class Transformer(nn.Module):
         if config.latent_width is not None:
             self.latents = LatentInput(config)
         self.layers = nn.ModuleList(make_block(config, layer) for layer in range(config.layers))
-        self.norm = make_norm(config) if config.adaln is None else ConditionedNorm(config)
+        if config.embed_norm:
+            self.embed_norm = make_norm(config)
+        make_last = (
+            ConditionedNorm if config.adaln else PredictionNorm if config.head_mlp else make_norm
+        )
+        self.norm = make_last(config)
         self.head = Head(config.width, config.logit_rows, bias=config.head_bias)
         self.tie_head()
         self.taps = Taps(config.layers)
         self._rotary = RotaryTables(config)
+        self._local_rotary = RotaryTables(replace(config, rotary_base=config.window_base))
         self.graphs = Graphs()
         if seed is not None:
             device = self.embedding.weight.device
@@ -122,7 +130,8 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
         check_tokens(tokens)
-        return self._enter(self.embedding(tokens), real, cache, t)
+        x = self.embedding(tokens)
+        return self._enter(self.embed_norm(x) if self.config.embed_norm else x, real, cache, t)
 
     def embed_latents(
         self,
@@ -169,7 +178,7 @@ class Transformer(nn.Module):
         if condition is not None:
             view = replace(view, condition=condition)
         for layer in range(start, stop):
-            x = self.layers[layer](x, view, self.taps.at(f"layers.{layer}."))
+            x = self.layers[layer](x, view.of(layer), self.taps.at(f"layers.{layer}."))
         return x
 
     def block(self, layer: int) -> Block:
@@ -330,24 +339,22 @@ class Transformer(nn.Module):
         past = cache.length if isinstance(cache, Cache) else 0
         where, seen = find_places(x, real, cache)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
+        num_keys = cache.room if isinstance(cache, Snapshot) else past + length
         if config.block is not None:
-            num_keys = cache.room if isinstance(cache, Snapshot) else past + length
             mask = mask_blocks(seen, where, num_keys, config.block)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"
             mask = sees if mask is None else mask & sees
-        if config.positions == "learned":
-            return View(mask=mask, is_causal=is_causal, cache=cache)
-        kind = x.device.type
-        autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        dtype = torch.get_autocast_dtype(kind) if autocast else x.dtype
-        longest = cache.room if isinstance(cache, Snapshot) else past + length
-        tables = self._rotary.get(longest, x.device, dtype)
-        if where.ndim == 1:
-            cos, sin = (table[past : past + length, None] for table in tables)
-        else:
-            cos, sin = (table[where].unsqueeze(2) for table in tables)
-        return View(cos, sin, mask, is_causal, cache)
+        turned = self._rotary.look_up(x, where, past, num_keys)
+        view = View(*turned, mask, is_causal, cache)
+        if config.window is None:
+            return view
+        near = mask_window(seen, where, num_keys, config.window)
+        if near is not None and sees is not None:
+            near = near & sees
+        turned = self._local_rotary.look_up(x, where, past, num_keys)
+        local = View(*turned, mask if near is None else near, cache=cache)
+        return replace(view, local=local, period=config.window_period)
 
 
 def check_tokens(tokens: object) -> None:

@@ -24,6 +24,13 @@ class View:
     cache: Cache | Snapshot | None = None
     condition: Float[Tensor, "B C"] | None = None
     """What the layers are told of the time, in networks with adaLN."""
+    local: "View | None" = None
+    """Of the layers with a window: all but every `period`-th."""
+    period: int = 1
+
+    def of(self, layer: int) -> "View":
+        """The view of one layer."""
+        return self if self.local is None or layer % self.period == 0 else self.local
 
 
 def check_length(config: NetConfig, length: int) -> None:
@@ -62,6 +69,18 @@ def mask_attention(
     # Left padding has no real key before it: it sees itself, so that no softmax is empty.
     itself = torch.eye(total, dtype=torch.bool, device=device)[past:]
     return (earlier & real[:, None, :] | itself)[:, None], False
+
+
+def mask_window(
+    real: Bool[Tensor, "B N"] | None, where: Int[Tensor, "*B L"], num_keys: int, window: int
+) -> Bool[Tensor, "*rows L N"] | None:
+    """The mask of attention within a window: positions see so many to each side, and themselves."""
+    if real is None and num_keys <= window + 1:
+        return None
+    keys = place(real, num_keys, 0, where.device)
+    near = (where[..., :, None] - keys[..., None, :]).abs() <= window
+    near = near if real is None else near & real[:, None, :]
+    return near[:, None] if near.ndim == 3 else near
 
 
 def mask_blocks(

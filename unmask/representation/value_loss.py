@@ -134,14 +134,15 @@ class LayersAbove:
         self.last = net.config.layers - 1
         self.rows = torch.arange(len(x), device=x.device)
         _check_addition(net.block(layer), layer, x[self.rows, position])
-        view = net.view(x)
-        self.cos, self.sin, self.whole_mask = view.cos, view.sin, view.mask
-        self.mask = None if view.mask is None else view.mask[reads][:, None]
+        self.view = net.view(x)
+        mask = self.view.of(self.last).mask
+        self.mask = None if mask is None else mask[reads][:, None]
         if net.config.causal:
             positions = torch.arange(x.shape[1], device=x.device)
             self.mask = (positions <= reads[..., None])[:, None]  # [R, 1, A, L]
         if layer < self.last:
-            self.projected = net.block(layer + 1).read(x, self.cos, self.sin)
+            view = self.view.of(layer + 1)
+            self.projected = net.block(layer + 1).read(x, view.cos, view.sin)
 
     def run(self, added: Float[Tensor, "R D"]) -> Float[Tensor, "R A D"]:
         """The stream that leaves the last layer where it is read, `added` to the MLP's output."""
@@ -155,17 +156,19 @@ class LayersAbove:
         # 2. The next layer's queries, keys and values: new at the changed position [R, H, d], kept
         #    ones [R, L, H, d] at all others.
         block, first = self.net.block(self.layer + 1), self.layer + 1
-        cos, sin = (None if t is None else t[self.position] for t in (self.cos, self.sin))
+        view = self.view.of(first)
+        cos, sin = (None if t is None else t[self.position] for t in (view.cos, view.sin))
         new = block.read(changed, cos, sin)
         queries, keys, values = map(self._put, self.projected, new)
         if first == self.last:
             return self._finish(x, queries, keys, values)
         # 3. From its attention on every position can differ: whole layers, up to the last.
-        z = block.attend(queries, keys, values, self.whole_mask, self.net.config.causal)
+        z = block.attend(queries, keys, values, view.mask, self.net.config.causal)
         x = block.finish(x, block.attn_out(z))[0]
         x = self.net.run_layers(x, first + 1, self.last)
         # 4. The last layer mixes all positions, but only the A that are read leave it.
-        return self._finish(x, *self.net.block(self.last).read(x, self.cos, self.sin))
+        view = self.view.of(self.last)
+        return self._finish(x, *self.net.block(self.last).read(x, view.cos, view.sin))
 
     def _finish(
         self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor

@@ -26,7 +26,7 @@ class _Costs:
         return 2 * positions * self.config.heads * self.config.head_dim * self.config.width
 
     def mlp(self, positions: int) -> int:
-        matrices = 3 if self.config.mlp == "swiglu" else 2
+        matrices = 2 if self.config.mlp == "gelu" else 3
         return 2 * positions * matrices * self.config.width * self.config.mlp_width
 
     def attend(self, queries: int) -> int:
@@ -43,7 +43,9 @@ class _Costs:
         return self.project(changed) + self.attend(read) + self.out(read) + self.mlp(read)
 
     def logits(self) -> int:
-        return 2 * self.num_read * self.config.width * self.config.logit_rows
+        config = self.config
+        rows = config.logit_rows + config.head_mlp * config.width
+        return 2 * self.num_read * config.width * rows
 
     def finish(self, layer: int, active: int, fresh: bool) -> int:
         """From entering `layer` to the logits; `fresh`: only the patched position changed."""

@@ -88,13 +88,14 @@ class Engine:
         self.length = base.entering[0].shape[1]
         self.device = base.entering[0].device
         view = net.view(base.entering[0][:1])
-        self.cos, self.sin, self.mask = view.cos, view.sin, view.mask
+        self.views = [view.of(layer) for layer in range(self.layers)]
         self.block = 1 if self.causal else net.config.block
         """Positions that see each other among those that see no later one; None: all do."""
         positions = torch.arange(self.length, device=self.device)
         self._graphs: tuple[CellBatch, LayerGraphs | None] | None = None
         """The recorded layers of the batch that runs; None for it where they are not recorded."""
-        self.last_mask = None if self.mask is None else self.mask[reader.rows]
+        last = self.views[-1].mask
+        self.last_mask = None if last is None else last[reader.rows]
         if self.causal:
             self.last_mask = positions <= reader.rows[:, None]
 
@@ -194,13 +195,13 @@ class Engine:
         """The recorded layers of a batch; None where layers are run as ever."""
         if not can_replay(self.net, like):
             return None
-        shape, cos, sin, net = (batch.rows, batch.length), self.cos, self.sin, self.net
+        shape, views, net = (batch.rows, batch.length), self.views, self.net
         engine = proxy(self)  # which holds the graphs: they are given up together
 
         def run_all(layer: int, x: Tensor) -> Tensor:
             """A layer at all positions, which is the same whatever is traced."""
-            block = net.block(layer)
-            z = block.attend(*block.read(x.unflatten(0, shape), cos, sin))
+            block, view = net.block(layer), views[layer]
+            z = block.attend(*block.read(x.unflatten(0, shape), view.cos, view.sin), view.mask)
             attn = block.attn_out(z.flatten(0, 1))
             _finish_in_place(block, x, attn)
             return attn
@@ -221,7 +222,7 @@ class Engine:
         """The stream that enters the layer at the active pairs, and what attention adds there."""
         block = self.net.block(layer)
         queries, keys, values = self._project(layer, batch, stream)
-        z = block.attend(queries, keys, values, self.mask, self.causal)
+        z = block.attend(queries, keys, values, self.views[layer].mask, self.causal)
         z = z.flatten(0, 1) if batch.active is None else z.flatten(0, 1)[batch.active]
         if stream.where is batch.active:
             x = stream.x
@@ -268,14 +269,14 @@ class Engine:
         self, layer: int, batch: CellBatch, stream: Stream
     ) -> tuple[Float[Tensor, "B L H d"], Float[Tensor, "B L h d"], Float[Tensor, "B L h d"]]:
         """Queries, keys, values at all positions: new where the stream is, else the base run's."""
-        block = self.net.block(layer)
+        block, view = self.net.block(layer), self.views[layer]
         shape = (batch.rows, batch.length)
         # A diffusion network above the first layer: the stream is everywhere, N = B L.
         if stream.where is None:
-            return block.read(stream.x.unflatten(0, shape), self.cos, self.sin)
+            return block.read(stream.x.unflatten(0, shape), view.cos, view.sin)
         # 1. The stream's own [N, H, d], turned by the angles of its positions.
         position = stream.where % batch.length
-        cos, sin = (t if t is None else t[position] for t in (self.cos, self.sin))
+        cos, sin = (t if t is None else t[position] for t in (view.cos, view.sin))
         new = block.read(stream.x, cos, sin)
         # 2. The base run's, a copy for every row of the batch: [S, L, H, d] to [B L, H, d].
         base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))

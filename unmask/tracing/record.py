@@ -60,9 +60,9 @@ class Activations:
 def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Activations:
     """Run the embedded rows through all layers and keep what tracing needs."""
     net.taps.require_none("tracing")
-    record, view = Activations(entering=[x]), net.view(x)
+    record, whole = Activations(entering=[x]), net.view(x)
     for layer in range(net.config.layers):
-        block = net.block(layer)
+        block, view = net.block(layer), whole.of(layer)
         queries, keys, values = block.read(x, view.cos, view.sin)
         z = block.attend(queries, keys, values, view.mask, view.is_causal)
         attn = block.attn_out(z)

@@ -51,18 +51,18 @@ _TABLE = FieldTable(
 def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
     """Our settings of the rotary positions, from their old or their new keys."""
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rotary.get("rope_type", rotary.get("type")) if isinstance(rotary, dict) else rotary
-    if kind not in (None, "default", "linear", *_TURNS):
+    scaling = rotary.get("rope_type", rotary.get("type")) if isinstance(rotary, dict) else rotary
+    if scaling not in (None, "default", "linear", *_TURNS):
         known = ", ".join(("linear", *_TURNS))
-        raise SettingsError(label, [f"rotary scaling {kind!r} is not supported, only {known}"])
+        raise SettingsError(label, [f"rotary scaling {scaling!r} is not supported, only {known}"])
     given: dict[str, Any] = {
         "rope_theta": rotary.get("rope_theta", config.get("rope_theta", 10_000.0))
     }
     own = {"rotary_base": "rope_theta"}
-    if kind in ("linear", *_TURNS):
+    if scaling in ("linear", *_TURNS):
         given["factor"], own["rotary_factor"] = rotary.get("factor"), "factor"
-    if kind in _TURNS:
-        for ours, (theirs, default) in _TURNS[kind].items():
+    if scaling in _TURNS:
+        for ours, (theirs, default) in _TURNS[scaling].items():
             given[theirs], own[ours] = rotary.get(theirs) or default, theirs
         own["rotary_context"] = _CONTEXT
         given[_CONTEXT] = rotary.get(_CONTEXT) or config.get("max_position_embeddings")
@@ -76,11 +76,11 @@ def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
     if problems:
         raise SettingsError(label, problems)
     values: dict[str, Any] = {ours: float(given[theirs]) for ours, theirs in own.items()}
-    if kind in ("linear", *_TURNS):
-        values["rotary_scaling"] = kind
-    if kind in _TURNS:
+    if scaling in ("linear", *_TURNS):
+        values["rotary_scaling"] = scaling
+    if scaling in _TURNS:
         values["rotary_context"] = int(given[_CONTEXT])
-    if kind == "yarn":
+    if scaling == "yarn":
         usual = 0.1 * math.log(max(values["rotary_factor"], 1.0)) + 1.0
         values["rotary_gain"] = rotary.get("attention_factor") or usual
     return values
@@ -88,18 +88,18 @@ def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 def write_rotary(config: NetConfig) -> dict[str, Any]:
     """The same settings under both keys, for old and new readers."""
-    kind = "default" if config.rotary_scaling == "none" else config.rotary_scaling
-    rotary: dict[str, Any] = {"rope_type": kind}
-    if kind != "default":
+    scaling = "default" if config.rotary_scaling == "none" else config.rotary_scaling
+    rotary: dict[str, Any] = {"rope_type": scaling}
+    if scaling != "default":
         rotary["factor"] = config.rotary_factor
-    if kind in _TURNS:
-        rotary |= {theirs: getattr(config, ours) for ours, (theirs, _) in _TURNS[kind].items()}
+    if scaling in _TURNS:
+        rotary |= {theirs: getattr(config, ours) for ours, (theirs, _) in _TURNS[scaling].items()}
         rotary[_CONTEXT] = config.rotary_context
-    if kind == "yarn":
+    if scaling == "yarn":
         rotary["attention_factor"] = config.rotary_gain
     base = {"rope_theta": config.rotary_base}
-    scaling = {} if kind == "default" else {"rope_scaling": dict(rotary)}
-    return {**base, **scaling, "rope_parameters": rotary | base}
+    old = {} if scaling == "default" else {"rope_scaling": dict(rotary)}
+    return {**base, **old, "rope_parameters": rotary | base}
 
 
 def _read(source: Source) -> Blueprint:

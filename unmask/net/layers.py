@@ -1,0 +1,56 @@
+"""The small parts of a network: matrices without drawn weights, and norms."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.net.config import NetConfig
+from unmask.net.fused import fuses
+
+
+class Linear(nn.Linear):
+    """torch's, without drawing weights that are drawn or loaded afterwards anyway."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Embedding(nn.Embedding):
+    """torch's, likewise."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch's, by a kernel of our own where nothing is learned."""
+
+    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        if fuses(x, self.weight) and x.is_contiguous():
+            from unmask.net import kernels
+
+            assert self.eps is not None
+            return kernels.norm(x, self.weight, self.eps)
+        return super().forward(x)
+
+
+def make_norm(config: NetConfig) -> nn.Module:
+    """The normalisation that the configuration names."""
+    if config.norm == "rms":
+        return RMSNorm(config.width, eps=config.norm_eps)
+    return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
+
+
+class PredictionNorm(nn.LayerNorm):
+    """The last norm of a masked language model's encoder, and what stands before its head.
+
+    norm(gelu(dense(norm x))), as in ModernBERT.
+    """
+
+    def __init__(self, config: NetConfig):
+        super().__init__(config.width, eps=config.norm_eps, bias=config.norm_bias)
+        self.dense = Linear(config.width, config.width, bias=False)
+        self.last = nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
+
+    def forward(self, input: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        return self.last(F.gelu(self.dense(super().forward(input))))
