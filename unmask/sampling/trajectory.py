@@ -78,7 +78,8 @@ class Trajectory(Shown):
     entropy: Float[Tensor, "B L"]
     """Of the prediction it was chosen from, in nats; 0 where it was given."""
     calls: int
-    """Forward passes; a guided step is one of twice the rows."""
+    """Forward passes, those of correctors and probes included; with guidance by the prompt they
+    have twice the rows."""
     texts: list[str] | None
     """The rows as text, each up to its end token; None without a tokenizer."""
     states: Int[Tensor, "states B L"] | None = None
