@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 
 import unmask
@@ -12,6 +13,7 @@ from tests.fixtures import FIXTURES, load_expected, load_peer
 from unmask import UserError
 from unmask.net.folding import fold_time, unfold_time
 from unmask.net.model import Blueprint, Model
+from unmask.objectives.targets import Targets, targets_loss
 
 CLOSE = {"atol": 1e-4, "rtol": 0.0}
 FOLDED = ("mdlm", "bd3lm", "bd3lm-mdlm")
@@ -74,6 +76,20 @@ def test_bd3lm_pairs():
         row = torch.cat((clean[:, :start], noisy[:, start : start + 4]), dim=1)
         wanted = expected["pair_logits"][:, start : start + 4]
         torch.testing.assert_close(model.logits(row)[:, start:], wanted, **CLOSE)
+
+
+def test_the_bias_of_the_head_counts_in_the_loss():
+    """And has a gradient."""
+    net, tokens = load("mdlm").net, load_expected("mdlm-tiny")["tokens"]
+    net.head.bias.requires_grad_(True)
+    at, wanted = torch.tensor([1, 7, 20]), torch.tensor([3, 5, 9])
+    x, weights = net.run_layers(net.embed(tokens)), torch.tensor([1.0, 2.0, 0.5])
+    loss, _ = targets_loss(net, x, Targets(at, wanted, weights))
+    (found,) = torch.autograd.grad(loss, net.head.bias)
+    each = F.cross_entropy(net.unembed(x).flatten(0, 1)[at], wanted, reduction="none")
+    (expected,) = torch.autograd.grad((weights * each).sum(), net.head.bias)
+    torch.testing.assert_close(loss, (weights * each).sum())
+    torch.testing.assert_close(found, expected)
 
 
 def test_classes():
