@@ -110,6 +110,9 @@ def test_mask_of_the_tokenizer(copy):
         inspect(copy)
     change(copy, "tokenizer_config.json", mask_token="<|unmasked|>")
     assert inspect(copy)[0].mask_id == 292
+    change(copy, "tokenizer_config.json", added_tokens_decoder=[1])
+    with pytest.raises(UserError, match="table of added tokens is damaged"):
+        inspect(copy)
     change(copy, "config.json", mask_token_id=289)
     assert inspect(copy)[0].mask_id == 289
     assert unmask.load(copy, device="cpu", mask=288, tokenizer=None).mask_id == 288

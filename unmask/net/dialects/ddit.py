@@ -130,13 +130,14 @@ class Peer:
     def _flatten(self, source: Source) -> Mapping[str, Any]:
         if not self.is_nested:
             return source.config
-        tokens, graph = source.config.get("tokens"), source.config.get("graph") or {}
+        tokens, graph = source.config.get("tokens"), source.config.get("graph")
         problems = []
         if not isinstance(tokens, int):
             problems += [f"'tokens' is {tokens!r}, expected a number"]
             tokens = 0
-        if graph.get("type", "absorb") != "absorb":
-            problems += [f"the graph's 'type' is {graph['type']!r}, but only 'absorb' is supported"]
+        noise = graph.get("type", "absorb") if isinstance(graph, dict) else graph or "absorb"
+        if noise != "absorb":
+            problems += [f"the graph's 'type' is {noise!r}, but only 'absorb' is supported"]
         if problems:
             raise SettingsError(source.label, problems)
         return dict(source.config["model"]) | {"vocab_size": tokens + 1}

@@ -147,8 +147,13 @@ def find_mask(source: Source) -> int:
         return source.mask
     if source.config.get("mask_token_id") is not None:
         return source.config["mask_token_id"]
-    declared, added = _read_added_tokens(source.folder)
-    if declared in added:
+    try:
+        declared, added = _read_added_tokens(source.folder)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise SettingsError(
+            source.label, ["its tokenizer's table of added tokens is damaged: load it with mask=ID"]
+        ) from None
+    if isinstance(declared, str) and declared in added:
         return added[declared]
     masks = sorted({number for text, number in added.items() if "mask" in text.lower()})
     if len(masks) != 1:
