@@ -69,11 +69,11 @@ def test_unrelated_text_is_compared(kind):
     assert changed["text_kl"] > 0 and changed["text_bits_before"] == same["text_bits_before"]
     # By hand: every hidden token of a masked model, all but the first of a causal one.
     costs, divergences = [], []
-    for x0, xt in zip(text.x0, text.xt, strict=True):
+    for words, x0, xt in zip(TEXTS, text.x0, text.xt, strict=False):
         before = model.logits(xt[None])[0].double().log_softmax(-1)
         with edit.on(model):
             after = model.logits(xt[None])[0].double().log_softmax(-1)
-        for at in range(len(x0)):
+        for at in range(len(model.tokenizer.encode(words).ids)):
             is_read = at > 0 if kind == "causal" else int(xt[at]) == model.mask_id
             if is_read:
                 row = at - (kind == "causal")

@@ -21,7 +21,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.editing.edit import Edit, Factors, digest_downs
-from unmask.editing.moments import cut_rows, make_states
+from unmask.editing.moments import make_states
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.noise.masked import Masked
@@ -181,9 +181,11 @@ class UnrelatedText:
     """
 
     def __init__(self, model: Model, texts: Sequence[str], rows: int, seed: int = 0):
-        length = min(64, model.net.config.context)
-        cut = [ids for ids, _ in zip(cut_rows(model, texts, length), range(rows), strict=False)]
-        self.model, self.x0 = model, torch.tensor(cut, device=model.device)
+        tokenizer, length = require_tokenizer(model), min(64, model.net.config.context)
+        # A text a row, filled with end tokens as statements are in training; these are not read.
+        cut = [tokenizer.encode(text).ids[:length] for text in texts[:rows]]
+        filled = [ids + [tokenizer.end_id] * (length - len(ids)) for ids in cut]
+        self.model, self.x0 = model, torch.tensor(filled, device=model.device)
         kind = "noised" if model.paradigm.has_steps else "clean"
         self.xt = make_states(model, self.x0, range(len(cut)), kind, seed)
         # Masked tokens of a diffusion model; every token but a row's first of a causal one.
@@ -191,6 +193,8 @@ class UnrelatedText:
         if not model.paradigm.has_steps:
             self.is_read = torch.ones_like(self.x0, dtype=torch.bool)
             self.is_read[:, 0] = False
+        ends = torch.tensor([len(ids) for ids in cut], device=model.device)
+        self.is_read &= torch.arange(length, device=model.device) < ends[:, None]
         self.logp = self._read()
 
     @torch.no_grad()
