@@ -126,7 +126,7 @@ class _SearchedFacts:
     streams: Float[Tensor, "N D"] | None
     """What leaves the last layer without edits; not needed for one layer."""
     record: dict[str, Any]
-    kept: list[Case]
+    kept: Sequence[Case] = ()
     """Facts whose keys the update leaves alone."""
 
     def write(self, numbers: Sequence[int]) -> Edit:
