@@ -49,7 +49,9 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("extra", "modules"), [("study", STUDY), ("explore", EXPLORE), ("lm-eval", LM_EVAL)])
+@pytest.mark.parametrize(
+    ("extra", "modules"), [("study", STUDY), ("explore", EXPLORE), ("lm-eval", LM_EVAL)]
+)
 def test_the_extras_are_the_projects(extra, modules):
     packages = [re.split(r"[<>=]", line)[0] for line in PROJECT["optional-dependencies"][extra]]
     assert tuple(MODULES.get(name, name) for name in packages) == modules

@@ -212,6 +212,15 @@ CALLS: dict[str, Call] = {
              "prompt": TOKENS[1:], "guidance": NUMBER, "strata": COUNT, "repeats": COUNT,
              "seed": SEED, "order": [3, "x", [0, 0], [99], [1.5], [None]]},
     ),
+    "logit_lens": Call(
+        with_first(unmask.logit_lens, model=own_model, text="They say [MASK]*2 boats", steps=2),
+        bad={"model": MODEL, "text": TOKENS, "steps": COUNT[:6] + COUNT[7:], "row": LAYER,
+             "top": COUNT, "positions": ["x", 3, [99], [-1], [None], ["x"], [1.5], []]},
+    ),
+    "show": Call(
+        with_first(unmask.show, thing=own_model),
+        bad={"thing": [None, 3, "x", b"x", Odd(), [], [3]], "is_still": [3, "x"]},
+    ),
     "load": Call(
         with_first(unmask.load, name=lambda p, out: p.places["diffusion"], device="cpu"),
         bad={"name": [*PATH, "", "no such model", "x" * 100_000, "a\0b", "../x", "~nobody", "a//b"],
