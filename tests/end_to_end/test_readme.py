@@ -36,7 +36,7 @@ SMALLER = {
 LONG = {"study", "report"}
 """Run by `make prove`."""
 SERVED = {"explore"}
-"""Goes on until it is stopped: tests/explorer/test_command.py runs it."""
+"""Goes on until it is stopped: tests/explorer/test_explore_command.py runs it."""
 
 
 def read_commands() -> list[list[str]]:
@@ -57,6 +57,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     known = {"subject": "Bjorn", "attribute": "one", "template": "{} is the"}
     known |= {"prompt": "Bjorn is the", "prediction": " one", "relation_id": "P1"}
     (tmp_path / "knowns.json").write_text(json.dumps([known | {"known_id": 0}]))
+    page = (ROOT / "docs" / "verbs" / "harness.md").read_text("utf-8")
+    for name, text in re.findall(r"```\w+ (friends\.\w+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from unmask.blocks.blocks import Column, Figure, Row, Section, Table, Text, TextPanel
 from unmask.report.document import Document
-from unmask.report.render_html import _embed, mark_code, render_html
+from unmask.report.render_html import embed_json, mark_code, render_html
 from unmask.report.render_markdown import escape, quote_csv, render_markdown, write_csv
 
 SIGNS = "|<>`*_~$&#[](){}!\\=+-@\"'\t\r\n:;/.,0aZ é🐙"
@@ -102,7 +102,7 @@ def test_an_html_page_has_no_element_of_a_text(trap):
 @with_traps
 @given(texts)
 def test_data_in_a_script_element_stays_data(text):
-    page = f'<script type="application/json">{_embed({"x": [text]})}</script><p>after</p>'
+    page = f'<script type="application/json">{embed_json({"x": [text]})}</script><p>after</p>'
     reader = Reader(page)
     assert reader.tags == ["script", "p"] and json.loads(reader.texts[0]) == {"x": [text]}
 

@@ -28,7 +28,7 @@ class CanvasRequest(CheckedSettings):
 
     prompt: str | None = option(None, "A text; masks in it are filled.")
     length: int | None = option(None, "Positions of the row, prompt included.", least=1)
-    tokens: tuple[int, ...] | None = option(None, "Token ids instead of a prompt.")
+    tokens: tuple[int, ...] | None = option(None, "Token ids instead of a prompt.", least=0)
     fixed: tuple[bool, ...] | None = option(None, "Which of them were given: guidance hides them.")
 
     def _problems(self) -> Iterator[str]:
@@ -111,11 +111,13 @@ class TraceRequest(CheckedSettings):
     model: str
     prompt: str
     answer: str
-    subject: tuple[int, ...] = option((), "Characters of the prompt, first and one after the last.")
+    subject: tuple[int, ...] = option(
+        (), "Characters of the prompt, first and one after the last.", least=0
+    )
     parts: tuple[PartName, ...] = option(("resid", "mlp", "attn"), "What is restored.")
     corruption: str = option("gaussian", "How the subject is hidden.")
     samples: int = option(10, "Noise samples.", least=1, most=MOST_SAMPLES)
-    step: str | int = option("first", "The denoising step: first, last or a number.")
+    step: str | int = option("first", "The denoising step: first, last or a number.", least=1)
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=MOST_STEPS)
     seed: int = option(0, "Seed of the noise.", least=0)
 
@@ -177,9 +179,13 @@ class EditFactRequest(CheckedSettings):
     prompt: str
     old: str
     new: str
-    subject: tuple[int, ...] = option((), "Characters of the prompt, first and one after the last.")
+    subject: tuple[int, ...] = option(
+        (), "Characters of the prompt, first and one after the last.", least=0
+    )
     reverse: str = option("", "A question in reverse; {} stands for the object. Empty: none.")
-    layer: int | None = option(None, "The layer that is written; the middle one by default.")
+    layer: int | None = option(
+        None, "The layer that is written; the middle one by default.", least=0
+    )
     search_steps: int = option(40, "Evaluations of the search for the value.", least=0, most=200)
     reveal: Literal["none", "cycle", "random"] = option("cycle", "Tokens shown in the search.")
     clamp: float = option(8.0, "The longest change of the value, in lengths of it.", above=0)

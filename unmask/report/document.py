@@ -82,6 +82,11 @@ class Run:
     stages: Sequence[dict[str, Any]] = ()
     """What the study noted of each stage."""
 
+    @property
+    def has_own_facts(self) -> bool:
+        """Whether a file of one's own facts was asked, which has no directions of training."""
+        return Path(str(self.record.settings.get("data"))).suffix in (".csv", ".jsonl", ".xz")
+
 
 def read_document(given: Sequence[str | Path | Result]) -> Document:
     """The page of these runs; one that cannot be read is an error only where it is the only one."""
@@ -100,7 +105,7 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
         raise errors[0]
     entries = [entry for run in runs for entry in run.entries]
     sections = [section for name in _order(entries) for section in _describe(name, entries)]
-    if any(run.record.verb == STUDY for run in runs):
+    if any(run.record.verb == STUDY and not run.has_own_facts for run in runs):
         sections = [add_stored(section) for section in sections]
     records = [(run.name, run.record, run.stages) for run in runs]
     stages = [
