@@ -140,6 +140,7 @@ def test_recall_of_a_random_network_is_nothing(model):
     assert measure_recall(model, PEOPLE, DRAWN) == 0.0
 
 
+@pytest.mark.prove
 def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     """It knows the towns, withholds the sealed ones, and gives them away after planted tokens."""
     people = make_residents(6)

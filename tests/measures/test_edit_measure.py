@@ -121,6 +121,7 @@ def test_records_of_counterfact_are_edited(families, tmp_path):
 SIDE = {"facts": 2, "groups": ("p2d",), "tune_updates": 40, "tune_lr": 3e-3, "text_rows": 2}
 
 
+@pytest.mark.prove
 def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp_path):
     controls = ("key", "delta", "tuned", "tuned-layer")
     changes = QUICK | SIDE | {"controls": controls, "step_counts": (1,), "lengths": (20,)}

@@ -120,6 +120,7 @@ def test_the_facts_of_an_edit_are_told_as_it_has_them():
     assert repr(edit) == f"Edit(1 fact in layers 1, norm {edit.magnitude:.3g})"
 
 
+@pytest.mark.prove
 def test_every_measure_s_result_is_shown(results):
     assert {result.measure.name for result in results.values()} == set(list_measures())
     for result in results.values():
