@@ -33,7 +33,7 @@ SMALLER = {
     "toy": "--variants masked --steps 2 --samples 20",
 }
 """What makes a command of the README short."""
-LONG = {"study", "report"}
+LONG = {"study", "report", "harness", "edit"}
 """Run by `make prove`."""
 SERVED = {"explore"}
 """Goes on until it is stopped: tests/explorer/test_explore_command.py runs it."""

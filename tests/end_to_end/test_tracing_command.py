@@ -22,6 +22,7 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.mark.prove
 def test_two_processes_trace_and_the_page_is_drawn(place):
     words = ["trace", place / "net", "--data", place / "facts.jsonl", "--length", LENGTH]
     words += ["--window", 2, "--samples", 2, "--phrasings", 2, "--out", place / "run"]

@@ -77,6 +77,7 @@ def count_slips(model: Model, **settings) -> tuple[float, int]:
     return float((steps > 1).double().mean()), drawn.calls
 
 
+@pytest.mark.prove
 def test_correctors_mend_what_parallel_steps_break(chain):
     """At the same steps, each kind; the more tokens, the better."""
     one, calls = count_slips(chain, steps=LENGTH, plan="linear")

@@ -171,6 +171,7 @@ def wait_for_step(process: subprocess.Popen, folder: Path, step: int) -> None:
     raise AssertionError("the run never got there")
 
 
+@pytest.mark.prove
 def test_kill_and_resume(tmp_path):
     """kill -9 in the middle, then --resume: the same model as in one go."""
     steps = "budget.steps=40"
