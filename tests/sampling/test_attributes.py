@@ -158,7 +158,7 @@ def test_a_probe_in_a_file(model, probe, tmp_path):
     with pytest.raises(UserError, match="is not there"):
         unmask.sample(model, [[1]], classifier=tmp_path / "no", length=LENGTH)
     (tmp_path / "broken").write_text("x")
-    with pytest.raises(UserError, match="is not a safetensors file"):
+    with pytest.raises(UserError, match="cannot be read as a probe"):
         StateProbe.load(tmp_path / "broken", model)
 
 

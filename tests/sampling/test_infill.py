@@ -187,7 +187,7 @@ def test_trajectories_come_back_from_disk(model, tmp_path):
     with pytest.raises(UserError, match="is not there"):
         Trajectory.load(tmp_path / "y.safetensors")
     (tmp_path / "y.safetensors").write_bytes(b"no")
-    with pytest.raises(UserError, match="is not a safetensors file"):
+    with pytest.raises(UserError, match="cannot be read as a trajectory"):
         Trajectory.load(tmp_path / "y.safetensors")
 
 

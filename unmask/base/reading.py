@@ -1,4 +1,4 @@
-"""Text, JSON, YAML and CSV that others wrote: one reader per format, each with limits.
+"""Text, JSON, YAML, CSV and tensors that others wrote: one reader per format, each with limits.
 
 A file over a limit, or one that says something twice, is a `UserError` that names the file and,
 where there are lines, the line.
@@ -329,3 +329,18 @@ class _Unpacked(io.RawIOBase):
 
 def _make_decoder() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(memlimit=MOST_UNPACKING_MEMORY)
+
+
+def read_tensors(path: str | Path, what: str, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """All tensors of a safetensors file and its notes; `remedy` is what to do where it is broken.
+
+    For files of one result; weights are read one by one (`unmask.net.weights`).
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as {what} ({error}): {remedy}.") from None

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.files import replace_file
 from unmask.base.identity import digest_values
+from unmask.base.reading import read_tensors
 from unmask.net.loading import save
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
@@ -165,14 +165,7 @@ class Edit(Shown):
     @check_arguments()
     def load(cls, path: str | Path) -> "Edit":
         """The edit that `save` wrote."""
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(
-                f"{path} cannot be read as an edit ({error}): expected a file that Edit.save wrote."
-            ) from None
+        tensors, metadata = read_tensors(path, "an edit", "expected a file that Edit.save wrote")
         if metadata.get("schema") != SCHEMA:
             raise UserError(
                 f"{path} is no edit of this version (its schema is "

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
+from unmask.base.reading import read_tensors
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
 from unmask.noise.schedules import find_time
@@ -76,16 +77,9 @@ class StateProbe:
     @classmethod
     def load(cls, path: str | Path, model: Model) -> "StateProbe":
         """The probe in a file, for the model it was trained on."""
-        from safetensors import SafetensorError, safe_open
-
         if not Path(path).is_file():
             raise UserError(f"{path} is not there: expected the file of a trained probe.")
-        try:
-            with safe_open(str(path), "pt") as file:
-                notes = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise UserError(f"{path} is not a safetensors file ({error}): train it anew.") from None
+        tensors, notes = read_tensors(path, "a probe", "train it anew")
         if notes.get("unmask.probe") != FORMAT or set(tensors) != {"weight", "bias"}:
             raise UserError(f"{path} does not hold a probe of this version: train it anew.")
         (site,) = model.net.taps.find([notes.get("site", "")])

@@ -14,7 +14,7 @@ from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.files import replace_file
-from unmask.base.reading import parse_json
+from unmask.base.reading import parse_json, read_tensors
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 from unmask.sampling.state import Predictions
@@ -149,18 +149,9 @@ class Trajectory(Shown):
     @classmethod
     def load(cls, path: str | Path, tokenizer: Tokenizer | None = None) -> "Trajectory":
         """The trajectory in a file; with the model's tokenizer it can be shown in words."""
-        from safetensors import SafetensorError, safe_open
-
         if not Path(path).is_file():
             raise UserError(f"{path} is not there: expected a saved trajectory.")
-        try:
-            with safe_open(str(path), "pt") as file:
-                notes = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise UserError(
-                f"{path} is not a safetensors file ({error}): sample it anew."
-            ) from None
+        tensors, notes = read_tensors(path, "a trajectory", "sample it anew")
         if notes.get("unmask.trajectory") != FORMAT or not tensors.keys() >= set(_TENSORS):
             raise UserError(f"{path} does not hold a trajectory of this version: sample it anew.")
         values = tensors | {
