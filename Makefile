@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AXE := build/axe/node_modules/axe-core/axe.min.js
 
-.PHONY: study test test-oldest-torch test-newest prove gpu browser hostile golden check format docs wheel clean
+.PHONY: study test test-oldest-torch test-newest prove gpu browser hostile paper golden check format docs wheel clean
 .DEFAULT_GOAL := study
 
 study: $(READY)  ## run the study
@@ -34,6 +34,9 @@ browser: $(READY) $(AXE)  ## of the long proofs, the study's page and the explor
 
 hostile: $(READY)  ## hostile inputs, the whole fuzz and kills: about twenty minutes
 	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile
+
+paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece
+	$(BIN)/python paper/run.py $(if $(DATA),--data $(DATA)) $(if $(STAGE),--stage $(STAGE)) $(if $(MINUTES),--minutes $(MINUTES))
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden

@@ -87,4 +87,5 @@ def _show_log() -> None:
     """Have the package's log shown on stderr; of several processes only the first says it all."""
     log = logging.getLogger("unmask")
     log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
-    log.addHandler(_StderrHandler())
+    if not any(isinstance(handler, _StderrHandler) for handler in log.handlers):
+        log.addHandler(_StderrHandler())

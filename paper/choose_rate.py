@@ -1,0 +1,56 @@
+"""A recipe's rate by validation: the same tries for every kind of model.
+
+    python paper/choose_rate.py berglund-smollm2-ar --start MODEL --data FOLDER --out OUT
+
+Trains on the split `choose` with each rate, asks the validation splits, and leaves OUT/recipe.yaml:
+the recipe with the rate whose mean over the validation cells is highest. OUT/tries.json has all.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import unmask
+from unmask.base.files import replace_file, write_json
+from unmask.training.journal import read_journal
+from unmask.training.recipes_io import format_recipe, read_recipe
+
+RATES = (1e-4, 3e-4, 1e-3)
+CELLS = "recall/"
+
+
+def try_rate(recipe: str, rate: float, options: argparse.Namespace) -> dict[str, float]:
+    """The validation cells after a short training, in percent, and their mean."""
+    run = options.out / f"{rate:g}"
+    changes = [f"optimiser.rate={rate}", f"start.model={options.start}", "data.split=choose"]
+    changes += [f"data.path={options.data}", f"budget.steps={options.steps}"]
+    changes += [f"cadence.evaluate={options.steps}", "cadence.samples=0", "cadence.checkpoint=0"]
+    if not (run / "model").is_dir():
+        unmask.train(recipe, run, *changes, fresh=True)
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    (record,) = [each for each in read_journal(run) if any(name.startswith(CELLS) for name in each)]
+    cells = {name.removeprefix(CELLS): 100 * value for name, value in record.items()
+             if name.startswith(CELLS)}  # fmt: skip
+    return {"rate": rate, "mean": sum(cells.values()) / len(cells), **cells}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("recipe")
+    parser.add_argument("--start", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parser.parse_args()
+    tries = [try_rate(options.recipe, rate, options) for rate in RATES]
+    for each in tries:
+        print(", ".join(f"{name} {value:g}" for name, value in each.items()), flush=True)
+    best = max(tries, key=lambda each: each["mean"])
+    chosen = read_recipe(options.recipe, [f"optimiser.rate={best['rate']}"])
+    with replace_file(options.out / "recipe.yaml") as draft:
+        draft.write_text(format_recipe(chosen), encoding="utf-8")
+    write_json(options.out / "tries.json", tries)
+
+
+if __name__ == "__main__":
+    main()

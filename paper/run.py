@@ -1,0 +1,371 @@
+"""Every page of docs/results from nothing, on one GPU: the stages of stages.yaml, one by one.
+
+    python paper/run.py --data FOLDER                  all stages that are not done
+    python paper/run.py --data FOLDER --stage recall   one, and what it needs
+    python paper/run.py --data FOLDER --minutes 8      a piece of it; the same command goes on
+    python paper/run.py --list                         the stages, and which are done
+
+FOLDER holds the data sets that stages.yaml names; their digests are checked. All commands run in
+this process, so that kernels are compiled once.
+"""
+
+import argparse
+import gc
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import unmask
+from unmask.base.errors import UserError, suggest
+from unmask.base.files import replace_file, write_json
+from unmask.base.identity import digest_file, digest_values
+from unmask.base.reading import parse_yaml, read_json, read_text
+from unmask.base.units import format_bytes
+
+STAGES = Path(__file__).with_name("stages.yaml")
+RUNS = Path("runs") / "paper"
+PAGES = Path("paper") / "pages.json"
+"""What is known of each page that a stage wrote: by which stage, from what, in how many minutes."""
+_NAMES = re.compile(r"\{([\w-]+)\}")
+_CODE = ("*.py", "*.yaml", "*.js", "*.css", "*.html")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Files that nobody here can make: where they come from, and the digests of the right ones."""
+
+    name: str
+    source: str
+    path: str
+    files: Mapping[str, str]
+
+    def find(self, folder: Path) -> Path:
+        """Where it lies in the user's folder, each file checked."""
+        place = folder / self.path
+        for name, expected in self.files.items():
+            file = place / name if name != "." else place
+            if not file.is_file():
+                raise UserError(f"{file} is missing: {self.name} comes from {self.source}.")
+            if (given := digest_file(file)) != expected:
+                raise UserError(
+                    f"{file} has the SHA-256 {given}, expected {expected}: {self.name} comes from "
+                    f"{self.source}."
+                )
+        return place
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Commands that turn data and other stages' folders into a folder, and perhaps a page."""
+
+    name: str
+    run: tuple[str, ...]
+    """Each may name {out}, {page}, data sets, and folders of stages before this one."""
+    page: str | None = None
+    note: str = ""
+    """How to read the page, put below its title."""
+    minutes: float | None = None
+    """As measured on one H200."""
+
+    @property
+    def needs(self) -> list[str]:
+        found = {name for command in self.run for name in _NAMES.findall(command)}
+        return sorted(found - {"out", "page"})
+
+    @property
+    def scripts(self) -> list[Path]:
+        words = (shlex.split(command) for command in self.run)
+        return [Path(each[1]) for each in words if each[0] == "python"]
+
+
+@dataclass
+class Record:
+    """What a stage has done so far, in a file beside its folder."""
+
+    key: str
+    """A digest of everything that the folder is made from."""
+    done: int = 0
+    """Commands that are done."""
+    seconds: float = 0.0
+    files: dict[str, str] = field(default_factory=dict)
+    """Digests of all files of the folder, once the stage is done."""
+
+
+def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stage]]:
+    """The data sets and the stages, each stage after those that it needs."""
+    content = parse_yaml(read_text(path), str(path))
+    data = {name: DataSet(name, **value) for name, value in content["data"].items()}
+    stages: dict[str, Stage] = {}
+    for stage in (each for value in content["stages"] for each in _make_stages(value)):
+        for name in stage.needs:
+            if name not in data and name not in stages:
+                raise UserError(f"stage {stage.name} needs {name!r}, which no line before names.")
+        stages[stage.name] = stage
+    return data, stages
+
+
+def _make_stages(value: dict[str, Any]) -> Iterator[Stage]:
+    """The one stage that an entry describes, or one for each value of its `each`."""
+    for each in value.pop("each", [None]):
+
+        def fill(text: str, each: object = each) -> str:
+            return text if each is None else text.replace("{each}", str(each))
+
+        run = tuple(fill(command) for command in value["run"])
+        yield replace(Stage(**value), name=fill(value["name"]), run=run)
+
+
+class Runner:
+    """Runs stages whose folders are not what their inputs make, within some minutes."""
+
+    def __init__(
+        self,
+        data: Mapping[str, DataSet],
+        stages: Mapping[str, Stage],
+        folder: Path,
+        minutes: float | None = None,
+    ):
+        self.data, self.stages, self.folder = data, stages, folder
+        self.deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self.code = digest_values(_list_code(Path(unmask.__file__).parent))
+        self._keys: dict[str, str] = {}
+
+    def key(self, stage: Stage) -> str:
+        """The digest of commands, code, data and the keys of the stages that are needed."""
+        if stage.name not in self._keys:
+            parts: list[object] = [*stage.run, self.code, stage.note]
+            parts += [read_text(path) for path in stage.scripts]
+            for name in stage.needs:
+                if name in self.stages:
+                    parts.append(self.key(self.stages[name]))
+                else:
+                    parts += sorted(self.data[name].files.items())
+            self._keys[stage.name] = digest_values(parts)
+        return self._keys[stage.name]
+
+    def is_done(self, stage: Stage) -> bool:
+        """Whether the stage's folder is what the stage left, made from what it is made from now."""
+        record = read_record(stage.name)
+        return (
+            record is not None
+            and record.key == self.key(stage)
+            and record.done == len(stage.run)
+            and record.files == _digest_folder(RUNS / stage.name)
+        )
+
+    def run(self, stage: Stage) -> bool:
+        """Run a stage and what it needs; False where the time was up before its end."""
+        for name in stage.needs:
+            if name in self.stages and not self.run(self.stages[name]):
+                return False
+        if self.is_done(stage):
+            return True
+        out, record = RUNS / stage.name, read_record(stage.name)
+        if record is None or record.key != self.key(stage) or record.files:
+            if out.exists():
+                print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
+                shutil.rmtree(out)
+            record = Record(self.key(stage))
+        places = {name: self.data[name].find(self.folder) for name in stage.needs
+                  if name in self.data}  # fmt: skip
+        places |= {name: RUNS / name for name in stage.needs if name in self.stages}
+        places |= {"out": out, "page": Path(stage.page or "")}
+        while record.done < len(stage.run):
+            if self._seconds_left() <= 0:
+                return False
+            command = _NAMES.sub(lambda m: str(places[m[1]]), stage.run[record.done])
+            print(f"{stage.name}: {command}", flush=True)
+            start = time.monotonic()
+            try:
+                is_finished = self._call(shlex.split(command))
+            finally:
+                record.seconds += time.monotonic() - start
+                write_record(stage.name, record)
+                _free_memory()
+            if not is_finished:
+                return False
+            record.done += 1
+            write_record(stage.name, record)
+        self._finish(stage, record)
+        return True
+
+    def _finish(self, stage: Stage, record: Record) -> None:
+        # A trained model is remade, never resumed, once its stage is done.
+        for checkpoints in (RUNS / stage.name).glob("**/checkpoints"):
+            shutil.rmtree(checkpoints)
+        record.files = _digest_folder(RUNS / stage.name)
+        write_record(stage.name, record)
+        print(f"{stage.name}: {record.seconds / 60:.1f} minutes", flush=True)
+        if stage.page is None:
+            return
+        page = Path(stage.page)
+        if stage.note:
+            _insert_note(page, stage.note)
+        pages = read_json(PAGES) if PAGES.is_file() else {}
+        pages[stage.page] = {
+            "stage": stage.name,
+            "key": record.key,
+            "minutes": round(record.seconds / 60, 1),
+            "files": digest_page(page),
+        }
+        write_json(PAGES, dict(sorted(pages.items())))
+
+    def _call(self, words: list[str]) -> bool:
+        """Run one command in this process; False where the time was up before its end."""
+        left = self._seconds_left()
+        if self.deadline is not None and words[:2] == ["unmask", "train"]:
+            words = [*words, "--minutes", f"{left / 60:.3f}"]
+        status: object = 0
+        with _alarm(None if self.deadline is None else left), _arguments(words):
+            try:
+                if words[0] == "unmask":
+                    from unmask.cli.main import main
+
+                    main()
+                else:
+                    runpy.run_path(words[1], run_name="__main__")
+            except SystemExit as end:
+                status = end.code or 0
+            except KeyboardInterrupt:
+                if self._seconds_left() > 0:
+                    raise
+        # A training that its minutes ended exits with 0 as well; its command goes on with it.
+        if self._seconds_left() <= 0:
+            return False
+        if status != 0:
+            raise UserError(f"{shlex.join(words)} ended with {status}.")
+        return True
+
+    def _seconds_left(self) -> float:
+        return float("inf") if self.deadline is None else self.deadline - time.monotonic()
+
+
+def read_record(name: str) -> Record | None:
+    """What a stage has done, None where it never ran."""
+    path = RUNS / f"{name}.json"
+    return Record(**read_json(path)) if path.is_file() else None
+
+
+def write_record(name: str, record: Record) -> None:
+    RUNS.mkdir(parents=True, exist_ok=True)
+    write_json(RUNS / f"{name}.json", vars(record))
+
+
+def digest_page(page: Path) -> dict[str, str]:
+    """Digests of a page, and of the figures and tables in the folder of its name."""
+    beside = page.with_suffix("")
+    files = [page, *sorted(beside.rglob("*"))] if beside.is_dir() else [page]
+    return {str(file.relative_to(page.parent)): digest_file(file) for file in files
+            if file.is_file()}  # fmt: skip
+
+
+def show_stages(data: Mapping[str, DataSet], stages: Mapping[str, Stage], runner: Runner) -> None:
+    for each in data.values():
+        print(f"{each.name}: {len(each.files)} files from {each.source}, at {each.path}")
+    for stage in stages.values():
+        record = read_record(stage.name)
+        state = "to do"
+        if record is not None:
+            share = f"{record.done} of {len(stage.run)} commands"
+            state = "done" if runner.is_done(stage) else share
+        minutes = "?" if stage.minutes is None else f"{stage.minutes:.1f}"
+        print(f"{stage.name:<16}{minutes:>6} min  {state:<18}{stage.page or ''}")
+
+
+def _list_code(folder: Path) -> Iterator[str]:
+    for pattern in _CODE:
+        for path in sorted(folder.rglob(pattern)):
+            yield f"{path.relative_to(folder)}\n{read_text(path)}"
+
+
+def _digest_folder(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        return {}
+    return {str(path.relative_to(folder)): digest_file(path) for path in sorted(folder.rglob("*"))
+            if path.is_file()}  # fmt: skip
+
+
+def _insert_note(page: Path, note: str) -> None:
+    title, _, rest = read_text(page).partition("\n")
+    with replace_file(page) as draft:
+        draft.write_text(f"{title}\n\n> **How to read it.** {note.strip()}\n{rest}", "utf-8")
+
+
+@contextmanager
+def _alarm(seconds: float | None) -> Generator[None]:
+    """SIGTERM to this process after so many seconds: commands save what they have, and leave."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    if seconds is not None:
+        signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _arguments(words: list[str]) -> Generator[None]:
+    """What a command sees as its own arguments, and where a script finds its neighbours."""
+    arguments, path = sys.argv, sys.path
+    sys.argv = words if words[0] == "unmask" else words[1:]
+    if words[0] != "unmask":
+        sys.path = [str(Path(words[1]).parent), *path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = arguments, path
+
+
+def _free_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        print(f"GPU memory held: {format_bytes(torch.cuda.memory_reserved())}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
+    parser.add_argument("--stage", help="one stage, and what it needs; by default all")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--list", action="store_true", help="show the stages and what is done")
+    options = parser.parse_args()
+    try:
+        data, stages = read_stages()
+        runner = Runner(data, stages, options.data, options.minutes)
+        if options.list:
+            show_stages(data, stages, runner)
+            return 0
+        if options.stage is not None and options.stage not in stages:
+            raise UserError(f"stage {options.stage!r} is unknown: {suggest(options.stage, stages)}")
+        wanted = [stages[options.stage]] if options.stage else list(stages.values())
+        for stage in wanted:
+            if not runner.run(stage):
+                print("the time is up: the same command goes on from here", flush=True)
+                return 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("done: " + ", ".join(stage.name for stage in wanted), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

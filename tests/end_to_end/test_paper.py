@@ -1,0 +1,137 @@
+"""`make paper`: folders are trusted by what made them, pieces go on, pages belong to stages."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from unmask.base.errors import UserError
+from unmask.base.identity import digest_file
+from unmask.base.reading import read_json
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("paper_run", ROOT / "paper" / "run.py")
+assert spec is not None and spec.loader is not None
+paper = importlib.util.module_from_spec(spec)
+sys.modules["paper_run"] = paper
+spec.loader.exec_module(paper)
+
+COPY = """import sys, pathlib, time
+source, out, *page = map(pathlib.Path, sys.argv[1:])
+out.mkdir(parents=True, exist_ok=True)
+with (out / "log").open("a") as log:
+    log.write("ran\\n")
+(out / "text").write_text(source.read_text() + ".")
+(out / "checkpoints").mkdir(exist_ok=True)
+for each in page:
+    each.parent.mkdir(parents=True, exist_ok=True)
+    each.write_text(f"# Title\\n\\n{source.read_text()}\\n")
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two stages: the first copies a data set, the second copies the first's folder and a page."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "copy.py").write_text(COPY)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "words.txt").write_text("words")
+    (tmp_path / "paper").mkdir()
+    digest = digest_file(tmp_path / "data" / "words.txt")
+    content = {
+        "data": {"words": {"source": "somewhere", "path": "words.txt", "files": {".": digest}}},
+        "stages": [
+            {"name": "one-{each}", "each": [1, 2], "run": ["python copy.py {words} {out}"]},
+            {
+                "name": "two",
+                "run": ["python copy.py {one-2}/text {out} {page}"],
+                "page": "docs/two.md",
+                "note": "Slowly.",
+            },
+        ],
+    }
+    (tmp_path / "stages.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def run_all(plan: Path, minutes: float | None = None) -> bool:
+    data, stages = paper.read_stages(plan / "stages.yaml")
+    runner = paper.Runner(data, stages, plan / "data", minutes)
+    return all(runner.run(stage) for stage in stages.values())
+
+
+def count_runs(plan: Path, name: str) -> int:
+    return len((plan / "runs" / "paper" / name / "log").read_text().splitlines())
+
+
+def test_stages_run_once_and_their_pages_are_known(plan: Path) -> None:
+    assert run_all(plan)
+    assert run_all(plan)
+    assert [count_runs(plan, name) for name in ("one-1", "one-2", "two")] == [1, 1, 1]
+    assert not (plan / "runs/paper/two/checkpoints").exists()
+    page = (plan / "docs/two.md").read_text()
+    assert page == "# Title\n\n> **How to read it.** Slowly.\n\nwords.\n"
+    known = read_json(plan / "paper/pages.json")["docs/two.md"]
+    assert known["files"] == {"two.md": digest_file(plan / "docs/two.md")}
+
+
+@pytest.mark.parametrize("change", ["script", "output", "command", "data"])
+def test_what_changed_is_made_anew(plan: Path, change: str) -> None:
+    assert run_all(plan)
+    stages = plan / "stages.yaml"
+    if change == "script":
+        (plan / "copy.py").write_text(COPY + "\n# another\n")
+    elif change == "output":
+        (plan / "runs/paper/one-2/text").write_text("edited by hand")
+    elif change == "command":
+        stages.write_text(stages.read_text().replace("{words} {out}", "{words}  {out}"))
+    else:
+        before = digest_file(plan / "data/words.txt")
+        (plan / "data/words.txt").write_text("other words")
+        after = digest_file(plan / "data/words.txt")
+        stages.write_text(stages.read_text().replace(before, after))
+    assert run_all(plan)
+    assert count_runs(plan, "one-2") == 1  # the folder was removed, and made again
+    expected = "other words." if change == "data" else "words."
+    assert (plan / "runs/paper/one-2/text").read_text() == expected
+    assert (plan / "runs/paper/two/text").read_text() == expected + "."
+
+
+def test_a_piece_ends_in_time_and_the_next_goes_on(plan: Path) -> None:
+    (plan / "copy.py").write_text(COPY + "\nif out.name == 'two': time.sleep(30)\n")
+    assert not run_all(plan, minutes=0.02)
+    record = read_json(plan / "runs/paper/two.json")
+    assert record["done"] == 0 and 0 < record["seconds"] < 10
+    assert count_runs(plan, "one-2") == 1
+    assert not run_all(plan, minutes=0)
+    assert count_runs(plan, "two") == 1
+
+
+def test_mistakes_are_sentences(plan: Path) -> None:
+    (plan / "data/words.txt").write_text("wrong")
+    with pytest.raises(UserError, match="has the SHA-256 .* comes from somewhere"):
+        run_all(plan)
+    (plan / "data/words.txt").unlink()
+    with pytest.raises(UserError, match="is missing: words comes from somewhere"):
+        run_all(plan)
+    (plan / "copy.py").write_text("raise SystemExit(3)")
+    (plan / "data/words.txt").write_text("words")
+    with pytest.raises(UserError, match="ended with 3"):
+        run_all(plan)
+    stages = plan / "stages.yaml"
+    stages.write_text(stages.read_text().replace("{one-2}", "{one-3}"))
+    with pytest.raises(UserError, match="needs 'one-3'"):
+        paper.read_stages(stages)
+
+
+def test_pages_are_what_their_stages_wrote() -> None:
+    """A page that was edited by hand, or whose stage is gone, fails here."""
+    _, stages = paper.read_stages()
+    pages = {stage.page for stage in stages.values() if stage.page}
+    assert len(pages) == sum(stage.page is not None for stage in stages.values())
+    known = read_json(ROOT / paper.PAGES) if (ROOT / paper.PAGES).is_file() else {}
+    for page, entry in known.items():
+        assert page in pages
+        assert paper.digest_page(ROOT / page) == entry["files"], f"{page} was edited by hand"
