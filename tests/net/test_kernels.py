@@ -1,11 +1,16 @@
 """Our own kernels against torch's operations, on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from unmask.net import fused
 from unmask.net.blocks import Head, RMSNorm
+from unmask.net.config import NetConfig
+from unmask.net.layers import add_and_norm
+from unmask.net.transformer import Transformer
 from unmask.objectives.cross_entropy import weighted_cross_entropy
 
 pytestmark = pytest.mark.gpu
@@ -39,6 +44,65 @@ def test_norms(width, dtype):
         ours, torchs = norm(x), F.rms_norm(x, (width,), norm.weight, 1e-5)
     exact = F.rms_norm(x.double(), (width,), norm.weight.double(), 1e-5)
     assert_near(ours, torchs, exact)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 1041])
+@pytest.mark.parametrize("width", [64, 576, 960, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_additions_before_norms(rows, width, dtype):
+    """The same as an addition and a norm, one after the other."""
+    norm = RMSNorm(width, eps=1e-5, device="cuda", dtype=dtype)
+    x, added = draw(rows, width, dtype=dtype), draw(rows, width, dtype=dtype, seed=1)
+    with torch.no_grad():
+        norm.weight.copy_(draw(width, dtype=dtype, seed=2))
+        both = add_and_norm(x, added, norm)
+        assert both is not None
+        expected = norm(x + added)
+    assert torch.equal(both[0], x + added)
+    if dtype == torch.float32:
+        torch.testing.assert_close(both[1], expected, rtol=1e-6, atol=1e-6)
+    else:
+        assert torch.equal(both[1], expected)
+
+
+def test_who_looks_between_takes_the_plain_path(monkeypatch):
+    """Sites, hooks, gradients and other norms: all the same numbers, without the one kernel."""
+    from unmask.net import graphs, kernels
+
+    monkeypatch.setattr(graphs, "MOST_FLOPS", 0.0)
+    calls, fused_call = [], kernels.add_and_norm
+    monkeypatch.setattr(
+        kernels, "add_and_norm", lambda *given: calls.append(1) or fused_call(*given)
+    )
+    config = NetConfig(vocab_size=99, width=64, layers=3, heads=4, mlp_width=128, context=64)
+    tokens = torch.randint(0, 99, (2, 20), device="cuda")
+
+    def make(config: NetConfig) -> Transformer:
+        with torch.device("cuda"):
+            return Transformer(config).bfloat16().eval()
+
+    def count(net: Transformer) -> int:
+        calls.clear()
+        net.run_tokens(tokens)
+        return len(calls)
+
+    net = make(config)
+    with torch.no_grad():
+        plain = net.run_tokens(tokens)
+        assert count(net) == 3
+        with net.capture("layers.1.mlp_in"):
+            assert count(net) == 0
+        with net.patch({"layers.*.mlp_out": lambda x: x}):
+            assert torch.equal(net.run_tokens(tokens), plain)
+            assert count(net) == 0
+        handle = net.block(1).mlp_norm.register_forward_hook(lambda *_: None)
+        assert count(net) == 2
+        assert torch.equal(net.run_tokens(tokens), plain)
+        handle.remove()
+        assert count(make(replace(config, norm="layer"))) == 0
+        assert count(make(replace(config, residual="parallel"))) == 0
+        assert count(net) == 3
+    assert count(net) == 0
 
 
 SHORT = [(52, 52, False), (1, 17, False), (5, 52, False), (128, 128, False)]

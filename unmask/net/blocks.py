@@ -13,7 +13,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
-from unmask.net.layers import Linear, RMSNorm, make_norm
+from unmask.net.layers import Linear, RMSNorm, add_and_norm, make_norm
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
@@ -218,9 +218,8 @@ class Block(nn.Module):
             keys, values = self.attn.extend(view.cache, keys, values)
         z = tap("attn_z", self._attend_tapped(queries, keys, values, view, tap))
         attn = tap("attn_out", self.attn_out(z))
-        reads, stream = self.after_attention(x, attn)
-        key = tap("mlp_key", self.mlp_key(reads, tap))
-        mlp = tap("mlp_out", self.mlp_out(key))
+        key, stream = self.enter_mlp(x, attn, tap)
+        mlp = tap("mlp_out", self.mlp_out(tap("mlp_key", key)))
         return tap("resid_out", self.after_mlp(stream, mlp))
 
     def _attend_tapped(
@@ -287,6 +286,21 @@ class Block(nn.Module):
         """The MLP's inner activation, having read `x`."""
         return self.mlp(tap("mlp_in", self.mlp_norm(x)))
 
+    def enter_mlp(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
+    ) -> tuple[Float[Tensor, "*n F"], Float[Tensor, "*n D"]]:
+        """The MLP's inner activation, and the stream that it adds to, once attention is done.
+
+        `mlp_key` of `after_attention`, where nobody looks between them by a kernel that does both.
+        """
+        is_plain = type(self).after_attention is Block.after_attention
+        if tap is untouched and is_plain and type(self).mlp_key is Block.mlp_key:
+            both = add_and_norm(x, attn, self.mlp_norm)
+            if both is not None:
+                return self.mlp(both[1]), both[0]
+        reads, stream = self.after_attention(x, attn)
+        return self.mlp_key(reads, tap), stream
+
     def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
         """What the MLP adds to the stream."""
         return self.mlp.down(key)
@@ -301,8 +315,8 @@ class Block(nn.Module):
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
         """The stream that leaves the block, and what the MLP added, once attention is done."""
-        reads, stream = self.after_attention(x, attn)
-        mlp = self.mlp_out(self.mlp_key(reads))
+        key, stream = self.enter_mlp(x, attn)
+        mlp = self.mlp_out(key)
         return self.after_mlp(stream, mlp), mlp
 
 

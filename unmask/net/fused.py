@@ -8,7 +8,8 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 LEAST = 2**19
 """Numbers of a tensor below which our kernels take longer to launch than torch's take to run."""
@@ -23,6 +24,12 @@ def fuses(*tensors: Tensor) -> bool:
         return False
     same = all(each.dtype == first.dtype for each in tensors)
     return same and all(each.is_contiguous() for each in tensors[1:]) and _has_triton()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something waits to be called when the module is."""
+    own = module._forward_hooks or module._forward_pre_hooks
+    return bool(own or torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
 
 
 @cache

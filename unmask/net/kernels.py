@@ -57,14 +57,34 @@ def _gate(gate, up, out, number, block: tl.constexpr):
 
 
 @triton.jit
-def _norm(x, weight, out, number, width, eps, rows: tl.constexpr, block: tl.constexpr):
+def _norm(
+    x,
+    added,
+    weight,
+    total,
+    out,
+    number,
+    width,
+    eps,
+    adds: tl.constexpr,
+    rows: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Several rows a program: their norms, where it `adds` those of x + added."""
     row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)[:, None]
     column = tl.arange(0, block)[None, :]
     inside = (row < number) & (column < width)
-    values = tl.load(x + row * width + column, inside, 0.0).to(tl.float32)
+    at = row * width + column
+    values = tl.load(x + at, inside, 0.0).to(tl.float32)
+    if adds:
+        values += tl.load(added + at, inside, 0.0).to(tl.float32)
+        # The norm is that of the sum as it is kept, rounded.
+        rounded = values.to(total.dtype.element_ty)
+        tl.store(total + at, rounded, inside)
+        values = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(values * values, 1) / width + eps)[:, None]
     by = tl.load(weight + column, column < width, 0.0).to(tl.float32)
-    tl.store(out + row * width + column, values * scale * by, inside)
+    tl.store(out + at, values * scale * by, inside)
 
 
 @triton.jit
@@ -225,15 +245,29 @@ def gate(gate: Tensor, up: Tensor) -> Tensor:
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` [*n, D] divided by its root mean square, times the weight."""
-    out, width = torch.empty_like(x), x.shape[-1]
+    out = torch.empty_like(x)
+    _run_norm(x, x, weight, out, out, eps, adds=False)
+    return out
+
+
+def add_and_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + added [*n, D], and its norm: the bits of an addition and of `norm` after it."""
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    _run_norm(x, added, weight, total, out, eps, adds=True)
+    return total, out
+
+
+def _run_norm(
+    x: Tensor, added: Tensor, weight: Tensor, total: Tensor, out: Tensor, eps: float, adds: bool
+) -> None:
+    width = x.shape[-1]
     if number := x.numel() // width:
         block = triton.next_power_of_2(width)
         rows = max(1, 4096 // block)
         with torch.cuda.device_of(x):
             _norm[(triton.cdiv(number, rows),)](
-                x, weight, out, number, width, eps, rows=rows, block=block
+                x, added, weight, total, out, number, width, eps, adds=adds, rows=rows, block=block
             )
-    return out
 
 
 def can_attend(queries: Tensor, keys: Tensor) -> bool:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.net.config import NetConfig
-from unmask.net.fused import fuses
+from unmask.net.fused import fuses, has_hooks
 
 
 class Linear(nn.Linear):
@@ -32,6 +32,20 @@ class RMSNorm(nn.RMSNorm):
             assert self.eps is not None
             return kernels.norm(x, self.weight, self.eps)
         return super().forward(x)
+
+
+def add_and_norm(
+    x: Float[Tensor, "*n D"], added: Float[Tensor, "*n D"], norm: nn.Module
+) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]] | None:
+    """x + added and the norm of it, in one pass over memory; None where that is left to torch."""
+    if type(norm) is not RMSNorm or not fuses(x, added, norm.weight) or has_hooks(norm):
+        return None
+    if x.shape != added.shape or not x.is_contiguous():
+        return None
+    from unmask.net import kernels
+
+    assert norm.eps is not None
+    return kernels.add_and_norm(x, added, norm.weight, norm.eps)
 
 
 def make_norm(config: NetConfig) -> nn.Module:
