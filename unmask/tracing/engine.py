@@ -114,15 +114,16 @@ class Engine:
         # 2. The layers inside the window, at the N active pairs [N, D]. The last layer is left out:
         #    of it only the rows that are read are wanted.
         for layer in range(trunk.start + 1, min(trunk.end, last)):
-            x, attn, after = self._advance(layer, batch, stream)
+            x = stream.x if stream.where is batch.patched else stream.x[batch.index]
+            stops = layer in trunk.stops
+            attn, after = self._advance(layer, batch, stream, keep=stops)
             stream = Stream(after, batch.active)
-            # A shorter window ends here: nothing is frozen in this layer, nor in those above. It
-            # leaves before step 3 writes into the stream.
-            if layer in trunk.stops:
-                yield layer, self._finish(layer + 1, batch, stream)
             # 3. Windows that go on: at the patched pairs the layer adds what the frozen part added.
-            if plan.frozen is not None:
-                frozen = self._freeze(layer, batch, plan, x, attn)
+            frozen = self._freeze(layer, batch, plan, x, attn)
+            # A shorter window ends here: nothing is frozen in this layer, nor in those above.
+            if stops:
+                yield layer, self._finish(layer + 1, batch, stream)
+            if frozen is not None:
                 stream.x.index_copy_(0, batch.index, frozen)
         # 4. The longest window. Below the last layer, or where the window is the last layer alone,
         #    nothing is left to be frozen.
@@ -158,13 +159,14 @@ class Engine:
         layer: int,
         batch: CellBatch,
         plan: PartPlan,
-        x: Float[Tensor, "N D"],
+        x: Float[Tensor, "P D"],
         attn: Float[Tensor, "N D"],
-    ) -> Float[Tensor, "P D"]:
+    ) -> Float[Tensor, "P D"] | None:
         """What leaves a layer at the patched positions, once the frozen part is what was kept."""
+        if plan.frozen is None:
+            return None
         record, kept = self._kept(plan, layer)
         block, kept = self.net.block(layer), record.pick(kept, batch.pair_sample, batch.position)
-        x = x[batch.index]
         if plan.frozen == "attn":
             return block.finish(x, kept)[0]
         _, stream = block.after_attention(x, attn[batch.index])
@@ -176,20 +178,21 @@ class Engine:
         return record, (record.mlp if plan.frozen == "mlp" else record.attn)[layer]
 
     def _advance(
-        self, layer: int, batch: CellBatch, stream: Stream, keep: bool = True
-    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "N D"]]:
-        """The stream that enters a layer, what attention adds, and the stream that leaves.
+        self, layer: int, batch: CellBatch, stream: Stream, keep: bool = False
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"]]:
+        """What attention adds in a layer, and the stream that leaves it.
 
-        The last two may be written over by the next layer, unless the one that leaves is to `keep`.
+        The latter may lie where the one that entered did. Both may be written over by the next
+        layer, unless the one that leaves is to `keep`.
         """
         if stream.where is batch.active:
             if self._graphs is None or self._graphs[0] is not batch:
                 self._graphs = batch, self._find_graphs(batch, stream.x)
             if (graphs := self._graphs[1]) is not None:
                 attn, after = graphs.advance(layer, stream.x)
-                return stream.x, attn, after.clone() if keep else after
+                return attn, after.clone() if keep else after
         x, attn = self._attend(layer, batch, stream)
-        return x, attn, self.net.block(layer).finish(x, attn)[0]
+        return attn, self.net.block(layer).finish(x, attn)[0]
 
     def _find_graphs(self, batch: CellBatch, like: Float[Tensor, "N D"]) -> LayerGraphs | None:
         """The recorded layers of a batch; None where layers are run as ever."""
@@ -229,7 +232,7 @@ class Engine:
         else:
             # The first layer above the patch: all other positions are the base run's.
             x = self.base.pick(self.base.entering[layer], *batch.locate())
-            x = x.index_copy(0, batch.index, stream.x)
+            x.index_copy_(0, batch.index, stream.x)
         return x, block.attn_out(z)
 
     def _finish(
@@ -237,7 +240,7 @@ class Engine:
     ) -> Float[Tensor, "B K A"]:
         """log p of the targets when the stream enters `layer`; `plan` freezes the last layer."""
         for between in range(layer, self.layers - 1):
-            stream = Stream(self._advance(between, batch, stream, keep=False)[2], batch.active)
+            stream = Stream(self._advance(between, batch, stream)[1], batch.active)
         if layer == self.layers:
             x = self._look_up(layer, batch, stream)
         else:
@@ -261,8 +264,8 @@ class Engine:
             kept = record.pick(kept, batch.sample[:, None], rows)
             return torch.where(batch.is_patched(rows)[..., None], kept, now)
 
-        reads, middle = block.after_attention(x, keep(attn) if frozen == "attn" else attn)
-        mlp = block.mlp_out(block.mlp_key(reads))
+        key, middle = block.enter_mlp(x, keep(attn) if frozen == "attn" else attn)
+        mlp = block.mlp_out(key)
         return block.after_mlp(middle, keep(mlp) if frozen == "mlp" else mlp)
 
     def _project(
@@ -309,5 +312,5 @@ class Engine:
 
 def _finish_in_place(block: Block, x: Float[Tensor, "N D"], attn: Float[Tensor, "N D"]) -> None:
     """`Block.finish` over the stream that entered; the blocks that are replayed are sums."""
-    reads, stream = block.after_attention(x, attn)
-    torch.add(stream, block.mlp_out(block.mlp_key(reads)), out=x)
+    key, stream = block.enter_mlp(x, attn)
+    torch.add(stream, block.mlp_out(key), out=x)
