@@ -63,7 +63,7 @@ def test_nothing_is_fetched_and_no_path_of_this_machine_is_linked(page):
     links = re.findall(r"""(?:src|href|action)\s*=\s*["']?([^"'\s>]+)""", own)
     assert links and all(link.startswith(("#", "data:,")) for link in links)
     assert "@import" not in own and "url(" not in own
-    assert len(page.encode()) < 8_000_000
+    assert len(page.encode()) < 3_000_000
 
 
 def test_headings_are_nested_and_names_unique(page):

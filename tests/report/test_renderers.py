@@ -162,7 +162,7 @@ sections = st.builds(
 def without_plotly():
     """Pages without the library that draws them, which is most of their size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plotly.offline.get_plotlyjs", lambda: "")
+        patch.setattr("unmask.report.render_html.pack_library", lambda: "")
         yield
 
 

@@ -5,12 +5,9 @@ its own, so that neither styles nor scripts meet those of the notebook, and it h
 it works offline, in an exported notebook and after other cells were cleared.
 """
 
-import base64
-import gzip
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +29,7 @@ from unmask.report.pictures import (
     describe_trajectory,
     write_states,
 )
-from unmask.report.render_html import SCRIPTS, embed_json, read_template, render_html
+from unmask.report.render_html import read_template, render_html
 from unmask.representation.lens import Lens
 from unmask.sampling.trajectory import Trajectory
 from unmask.tracing.grid import TraceGrid
@@ -130,22 +127,8 @@ def _are_grids(given: object) -> bool:
 
 def _frame(document: Document) -> str:
     """A page without its head in a frame that is as high as it needs."""
-    figures = [each for section in document.sections for each in section.walk()]
-    needs = any(isinstance(each, Figure) and each.chart != "unmasking" for each in figures)
-    packed = embed_json(_pack_library() if needs else "")
-    sources = embed_json([read_template(name) for name in SCRIPTS])
-    script = f"const PACKED = {packed}, SOURCES = {sources};\n{read_template('cell.js')}"
-    page = render_html(document, [script], read_template("cell.css"))
+    page = render_html(document, read_template("cell.js"), read_template("cell.css"))
     return (
         f'<iframe srcdoc="{html.escape(page)}" title="{html.escape(document.title)}" '
         'style="width: 100%; height: 420px; border: 0"></iframe>'
     )
-
-
-@cache
-def _pack_library() -> str:
-    """plotly, which is large, compressed."""
-    import plotly.offline
-
-    source = plotly.offline.get_plotlyjs().encode()
-    return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()

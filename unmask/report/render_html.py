@@ -1,5 +1,7 @@
 """A document as one HTML file that needs nothing else; scripts draw its figures from their data."""
 
+import base64
+import gzip
 import json
 import math
 import re
@@ -41,15 +43,11 @@ CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 """What stands between single backticks."""
 
 
-def render_html(document: "Document", scripts: Sequence[str] | None = None, style: str = "") -> str:
+def render_html(document: "Document", script: str = "", style: str = "") -> str:
     """The page, with its style, its scripts and the data of its figures inside.
 
-    A cell of a notebook has scripts that load the page's own, and further styles.
+    A cell of a notebook adds a script and styles of its own.
     """
-    if scripts is None:
-        import plotly.offline
-
-        scripts = [plotly.offline.get_plotlyjs(), *map(read_template, SCRIPTS)]
     figures = {
         name_block(section, block): _pack(block)
         for section in document.sections
@@ -67,9 +65,21 @@ def render_html(document: "Document", scripts: Sequence[str] | None = None, styl
         list_terms=list_terms,
         version=__version__,
         style=read_template("page.css") + style,
-        scripts=scripts,
+        library=pack_library()
+        if any(each["chart"] != "unmasking" for each in figures.values())
+        else "",
+        scripts=[*map(read_template, SCRIPTS), script],
         data=embed_json({"figures": figures, "looks": LOOKS, "terms": TERMS}),
     )
+
+
+@cache
+def pack_library() -> str:
+    """plotly, which is most of a page, compressed; the page unpacks it."""
+    import plotly.offline
+
+    source = plotly.offline.get_plotlyjs().encode()
+    return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()
 
 
 def part_blocks(

@@ -85,7 +85,7 @@
   function drawChart(card, chart) {
     const key = card.state.join("|"), panels = card.figure.views[key], width = chart.clientWidth;
     card.spec = null;
-    if (!width) return; // Folded away: drawn when it is unfolded.
+    if (!width || !window.Plotly) return; // Folded away or not yet unpacked: drawn when it is.
     if (!panels) {
       chart.replaceChildren(make("p", { className: "status", textContent: "Nothing was measured for this choice." }));
       return;
@@ -186,6 +186,22 @@
   const kept = memory.read();
   setTheme(kept ? kept === "dark" : wish.matches);
   offerWays();
+
+  // Plotly comes compressed: texts and players are there before its charts are.
+  async function unpack(packed) {
+    try {
+      const bytes = Uint8Array.from(atob(packed), (each) => each.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      document.body.append(make("script", { textContent: await new Response(stream).text() }));
+    } catch {
+      const text = "The charts could not be drawn: they need a browser of 2023 or later. Their values are in the tables below them.";
+      return document.querySelector("main").prepend(make("p", { className: "notice", role: "note", textContent: text }));
+    }
+    for (const card of cards) card.draw();
+    if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+  }
+  const library = document.getElementById("page-library").textContent;
+  if (library) unpack(library);
 
   // The contents say where the reader is.
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
