@@ -25,6 +25,7 @@ TOKENIZER_FILES = (
 )
 """Files that a tokenizer may be read from."""
 MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
+_UNKNOWN = "[UNKNOWN]"
 
 # What checkpoints in the wild call these tokens, tried in this order.
 _KNOWN = {
@@ -187,6 +188,21 @@ class Tokenizer:
         )
         backend.train_from_iterator(texts, trainer)
         backend.add_special_tokens([MASK])
+        ids = backend.get_vocab(with_added_tokens=True)
+        return cls(backend, ids[MASK], ids[PAD], ids[END])
+
+    @classmethod
+    def of_words(cls, texts: Iterable[str]) -> "Tokenizer":
+        """One token for each word of the texts, words being what blanks part; others are unknown.
+
+        The mask token has the last id.
+        """
+        words = sorted({word for text in texts for word in text.split()})
+        names = [PAD, END, _UNKNOWN, *words]
+        vocabulary = {name: i for i, name in enumerate(names)}
+        backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.add_special_tokens([PAD, END, MASK])
         ids = backend.get_vocab(with_added_tokens=True)
         return cls(backend, ids[MASK], ids[PAD], ids[END])
 
