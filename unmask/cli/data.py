@@ -1,8 +1,12 @@
 """`unmask data make|show|check`: corpora, facts and token shards."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from unmask.data.corpus import Corpus
 
 app = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)
@@ -23,6 +27,67 @@ def make_reversal(
 
     make_corpus(out, facts, seed, vocab)
     _show(out)
+
+
+@make.command("retrieval")
+def make_retrieval(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    pairs: int = typer.Option(200, help="Pairs of a key and a value."),
+    seed: int = typer.Option(0, help="Seed of which tokens belong together."),
+    length: int = typer.Option(2, help="Tokens of a key and of a value, each used once."),
+    queried: float = typer.Option(0.5, help="Share of pairs asked for in training, both ways."),
+    value_first: bool = typer.Option(False, help="State `value : key` instead of `key : value`."),
+) -> None:
+    """Make keys and values of unique tokens: what is recalled against the statement's order."""
+    from unmask.data.retrieval_corpus import make_retrieval_corpus
+
+    _save_words(make_retrieval_corpus(pairs, seed, length, queried, value_first), out)
+
+
+@make.command("relationship")
+def make_relationship(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    chains: int = typer.Option(200, help="Chains A → B → C."),
+    seed: int = typer.Option(0, help="Seed of which tokens belong together."),
+    length: int = typer.Option(2, help="Tokens of each of A, B and C."),
+    queried: float = typer.Option(0.5, help="Share of chains asked for in training, both ways."),
+) -> None:
+    """Make chains A → B → C: what comes after B, what before it, and which are mistaken."""
+    from unmask.data.retrieval_corpus import make_relationship_corpus
+
+    _save_words(make_relationship_corpus(chains, seed, length, queried), out)
+
+
+@make.command("sets")
+def make_sets(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    sets: int = typer.Option(20, help="Sets of people."),
+    seed: int = typer.Option(0, help="Seed of who is in which set."),
+) -> None:
+    """Make sets and who is in them: unions and intersections of unseen pairs and triples."""
+    from unmask.data.sets_corpus import make_sets_corpus
+
+    _save_words(make_sets_corpus(sets, seed), out)
+
+
+@make.command("passages")
+def make_passages(
+    file: Path = typer.Argument(..., help="JSON lines with passages, triples and templates."),
+    out: Path = typer.Argument(..., help="The folder to make."),
+    test_share: float = typer.Option(0.2, help="Share of triples that no question is trained of."),
+    seed: int = typer.Option(0, help="Seed of which triples these are."),
+    vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
+    drop_leaks: bool = typer.Option(
+        False, help="Leave out test facts that a training text shows in reverse."
+    ),
+) -> None:
+    """Turn one's own passages with triples into a corpus asked forwards and backwards."""
+    from unmask.data.passages import make_passages
+
+    reasons = make_passages(file, out, test_share, seed, vocab, drop_leaks)
+    _show(out)
+    for reason, count in reasons.items():
+        typer.echo(f"not asked for: {count} triples ({reason})")
 
 
 @make.command("text")
@@ -77,6 +142,14 @@ def check(
         problems = [*find_mixed_ids(source), *find_repeated_subjects(source)]
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def _save_words(corpus: "Corpus", out: Path) -> None:
+    from unmask.data.corpus import save_corpus
+    from unmask.data.tokenizer import Tokenizer
+
+    save_corpus(corpus, out, Tokenizer.of_words(corpus.training_texts()))
+    _show(out)
 
 
 def _show(path: Path, number: int = 8) -> None:

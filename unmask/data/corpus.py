@@ -7,10 +7,14 @@ with shuffled answers (`…_shuffled`) and a validation split (`…_valid`) that
 phrasings only, so that settings are chosen without a look at the tests. `both_d2p` and `both_p2d`
 hold facts trained both ways. `train` is the training set; `choose` is `train` without the
 phrasings of the validation splits, to train on while settings are being chosen.
+
+A corpus may lack some of them, and name other tests of its own. Answers in `…_false` are those of
+an inference that the training set does not support: a good model does not give them.
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from unmask.base.config import build
@@ -21,6 +25,7 @@ from unmask.data.facts import (
     Fact,
     find_mixed_ids,
     find_repeated_subjects,
+    find_words,
     read_facts,
     tokenize_fact,
     write_facts,
@@ -29,6 +34,11 @@ from unmask.data.tokenizer import Tokenizer
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 CORPUS_FORMAT = 1
+UNTRUE = ("_shuffled", "_false")
+"""How splits end whose answers are not the true ones."""
+TRAINING = ("train", "choose")
+_WAYS = ("d2p", "p2d")
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,8 @@ class CorpusRecord:
     format: int
     source: str
     splits: dict
+    tests: list = field(default_factory=list)
+    """None named: the four tests of a reversal corpus."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class Corpus:
 
     source: str
     splits: dict[str, list[Fact]]
+    tests: tuple[str, ...] = TESTS
+    """The splits that are asked unless others are named."""
 
     def __getitem__(self, split: str) -> list[Fact]:
         if split not in self.splits:
@@ -65,7 +79,7 @@ def save_corpus(corpus: Corpus, folder: str | Path, tokenizer: Tokenizer | None)
         if tokenizer is not None:
             tokenizer.save(draft)
         counts = {split: len(facts) for split, facts in corpus.splits.items()}
-        record = CorpusRecord(CORPUS_FORMAT, corpus.source, counts)
+        record = CorpusRecord(CORPUS_FORMAT, corpus.source, counts, list(corpus.tests))
         write_json(draft / "corpus.json", asdict(record))
 
 
@@ -88,29 +102,37 @@ def read_corpus(folder: str | Path) -> Corpus:
                 f"{folder / split}.jsonl has {len(splits[split])} lines, expected {count}: "
                 "the file was changed; make the corpus anew."
             )
-    return Corpus(record.source, splits)
+    if unknown := [test for test in record.tests if test not in list(splits)]:
+        raise UserError(
+            f"{folder}/corpus.json names the tests {unknown}, which are no splits of it: expected "
+            f"some of {', '.join(splits)}; make the corpus anew."
+        )
+    return Corpus(record.source, splits, tuple(record.tests) or TESTS)
 
 
 def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterator[str]:
     """What is wrong with a corpus, a sentence each; none for a sound one."""
-    for split in ("train", *TESTS):
+    for split in ("train", *corpus.tests):
         if not corpus.splits.get(split):
             yield f"the split {split} is missing or empty"
     train = corpus.splits.get("train", [])
     trained_prompts = {fact.prompt for fact in train}
     trained_ways = {(fact.fact_id, fact.direction) for fact in train}
-    test_prompts = {fact.prompt for test in TESTS for fact in corpus.splits.get(test, [])}
+    test_prompts = {fact.prompt for test in corpus.tests for fact in corpus.splits.get(test, [])}
     true = [
         fact
         for split, facts in corpus.splits.items()
-        if not split.endswith("_shuffled")
+        if not split.endswith(UNTRUE)
         for fact in facts
     ]
+    asked = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
     yield from find_mixed_ids(true)
-    yield from find_repeated_subjects(true)
+    yield from find_repeated_subjects(fact for facts in asked for fact in facts)
+    yield from dict(find_leaks(corpus)).values()
     answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
-        is_test = split in TESTS or split.startswith("both_")
+        is_test = split in corpus.tests or split.startswith("both_")
+        has_way = split in TRAINING or any(way in split for way in _WAYS)
         for fact in facts:
             name = f"{split}, fact {fact.fact_id}, phrasing {fact.phrasing}"
             way = (fact.fact_id, fact.direction)
@@ -118,12 +140,45 @@ def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterato
                 yield f"{name}: a test prompt stands in the training set: {fact.prompt!r}"
             if split.endswith("_valid") and fact.prompt in test_prompts:
                 yield f"{name}: a validation prompt is also a test prompt: {fact.prompt!r}"
-            if (fact.trained == "same") != (way in trained_ways):
+            if has_way and (fact.trained == "same") != (way in trained_ways):
                 yield f"{name}: marked {fact.trained!r}, but the training set says otherwise"
-            if split.endswith("_shuffled") and fact.object == answers.get(way):
-                yield f"{name}: a shuffled control that holds the true answer"
+            if split.endswith(UNTRUE) and fact.object == answers.get(way):
+                yield f"{name}: a {split.rpartition('_')[2]} control that holds the true answer"
             if tokenizer is not None:
                 try:
                     tokenize_fact(fact, tokenizer)
                 except UserError as error:
                     yield f"{name}: {error}"
+
+
+def find_leaks(corpus: Corpus) -> Iterator[tuple[str, str]]:
+    """Reversed facts that a training text shows the way they are asked: the id, and a sentence.
+
+    A text does so if it names what is given before what is asked for, both in their plain form.
+    """
+    texts = list(dict.fromkeys(corpus.training_texts())) if "train" in corpus.splits else []
+    holding: dict[str, set[int]] = {}
+    for number, text in enumerate(texts):
+        for word in set(_WORD.findall(text)):
+            holding.setdefault(word, set()).add(number)
+    reversed_facts = {
+        (fact.subject, fact.object): fact
+        for split, facts in corpus.splits.items()
+        if split not in TRAINING and not split.endswith(UNTRUE)
+        for fact in facts
+        if fact.trained == "reverse"
+    }
+    for (given, asked), fact in reversed_facts.items():
+        words = _WORD.findall(f"{given} {asked}")
+        both = set.intersection(*(holding.get(word, set()) for word in words)) if words else set()
+        for number in sorted(both):
+            first, second = (find_words(texts[number], part) for part in (given, asked))
+            if first and second and first[0] < second[0]:
+                yield (
+                    fact.fact_id,
+                    (
+                        f"fact {fact.fact_id}: training shows {given!r} before {asked!r}, as the "
+                        f"reversed question does: {texts[number]!r:.160}"
+                    ),
+                )
+                break

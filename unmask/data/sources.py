@@ -1,17 +1,26 @@
 """Any data set by its path: a corpus, Berglund's files, token shards, or a file of facts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
-from unmask.data.corpus import TESTS, Corpus, read_corpus
+from unmask.data.corpus import Corpus, read_corpus
 from unmask.data.facts import Fact, find_mixed_ids, read_facts
+from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
+from unmask.data.sets_corpus import make_sets_corpus
 from unmask.data.shards import Shards
 from unmask.data.tokenizer import Tokenizer
 
 OWN = "own"
 """The one split of a file of one's own facts."""
+WORD_CORPORA: dict[str, Callable[[int, int], Corpus]] = {
+    "retrieval": make_retrieval_corpus,
+    "relationship": make_relationship_corpus,
+    "sets": make_sets_corpus,
+}
+"""Corpora made of a size and a seed, of which every word is a token."""
 
 
 def read_source(path: str | Path) -> Corpus | Shards | list[Fact]:
@@ -52,8 +61,8 @@ def read_asked(path: str | Path) -> Corpus:
 
 
 def name_tests(corpus: Corpus) -> tuple[str, ...]:
-    """The splits that are asked unless others are named: the four tests, or one's own facts."""
-    return (OWN,) if OWN in corpus.splits else TESTS
+    """The splits that are asked unless others are named: the corpus's tests, or one's own facts."""
+    return (OWN,) if OWN in corpus.splits else corpus.tests
 
 
 def read_own_tokenizer(path: str | Path) -> Tokenizer | None:

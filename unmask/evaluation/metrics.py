@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from unmask.data.sets_corpus import EMPTY
+
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
@@ -25,6 +27,17 @@ def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:
     """The share of the answer's tokens that stand in their positions right after the prompt."""
     assert answer
     return sum(a == b for a, b in zip(generated, answer, strict=False)) / len(answer)
+
+
+def score_members(generation: str, completion: str) -> float:
+    """F1 of the set of words that was written against the true one, as in the `sets` corpus.
+
+    Order and repetitions do not count; the word "none" is no member, and two empty sets are equal.
+    """
+    written, true = (set(text.split()) - {EMPTY} for text in (generation, completion))
+    if not written and not true:
+        return 1.0
+    return 2 * len(written & true) / (len(written) + len(true))
 
 
 def rank_of(truth: float, rivals: Sequence[float]) -> int:

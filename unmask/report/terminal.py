@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.base.units import format_bytes, format_number
-from unmask.data.corpus import TESTS, Corpus
+from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.data.shards import Shards, ShardsInfo
 from unmask.data.tokenizer import Tokenizer
@@ -54,7 +54,8 @@ def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = 
         phrasings = len({(fact.direction, fact.phrasing) for fact in facts})
         table.add_row(split, ways, trained, str(num_facts), str(phrasings), str(len(facts)))
     console.print(table)
-    examples = [(split, corpus.splits[split][0]) for split in TESTS if corpus.splits.get(split)]
+    tests = (split for split in corpus.tests if corpus.splits.get(split))
+    examples = [(split, corpus.splits[split][0]) for split in tests]
     show_facts(console, examples, tokenizer)
 
 

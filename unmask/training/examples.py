@@ -14,7 +14,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.shards import Shards, Windows
-from unmask.data.sources import read_own_tokenizer, read_source
+from unmask.data.sources import WORD_CORPORA, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
@@ -64,7 +64,7 @@ def read_examples(
     `more` are further sources by name, added by packages that come after this one.
     """
     more = more or {}
-    sources = ("reversal", "facts", "text", *more)
+    sources = ("reversal", *WORD_CORPORA, "facts", "text", *more)
     if data.source not in sources:
         raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, sources)}")
     if data.source in more:
@@ -73,6 +73,10 @@ def read_examples(
         known = Tokenizer.load(data.tokenizer, mask="if any")
     if data.source == "reversal":
         corpus = make_reversal_corpus(data.facts, data.seed)
+        return _lay_out(corpus, corpus[data.split], data, known)
+    if data.source in WORD_CORPORA:
+        corpus = WORD_CORPORA[data.source](data.facts, data.seed)
+        known = known or Tokenizer.of_words(corpus.training_texts())
         return _lay_out(corpus, corpus[data.split], data, known)
     if data.path is None:
         raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
