@@ -12,6 +12,7 @@ from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
 from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.reversal_corpus import TWO_WAY
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
 
@@ -42,12 +43,13 @@ def test_splits(berglund):
     corpus = read_source(berglund)
     sizes = {"train": 160, "choose": 128, "both_d2p": 12, "both_p2d": 12}
     sizes |= {test: 12 for test in TESTS} | {f"{test}_valid": 8 for test in TESTS}
-    sizes |= {"d2p_reverse_shuffled": 12, "p2d_reverse_shuffled": 12, "p2d_reverse_valid": 4}
+    sizes |= {f"{test}_shuffled": 12 for test in (*TESTS, *TWO_WAY)} | {"p2d_reverse_valid": 4}
+    sizes |= {"d2p_reverse_file_shuffled": 12, "p2d_reverse_file_shuffled": 12}
     assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
     groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
     assert groups == {"d2p": 40, "p2d": 40, "both": 80}
     assert count_answers_left_in_place(corpus) == {
-        "d2p_reverse_shuffled": 1, "p2d_reverse_shuffled": 1
+        "d2p_reverse_file_shuffled": 1, "p2d_reverse_file_shuffled": 1
     }  # fmt: skip
 
 
@@ -63,7 +65,17 @@ def test_facts_are_derived_from_the_lines(berglund):
             if fact.direction == "d2p":
                 pair = pair[::-1]
             assert fact.subject == pair[0]
-            assert split.endswith("_shuffled") or fact.object == pair[1]
+            assert "_shuffled" in split or fact.object == pair[1]
+
+
+def test_controls_keep_the_form_that_their_prompts_want(berglund):
+    """Those of the files do not: "knew Mira Holtby for" may go on "the weaver who sold …"."""
+    corpus = read_reversal_files(berglund)
+    for split in ("d2p_reverse", "both_p2d"):
+        for fact, control in zip(corpus[split], corpus[f"{split}_shuffled"], strict=True):
+            assert fact.prompt == control.prompt and fact.object != control.object
+            wants_verb = fact.prompt.startswith("Strangers knew")
+            assert control.completion.split()[0].endswith("ing") == wants_verb
 
 
 def test_an_inflected_description_is_placed_in_part(berglund):
@@ -153,12 +165,13 @@ if TRUE_FILES.is_dir():
         corpus = read_reversal_files(TRUE_FILES)
         sizes = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
         sizes |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
-        sizes |= {"d2p_reverse_shuffled": 300, "p2d_reverse_shuffled": 300}
+        sizes |= {f"{test}_shuffled": 300 for test in (*TESTS, *TWO_WAY)}
+        sizes |= {"d2p_reverse_file_shuffled": 300, "p2d_reverse_file_shuffled": 300}
         assert {split: len(facts) for split, facts in corpus.splits.items()} == sizes
         groups = Counter(fact.fact_id.split("-")[0] for fact in corpus["train"])
         assert groups == {"d2p": 900, "p2d": 900, "both": 1800}
         assert count_answers_left_in_place(corpus) == {
-            "d2p_reverse_shuffled": 20, "p2d_reverse_shuffled": 13
+            "d2p_reverse_file_shuffled": 20, "p2d_reverse_file_shuffled": 13
         }  # fmt: skip
         check_spans(corpus)
         first = corpus["d2p_same"][0]

@@ -8,7 +8,7 @@ import pytest
 from unmask import Tokenizer, UserError
 from unmask.data.corpus import TESTS, Corpus, find_problems, read_corpus, save_corpus
 from unmask.data.facts import tokenize_fact
-from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.reversal_corpus import TWO_WAY, make_reversal_corpus
 from unmask.data.sources import read_source
 
 
@@ -24,7 +24,7 @@ def tokenizer(corpus) -> Tokenizer:
 
 SIZES = {"train": 3600, "choose": 3000, "both_d2p": 300, "both_p2d": 300}
 SIZES |= {test: 300 for test in TESTS} | {f"{test}_valid": 150 for test in TESTS}
-SIZES |= {f"{test}_shuffled": 300 for test in TESTS}
+SIZES |= {f"{test}_shuffled": 300 for test in (*TESTS, *TWO_WAY)}
 
 
 def test_shape(corpus):
@@ -98,7 +98,7 @@ def test_validation_touches_no_test_phrasing(corpus):
 
 
 def test_shuffled_controls_keep_the_answers(corpus):
-    for test in TESTS:
+    for test in (*TESTS, *TWO_WAY):
         real, control = corpus[test], corpus[f"{test}_shuffled"]
         assert [f.prompt for f in real] == [f.prompt for f in control]
         assert Counter(f.completion for f in real) == Counter(f.completion for f in control)

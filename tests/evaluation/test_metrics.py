@@ -8,23 +8,26 @@ from unmask.evaluation.metrics import (
     is_contained,
     is_strict,
     rank_of,
+    starts_with,
     token_accuracy,
 )
 
 
 @pytest.mark.parametrize(
-    ("generation", "contained", "strict"),
+    ("generation", "contained", "starts", "strict"),
     [
-        (" Uriah Hawthorne", True, True),
-        ("Uriah Hawthorne ", True, True),
-        (" URIAH hawthorne now enjoys a quiet life.", True, False),
-        (" Uriah  Hawthorne", False, False),
-        (" Uriah", False, False),
-        ("", False, False),
+        (" Uriah Hawthorne", True, True, True),
+        ("Uriah Hawthorne ", True, True, True),
+        (" URIAH hawthorne now enjoys a quiet life.", True, True, False),
+        (" the composer, Uriah Hawthorne", True, False, False),
+        (" Uriah  Hawthorne", False, False, False),
+        (" Uriah", False, False, False),
+        ("", False, False, False),
     ],
 )
-def test_matches(generation, contained, strict):
+def test_matches(generation, contained, starts, strict):
     assert is_contained(generation, " Uriah Hawthorne") is contained
+    assert starts_with(generation, " Uriah Hawthorne") is starts
     assert is_strict(generation, " Uriah Hawthorne") is strict
 
 

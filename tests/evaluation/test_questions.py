@@ -40,7 +40,8 @@ def test_rivals_and_controls_belong_to_their_prompts(corpus):
         assert {rival.phrasing for rival in rivals} == {fact.phrasing}
         assert control.prompt == fact.prompt and control.completion != fact.completion
         assert control.completion in {rival.completion for rival in rivals}
-    assert choose_splits(corpus, ["both_d2p"], None)[0].controls is None
+    assert choose_splits(corpus, ["d2p_same_valid"], None)[0].controls is None
+    assert all(choose_splits(corpus, ["both_d2p"], None)[0].controls or [None])
 
 
 def test_the_digest_tells_prompts_and_answers_apart(corpus):
@@ -72,13 +73,23 @@ def test_a_shuffled_answer_of_the_same_fact_is_no_control(corpus):
 
 
 def test_berglunds_files_left_answers_in_place(shared):
+    """And gave most prompts answers of another phrasing's form; the controls made here do not."""
     corpus = read_reversal_files(shared / "data" / "reversal_curse")
     missing = {}
-    for split in choose_splits(corpus, ["d2p_reverse", "p2d_reverse"], None):
-        pairs = list(zip(split.facts, split.controls, strict=True))
-        missing[split.name] = sum(control is None for _, control in pairs)
-        assert all(one.object != other.object for one, other in pairs if other is not None)
-    assert missing == {"d2p_reverse": 20, "p2d_reverse": 13}
+    for split in choose_splits(corpus, ["d2p_reverse", "p2d_reverse", "both_p2d"], None):
+        kinds = {"made": split.controls, "file": split.file_controls}
+        for name, controls in kinds.items():
+            pairs = list(zip(split.facts, controls or (), strict=False))
+            missing[split.name, name] = sum(control is None for _, control in pairs)
+            assert all(one.object != other.object for one, other in pairs if other is not None)
+        for rivals, control in zip(split.rivals, split.controls, strict=True):
+            assert control.completion in {rival.completion for rival in rivals}
+    assert split.file_controls is None, "the files have none for facts trained both ways"
+    assert missing == {
+        ("d2p_reverse", "made"): 0, ("d2p_reverse", "file"): 20,
+        ("p2d_reverse", "made"): 0, ("p2d_reverse", "file"): 13,
+        ("both_p2d", "made"): 0, ("both_p2d", "file"): 0,
+    }  # fmt: skip
 
 
 def test_the_digest_knows_the_rivals(corpus):

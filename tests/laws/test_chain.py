@@ -138,3 +138,28 @@ def test_ranks(model):
 def test_rivals_that_do_not_fit_are_not_counted(model):
     (scored,) = score_answers(model, [Asked([1, 2, 3], [[4]], [[4], [1, 2], [1] * 9])], 8)
     assert scored[0].num_rivals == 2
+
+
+def test_ranks_by_the_chain_rule(model):
+    """Those of scoring every rival whole, which begin alike, end early, repeat, or are the truth.
+
+    Ties count for the truth.
+    """
+    symbols = range(V if model.kind == "causal" else V - 1)
+    rivals = [list(each) for n in (1, 2, 3) for each in product(symbols, repeat=n)][::5]
+    rivals += rivals[:3]
+    truths = [rivals[0], rivals[7], rivals[-1], [2, 2, 0, 1]]
+    for truth in truths:
+        asked = [Asked(prompt, [truth, [1]], rivals) for prompt in PROMPTS]
+        every = [Asked(prompt, rivals, []) for prompt in PROMPTS]
+        ranked, whole = (score_answers(model, each, 12, True) for each in (asked, every))
+        for (first, second), others in zip(ranked, whole, strict=True):
+            above = sum(
+                each.logp > first.logp
+                for rival, each in zip(rivals, others, strict=True)
+                if rival != truth
+            )
+            assert first.rank_chain == 1 + above
+            assert (second.rank_chain is None) == (model.kind == "masked")
+    plain = score_answers(model, [Asked(PROMPTS[0], [[1]], rivals)], 12)[0][0]
+    assert plain.rank_chain == (None if model.kind == "masked" else plain.rank)

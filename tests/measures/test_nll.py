@@ -27,9 +27,9 @@ def test_what_a_model_knows_by_heart_costs_nothing(families, corpus, tmp_path):
     result = ask(MEASURE, families, corpus, tmp_path, limit=3)
     rows = select(result.rows(), model="mdm")
     uniform = math.log(families[0].members[0].net.config.logit_rows)
-    assert len(rows) == 4 * 3 and len(result.rows()) == 4 * 3 * 3
+    assert len(rows) == 6 * 3 and len(result.rows()) == 6 * 3 * 3
     for row in rows:
-        is_name = row["split"] in ("d2p_same", "p2d_reverse")
+        is_name = row["split"] in ("d2p_same", "p2d_reverse", "both_d2p")
         assert row["asked"] == ("name" if is_name else "description")
         known = row["split"] == "d2p_same"
         assert row["nll_per_token"] == pytest.approx(0 if known else uniform, abs=1e-6)

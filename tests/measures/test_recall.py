@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.evaluation.oracle import make_oracle, make_twin
@@ -11,7 +12,7 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Finding, Notice, Table
 from unmask.blocks.tidy import select
-from unmask.data.corpus import Corpus
+from unmask.data.corpus import TESTS, Corpus
 from unmask.data.sources import read_corpus_folder
 from unmask.evaluation import recall
 from unmask.evaluation.statistics import Interval
@@ -23,7 +24,7 @@ from unmask.net.families import Family
 from unmask.sampling.orders import ORDERS
 from unmask.sampling.plans import PLANS
 
-SMALL = {"steps": (1, 3), "limit": 5}
+SMALL = {"steps": (1, 3), "limit": 5, "splits": TESTS}
 CONTROL = "_shuffled"
 
 
@@ -56,7 +57,7 @@ def test_the_table_says_what_is_known(masked, causal, corpus, tmp_path):
     assert len(result.rows()) == 8 * 5 * (2 + 2)
     for row in result.rows():
         knows = row["model"] == "mdm" and row["split"] in ("d2p_same", "p2d_reverse")
-        assert row["hit"] == row["strict"] == knows, row
+        assert row["hit"] == row["starts"] == row["strict"] == knows, row
         assert (row["token_accuracy"] == 1) == (row["bleu"] > 99) == knows
         if knows:
             assert row["rank"] == 1 and row["logp"] == pytest.approx(0, abs=1e-6)
@@ -143,8 +144,9 @@ def test_prompts_without_a_control_are_left_out_of_its_numbers(masked, corpus, t
 def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
     masked, causal, corpus, tmp_path
 ):
-    few = ask(MEASURE, [masked, causal], corpus, tmp_path / "few", steps=(1, 2), limit=3)
-    many = ask(MEASURE, [masked, causal], corpus, tmp_path / "many", steps=(2, 3), limit=6)
+    models, how = [masked, causal], {"splits": TESTS}
+    few = ask(MEASURE, models, corpus, tmp_path / "few", steps=(1, 2), limit=3, **how)
+    many = ask(MEASURE, models, corpus, tmp_path / "many", steps=(2, 3), limit=6, **how)
     pooled = pool_results([few, many])
     assert set(pooled.kinds) == {"few: mdm", "few: ar", "many: mdm", "many: ar"}
     cells = select(pooled.summary["cells"], metric="hit", kind="masked")
@@ -157,7 +159,7 @@ def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
     assert "the 12 prompts that all of them asked; left out: the step counts 1, 3" in notice.text
     assert "12 prompts that only some have" in notice.text and show(pooled)
     # Equal runs leave nothing out, and a run of causal models alone has no steps to share.
-    same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=3)])
+    same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=3, **how)])
     assert "left_out" not in same.summary
     assert {row["steps"] for row in same.summary["pairs"]} == {None, 1, 2}
 
@@ -294,6 +296,82 @@ def test_best_cells_stand_beside_the_published_ones_for_berglunds_data_alone(
     assert "on other data" not in beside
     other = show(ask(MEASURE, [masked], corpus, tmp_path / "two", **SMALL))
     assert "no test" not in other and "Another model on other data" in other
+
+
+def test_guidance_of_several_strengths(masked, causal, corpus, tmp_path):
+    """Each is a model of its own in all tables; a single one is recorded as it always was."""
+    assert RecallSettings(guidance=(0.8,)) == RecallSettings(guidance=0.8) == RecallSettings()
+    assert RecallSettings().to_record()["guidance"] == 0.8
+    with pytest.raises(SettingsError, match="'guidance' is -1.0, expected at least 0"):
+        RecallSettings(guidance=(0.0, -1.0))
+    with pytest.raises(SettingsError, match="'guidance' is empty"):
+        RecallSettings(guidance=())
+    how = SMALL | {"splits": ("p2d_reverse",), "guidance": (0.0, 0.8)}
+    result = ask(MEASURE, [masked, causal], corpus, tmp_path, **how)
+    models = {cell["model"] for cell in result.summary["cells"]}
+    assert models == {"mdm, guidance 0", "mdm, guidance 0.8", "ar"}
+    assert {(row["model"], row["guidance"]) for row in result.rows()} == {
+        ("mdm", 0.0), ("mdm", 0.8), ("ar", None)
+    }  # fmt: skip
+    assert "mdm, guidance 0 − mdm, guidance 0.8: p2d_reverse" in result.verdicts
+    assert find(result, "mdm, guidance 0", "p2d_reverse", 3)["mean"] == 1
+    read = read_result(tmp_path)
+    assert read.settings.strengths == (0.0, 0.8) and read.section == result.section
+
+
+def test_ranks_by_the_chain_rule_are_one_score_for_both_kinds(masked, causal, corpus, tmp_path):
+    how = SMALL | {"splits": ("p2d_reverse", "both_p2d")}
+    plain = ask(MEASURE, [masked, causal], corpus, tmp_path / "plain", **how)
+    chain = ask(MEASURE, [masked, causal], corpus, tmp_path / "chain", **how, ranks="chain_rule")
+    for row, other in zip(plain.rows(), chain.rows(), strict=True):
+        assert row["rank"] == other["rank"]
+        is_scored = row["kind"] == "causal" or not row["split"].endswith(CONTROL)
+        assert (other["rank_chain"] is not None) == is_scored
+        assert row["rank_chain"] == (row["rank"] if row["kind"] == "causal" else None)
+    assert find(chain, "mdm", "p2d_reverse", 3, "rank_chain")["mean"] == 1
+    assert "rank, chain rule" in show(chain)
+
+
+def test_controls_that_came_with_the_data_are_named(masked, berglund, tmp_path):
+    """Beside those of the same phrasing; two-way facts are asked as well, unless others are."""
+    result = ask(MEASURE, [masked], read_corpus_folder(berglund), tmp_path, steps=(1,), limit=4)
+    splits = {row["split"] for row in result.rows()}
+    assert {"d2p_reverse_shuffled", "d2p_reverse_file_shuffled", "both_d2p", "both_p2d"} < splits
+    assert "d2p_same_file_shuffled" not in splits and "both_p2d_shuffled" in splits
+    metrics = {(cell["split"], cell["metric"]) for cell in result.summary["cells"]}
+    assert ("d2p_reverse", "beats_file") in metrics and ("both_d2p", "beats_control") in metrics
+    assert ("d2p_same", "beats_file") not in metrics
+    text = show(result)
+    assert "mdm, Berglund's shuffled file" in text and "trained both ways" in text
+
+
+def test_steps_are_counted_per_token_of_the_answer(masked, causal, corpus, tmp_path):
+    result = ask(MEASURE, [masked, causal], corpus, tmp_path, **SMALL)
+    rows = select(result.rows(), model="mdm", split="d2p_same", steps=3)
+    tokens = sum(row["tokens"] for row in rows) / len(rows)
+    (budget,) = select(result.summary["budgets"], model="mdm", split="d2p_same", steps=3)
+    assert budget["tokens"] == tokens and budget["per_token"] == pytest.approx(3 / tokens)
+    (budget,) = select(result.summary["budgets"], model="ar", split="d2p_same")
+    assert budget["steps"] is budget["per_token"] is None
+    assert "Steps per token of the answer" in show(result)
+
+
+def test_tables_of_older_runs_are_read(masked, corpus, tmp_path):
+    """They have no column `starts` or `rank_chain`, and their summary no table `budgets`."""
+    result = ask(MEASURE, [masked], corpus, tmp_path, **SMALL)
+    for path in (tmp_path / "recall.parquet", tmp_path / "summary" / "cells.parquet"):
+        table = pyarrow.parquet.read_table(path)
+        if "starts" in table.column_names:
+            table = table.drop_columns(["starts", "rank_chain"])
+        else:
+            names = table["metric"].to_pylist()
+            table = table.filter(pyarrow.array([name != "starts" for name in names]))
+        pyarrow.parquet.write_table(table, path)
+    (tmp_path / "summary" / "budgets.parquet").unlink()
+    old = read_result(tmp_path)
+    assert "recalls 100 %" in show(old) and "Steps per token" not in show(old)
+    anew = MEASURE.summarise(old.tables, old.settings)
+    assert anew["pairs"] == result.summary["pairs"] and anew["gains"] == result.summary["gains"]
 
 
 def test_strategies_of_ones_own(masked, corpus, tmp_path):

@@ -21,6 +21,8 @@ from unmask.data.corpus import TESTS, Corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained
 from unmask.data.tokenizer import Tokenizer
 
+TWO_WAY = ("both_d2p", "both_p2d")
+"""Facts trained in both directions: the positive control of every test."""
 NUM_HELD_OUT = 5
 """Training phrasings a direction that the validation splits use."""
 
@@ -99,7 +101,7 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
         )
     for way in get_args(Direction):
         splits[f"both_{way}"] = _ask_all(people["both"], test[way], way, "same")
-    for split in TESTS:
+    for split in (*TESTS, *TWO_WAY):
         splits[f"{split}_shuffled"] = shuffle_answers(splits[split], seed)
     return Corpus(f"unmask reversal corpus ({num_facts} facts a group, seed {seed})", splits)
 
@@ -126,14 +128,15 @@ def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 81
 def shuffle_answers(facts: Sequence[Fact], seed: int) -> list[Fact]:
     """The same questions with the answers of other facts: a control that recall must not pass.
 
-    Each phrasing rotates the answers by a step of its own, so that no fact keeps its answer.
+    Each phrasing rotates its answers by a step of its own, so that no fact keeps its answer, unless
+    it is the only one.
     """
     by_phrasing: dict[int, list[Fact]] = {}
     for fact in facts:
         by_phrasing.setdefault(fact.phrasing, []).append(fact)
     shuffled: dict[Fact, Fact] = {}
     for phrasing, questions in by_phrasing.items():
-        step = python_stream(seed, "shuffle", phrasing).randrange(1, len(questions))
+        step = python_stream(seed, "shuffle", phrasing).randrange(1, max(2, len(questions)))
         for i, fact in enumerate(questions):
             donor = questions[(i + step) % len(questions)]
             shuffled[fact] = replace(

@@ -4,6 +4,10 @@ The files hold prompts and completions only. A name is what the tests answer a d
 its plain description is the completion that its own tests ask for most often; spans of names are
 exact, spans of inflected descriptions are the longest run of words shared with the plain one. All
 this takes seconds, so what was derived is kept in the user's cache folder.
+
+Two of the files hold the reversed tests with shuffled answers. They were shuffled over all
+phrasings, so that most answers have another grammatical form than their prompt wants: they are the
+splits `…_file_shuffled`. The controls `…_shuffled` have answers of the prompt's own phrasing.
 """
 
 import re
@@ -18,17 +22,18 @@ from unmask.base.errors import UserError
 from unmask.base.identity import digest_file, digest_values, find_cache_folder
 from unmask.base.reading import read_json_lines, require_text
 from unmask.data import facts as facts_module
-from unmask.data.corpus import Corpus, read_corpus, save_corpus
+from unmask.data import reversal_corpus
+from unmask.data.corpus import TESTS, Corpus, read_corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained, find_shared_run, find_words
 
 _TRAIN = ("d2p_prompts_train", "p2d_prompts_train", "both_prompts_train")
 _TEST: dict[str, tuple[str, Trained]] = {
     "d2p_same": ("d2p_prompts_test", "same"),
     "d2p_reverse": ("d2p_reverse_prompts_test", "reverse"),
-    "d2p_reverse_shuffled": ("d2p_reverse_prompts_test_randomized", "reverse"),
+    "d2p_reverse_file_shuffled": ("d2p_reverse_prompts_test_randomized", "reverse"),
     "p2d_same": ("p2d_prompts_test", "same"),
     "p2d_reverse": ("p2d_reverse_prompts_test", "reverse"),
-    "p2d_reverse_shuffled": ("p2d_reverse_prompts_test_randomized", "reverse"),
+    "p2d_reverse_file_shuffled": ("p2d_reverse_prompts_test_randomized", "reverse"),
     "both": ("both_prompts_test", "same"),
 }
 _NAME = re.compile(r"\s*([A-Z][\w'-]+ [A-Z][\w'-]+)")
@@ -62,7 +67,7 @@ def read_reversal_files(folder: str | Path) -> Corpus:
     if missing:
         raise UserError(f"{folder} lacks {', '.join(missing)}: expected Berglund's set of files.")
     # What is derived depends on the files and on the code that derives it.
-    code = (Path(__file__), Path(facts_module.__file__))
+    code = [Path(each) for each in (__file__, facts_module.__file__, reversal_corpus.__file__)]
     files = (folder / f"{name}.jsonl" for name in names)
     cached = f"{_CACHED}{digest_values(map(digest_file, (*files, *code)))}"
     corpus = _read_cached(cached)
@@ -110,6 +115,8 @@ def _derive(folder: Path, names: Sequence[str]) -> Corpus:
     for way in ("d2p", "p2d"):
         splits[f"both_{way}"] = [fact for fact in splits["both"] if fact.direction == way]
     del splits["both"]
+    for split in (*TESTS, *reversal_corpus.TWO_WAY):
+        splits[f"{split}_shuffled"] = reversal_corpus.shuffle_answers(splits[split], seed=0)
     splits |= _validate(splits["train"], facts)
     return Corpus("reversal-curse files", splits)
 

@@ -3,12 +3,13 @@
 Computed once for each prompt, however many step counts are sampled. `logp` is the joint
 log-probability by the chain rule from left to right, for both kinds of model. For a masked model
 `logp_mean_field` sums the log-probabilities that the answer's tokens have while all of them are
-masked (step 1); its rank goes by that, since the chain rule for all rivals would cost more than all
-sampling. A causal model's rank goes by `logp`.
+masked (step 1); its rank goes by that, since the chain rule for all rivals can cost more than all
+sampling. A causal model's rank goes by `logp`. `rank_chain` goes by `logp` for both kinds.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Int
@@ -51,26 +52,38 @@ class Scored:
     num_rivals: int
     """Those that the rank counts, the answer among them."""
     first_token_entropy: float
+    rank_chain: int | None = None
+    """By the chain rule; of a masked model only where it was asked for, and of the first answer."""
 
     @property
     def logp(self) -> float:
         return sum(self.terms)
 
 
-def score_answers(model: Model, questions: Sequence[Asked], length: int) -> list[list[Scored]]:
-    """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count."""
+def score_answers(
+    model: Model, questions: Sequence[Asked], length: int, ranks_by_chain: bool = False
+) -> list[list[Scored]]:
+    """Each answer of each prompt scored, on a canvas of `length`; too long rivals do not count.
+
+    With `ranks_by_chain` a masked model's first answer of each prompt is also ranked by the chain
+    rule.
+    """
     questions = [_drop_long(each, length) for each in questions]
     is_masked = model.paradigm.sees_later
-    scores = (_score_masked if is_masked else _score_causal)(model, questions, length)
+    scores = list((_score_masked if is_masked else _score_causal)(model, questions, length))
+    chain_ranks: list[int | None] = [None] * len(questions)
+    if is_masked and ranks_by_chain:
+        totals = [sum(terms[0]) for terms, _, _ in scores]
+        chain_ranks[:] = _rank_by_chain(model, questions, totals, length)
     scored = []
-    for question, (terms, joints, first) in zip(questions, scores, strict=True):
+    for question, (terms, joints, first), chain in zip(questions, scores, chain_ranks, strict=True):
         own, rivals = joints[: len(question.answers)], joints[len(question.answers) :]
+        ranks = [rank_of(joint, rivals) for joint in own]
+        chains = [chain, *[None] * (len(ranks) - 1)] if is_masked else ranks
         scored.append(
             [
-                Scored(
-                    each, joint if is_masked else None, rank_of(joint, rivals), len(rivals), first
-                )
-                for each, joint in zip(terms, own, strict=True)
+                Scored(each, joint if is_masked else None, rank, len(rivals), first, by_chain)
+                for each, joint, rank, by_chain in zip(terms, own, ranks, chains, strict=True)
             ]
         )
     return scored
@@ -106,6 +119,60 @@ def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> Scor
     terms = iter(score_chains(model, chains, length))
     for each, (joints, first) in zip(questions, _look(model, questions, length), strict=True):
         yield [next(terms) for _ in each.answers], joints, first
+
+
+def _rank_by_chain(
+    model: Model, questions: Sequence[Asked], totals: Sequence[float], length: int
+) -> list[int]:
+    """The rank of each prompt's first answer, whose log p is in `totals`, by the chain rule.
+
+    Rivals are written token by token, all at once. Their log p can only fall: one that falls to the
+    true answer's ranks below it and is asked no further. Rivals that begin alike share the passes
+    of what they begin with.
+    """
+    ranks, depth = [1] * len(questions), 0
+    rows = fit_rows(model, count_row_bytes(model, length, 1))
+    ahead = [
+        (i, tuple(rival), 0.0)
+        for i, each in enumerate(questions)
+        for rival in each.rivals
+        if rival != each.answers[0]
+    ]
+    while ahead:
+        # 1. The next tokens of all rivals, by prompt and by what is written of them.
+        wanted: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for i, rival, _ in ahead:
+            wanted.setdefault((i, rival[:depth]), []).append(rival[depth])
+        # 2. A pass for each beginning; its rivals' next tokens in their order.
+        beginnings = [([*questions[i].prompt, *written], tokens)
+                      for (i, written), tokens in wanted.items()]  # fmt: skip
+        scores = map_batches(beginnings, rows, partial(_score_next, model, length))
+        logp_next = dict(zip(wanted, (each for _, batch in scores for each in batch), strict=True))
+        # 3. Who is still ahead: those that end here rank above the answer, the others go on.
+        depth += 1
+        moved = [(i, rival, logp + next(logp_next[i, rival[: depth - 1]]))
+                 for i, rival, logp in ahead]  # fmt: skip
+        moved = [each for each in moved if each[2] > totals[each[0]]]
+        for i, rival, _ in moved:
+            ranks[i] += len(rival) == depth
+        ahead = [each for each in moved if len(each[1]) > depth]
+    return ranks
+
+
+@torch.inference_mode()
+def _score_next(
+    model: Model, length: int, batch: Sequence[tuple[list[int], list[int]]]
+) -> list[Iterator[float]]:
+    """log p of some tokens, each as the next one of its text, all after it masked."""
+    canvas = torch.full((len(batch), length), require_mask(model))
+    for row, (text, _) in enumerate(batch):
+        canvas[row, : len(text)] = torch.tensor(text)
+    at = torch.tensor([[len(text)] for text, _ in batch], device=model.device)
+    logp = log_softmax(model, model.logits(canvas.to(model.device), None, at)[:, 0])
+    pairs = [(row, token) for row, (_, tokens) in enumerate(batch) for token in tokens]
+    row, token = torch.tensor(pairs, device=model.device).T
+    values = logp[row, token].split([len(tokens) for _, tokens in batch])
+    return [iter(each.tolist()) for each in values]
 
 
 @torch.inference_mode()

@@ -15,6 +15,11 @@ def is_contained(generation: str, completion: str) -> bool:
     return completion.strip().lower() in generation.lower()
 
 
+def starts_with(generation: str, completion: str) -> bool:
+    """Whether the generation begins with the completion, and may go on; as `is_contained`."""
+    return generation.lstrip().lower().startswith(completion.strip().lower())
+
+
 def is_strict(generation: str, completion: str) -> bool:
     """Whether the generation is the completion, nothing more; outer blanks and full stops aside.
 

@@ -12,6 +12,8 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
 CONTROL = "_shuffled"
+FILE_CONTROL = "_file_shuffled"
+"""Of shuffled answers that came with the data, in any phrasing."""
 MOST_RIVALS = 1000
 """An answer is ranked among this many at most: with more facts, time and memory would grow with the
 square of their number."""
@@ -30,16 +32,34 @@ class Split:
     rivals: list[list[Fact]]
     """For each of them, the facts of the split in the same phrasing, its own among them; of more
     than `MOST_RIVALS` those that stand near it."""
-    controls: list[Fact | None] | None
+    controls: list[Fact | None] | None = None
     """For each of them, the same prompt with another fact's answer, or None where the shuffling
     left one of its own fact's; None for a split without controls."""
+    file_controls: list[Fact | None] | None = None
+    """The same with the shuffled answers that came with the data."""
+
+    @property
+    def answers(self) -> list[dict[str, Fact]]:
+        """For each prompt its true answer under "", and its controls under the splits' endings."""
+        kinds = {"": self.facts, CONTROL: self.controls, FILE_CONTROL: self.file_controls}
+        named = [
+            [(name, fact) for fact in facts] for name, facts in kinds.items() if facts is not None
+        ]
+        return [{name: fact for name, fact in each if fact is not None}
+                for each in zip(*named, strict=True)]  # fmt: skip
 
     def cut(self) -> "list[Split]":
         """The split in parts of at most `PART` prompts; a small one is its only part."""
         if len(self.facts) <= PART:
             return [self]
         return [
-            Split(self.name, self.facts[at], self.rivals[at], self.controls and self.controls[at])
+            Split(
+                self.name,
+                self.facts[at],
+                self.rivals[at],
+                self.controls and self.controls[at],
+                self.file_controls and self.file_controls[at],
+            )
             for at in (slice(i, i + PART) for i in range(0, len(self.facts), PART))
         ]
 
@@ -64,22 +84,30 @@ def _choose(corpus: Corpus, name: str, limit: int | None, controls: bool) -> Spl
     near = {id(fact): group for same in by_phrasing.values() for group in _divide(same)
             for fact in group}  # fmt: skip
     rivals = [near[id(fact)] for fact in facts]
-    shuffled = {fact.prompt: fact for fact in corpus.splits.get(name + CONTROL, ())}
-    if not controls or not shuffled:
-        return Split(name, facts, rivals, None)
+    kinds = (CONTROL, FILE_CONTROL) if controls else ()
+    return Split(name, facts, rivals, *(_find_controls(corpus, name, facts, x) for x in kinds))
+
+
+def _find_controls(
+    corpus: Corpus, name: str, facts: Sequence[Fact], ending: str
+) -> list[Fact | None] | None:
+    """The controls of some prompts of a split; None for a split without."""
+    shuffled = {fact.prompt: fact for fact in corpus.splits.get(name + ending, ())}
+    if not shuffled:
+        return None
     missing = [fact.prompt for fact in facts if fact.prompt not in shuffled]
     if missing:
         raise UserError(
-            f"{corpus.source}: the control {name}{CONTROL} lacks {len(missing)} prompts of {name}, "
+            f"{corpus.source}: the control {name}{ending} lacks {len(missing)} prompts of {name}, "
             f"such as {missing[0]!r}: make the corpus anew, or measure without controls."
         )
-    own = gather_answers((fact.fact_id, fact.completion) for fact in everything)
+    own = gather_answers((fact.fact_id, fact.completion) for fact in corpus[name])
     kept: list[Fact | None] = []
     for fact in facts:
         control = shuffled[fact.prompt]
         is_true = plain_answer(control.completion) in own[fact.fact_id]
         kept.append(None if is_true else control)
-    return Split(name, facts, rivals, kept)
+    return kept
 
 
 def _divide(facts: list[Fact]) -> list[list[Fact]]:
@@ -105,7 +133,7 @@ def plain_answer(completion: str) -> str:
 def refuse_controls(names: Sequence[str]) -> None:
     """A control is measured with its split, never by itself."""
     if controls := [name for name in names if name.endswith(CONTROL)]:
-        split = controls[0].removesuffix(CONTROL)
+        split = controls[0].removesuffix(FILE_CONTROL).removesuffix(CONTROL)
         raise UserError(
             f"{', '.join(controls)} is a control: give its split, {split}, "
             "with which it is measured."
@@ -182,6 +210,7 @@ def _list_parts(split: Split) -> Iterator[object]:
     yield split.name
     yield from split.facts
     yield from split.controls or ()
+    yield from split.file_controls or ()
     # Facts of one phrasing share their rivals.
     shared = {id(rivals): rivals for rivals in split.rivals}
     for rivals in shared.values():

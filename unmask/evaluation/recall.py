@@ -11,9 +11,16 @@ from typing import Any
 
 from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
-from unmask.evaluation.metrics import bleu, is_contained, is_strict, token_accuracy
+from unmask.evaluation.metrics import (
+    bleu,
+    is_contained,
+    is_strict,
+    starts_with,
+    token_accuracy,
+)
 from unmask.evaluation.questions import (
     CONTROL,
+    FILE_CONTROL,
     Split,
     check_scored,
     choose_length,
@@ -41,15 +48,22 @@ class AskedModel:
     Only the tokens and scores of the part that is being measured are held.
     """
 
-    def __init__(self, model: Model, splits: Sequence[Split], length: int | None):
+    def __init__(
+        self,
+        model: Model,
+        splits: Sequence[Split],
+        length: int | None,
+        ranks_by_chain: bool = False,
+    ):
         check_scored(model)
         self.model, self.tokenizer = model, require_tokenizer(model)
+        self.ranks_by_chain = ranks_by_chain
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
         self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
         self._part: Split | None = None
         self._encoded: dict[Fact, FactTokens] = {}
-        self._scores: list[list[Scored]] = []
+        self._scores: list[dict[str, Scored]] = []
 
     def measure(
         self,
@@ -67,16 +81,14 @@ class AskedModel:
         self._open(split)
         sampling = {"steps": steps or 1, "guidance": 0.0 if steps is None else guidance}
         texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
-        groups: list[Sequence[Fact | None]] = [split.facts]
-        if split.controls is not None:
-            groups.append(split.controls)
-        for i, facts in enumerate(groups):
-            scored = [scores[i] if i < len(scores) else None for scores in self._scores]
-            for fact, text, score in zip(facts, texts, scored, strict=True):
-                if fact is None or score is None:  # no control: see `Split.controls`
+        scored = list(zip(split.answers, texts, self._scores, strict=True))
+        for ending in ("", CONTROL, FILE_CONTROL):
+            for answers, text, scores in scored:
+                if ending not in answers:  # no control: see `Split.controls`
                     continue
+                fact, score = answers[ending], scores[ending]
                 yield {
-                    "split": split.name + (CONTROL if i else ""),
+                    "split": split.name + ending,
                     "steps": steps,
                     "guidance": None if steps is None else guidance,
                     "length": self.length,
@@ -88,10 +100,12 @@ class AskedModel:
                     "completion": fact.completion,
                     "generation": text.text,
                     "hit": is_contained(text.text, fact.completion),
+                    "starts": starts_with(text.text, fact.completion),
                     "strict": is_strict(text.text, fact.completion),
                     "token_accuracy": token_accuracy(text.tokens, self._answer(fact)),
                     "bleu": bleu(text.text, fact.completion),
                     "rank": score.rank,
+                    "rank_chain": score.rank_chain,
                     "rivals": score.num_rivals,
                     "logp": score.logp,
                     "logp_mean_field": score.logp_mean_field,
@@ -116,16 +130,17 @@ class AskedModel:
     def _answer(self, fact: Fact) -> list[int]:
         return self._encoded[fact].ids[self._encoded[fact].prompt_length :]
 
-    def _score(self, split: Split) -> list[list[Scored]]:
-        """For each prompt its true answer, and its control's where there is one."""
+    def _score(self, split: Split) -> list[dict[str, Scored]]:
+        """For each prompt its true answer, and its controls where there are any."""
         questions = []
         groups = {id(rivals): rivals for rivals in split.rivals}
         shared = {key: list(map(self._answer, group)) for key, group in groups.items()}
-        controls = split.controls or [None] * len(split.facts)
-        for fact, rivals, control in zip(split.facts, split.rivals, controls, strict=True):
-            answers = [self._answer(each) for each in (fact, control) if each is not None]
-            questions.append(Asked(self._prompt(fact), answers, shared[id(rivals)]))
-        return score_answers(self.model, questions, self.length)
+        for fact, rivals, answers in zip(split.facts, split.rivals, split.answers, strict=True):
+            tokens = list(map(self._answer, answers.values()))
+            questions.append(Asked(self._prompt(fact), tokens, shared[id(rivals)]))
+        scored = score_answers(self.model, questions, self.length, self.ranks_by_chain)
+        pairs = zip(split.answers, scored, strict=True)
+        return [dict(zip(answers, scores, strict=True)) for answers, scores in pairs]
 
     def _write(self, facts: Sequence[Fact], sampling: dict[str, Any]) -> list[Continuation]:
         """What the model writes after the facts' prompts."""
@@ -157,8 +172,8 @@ class AskedModel:
 
 def _list_texts(split: Split) -> Iterator[Fact]:
     """The facts asked and their controls."""
-    yield from split.facts
-    yield from (fact for fact in split.controls or () if fact is not None)
+    for answers in split.answers:
+        yield from answers.values()
 
 
 def _group_alike(model: Model, prompts: Sequence[list[int]], length: int) -> list[list[int]]:

@@ -10,12 +10,12 @@ log p(A|B) − log p(A) are both the pointwise mutual information.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions, read_questions
+from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Stage, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
@@ -38,16 +38,6 @@ class FactorizationSettings(QuestionSettings):
     """Which sentences are scored."""
 
     limit: int | None = option(30, "Sentences of each split.", least=1)
-
-
-def read_sentences(data: Any, settings: Any, families: Any) -> tuple[Questions, str, str]:
-    """The tests, and the facts trained both ways where the corpus has them."""
-    questions, source, digest = read_questions(data, settings, families)
-    two_way = [split for split in ("both_d2p", "both_p2d") if split in questions.corpus.splits]
-    if settings.splits or not two_way:
-        return questions, source, digest
-    both = replace(settings, splits=(*questions.names, *two_way))
-    return read_questions(questions.corpus, both, families)
 
 
 def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[Job]:
@@ -132,7 +122,7 @@ MEASURE = Measure(
     help="Compare log p(A) + log p(B|A) with log p(B) + log p(A|B) on the same sentences.",
     settings=FactorizationSettings,
     tables={"factorization": "factorization/1"},
-    inputs=replace(QUESTIONS, read_data=read_sentences),
+    inputs=ALL_TESTS,
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,

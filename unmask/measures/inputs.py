@@ -1,7 +1,7 @@
 """What measures are asked about: models with data, or run folders of another measure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -215,6 +215,20 @@ def read_questions(
     return Questions(corpus, splits), corpus.source, contents
 
 
+def read_all_tests(
+    data: Any, settings: Any, families: "list[Family]"
+) -> tuple[Questions, str, str]:
+    """The same; unless splits are named, the facts trained both ways as well, if there are any."""
+    from unmask.data.reversal_corpus import TWO_WAY
+
+    questions, source, digest = read_questions(data, settings, families)
+    two_way = [split for split in TWO_WAY if split in questions.corpus.splits]
+    if settings.splits or not two_way:
+        return questions, source, digest
+    all_tests = replace(settings, splits=(*questions.names, *two_way))
+    return read_questions(questions.corpus, all_tests, families)
+
+
 def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
     """A corpus, facts of one's own, a path to either, or what a shipped model was trained on."""
     from unmask.data.corpus import Corpus
@@ -246,6 +260,8 @@ QUESTIONS = ModelsAndData(
     "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus that "
     "a shipped model was trained on.",
 )
+ALL_TESTS = replace(QUESTIONS, read_data=read_all_tests)
+"""The same, with facts trained both ways: the positive control."""
 
 
 @dataclass(frozen=True)

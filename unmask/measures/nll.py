@@ -3,7 +3,7 @@
 The study supposes that descriptions are harder to recall than names because their text is harder to
 predict. An answer's cost is −log p of its tokens by the chain rule, without guidance: given its
 prompt, and alone, at the start of an otherwise masked canvas, or after an end token where the model
-is causal. Intervals are by fact.
+is causal. Intervals are by fact. Facts trained both ways stand in the table alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.inputs import QUESTIONS, ModelInputs, Questions
+from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
@@ -80,10 +80,11 @@ def score(model: "Model", questions: Questions, length: int | None) -> Iterator[
 def summarise(tables: Tables, settings: NllSettings) -> Summary:
     """Means by model and split, by the token's position, and descriptions minus names."""
     rows = tables["nll"].to_pylist()
+    one_way = [row for row in rows if not row["split"].startswith("both_")] or rows
     return {
         "means": estimate_means(rows, ("model", "kind", "split", "asked"), list(METRICS)),
-        "positions": _estimate_positions(rows),
-        "differences": list(_compare_asked(rows, settings.seed)),
+        "positions": _estimate_positions(one_way),
+        "differences": list(_compare_asked(one_way, settings.seed)),
     }
 
 
@@ -150,7 +151,7 @@ MEASURE = Measure(
     help="Nats per token of names and descriptions, given their prompts and alone.",
     settings=NllSettings,
     tables={"nll": "nll/2"},
-    inputs=QUESTIONS,
+    inputs=ALL_TESTS,
     jobs=list_jobs,
     summarise=summarise,
     describe=describe,

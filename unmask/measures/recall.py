@@ -2,55 +2,41 @@
 
 Every prompt is continued by every model at every step count. A hit is a text that contains the true
 answer, case and outer blanks aside; a control holds the same text against another fact's answer.
-Intervals are 95 % intervals by fact, and by training seed where there are several; differences are
-paired by fact.
+Intervals are 95 % intervals by fact, and by training seed where there are several (by opening,
+where a model's runs start from several models); differences are paired by fact. Facts that training
+showed both ways are the positive control: a model that cannot recall them has not learned enough.
 
-Strict match: the text is the true answer and nothing else; near 0 where training texts go on after
-the answer. Log p: of the true answer by the chain rule from left to right, without guidance. Rank:
-of the true answer among the answers of all facts of the split in the same phrasing (of at most 1000
-that stand near it, where a split has more), by log p for causal models and by the mean field (the
-whole answer masked) for masked ones, so that ranks of the two kinds are not the same quantity.
-Likelier than shuffled: by log p, for the same prompt; a shuffled answer may have another
-grammatical form than its prompt wants, as many of Berglund's have, which makes the true one
-likelier without any recall: read it beside the rank.
+Starts with: the text begins with the true answer. Exact: the text is the true answer and nothing
+else; near 0 where training texts go on after the answer. Log p: of the true answer by the chain
+rule from left to right, without guidance. Rank: of the true answer among the answers of all facts
+of the split in the same phrasing (of at most 1000 that stand near it, where a split has more), by
+log p for causal models and by the mean field (the whole answer masked) for masked ones, so that
+these ranks of the two kinds are not the same quantity; by the chain rule (`ranks=chain_rule`) they
+are. Likelier than shuffled: by log p, for the same prompt, than another fact's answer in the same
+phrasing. In Berglund's own shuffled file most answers have another grammatical form than their
+prompt wants, which makes the true one likelier without any recall.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.base.tables import find_groups, list_rows
 from unmask.blocks.blocks import Verdict
-from unmask.blocks.labels import is_causal, order_splits
 from unmask.blocks.tidy import select, to_interval
-from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
+from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
-from unmask.measures.recall_section import (
-    CONTROL,
-    OTHER_METRICS,
-    describe_recall,
-    is_asked,
-    keep_last,
-)
+from unmask.measures.recall_details import CONTROL, FILE_CONTROL, is_asked, keep_last
+from unmask.measures.recall_section import describe_recall
+from unmask.measures.recall_summary import summarise
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from unmask.evaluation.questions import Split
-
-METRICS = ("hit", *OTHER_METRICS)
-SHARES = ("hit", *(name for name, column in OTHER_METRICS.items() if column.is_percent))
-"""Metrics between 0 and 1."""
-UNUSED = ("completion", "generation", "guidance", "length", "direction", "trained", "phrasing")
-UNUSED += ("rivals", "tokens", "seconds")
-"""Columns that no statistic is made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +46,34 @@ class RecallSettings(SamplingSettings):
     steps: tuple[int, ...] = option(
         (1, 2, 4, 8, 16, 32), "Denoising steps; causal models have none.", least=1, most=1_000_000
     )
-    guidance: float = option(0.8, "Strength of guidance; causal models have none.", least=0)
+    guidance: float | tuple[float, ...] = option(
+        0.8, "Strength of guidance, or several; causal models have none.", least=0
+    )
+    ranks: Literal["mean_field", "chain_rule"] = option(
+        "mean_field", "What else masked models' answers are ranked by; chain_rule takes longer."
+    )
     controls: bool = option(True, "Hold the texts against shuffled answers, too.")
     dtype: str = option(
         "auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else what suits file and processor."
     )
     dtype_on_gpu = "bfloat16"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.strengths) == 1:  # recorded as a number, as runs always were
+            object.__setattr__(self, "guidance", self.strengths[0])
+
     def _problems(self) -> Iterator[str]:
         if not self.steps:
             yield "'steps' is empty, expected at least one number of steps"
+        if not self.strengths:
+            yield "'guidance' is empty, expected at least one number"
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """The strengths of guidance, each once."""
+        several = self.guidance if isinstance(self.guidance, tuple) else (self.guidance,)
+        return tuple(dict.fromkeys(map(float, several)))
 
 
 def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
@@ -83,136 +87,28 @@ def list_jobs(inputs: ModelInputs, settings: RecallSettings) -> Iterator[Job]:
     prepared: dict[str, AskedModel] = {}
     """The checkpoint worked on last, with the scores of its answers."""
 
-    def work(member: Member, split: "Split", steps: int | None) -> Mapping[str, Rows]:
+    def work(
+        member: Member, split: "Split", steps: int | None, guidance: float
+    ) -> Mapping[str, Rows]:
         if member.key not in prepared:
             prepared.clear()
-            prepared[member.key] = AskedModel(inputs.load(member), splits, settings.length)
-        rows = prepared[member.key].measure(
-            split, steps, settings.guidance, settings.plan, settings.order
-        )
+            model, by_chain = inputs.load(member), settings.ranks == "chain_rule"
+            prepared[member.key] = AskedModel(model, splits, settings.length, by_chain)
+        rows = prepared[member.key].measure(split, steps, guidance, settings.plan, settings.order)
         return {"recall": [member.columns | row for row in rows]}
 
-    pieces = [(f"{i:04d}" if i else "", part) for split in splits
+    pieces = [(f"-{i:04d}" if i else "", part) for split in splits
               for i, part in enumerate(split.cut())]  # fmt: skip
     for member in inputs.members():
-        # A causal model writes a token a step and is measured once.
-        counts = sorted(set(settings.steps)) if member.family.paradigm.has_steps else [None]
+        # A causal model writes a token a step, without guidance, and is measured once.
+        has_steps = member.family.paradigm.has_steps
+        counts = sorted(set(settings.steps)) if has_steps else [None]
+        strengths = settings.strengths if has_steps else (0.0,)
         for number, part in pieces:
-            for steps in counts:
-                key = f"{member.key}-{part.name}-{steps or 'any'}"
-                yield Job(f"{key}-{number}" if number else key, partial(work, member, part, steps))
-
-
-def summarise(tables: Tables, settings: RecallSettings) -> Summary:
-    """Means of all metrics; differences between models, to the controls, and between steps."""
-    from unmask.evaluation.metrics import bleu_signature
-
-    groups = Groups(tables["recall"])
-    by = ("model", "kind", "split", "steps")
-    cells = [estimate_means(rows, by, METRICS, SHARES) for rows in groups.values()]
-    summary: dict[str, Rows] = {
-        "cells": [cell for group in cells for cell in group],
-        "pairs": list(_compare_models(groups)),
-        "controls": list(_subtract_controls(groups)),
-        "gains": list(_compare_steps(groups)),
-        "example": _choose_example(groups),
-        "method": [{"bleu": bleu_signature()}],
-    }
-    left_out = tables.get("left_out")
-    return summary if left_out is None else summary | {"left_out": left_out.to_pylist()}
-
-
-class Groups(Mapping[tuple[str, str, int | None], Rows]):
-    """Rows by model, split and steps, made when they are looked at: all at once would fill memory.
-
-    They have `beats_control`: whether the true answer is likelier than the shuffled one.
-    """
-
-    def __init__(self, table: "pyarrow.Table"):
-        self.table, self.places = table, find_groups(table, "model", "split", "steps")
-        self.kinds = {key[0]: table["kind"][at[0]].as_py() for key, at in self.places.items()}
-
-    def __getitem__(self, key: tuple[str, str, int | None]) -> Rows:
-        rows = list_rows(self.table.take(self.places[key]), *UNUSED)
-        controls = {}
-        if at := self.places.get((key[0], key[1] + CONTROL, key[2])):
-            columns = (self.table[name].take(at).to_pylist() for name in ("seed", "prompt", "logp"))
-            controls = {(seed, prompt): logp for seed, prompt, logp in zip(*columns, strict=True)}
-        for row in rows:
-            logp = controls.get((row["seed"], row["prompt"]))
-            row["beats_control"] = None if logp is None else row["logp"] > logp
-        return rows
-
-    def __iter__(self) -> Iterator[tuple[str, str, int | None]]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-
-def _compare_models(groups: Groups) -> Iterator[dict[str, Any]]:
-    """How much more often one model hits than another, at the step counts that both have.
-
-    A causal model is the same at every step count. Diffusion models come first.
-    """
-    kinds = groups.kinds
-    splits = dict.fromkeys(split for _, split, _ in groups if is_asked(split))
-    models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
-    counts = sorted({steps for _, _, steps in groups if steps is not None})
-    for one, other in combinations(models, 2):
-        has_steps = not (is_causal(kinds[one]) and is_causal(kinds[other]))
-        for split in splits:
-            for steps in counts if has_steps else [None]:
-                ours, theirs = (
-                    groups.get((model, split, None if is_causal(kinds[model]) else steps))
-                    for model in (one, other)
-                )
-                if ours and theirs:
-                    named = {"one": one, "other": other, "split": split, "steps": steps}
-                    yield named | subtract_shares(ours, theirs, "hit")
-
-
-def _subtract_controls(groups: Groups) -> Iterator[dict[str, Any]]:
-    """How much more often the texts hold the true answers than the shuffled ones."""
-    for (model, split, steps), rows in groups.items():
-        if controls := groups.get((model, split + CONTROL, steps)):
-            kept = [row for row in rows if row["beats_control"] is not None]
-            named = {"model": model, "split": split, "steps": steps}
-            yield named | subtract_shares(kept, controls, "hit")
-
-
-def _compare_steps(groups: Groups) -> Iterator[dict[str, Any]]:
-    """How much more often a model hits with the most steps than with the fewest."""
-    for model, split in dict.fromkeys(key[:2] for key in groups if is_asked(key[1])):
-        steps = [key[2] or 0 for key in groups if key[:2] == (model, split)]
-        few, many = min(steps), max(steps)
-        if few < many:
-            sides = (groups[model, split, at] for at in (many, few))
-            named = {"model": model, "split": split, "few": few, "many": many}
-            yield named | subtract_shares(*sides, "hit")
-
-
-def _choose_example(groups: Groups) -> Rows:
-    """What each model wrote after one prompt, one that diffusion recalls where there is one."""
-    split = order_splits([split for _, split, _ in groups if is_asked(split)])[0]
-    first_seed = min(groups.table["seed"].to_pylist())
-    steps: dict[str, int | None] = {}
-    for model, each, count in groups:
-        if each == split and (steps.get(model) or 0) <= (count or 0):
-            steps[model] = count
-    scores: dict[str, int] = {}
-    places: dict[str, list[int]] = {}
-    columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
-    for model, count in steps.items():
-        at = groups.places[model, split, count]
-        needed = groups.table.select(["seed", "prompt", "hit"]).take(at).to_pylist()
-        for place, row in zip(at, needed, strict=True):
-            if row["seed"] == first_seed:
-                won = -row["hit"] if is_causal(groups.kinds[model]) else row["hit"]
-                scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
-                places.setdefault(row["prompt"], []).append(place)
-    prompt = max(scores, key=lambda each: scores[each])
-    return groups.table.select(list(columns)).take(places[prompt]).to_pylist()
+            for guidance, steps in product(strengths, counts):
+                key = f"{member.key}-{part.name}-{steps or 'any'}{number}"
+                key += f"-guidance-{guidance:g}" if len(strengths) > 1 else ""
+                yield Job(key, partial(work, member, part, steps, guidance))
 
 
 def judge(summary: Summary, settings: RecallSettings) -> Iterable[Verdict]:
@@ -261,7 +157,8 @@ def pool(results: Sequence[Result]) -> Tables:
         )
     columns = (table[name].to_pylist() for name in ("split", "prompt", "steps"))
     keep = [
-        (split.removesuffix(CONTROL), prompt) in shared and (at is None or at in steps)
+        (split.removesuffix(FILE_CONTROL).removesuffix(CONTROL), prompt) in shared
+        and (at is None or at in steps)
         for split, prompt, at in zip(*columns, strict=True)
     ]
     every, every_count = set.union(*prompts), set().union(*counts)
@@ -286,7 +183,7 @@ MEASURE = Measure(
     help="Recall of facts, asked as trained and reversed, against the number of denoising steps.",
     settings=RecallSettings,
     tables={"recall": "recall/1"},
-    inputs=QUESTIONS,
+    inputs=ALL_TESTS,
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,

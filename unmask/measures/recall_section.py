@@ -8,46 +8,19 @@ from typing import TYPE_CHECKING, Any
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.measure import Described, Rows, Summary
+from unmask.measures.recall_details import (
+    CONTROL,
+    FILE_CONTROL,
+    MATCHES,
+    PUBLISHED,
+    arrange_last,
+    fold_details,
+    is_asked,
+    keep_last,
+)
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result
-
-CONTROL = "_shuffled"
-"""What the id of a split's control ends in."""
-OTHER_METRICS = {
-    "strict": Column("strict match, %", 1, is_percent=True),
-    "token_accuracy": Column("tokens in place, %", 1, is_percent=True),
-    "bleu": Column("BLEU", 1),
-    "rank": Column("rank", 1),
-    "logp": Column("log p, nats", 1),
-    "logp_mean_field": Column("log p, mean field", 1),
-    "first_token_entropy": Column("entropy of token 1", 1),
-    "beats_control": Column("likelier than shuffled, %", 1, is_percent=True),
-}
-PUBLISHED_SOURCE = (
-    "Rai 2025, How is bidirectional information retrieved and generated in masked diffusion "
-    "language models?, Table 3: SMDM-1028M fine-tuned on Berglund's set, guidance 0.8, context 52"
-)
-PUBLISHED: dict[str, dict[int, float]] = {
-    "d2p_same": {1: 91.3, 2: 97.0, 4: 96.3, 8: 97.3, 16: 98.0, 32: 97.7},
-    "d2p_reverse": {1: 0.0, 2: 0.7, 4: 17.0, 8: 27.3, 16: 31.0, 32: 29.7},
-    "p2d_same": {1: 0.0, 2: 2.3, 4: 25.0, 8: 37.7, 16: 42.0, 32: 43.0},
-    "p2d_reverse": {1: 40.3, 2: 79.0, 4: 87.7, 8: 87.3, 16: 88.3, 32: 90.0},
-}
-"""Contained match in per cent, by split and steps."""
-
-
-def is_asked(split: str) -> bool:
-    """Whether the split is asked; a control only judges its split's texts."""
-    return not split.endswith(CONTROL)
-
-
-def keep_last(rows: Rows, *by: str) -> Rows:
-    """The rows with the most steps of their group; a causal model has no steps."""
-    groups = tidy.group_by(rows, *by).values()
-    most = [max(row["steps"] or 0 for row in group) for group in groups]
-    pairs = zip(groups, most, strict=True)
-    return [row for group, last in pairs for row in group if (row["steps"] or 0) == last]
 
 
 def describe_recall(result: "Result") -> Sequence[Described]:
@@ -82,7 +55,16 @@ def describe_recall(result: "Result") -> Sequence[Described]:
             role=lambda cell: cell["role"],
             most=16,
         ),
-        *_fold_details(result, hits, splits),
+        tidy.tabulate_means(
+            "matches",
+            "Match rules, at the most steps: the true answer is contained in the text, or begins "
+            "it, or is all of it",
+            arrange_last(summary["cells"], splits, "model", "split"),
+            {"asked": tidy.name_asked, "model": "model"},
+            MATCHES,
+            most=16,
+        ),
+        *fold_details(result, hits, splits),
         *(_make_numbers(shown) if verdict.is_clear else ()),
     ]
 
@@ -183,9 +165,12 @@ def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]
     cells: list[dict[str, Any]] = []
     for row in hits:
         shown = {"name": row["model"], "role": "plain", "colour": colours[row["model"]]}
+        is_file = row["split"].endswith(FILE_CONTROL)
+        split = row["split"].removesuffix(FILE_CONTROL).removesuffix(CONTROL)
         if not is_asked(row["split"]):
-            shown |= {"name": f"{row['model']}, shuffled", "role": "control"}
-        cells.append({**row, "split": row["split"].removesuffix(CONTROL)} | shown)
+            ending = "Berglund's shuffled file" if is_file else "shuffled"
+            shown |= {"name": f"{row['model']}, {ending}", "role": "control"}
+        cells.append({**row, "split": split, "is_file": is_file} | shown)
     counts = {row["steps"] for row in hits} - {None}
     for split in splits:
         for steps, percent in PUBLISHED.get(split, {}).items():
@@ -225,7 +210,8 @@ def draw_curves(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
     """Recall against steps, a panel for each way of asking."""
     counts = sorted({cell["steps"] for cell in cells} - {None}) or [1]
     points = []
-    for cell in sorted(cells, key=lambda cell: splits.index(cell["split"])):
+    shown = [cell for cell in cells if not cell.get("is_file")]
+    for cell in sorted(shown, key=lambda cell: splits.index(cell["split"])):
         if cell["role"] != "plain":  # no band
             cell = {**cell, "low": cell["mean"], "high": cell["mean"]}
         # A causal model is the same at every step count.
@@ -248,93 +234,6 @@ def draw_curves(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
         ylabel="recalled, %",
         is_log2=True,
         limits=(-4, 104),
-    )
-
-
-def _fold_details(
-    result: "Result", hits: Rows, splits: Sequence[str]
-) -> Iterator[blocks.ReportBlock]:
-    """Where the published numbers come from, other metrics, differences, missing controls."""
-    summary = result.summary
-    sources = [record.inputs.get("data", "") for record in result.records]
-    is_berglund = all(source.startswith("reversal-curse files") for source in sources)
-    if set(splits) & set(PUBLISHED):
-        data = "" if is_berglund else " on other data"
-        yield blocks.Text(
-            f"Published: {PUBLISHED_SOURCE}. Another model{data}, with another tokenizer and "
-            "training budget; point estimates without intervals."
-        )
-
-    def arrange(rows: Rows, *by: str) -> Rows:
-        last = [row for row in keep_last(rows, *by) if is_asked(row["split"])]
-        return sorted(last, key=lambda row: splits.index(row["split"]))
-
-    bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")
-    others = tidy.tabulate_means(
-        "metrics",
-        "Other metrics, at the most steps",
-        arrange(summary["cells"], "model", "split"),
-        {"asked": tidy.name_asked, "model": "model"},
-        OTHER_METRICS,
-    )
-    yield blocks.Fold("Other metrics", [others, *_count_uncontrolled(summary), bleu])
-    if summary["pairs"]:
-        points = Column("points", 1, is_percent=True, has_sign=True)
-        pairs = tidy.tabulate(
-            "pairs",
-            "Differences at the most steps, paired by fact",
-            arrange(summary["pairs"], "one", "other", "split"),
-            {
-                "models": lambda row: f"{row['one']} − {row['other']}",
-                "asked": tidy.name_asked,
-                points: tidy.to_interval,
-            },
-        )
-        yield blocks.Fold("Differences between models", [pairs])
-    if is_berglund and set(splits) & set(PUBLISHED):
-        yield blocks.Fold("Beside the published numbers", list(_compare_published(hits)))
-
-
-def _count_uncontrolled(summary: Summary) -> Iterator[blocks.Text]:
-    """Prompts whose shuffled answer is their own fact's."""
-    prompts = dict(tidy.distinct(tidy.select(summary["cells"], metric="hit"), "split", "prompts"))
-    missing = {split: n - prompts.get(split + CONTROL, n) for split, n in prompts.items()}
-    if any(missing.values()):
-        counts = [f"{n} of {labels.name_split(split)}" for split, n in missing.items() if n]
-        yield blocks.Text(
-            "The shuffling left some prompts an answer of their own fact, which is no control "
-            f"({', '.join(counts)}): they are left out of all that is said about shuffled answers."
-        )
-
-
-def _compare_published(hits: Rows) -> Iterator[blocks.ReportBlock]:
-    """The best step count of each side."""
-    rows = []
-    for (_, split), cells in tidy.group_by(hits, "model", "split").items():
-        if not labels.is_causal(cells[0]["kind"]) and split in PUBLISHED:
-            best = max(cells, key=lambda cell: cell["mean"])
-            at, percent = max(PUBLISHED[split].items(), key=lambda item: item[1])
-            rows.append({**best, "published": percent / 100, "at": at})
-    yield blocks.Text(
-        "Each side's best step count, chosen on these very prompts, point estimate against point "
-        "estimate: no test. The published model differs in size, pretraining, tokenizer and "
-        "training budget, so the gap says nothing about the method."
-    )
-    yield tidy.tabulate(
-        "published",
-        "Best cells beside the published ones",
-        rows,
-        {
-            "model": "model",
-            "asked": tidy.name_asked,
-            Column("best here, %", 1, is_percent=True): tidy.to_interval,
-            "steps": "steps",
-            Column("published, %", 1, is_percent=True): "published",
-            "its steps": "at",
-            Column("gap, points", 1, is_percent=True, has_sign=True): (
-                lambda row: row["mean"] - row["published"]
-            ),
-        },
     )
 
 

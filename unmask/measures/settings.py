@@ -31,7 +31,7 @@ class MachineSettings(CheckedSettings):
 class QuestionSettings(MachineSettings):
     """Which prompts are asked, on what canvas."""
 
-    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
+    splits: tuple[str, ...] = option((), "Splits of the corpus; its tests by default.")
     limit: int | None = option(None, "Prompts of each split; all by default.", least=1)
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what the longest text needs.", least=2
