@@ -1,7 +1,7 @@
 """Training batches as a pure function of the step: to resume is to ask for the next number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
-from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.facts import Fact, Span, tokenize_fact
 from unmask.data.shards import Shards, Windows
 from unmask.data.tokenizer import Tokenizer
 
@@ -61,6 +61,8 @@ class EncodedRows:
     prompt_length: Int[Tensor, "N"]
     length: Int[Tensor, "N"]
     """Tokens of each row without the filling."""
+    entities: Int[Tensor, "N 4"]
+    """Where the subject begins and ends, and where the object does."""
 
 
 def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> EncodedRows:
@@ -69,6 +71,7 @@ def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> En
         raise UserError("no facts were given: name a split that is not empty.")
     tokens = torch.full((len(facts), context), tokenizer.end_id)
     prompt_length, length = (torch.empty(len(facts), dtype=torch.long) for _ in range(2))
+    entities = torch.empty(len(facts), 4, dtype=torch.long)
     for i, fact in enumerate(facts):
         encoded = tokenize_fact(fact, tokenizer)
         if len(encoded.ids) > context:
@@ -78,4 +81,33 @@ def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> En
             )
         tokens[i, : len(encoded.ids)] = torch.tensor(encoded.ids)
         prompt_length[i], length[i] = encoded.prompt_length, len(encoded.ids)
-    return EncodedRows(tokens, prompt_length, length)
+        entities[i] = torch.tensor((*encoded.subject, *encoded.object))
+    return EncodedRows(tokens, prompt_length, length, entities)
+
+
+def reverse_entities(fact: Fact) -> Fact:
+    """The line with its words in reverse and its entities whole, as a fact the other way round.
+
+    Reverse training with entities kept (Golovneva et al. 2024, arXiv 2403.13799): what stood last
+    is read first.
+    """
+    before, subject, between = _split(fact.prompt, fact.subject_span)
+    middle, object_, after = _split(fact.completion, fact.object_span)
+    words = [*between.split(), *middle.split()]
+    prompt = " ".join([*reversed(after.split()), object_, *reversed(words)])
+    completion = " " + " ".join([subject, *reversed(before.split())])
+    begin = sum(len(word) + 1 for word in after.split())
+    return replace(
+        fact,
+        subject=fact.object,
+        object=fact.subject,
+        prompt=prompt,
+        completion=completion,
+        subject_span=(begin, begin + len(object_)),
+        object_span=(1, 1 + len(subject)),
+        direction="d2p" if fact.direction == "p2d" else "p2d",
+    )
+
+
+def _split(text: str, span: Span) -> tuple[str, str, str]:
+    return text[: span[0]], text[slice(*span)], text[span[1] :]

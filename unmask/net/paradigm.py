@@ -52,7 +52,8 @@ class Paradigm:
     @property
     def objectives(self) -> tuple[str, ...]:
         """What can be minimised; the first is what `auto` means."""
-        return ("next_token",) if self.noise is None else self.noise.objectives
+        causal = ("next_token", "masked", "masked_copy", "permuted")
+        return causal if self.noise is None else self.noise.objectives
 
     @property
     def noises_vectors(self) -> bool:

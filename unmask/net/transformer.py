@@ -165,16 +165,17 @@ class Transformer(nn.Module):
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
         condition: Float[Tensor, "B C"] | None = None,
+        positions: Tokens | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves layer `stop` - 1 when `x` enters layer `start`.
 
         A `cache` is written to, but only `forward` counts its new positions as filled. With a
         snapshot `real` is that of its whole canvas. `sees` narrows attention further: True where
-        a position (first) may see another (second).
+        a position (first) may see another (second). Rotary `positions` may be in any order.
         """
         stop = self.config.layers if stop is None else stop
         assert 0 <= start <= stop <= self.config.layers, (start, stop, self.config.layers)
-        view = self.view(x, real, cache, sees)
+        view = self.view(x, real, cache, sees, positions)
         if condition is not None:
             view = replace(view, condition=condition)
         for layer in range(start, stop):
@@ -333,11 +334,12 @@ class Transformer(nn.Module):
         real: Seen | None = None,
         cache: Cache | Snapshot | None = None,
         sees: Bool[Tensor, "L L"] | None = None,
+        positions: Tokens | None = None,
     ) -> View:
         """What each position of the stream `x` sees, the same in every layer."""
         config, length = self.config, x.shape[1]
         past = cache.length if isinstance(cache, Cache) else 0
-        where, seen = find_places(x, real, cache)
+        where, seen = find_places(x, real, cache, positions)
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         num_keys = cache.room if isinstance(cache, Snapshot) else past + length
         if config.block is not None:

@@ -99,10 +99,19 @@ def mask_blocks(
 
 
 def find_places(
-    x: Tensor, real: Bool[Tensor, "B _"] | None, cache: Cache | Snapshot | None
+    x: Tensor,
+    real: Bool[Tensor, "B _"] | None,
+    cache: Cache | Snapshot | None,
+    positions: Int[Tensor, "B L"] | None = None,
 ) -> tuple[Int[Tensor, "*B L"], Bool[Tensor, "B N"] | None]:
-    """The positions of the tokens in `x`, and which of all that they see are real."""
+    """The positions of the tokens in `x`, and which of all that they see are real.
+
+    Given `positions` are those of rows in another order, without padding or cache.
+    """
     length = x.shape[1]
+    if positions is not None:
+        assert real is None and cache is None, "rows in another order have neither"
+        return positions, None
     if isinstance(cache, Cache):
         seen = cache.begin(length, real)
         return place(seen, length, cache.length, x.device), seen

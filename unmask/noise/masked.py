@@ -46,6 +46,8 @@ class Masked(Process):
         "mdlm",
         "bound",
         "score_entropy",
+        "fixed_rate",
+        "suffix",
     )
     sampler: ClassVar[Sampler] = "unmasking"
 

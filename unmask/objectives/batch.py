@@ -17,6 +17,8 @@ class Batch:
     tokens: Int[Tensor, "B L"]
     prompt_length: Int[Tensor, "B"] | None = None
     length: Int[Tensor, "B"] | None = None
+    entities: Int[Tensor, "B 4"] | None = None
+    """Of facts, where the subject begins and ends, and where the object does."""
 
     @property
     def positions(self) -> Int[Tensor, "L"]:
@@ -34,14 +36,23 @@ class Batch:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
         return self.positions >= self.length[:, None]
 
+    def is_entity(self, number: int) -> Bool[Tensor, "B L"]:
+        """True on each row's subject (0) or object (1)."""
+        if self.entities is None:
+            raise UserError(
+                "the rows do not say where their subjects stand: objective.subject is for facts."
+            )
+        begin, end = self.entities[:, 2 * number : 2 * number + 2, None].unbind(1)
+        return (self.positions >= begin) & (self.positions < end)
+
     def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
-        ends = (self.prompt_length, self.length)
+        ends = (self.prompt_length, self.length, self.entities)
         return Batch(self.tokens[rows], *(None if end is None else end[rows] for end in ends))
 
     def truncate(self, length: int) -> "Batch":
         """The first `length` positions of every row."""
-        ends = (self.prompt_length, self.length)
+        ends = (self.prompt_length, self.length, self.entities)
         kept = (None if end is None else end.clamp(max=length) for end in ends)
         return Batch(self.tokens[:, :length], *kept)
 

@@ -8,10 +8,12 @@
 | `llada`    | (1 - eps) t + eps  | 1 / p  | each row by its answer and filling, then by rows      |
 | `mdlm`     | (1 - eps) t        | 1 / t  | positions that may be noised                          |
 
-With eps above 0 these are training losses, off the bound by O(eps); `bound` has none.
+With eps above 0 these are training losses, off the bound by O(eps); `bound` has none. `fixed_rate`
+is `mdlm` at the one time t = rate, without eps: BERT's mean over the masked positions, divided by
+their expected number, so that parts of a step add up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,6 +30,7 @@ from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.targets import hidden_targets, targets_loss
 
 Share = Literal["rows", "positions", "responses", "answers", "noised"]
+SubjectRule = Literal["usual", "never_masked", "no_loss", "not_with_object"]
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,21 @@ class MaskedWeighting:
     eps: float = 0.0
     floor: bool = False
     """Whether eps is a floor under the mask probability (SMDM) or only taken off it (MDLM)."""
+    rate: float | None = None
+    """The mask probability where it is the same at all times."""
 
     def chance(self, process: Masked, t: Tensor) -> Tensor:
         """The probability that a position is masked at t."""
+        if self.rate is not None:
+            return torch.full_like(t, self.rate)
         if self.eps == 0:
             return process.schedule.noised(t)
         return (1 - self.eps) * t + (self.eps if self.floor else 0.0)
 
     def weight(self, process: Masked, t: Tensor) -> Tensor:
         """How much a masked position's cross-entropy counts at t."""
+        if self.rate is not None:
+            return torch.full_like(t, 1 / self.rate)
         if self.eps == 0:
             return process.schedule.weight(t)
         return 1 / (self.chance(process, t) if self.floor else t)
@@ -58,7 +67,7 @@ class MaskedWeighting:
                 f"the peers' objectives have linear noise, but the process has "
                 f"{type(process.schedule).__name__}: use the objective `bound`, or linear noise."
             )
-        if not self.eps:
+        if not self.eps and self.rate is None:
             check_closed(process.schedule)
 
     def divide(self, batch: Batch, may: Bool[Tensor, "B L"]) -> Float[Tensor, "B"]:
@@ -85,8 +94,10 @@ WEIGHTINGS = {
 }
 
 
-def get_weighting(name: str) -> MaskedWeighting:
-    """The weighting of that name."""
+def get_weighting(name: str, rate: float | None = None) -> MaskedWeighting:
+    """The weighting of that name; `rate` is for `fixed_rate` alone."""
+    if name == "fixed_rate":
+        return MaskedWeighting("noised", rate=rate)
     if name not in WEIGHTINGS:
         raise UserError(f"masked objective {name!r} is unknown: {suggest(name, WEIGHTINGS)}")
     return WEIGHTINGS[name]
@@ -125,6 +136,28 @@ def noise_batch(
     xt = torch.where(hidden | dropped, process.mask_id, batch.tokens)
     weight = weighting.weight(process, clamp_open(t)) / weighting.divide(batch, may)
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
+
+
+def spare_subject(noised: Noised, batch: Batch, rule: SubjectRule, streams: RowStreams) -> Noised:
+    """The noised batch with the subject, which stands first in a line, treated by a rule.
+
+    It is never masked; or masked without loss; or never masked while the object is: of two that
+    both have masks one, drawn evenly, is shown whole.
+    """
+    if rule == "usual":
+        return noised
+    subject, hidden = batch.is_entity(0), noised.hidden
+    if rule == "no_loss":
+        return replace(noised, hidden=hidden & ~subject)
+    if rule == "never_masked":
+        shown = subject
+    else:
+        object_ = batch.is_entity(1)
+        meet = (hidden & subject).any(-1) & (hidden & object_).any(-1)
+        keeps_subject = streams.at("entity").uniform(1) < 0.5
+        shown = torch.where(keeps_subject, subject, object_) & meet[:, None]
+    xt = torch.where(shown, batch.tokens, noised.xt)
+    return replace(noised, xt=xt, hidden=hidden & ~shown)
 
 
 def masked_loss(

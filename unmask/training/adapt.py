@@ -23,7 +23,7 @@ from unmask.training.recipe import Recipe
 
 def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
     """The model that training starts from: `start`, or if it is causal, made from it."""
-    if recipe.data.context > start.net.config.context:
+    if recipe.input_length > start.net.config.context:
         raise UserError(
             f"rows of data.context={recipe.data.context} tokens do not fit {start.name}, whose "
             f"context is {start.net.config.context}: shorten data.context."
@@ -40,6 +40,12 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
         # What the recipe leaves unsaid about the noise stays as the model learned it.
         noise = recipe.noise if recipe.noise != NoiseConfig() else start.blueprint.noise
         blueprint = replace(start.blueprint, noise=noise)
+        if recipe.needs_mask and start.mask_id is None:
+            tokenizer = add_mask(tokenizer)
+            rows = max(start.net.config.vocab_size, tokenizer.vocab_size)
+            net = widen_network(start.net, rows, causal=True)
+            blueprint = replace(blueprint, config=net.config, mask_id=tokenizer.mask_id)
+            return Model("trained", net, blueprint, tokenizer)
         return replace(start, name="trained", tokenizer=tokenizer, blueprint=blueprint)
     if start.paradigm.sees_later or not recipe.paradigm.fills_masks:
         raise UserError(
@@ -60,15 +66,20 @@ def add_mask(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
 
 
-@torch.no_grad()
 def open_network(net: Transformer, vocab_size: int) -> Transformer:
-    """The same weights with open attention; new rows of the embedding are the mean of the others.
+    """The same weights with open attention, and rows for a mask."""
+    return widen_network(net, vocab_size, causal=False)
+
+
+@torch.no_grad()
+def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transformer:
+    """The same weights with more rows of the embedding, which are the mean of the others.
 
     A head of its own gets no new rows, since a mask is never predicted; a tied one must.
     """
     config = net.config
     rows = vocab_size if config.tied else config.logit_rows
-    wider = replace(config, causal=False, vocab_size=vocab_size, num_logits=rows)
+    wider = replace(config, causal=causal, vocab_size=vocab_size, num_logits=rows)
     with torch.device("meta"):
         opened = Transformer(wider, seed=None)
     weights = dict(net.state_dict())

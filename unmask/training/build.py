@@ -81,7 +81,8 @@ def prepare_job(
     freeze_unreached(model.net, recipe.paradigm)
     model.net.to(world.device).train()
     model.net.tie_head()
-    objective = make_objective(recipe, model.blueprint)
+    end_id = examples.tokenizer.end_id
+    objective = make_objective(recipe, model.blueprint, end_id)
     return TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
 
 
@@ -93,19 +94,19 @@ def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
 
 
 def fit_tokenizer(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer that a fresh model gets: with a mask where its noise has one."""
-    return add_mask(tokenizer) if recipe.paradigm.has_mask else tokenizer
+    """The tokenizer that a fresh model gets: with a mask where its rows have some."""
+    return add_mask(tokenizer) if recipe.needs_mask else tokenizer
 
 
 def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
     """A fresh model that fits the tokenizer; where the mask stands last, the head leaves it out.
 
-    The causal twin has the same shapes, and never meets the mask.
+    The causal twin has the same shapes, and under its own objective never meets the mask.
     """
     rows, mask_id = tokenizer.vocab_size, tokenizer.mask_id
     causal = not recipe.paradigm.sees_later
     values = asdict(preset(recipe.network.preset, causal=causal))
-    values |= {"vocab_size": rows, "num_logits": None, "context": recipe.data.context}
+    values |= {"vocab_size": rows, "num_logits": None, "context": recipe.input_length}
     if mask_id == rows - 1 and not recipe.network.changes.get("tied", values["tied"]):
         values["num_logits"] = rows - 1
     if recipe.paradigm.noises_vectors:
@@ -117,12 +118,13 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
             "they do not belong together; leave network.changes.vocab_size out."
         )
     config = build(NetConfig, values | recipe.network.changes, "network.changes")
-    if config.context < recipe.data.context:
+    if config.context < recipe.input_length:
         raise UserError(
             f"rows of data.context={recipe.data.context} tokens do not fit the network's context "
             f"of {config.context}: lengthen network.changes.context."
         )
-    return Blueprint(config, recipe.kind, None if causal else mask_id, noise=recipe.noise)
+    own_mask = mask_id if recipe.needs_mask or not causal else None
+    return Blueprint(config, recipe.kind, own_mask, noise=recipe.noise)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.identity import digest_file, digest_values
-from unmask.data.batches import encode_rows
+from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import make_reversal_corpus
@@ -113,15 +113,30 @@ def _lay_out(
     """Facts as rows; the end token after a text closes it and belongs to it."""
     learned_from = corpus.training_texts() if corpus else [fact.text for fact in facts]
     tokenizer = known or Tokenizer.train(learned_from, data.vocab)
+    facts = _choose_facts(facts, data)
     rows = encode_rows(facts, tokenizer, data.context)
     length = (rows.length + 1).clamp(max=data.context)
 
     def take(numbers: Sequence[int]) -> Batch:
         chosen = torch.tensor(numbers)
-        return Batch(rows.tokens[chosen], rows.prompt_length[chosen], length[chosen])
+        ends = (rows.prompt_length[chosen], length[chosen], rows.entities[chosen])
+        return Batch(rows.tokens[chosen], *ends)
 
     label = corpus.source if corpus else str(data.path)
     return Examples(label, len(facts), tokenizer, take, corpus)
+
+
+def _choose_facts(facts: Sequence[Fact], data: DataSettings) -> list[Fact]:
+    """The facts that are learned from: some left out, all of them also in reverse, as wanted."""
+    kept = list(facts)
+    if data.without is not None:
+        kept = [fact for fact in facts if not fact.fact_id.startswith(data.without)]
+        if len(kept) in (0, len(facts)):
+            raise UserError(
+                f"data.without={data.without} keeps {len(kept)} of {len(facts)} lines: expected "
+                f"how the ids of some facts begin, such as {facts[-1].fact_id}."
+            )
+    return kept + [reverse_entities(fact) for fact in kept] if data.reverse_entities else kept
 
 
 def _cut(shards: Shards, data: DataSettings, known: Tokenizer | None) -> Examples:

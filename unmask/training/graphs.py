@@ -104,4 +104,5 @@ def _tensors_of(inputs: LossInputs) -> list[Tensor] | None:
     targets = inputs.targets
     if targets is None or inputs.sees is not None or not len(targets.at):
         return None
-    return [inputs.batch.tokens, inputs.t, targets.at, targets.tokens, targets.weights]
+    tensors = [inputs.batch.tokens, inputs.t, targets.at, targets.tokens, targets.weights]
+    return tensors if inputs.positions is None else [*tensors, inputs.positions]

@@ -142,7 +142,7 @@ class _TrainingLoop:
         self.paced = (trainer.progress.step, self.before)
         self.logged = (self.start, trainer.progress.tokens)
         self.loss = find_last_loss(folder, trainer.progress.step) if trainer.done else None
-        config, context = trainer.net.config, self.recipe.data.context
+        config, context = trainer.net.config, self.recipe.input_length
         self.flops = count_training_flops(config, context)
 
     def run(self) -> Generator[None, None, TrainingOutcome]:

@@ -1,12 +1,14 @@
 """The training objective of each kind: how a batch is prepared on the CPU, and its loss."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.net.model import Blueprint
 from unmask.net.transformer import Transformer
@@ -26,6 +28,14 @@ from unmask.objectives.masked import (
     find_forbidden,
     get_weighting,
     noise_batch,
+    spare_subject,
+)
+from unmask.objectives.rearranged import (
+    Rearranged,
+    copy_masked,
+    draw_order,
+    hide_suffix,
+    interleave,
 )
 from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import Form, gaussian_loss
@@ -42,6 +52,8 @@ class LossInputs:
     targets: Targets | None = None
     streams: RowStreams | None = None
     sees: Bool[Tensor, "L L"] | None = None
+    positions: Int[Tensor, "B L"] | None = None
+    """Of the tokens, where they do not stand in their order."""
 
     def to(self, device: torch.device) -> "LossInputs":
         """The same inputs on a device, without waiting for the copies."""
@@ -65,7 +77,7 @@ class LossInputs:
             move(self.t),
             targets,
             streams,
-            None if self.sees is None else move(self.sees),
+            *(None if x is None else move(x) for x in (self.sees, self.positions)),
         )
 
 
@@ -119,6 +131,7 @@ class MaskedObjective:
             self.settings.filling,
             self.settings.drop_prompt,
         )
+        noised = spare_subject(noised, batch, self.settings.subject, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
         return LossInputs(replace(batch, tokens=noised.xt), t, targets)
 
@@ -147,6 +160,70 @@ class CausalObjective:
         assert inputs.targets is not None
         x = net.run_layers(net.embed(inputs.batch.tokens))
         return targets_loss(net, x, inputs.targets)[0]
+
+
+@dataclass(frozen=True)
+class RearrangedObjective(ABC):
+    """The plain mean over what is predicted in rows that are read in another form."""
+
+    settings: ObjectiveSettings
+    mask_id: int
+
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings)
+
+    def count(self, batch: Batch) -> float:
+        return float(self.find_learnable(batch).sum())
+
+    @abstractmethod
+    def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
+        """What the network reads, and what it predicts where."""
+
+    def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
+        made = self.rearrange(batch, t, streams)
+        return LossInputs(Batch(made.tokens), t, made.targets, positions=made.positions)
+
+    def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
+        assert inputs.targets is not None
+        x = net.embed(inputs.batch.tokens, t=inputs.t)
+        x = net.run_layers(x, sees=inputs.sees, positions=inputs.positions)
+        forbidden = self.mask_id if self.mask_id < net.config.logit_rows else None
+        return targets_loss(net, x, inputs.targets, forbidden)[0]
+
+
+@dataclass(frozen=True)
+class SuffixObjective(RearrangedObjective):
+    """The next token under a network that sees both ways: all from it on is masked."""
+
+    shift: bool = False
+
+    def count(self, batch: Batch) -> float:
+        return float(self.find_learnable(batch).any(-1).sum())  # a token of each row
+
+    def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
+        return hide_suffix(batch, self.find_learnable(batch), t, self.mask_id, self.shift)
+
+
+@dataclass(frozen=True)
+class MaskedCopyObjective(RearrangedObjective):
+    """The next token after a masked copy of the row: masked fine-tuning of a decoder."""
+
+    separator: int
+
+    def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
+        may = self.find_learnable(batch)
+        hidden = may & (streams.uniform(batch.tokens.shape[1]) < t[:, None])
+        return copy_masked(batch, may, hidden, self.mask_id, self.separator)
+
+
+@dataclass(frozen=True)
+class PermutedObjective(RearrangedObjective):
+    """The next token in an order drawn for each row; its position is known."""
+
+    def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
+        may = self.find_learnable(batch)
+        order = draw_order(batch, may, streams.uniform(batch.tokens.shape[1]))
+        return interleave(batch, may, order, self.mask_id)
 
 
 @dataclass(frozen=True)
@@ -219,19 +296,47 @@ class GaussianObjective:
         )[0]
 
 
-def make_objective(recipe: Recipe, blueprint: Blueprint) -> Objective:
-    """The objective of a recipe, under the noise that the model will carry."""
+def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Objective:
+    """The objective of a recipe, under the noise that the model will carry.
+
+    `end_id` is what stands between a text and its masked copy.
+    """
     settings, name, noise = recipe.objective, recipe.objective_name, blueprint.noise
     if not recipe.paradigm.sees_later:
-        return CausalObjective(settings)
+        return _make_causal(settings, name, blueprint, end_id)
     if recipe.paradigm.noises_vectors:
         form: Form = "bound" if name == "bound" else "cdcd"
         return GaussianObjective(noise.make_schedule("sigmoid"), form, settings)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
+    if isinstance(process, Masked) and name == "suffix":
+        return SuffixObjective(settings, process.mask_id, blueprint.shift)
     if isinstance(process, Masked) and name != "score_entropy":
-        return MaskedObjective(process, get_weighting(name), settings, blueprint.shift)
+        weighting = get_weighting(name, settings.rate)
+        return MaskedObjective(process, weighting, settings, blueprint.shift)
     return ProcessObjective(process, settings)
+
+
+def _make_causal(
+    settings: ObjectiveSettings, name: str, blueprint: Blueprint, end_id: int
+) -> Objective:
+    config, mask_id = blueprint.config, blueprint.mask_id
+    if name == "next_token":
+        return CausalObjective(settings)
+    assert mask_id is not None, "a model whose rows hold masks is made with one"
+    if name == "masked":
+        # Row i predicts position i + 1, as a causal network does anyway.
+        return MaskedObjective(
+            Masked(config.logit_rows, mask_id), get_weighting("smdm"), settings, shift=True
+        )
+    if name == "masked_copy":
+        return MaskedCopyObjective(settings, mask_id, end_id)
+    if config.positions != "rotary" or config.window is not None or config.block is not None:
+        raise UserError(
+            "the objective permuted moves tokens with their positions: expected a network with "
+            "rotary positions, without windows or blocks; choose another preset."
+        )
+    return PermutedObjective(settings, mask_id)
 
 
 def min_length(batch: Batch, recipe: Recipe) -> int:

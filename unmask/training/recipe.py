@@ -7,6 +7,12 @@ from typing import Literal, get_type_hints
 from unmask.base.config import LARGEST, SettingsError, check_values
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.noise.settings import NoiseConfig
+from unmask.objectives.masked import SubjectRule
+
+_LONGER = {"masked_copy": (2, 1), "permuted": (2, 0)}
+"""Objectives whose rows are longer than the data's: so many times, and so many tokens more."""
+_MASKED = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "fixed_rate")
+"""Objectives of masked noise in which any position may be masked, and is then predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,10 @@ class DataSettings:
     """The most tokens of a tokenizer that is learned here."""
     context: int = 64
     """Tokens of a row; shorter lines are filled up with the end token."""
+    without: str | None = None
+    """Of facts: those whose id begins so, such as `both`, are left out."""
+    reverse_entities: bool = False
+    """Of facts: every line also with its words in reverse, the entities whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +72,11 @@ class ObjectiveSettings:
     """What is minimised, and over which positions."""
 
     name: str = "auto"
+    rate: float | None = None
+    """Of `fixed_rate`: the share of positions that are masked."""
+    subject: SubjectRule = "usual"
+    """Of facts under masked noise: the entity that stands first in a line is never masked, is
+    masked without loss, or is never masked while the other one is."""
     response_only: bool = False
     """Fine-tuning: prompts are given, never noised or predicted."""
     filling: bool = True
@@ -235,6 +250,22 @@ class Recipe:
         name = self.objective.name
         return self.paradigm.objectives[0] if name == "auto" else name
 
+    @property
+    def needs_mask(self) -> bool:
+        """Whether the network reads masks; a causal one does under some objectives."""
+        return self.paradigm.has_mask or self.objective_name in ("masked", *_LONGER)
+
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether rows are read in another form than texts are, so that plain prompts mislead."""
+        return self.objective_name in _LONGER
+
+    @property
+    def input_length(self) -> int:
+        """Tokens of a row as the network reads it."""
+        times, more = _LONGER.get(self.objective_name, (1, 0))
+        return times * self.data.context + more
+
     def _problems(self) -> Iterator[str]:
         unknown = list(find_unknown(self.kind))
         yield from unknown or self._find_misfits()
@@ -263,6 +294,7 @@ class Recipe:
         maybe: dict[str, float | None] = {
             "batch.micro": self.batch.micro,
             "start.lora_rank": self.start.lora_rank,
+            "objective.rate": self.objective.rate,
         }
         maybe |= {"optimiser.clip": self.optimiser.clip, "guards.spike": self.guards.spike}
         above |= {name: value for name, value in maybe.items() if value is not None}
@@ -282,6 +314,7 @@ class Recipe:
         shares |= {"objective.self_condition": self.objective.self_condition}
         shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
         shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
+        shares |= {"objective.rate": self.objective.rate or 0}
         for name, value in shares.items():
             if not 0 <= value <= 1:
                 yield f"{name!r} is {value}, expected 0 to 1"
@@ -295,7 +328,15 @@ class Recipe:
                 + " or ".join(known)
             )
         scored = self.objective_name == "score_entropy"
-        if self.objective.drop_prompt and (scored or not self.paradigm.has_mask):
+        is_masked = self.paradigm.fills_masks and self.objective_name in _MASKED
+        if (self.objective.rate is None) == (self.objective_name == "fixed_rate"):
+            yield "'objective.rate' is for the objective fixed_rate, which needs one: 0 to 1"
+        if self.objective.subject != "usual" and not is_masked:
+            yield f"'objective.subject' is for masked models that minimise {', '.join(_MASKED)}"
+        if self.data.source == "text" and (self.data.without or self.data.reverse_entities):
+            yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
+        cut = self.objective_name == "suffix"
+        if self.objective.drop_prompt and (scored or cut or not self.paradigm.has_mask):
             yield "'objective.drop_prompt' replaces prompts by masks: it needs masked noise"
         if self.start.shift and (scored or not self.paradigm.fills_masks):
             yield "'start.shift' is for masked models that started as causal ones"

@@ -182,8 +182,13 @@ class _Opening:
 
 
 def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
-    """Recall where the data are questions, a few texts, and whoever is notified."""
+    """Recall where the data are questions, a few texts, and whoever is notified.
+
+    A model that reads texts in another form is not asked plain prompts.
+    """
     recipe, corpus = job.recipe, job.examples.corpus
+    if recipe.is_rearranged:
+        return Hooks(notify=notify)
     asks = corpus is not None and recipe.cadence.facts and recipe.paradigm.is_scored
     evaluate = make_recall(corpus, recipe) if corpus is not None and asks else None
     return Hooks(evaluate, make_sampler(recipe, corpus), notify)

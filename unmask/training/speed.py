@@ -62,7 +62,7 @@ def estimate_bytes(config: NetConfig, recipe: Recipe, rows: int, short: bool) ->
     # AdamW has two moments of every number, Muon one of the layers' matrices.
     moments = 8 * learned - 4 * _count_muons(config, recipe)
     width = 2 if short else 4
-    tokens = rows * recipe.data.context
+    tokens = rows * recipe.input_length
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     # Two streams and their norms, queries to values, mixture, gate, up and their product.
     layer = 8 * config.width + width * (3 * config.width + qkv + 3 * config.mlp_width)

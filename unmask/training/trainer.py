@@ -60,7 +60,7 @@ class Trainer:
         """Whether steps are replayed; a large network's take longer than launching them."""
         if self.job.recipe.machine.graphs != "auto":
             return self.job.recipe.machine.graphs == "on"
-        context = self.job.recipe.data.context
+        context = self.job.recipe.input_length
         flops = count_training_flops(self.net.config, context) * self.job.micro * context
         return flops <= MOST_FLOPS
 
@@ -73,7 +73,7 @@ class Trainer:
         progress, recipe, world = self.progress, self.job.recipe, self.job.world
         parts = self.feed(progress.step)
         length = parts[0][0].batch.tokens.shape[1]
-        rare = length < recipe.data.context or parts[0][0].sees is not None
+        rare = length < recipe.input_length or parts[0][0].sees is not None
         with nullcontext() if self.graphs is None else self.graphs.in_stream():
             self.optimiser.set_rate(rate_at(progress.step, progress.total, recipe.schedule))
             self._step.fill_(progress.step)
@@ -227,5 +227,5 @@ def plan_steps(job: TrainingJob) -> int | None:
     """How many steps the budget allows; None for minutes, until the speed is known."""
     budget, batch = job.recipe.budget, job.recipe.batch
     if budget.tokens is not None:
-        return max(1, budget.tokens // (batch.rows * job.recipe.data.context))
+        return max(1, budget.tokens // (batch.rows * job.recipe.input_length))
     return budget.steps

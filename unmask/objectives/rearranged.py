@@ -1,0 +1,104 @@
+"""Rows as other orders of writing need them: a suffix hidden, a masked copy before, any order.
+
+They separate what attention sees from what is predicted: the same rows, the same network, another
+order in which tokens are written. Each function makes what the network reads; where it predicts
+what is in the returned `Rearranged`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.objectives.batch import Batch
+from unmask.objectives.targets import Targets
+
+
+@dataclass(frozen=True)
+class Rearranged:
+    """What the network reads, and what it predicts where."""
+
+    tokens: Int[Tensor, "B N"]
+    targets: Targets
+    positions: Int[Tensor, "B N"] | None = None
+    """Of the tokens, where they do not stand in their order."""
+
+
+def hide_suffix(
+    batch: Batch,
+    may: Bool[Tensor, "B L"],
+    t: Float[Tensor, "B"],
+    mask_id: int,
+    shift: bool = False,
+) -> Rearranged:
+    """Everything from a cut on is masked, and the token at the cut alone is predicted.
+
+    The cut is one of the row's positions that may be predicted, evenly so if t is uniform: a term
+    of the chain rule from left to right, under a network that sees both ways. With `shift` it is
+    predicted at the position before, as in `hidden_targets`.
+    """
+    count = may.sum(-1)
+    number = (t * count).long().clamp(max=(count - 1).clamp(min=0))
+    # 1. The position with that number among those that may be predicted.
+    is_cut = may & (may.cumsum(-1) - 1 == number[:, None])
+    row, cut = is_cut.nonzero(as_tuple=True)
+    # 2. Rows without such a position have no target and stay whole.
+    masked = is_cut.cumsum(-1) > 0
+    tokens = torch.where(masked, mask_id, batch.tokens)
+    read_at = (cut - 1).clamp(min=0) if shift else cut
+    weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
+    at = row * tokens.shape[1] + read_at
+    return Rearranged(tokens, Targets(at, batch.tokens[row, cut], weights))
+
+
+def copy_masked(
+    batch: Batch,
+    may: Bool[Tensor, "B L"],
+    hidden: Bool[Tensor, "B L"],
+    mask_id: int,
+    separator: int,
+) -> Rearranged:
+    """A masked copy, a separator, then the row itself, whose tokens are predicted one by one.
+
+    Masked fine-tuning of a decoder (Pan et al. 2025, arXiv 2510.09885): causal attention, but what
+    stands later in the text may have been read in the copy.
+    """
+    rows, length = batch.tokens.shape
+    before = torch.where(hidden, mask_id, batch.tokens)
+    between = torch.full((rows, 1), separator, device=before.device)
+    # Column L is the separator, L + 1 the row's first token: position i is predicted at L + i.
+    row, position = may.nonzero(as_tuple=True)
+    weights = torch.full((len(row),), 1 / max(len(row), 1), device=before.device)
+    at = row * (2 * length + 1) + length + position
+    targets = Targets(at, batch.tokens[row, position], weights)
+    return Rearranged(torch.cat((before, between, batch.tokens), dim=1), targets)
+
+
+def draw_order(
+    batch: Batch, may: Bool[Tensor, "B L"], uniform: Float[Tensor, "B L"]
+) -> Int[Tensor, "B L"]:
+    """Positions in the order of writing: prompts first, what may be predicted at random, the rest.
+
+    `uniform` are numbers between 0 and 1.
+    """
+    positions, length = batch.positions, batch.tokens.shape[1]
+    given = torch.where(batch.is_prompt(), positions - length, positions + 1)
+    return torch.where(may, uniform, given.double()).argsort(-1)
+
+
+def interleave(
+    batch: Batch, may: Bool[Tensor, "B L"], order: Int[Tensor, "B L"], mask_id: int
+) -> Rearranged:
+    """The tokens in that order, each after a mask at its position, where it is predicted.
+
+    A permutation language model (Yang et al. 2019, arXiv 1906.08237) in one causal stream: a mask
+    sees the tokens written before it, and by its own position which one is wanted. Rotary positions
+    stay with the tokens.
+    """
+    written = batch.tokens.gather(1, order)
+    tokens = torch.stack((torch.full_like(written, mask_id), written), dim=-1).flatten(1)
+    row, turn = may.gather(1, order).nonzero(as_tuple=True)
+    weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
+    targets = Targets(row * tokens.shape[1] + 2 * turn, written[row, turn], weights)
+    return Rearranged(tokens, targets, order.repeat_interleave(2, dim=1))
