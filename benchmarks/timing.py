@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 
 def time_interleaved(
@@ -48,6 +49,26 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def show_kernels(call: Callable[[], object], most: int = 15) -> None:
+    """Print which kernels the device's time goes to; without a GPU, which operations the CPU's."""
+    on_gpu = torch.cuda.is_available()
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as taken:
+        start = time.perf_counter()
+        call()
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    spent = [
+        (event.self_device_time_total if on_gpu else event.self_cpu_time_total, event)
+        for event in taken.key_averages()
+    ]
+    total = sum(each for each, _ in spent)
+    print(f"{1e3 * seconds:.1f} ms, kernels {total / 1e3:.1f} ms")
+    for each, event in sorted(spent, key=lambda pair: -pair[0])[:most]:
+        share = each / total
+        print(f"  {share:6.1%} {each / 1e3:9.2f} ms {event.count:6d} {event.key[:110]}", flush=True)
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,6 +2,7 @@
 
     python benchmarks/training.py --processes 2 --out docs/results/training-cuda.md
     python benchmarks/training.py --tries 1028M --out docs/results/training-tries-cuda.md
+    python benchmarks/training.py --profile 85M
 
 Operations a token: 6 (N + head) + 12 layers D L, for both alike, whatever they skip. The ceiling is
 a matrix product of 8192³ measured in the same run. Each contender runs alone, after one another,
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from timing import describe_run, format_table, write_record
+from timing import describe_run, format_table, show_kernels, write_record
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training_peer import PeerTraining
 
@@ -46,7 +47,7 @@ from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, measure_peak, wait_for
 from unmask.training.trainer import Trainer
 
-ROWS = {"cuda": {"19M": 32, "85M": 16, "170M": 16, "1028M": 8}}
+ROWS = {"cuda": {"19M": 32, "85M": 32, "170M": 32, "1028M": 8}}
 """Rows of a step on a GPU; elsewhere 2."""
 ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
@@ -203,9 +204,7 @@ HEADER = [
 
 def compare(options: argparse.Namespace, device: torch.device, peak: float) -> list[list[str]]:
     """Ours and the plain module on every size."""
-    rows_of = ROWS.get(device.type, {}) | dict(
-        (size, int(count)) for size, count in (pair.split("=") for pair in options.rows)
-    )
+    rows_of = find_rows(options, device)
     tried = Try(options.compile, options.recompute, options.chunk, options.attention)
     table = []
     for size in options.sizes.split(","):
@@ -261,6 +260,26 @@ def try_out(options: argparse.Namespace, device: torch.device, peak: float) -> l
     return table
 
 
+def profile_steps(options: argparse.Namespace, device: torch.device) -> None:
+    """Print the longest kernels of four steps of one size."""
+    size, length = options.profile, options.length
+    rows, config = find_rows(options, device).get(size, 2), preset(size, context=length)
+    tried = Try(options.compile, options.recompute, options.chunk, options.attention)
+    with trying(tried):
+        trainer = make_trainer(config, rows, length, World(device), tried)
+        for _ in range(6):
+            trainer.take_step()
+        wait_for(device)
+        print(f"{size}, {rows} × {length}, 4 steps:")
+        show_kernels(lambda: [trainer.take_step() for _ in range(4)])
+
+
+def find_rows(options: argparse.Namespace, device: torch.device) -> dict[str, int]:
+    """Rows of a step by size, the ones that were named before the usual ones."""
+    named = (pair.split("=") for pair in options.rows)
+    return ROWS.get(device.type, {}) | {size: int(count) for size, count in named}
+
+
 def scale(processes: int, seconds: float) -> str:
     """A line on 1 and on `processes` processes of one thread each, the same rows for each."""
     rates = []
@@ -314,6 +333,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=4096)
     parser.add_argument("--attention", default="default", choices=("default", "cudnn", "flash"))
     parser.add_argument("--tries", default=None, metavar="SIZE", help="ways to compute one size")
+    parser.add_argument("--profile", default=None, metavar="SIZE", help="its longest kernels")
     parser.add_argument("--processes", type=int, default=0, help="add the line on scaling")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
@@ -324,6 +344,9 @@ def main() -> None:
     device = resolve_device(options.device)
     # A stored graph is found again whatever kernel was asked for: every contender makes its own.
     torch.compiler.config.force_disable_caches = True
+    if options.profile:
+        profile_steps(options, device)
+        return
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     peak = measure_peak(device, dtype, seconds=1.0)
     table = try_out(options, device, peak) if options.tries else compare(options, device, peak)
