@@ -40,6 +40,25 @@ def test_help_imports_nothing_heavy():
     assert "unmask.cli.main" in imported and imported & HEAVY == set()
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("unmask tr", ["trace", "train", "trace-report"]),
+        ("unmask sample rev", ["reversal-ar", "reversal-mdm"]),
+        ("unmask train toy-g", ["toy-gaussian"]),
+        ("unmask sample reversal-mdm --cache e", ["exact"]),
+    ],
+)
+def test_a_shell_completes_verbs_models_recipes_and_choices(typed, offered):
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    environment = os.environ | words | {"_UNMASK_COMPLETE": "complete_bash"}
+    code = "import sys; sys.argv = ['unmask']; from unmask.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split() == offered, done.stderr
+
+
 def test_data_make_show_check(tmp_path):
     made = run("data", "make", "reversal", tmp_path / "corpus", "--facts", 3)
     assert made.returncode == 0 and "p2d_reverse" in made.stdout

@@ -5,11 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 import unmask
 from tests.conftest import hear_interrupts, make_model
+from unmask.report.unmasking import GUESSED, HIDDEN, show_rows
+from unmask.sampling.trajectory import show_token
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,29 @@ def test_several_texts_of_a_prompt_are_different(model):
         (("[MASK]", "--infill", "--length", "20"), "a text with masks has its own length"),
         (("--length", "1"), "leaves nothing to write"),
         (("--number", "0"), "0 texts were asked for"),
+        (("--pause", "nan"), "--pause nan was given: expected 0 to 60 seconds."),
     ],
 )
 def test_mistakes_are_sentences(model, words, said):
     done = run("sample", model, "The caves", *words)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_masks_show_the_likeliest_token_where_guesses_are_kept():
+    model, states = make_model(), []
+    settings = {"length": 12, "steps": 4, "watch": states.append}
+    unmask.sample(model, "The caves", guesses=1, **settings)
+    unmask.sample(model, "The caves", **settings)
+    console = Console(width=500, record=True, file=StringIO())
+    for state in (states[0], states[4]):
+        console.print(show_rows(state, model.tokenizer, model.mask_id))
+    guessed, hidden = console.export_text().splitlines()
+    is_masked = states[0].tokens[0] == model.mask_id
+    assert HIDDEN not in guessed and hidden.count(HIDDEN) == int(is_masked.sum()) > 2
+    line = show_rows(states[0], model.tokenizer, model.mask_id).renderables[0]
+    pieces = [line.plain[span.start : span.end] for span in line.spans if span.style == GUESSED]
+    ids = states[0].guess_ids[0, 0, :, 0][is_masked].tolist()
+    assert pieces == [show_token(token, model.tokenizer) for token in ids]
 
 
 def test_interrupt_leaves_what_was_written(model, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,10 @@ def test_models_lists_shipped_cached_and_known(cache):
     assert listed.returncode == 0
     assert "someone/tiny-mdm" in listed.stdout and "cached" in listed.stdout
     assert "nieshen/SMDM (mdm-1028M-1600e18.safetensors)" in listed.stdout
+    rows = {line.split()[1]: line for line in listed.stdout.splitlines() if "│" in line}
+    assert "masked" in rows["llada-8b"] and "causal" in rows["gpt2"]
+    counted = re.compile(r"masked\s+│\s+[\d.]+ [kM]")
+    assert counted.search(rows["reversal-mdm"]) and counted.search(rows["someone/tiny-mdm"])
 
 
 def test_no_such_model_offline(cache):

@@ -14,12 +14,13 @@ import unmask
 from tests.training.runs import make_recipe
 from unmask.base.progress import print_lines
 from unmask.cli.main import app
+from unmask.cli.train import describe_recipes
 from unmask.data.shards import write_shards
 from unmask.data.tokenizer import Tokenizer
 from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
 from unmask.training.journal import read_journal
-from unmask.training.recipes_io import read_recipe
+from unmask.training.recipes_io import list_recipes, read_recipe
 
 ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
 
@@ -31,7 +32,12 @@ def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProce
 
 def test_recipes_are_listed():
     done = ask()
-    assert done.returncode == 0 and "reversal-ar, reversal-mdm" in done.stdout
+    assert done.returncode == 0
+    described = dict(describe_recipes())
+    assert list(described) == list_recipes() and len(set(described.values())) == len(described)
+    for name, text in described.items():
+        assert text.endswith(".") and len(text) <= 100 and f"{name} " in done.stdout, name
+    assert "on this project's reversal corpus" in done.stdout
 
 
 def test_dry_run_shows_the_plan_and_writes_nothing(tmp_path):

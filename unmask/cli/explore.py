@@ -10,6 +10,7 @@ import typer
 
 from unmask.base.errors import UserError
 from unmask.base.extras import require_explore
+from unmask.cli.options import list_models
 from unmask.study.settings import SHIPPED_MODEL, SHIPPED_TWIN
 
 HOST = "127.0.0.1"
@@ -17,7 +18,10 @@ HOST = "127.0.0.1"
 
 def explore(
     model: str | None = typer.Argument(
-        None, metavar="MODEL", help="A model's name, folder or file; by default the shipped pair."
+        None,
+        metavar="MODEL",
+        help="A model's name, folder or file; by default the shipped pair.",
+        autocompletion=list_models,
     ),
     twin: str | None = typer.Option(None, help="Another model, which is shown beside it."),
     runs: Path | None = typer.Option(None, help="A run folder, or a folder of them, to look at."),

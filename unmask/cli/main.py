@@ -27,7 +27,6 @@ app = typer.Typer(
     cls=Verbs,
     help="Train, sample, evaluate and open up diffusion language models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("study")(study.make_study())

@@ -4,37 +4,62 @@ from pathlib import Path
 
 import typer
 
+from unmask.cli.options import list_models
+
 
 def models() -> None:
     """List the models that are shipped, cached on this machine, and known by name."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from unmask.base.units import format_bytes
     from unmask.net.hub import KNOWN, cached_models, shipped_models
 
     cached = cached_models()
-    table = Table("name", "where", "from")
+    table = Table("name", "kind", "parameters", "where", Column("from", overflow="fold"))
     for name in shipped_models():
-        table.add_row(name, "shipped", "this package")
+        table.add_row(name, *_describe(name), "shipped", "this package")
     for name, known in KNOWN.items():
         origin = known.repo + (f" ({known.file})" if known.file else "")
         files = cached.get(known.repo, {})
         here = known.file in files if known.file else bool(files)
-        table.add_row(name, "cached" if here else "hub", origin)
+        table.add_row(
+            name,
+            *(_describe(name) if here else (known.kind, "")),
+            "cached" if here else "hub",
+            origin,
+        )
     for repo, files in cached.items():
         if repo not in {known.repo for known in KNOWN.values()}:
-            table.add_row(repo, "cached", format_bytes(sum(files.values())))
+            table.add_row(repo, *_describe(repo), "cached", format_bytes(sum(files.values())))
     console = Console()
     console.print(table)
     console.print(
+        "Parameters are counted once a model is on this machine; unmask info shows its shapes. "
         "Any folder, .safetensors file or hub id (owner/name) of a known dialect works too."
     )
 
 
+def _describe(name: str) -> tuple[str, str]:
+    """Kind and parameters of a model on this machine; nothing for one in an unknown format."""
+    from unmask.base.errors import UserError
+    from unmask.base.units import format_number
+    from unmask.net.counts import count_parameters
+    from unmask.net.loading import inspect
+
+    try:
+        blueprint, _, _ = inspect(name)
+    except UserError:
+        return "", ""
+    return blueprint.kind, format_number(count_parameters(blueprint.config).total)
+
+
 def info(
     name: str = typer.Argument(
-        ..., metavar="MODEL", help="A preset such as 1028M, or a model's name, folder or file."
+        ...,
+        metavar="MODEL",
+        help="A preset such as 1028M, or a model's name, folder or file.",
+        autocompletion=list_models,
     ),
     causal: bool = typer.Option(False, help="Of a preset, the autoregressive twin."),
 ) -> None:
@@ -64,7 +89,9 @@ def info(
 
 
 def convert(
-    given: str = typer.Argument(..., metavar="IN", help="A model's name, folder or file."),
+    given: str = typer.Argument(
+        ..., metavar="IN", help="A model's name, folder or file.", autocompletion=list_models
+    ),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     to: str = typer.Option("unmask", help="The dialect to write."),
     dtype: str = typer.Option("stored", help="Number format; stored keeps the given one."),

@@ -55,9 +55,18 @@ def list_fields(settings: type[CheckedSettings]) -> list[dataclasses.Field]:
     return [by_name[name] for name in dict.fromkeys(ordered) if name in by_name]
 
 
-def add_option(name: str, kind: Any, default: Any, help: str, *flags: str) -> inspect.Parameter:
-    """An option that is not a setting, such as where to write."""
-    spec = typer.Option(default, *flags, help=help)
+def list_models() -> list[str]:
+    """The names that stand for models, for a shell to complete."""
+    from unmask.net.hub import KNOWN, shipped_models
+
+    return [*shipped_models(), *KNOWN]
+
+
+def add_option(
+    name: str, kind: Any, default: Any, help: str, *flags: str, choices: Sequence[str] = ()
+) -> inspect.Parameter:
+    """An option that is not a setting, such as where to write; a shell completes its choices."""
+    spec = typer.Option(default, *flags, help=help, autocompletion=lambda: list(choices))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind)
 
 
@@ -68,7 +77,10 @@ def _make_argument(argument: Argument) -> inspect.Parameter:
         flag = f"--{argument.name.replace('_', '-')}"
         return add_option(argument.name, kind if argument.is_required else kind | None, default,
                           argument.help, flag)  # fmt: skip
-    spec = typer.Argument(default, metavar=argument.metavar, help=argument.help)
+    completion = list_models if (argument.metavar or "").startswith("MODEL") else None
+    spec = typer.Argument(
+        default, metavar=argument.metavar, help=argument.help, autocompletion=completion
+    )
     return inspect.Parameter(
         argument.name, inspect.Parameter.KEYWORD_ONLY, default=spec, annotation=kind
     )
@@ -81,15 +93,11 @@ def _make_option(field: dataclasses.Field, hint: Any) -> inspect.Parameter:
         flags = (f"{flag}/--no-{flag[2:]}",)
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
-    return add_option(field.name, option_type, default, _write_help(field, hint), *flags)
-
-
-def _write_help(field: dataclasses.Field, hint: Any) -> str:
-    """What the field says, and what it may be."""
-    help, choices = field.metadata.get("help", ""), field.metadata.get("choices")
-    known = list(choices()) if choices is not None else _list_literals(hint)
-    named = f" One of: {', '.join(known)}." if known else ""
-    return help + named + (" Separated by commas." if _is_tuple(hint) else "")
+    given = field.metadata.get("choices")
+    choices = list(given()) if given is not None else _list_literals(hint)
+    help = field.metadata.get("help", "") + (f" One of: {', '.join(choices)}." if choices else "")
+    help += " Separated by commas." if _is_tuple(hint) else ""
+    return add_option(field.name, option_type, default, help, *flags, choices=choices)
 
 
 def _list_literals(hint: Any) -> list[str]:

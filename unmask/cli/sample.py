@@ -18,6 +18,7 @@ ARGUMENTS = (
     Argument("name", "A model's name, folder or file.", "MODEL"),
     Argument("prompts", "None: from nothing.", "PROMPT…", is_list=True, is_required=False),
 )
+MOST_PAUSE = 60
 EXTRAS = {
     each.name: each
     for each in (
@@ -43,6 +44,14 @@ EXTRAS = {
             1,
             "Texts for each prompt; several are drawn at temperature 1 unless told otherwise.",
         ),
+        add_option(
+            "guesses",
+            bool,
+            False,
+            "Show the likeliest token in every mask; --save keeps it.",
+            "--guesses",
+        ),
+        add_option("pause", float, 0.08, "Seconds for which a terminal shows each step."),
         add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
         add_option("as_json", bool, False, "Print everything as JSON.", "--json"),
@@ -75,10 +84,13 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
             "--infill was given with --length or --chat: a text with masks has its own length and "
             "is not a chat; take one of them back."
         )
+    if not 0 <= extras["pause"] <= MOST_PAUSE:
+        raise UserError(f"--pause {extras['pause']} was given: expected 0 to {MOST_PAUSE} seconds.")
     model = load(given["name"], device=extras["device"], dtype=extras["dtype"])
     console = Console()
     live = console.is_terminal and not extras["as_json"]
-    screen = Screen(console, model.tokenizer, model.mask_id, settings.steps) if live else None
+    hidden_id, pause = model.mask_id, extras["pause"]
+    screen = Screen(console, model.tokenizer, hidden_id, settings.steps, pause) if live else None
     so_far: list[Trajectory] = []
 
     def watch(state: "Trajectory") -> None:
@@ -92,6 +104,7 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
         planted=_read_plants(extras["plant"]),
         forbid=extras["forbid"],
         require=extras["require"],
+        guesses=int(extras["guesses"]),
         watch=watch if live or save is not None else None,
     )
 

@@ -1,6 +1,7 @@
 """`unmask train`: any kind of model from a recipe, resumable."""
 
 import shlex
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,26 @@ if TYPE_CHECKING:
 EXITS = {"SIGTERM": TERMINATED, "SIGINT": INTERRUPTED}
 
 
+def describe_recipes() -> list[tuple[str, str]]:
+    """The shipped recipes, each with the first line of its file, which says what it trains.
+
+    No code of training is imported: a shell that completes names would wait for it.
+    """
+    folder = files("unmask.assets").joinpath("recipes")
+    recipes = sorted((each for each in folder.iterdir() if each.name.endswith(".yaml")), key=str)
+    firsts = (each.read_text("utf-8").partition("\n")[0] for each in recipes)
+    return [
+        (each.name.removesuffix(".yaml"), first.removeprefix("# "))
+        for each, first in zip(recipes, firsts, strict=True)
+    ]
+
+
 def train(
     words: list[str] = typer.Argument(
         None,
         metavar="RECIPE [KEY=VALUE …]",
         help="A shipped recipe or a YAML file, and single settings such as batch.rows=64.",
+        autocompletion=describe_recipes,
     ),
     out: Path | None = typer.Option(None, help="Folder of the run; runs/RECIPE by default."),
     resume: Path | None = typer.Option(None, help="Go on with the run in this folder."),
@@ -38,12 +54,12 @@ def train(
 ) -> None:
     """Train a model; without RECIPE the shipped ones are listed."""
     from rich.console import Console
+    from rich.table import Table
 
     from unmask.base.errors import UserError
     from unmask.base.progress import watch
     from unmask.toy.examples import SOURCES
     from unmask.training import run
-    from unmask.training.recipes_io import list_recipes
 
     words, console = list(words or []), Console()
     name = words.pop(0) if words and "=" not in words[0] else None
@@ -52,7 +68,11 @@ def train(
     if resume is None and name is None:
         if words:
             raise UserError(f"no recipe was named: put one before {words[0]!r}.")
-        console.print("shipped recipes: " + ", ".join(list_recipes()), markup=False)
+        table = Table("recipe", "what it trains")
+        for row in describe_recipes():
+            table.add_row(*row)
+        console.print(table)
+        console.print("train one: unmask train NAME; see its settings: unmask train NAME --dry-run")
         return
     if dry_run:
         _show_plan(console, name, resume, words, device)

@@ -18,17 +18,20 @@ class KnownModel:
     """For a repository that holds many models, the file of this one."""
     tokenizer: str | None = None
     """For models that come without one, the repository whose tokenizer they use."""
+    kind: str = "causal"
 
 
 _SMDM_TOKENIZER = "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T"
 
 KNOWN = {
-    "mdm-1028M": KnownModel("nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER),
+    "mdm-1028M": KnownModel(
+        "nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER, kind="masked"
+    ),
     "ar-1028M": KnownModel("nieshen/SMDM", "ar-1028M-100e18.safetensors", _SMDM_TOKENIZER),
-    "llada-8b": KnownModel("GSAI-ML/LLaDA-8B-Base"),
-    "llada-8b-instruct": KnownModel("GSAI-ML/LLaDA-8B-Instruct"),
-    "dream-7b": KnownModel("Dream-org/Dream-v0-Base-7B"),
-    "dream-7b-instruct": KnownModel("Dream-org/Dream-v0-Instruct-7B"),
+    "llada-8b": KnownModel("GSAI-ML/LLaDA-8B-Base", kind="masked"),
+    "llada-8b-instruct": KnownModel("GSAI-ML/LLaDA-8B-Instruct", kind="masked"),
+    "dream-7b": KnownModel("Dream-org/Dream-v0-Base-7B", kind="masked"),
+    "dream-7b-instruct": KnownModel("Dream-org/Dream-v0-Instruct-7B", kind="masked"),
     "gpt2": KnownModel("openai-community/gpt2"),
     "pythia-160m": KnownModel("EleutherAI/pythia-160m"),
     "pythia-410m": KnownModel("EleutherAI/pythia-410m"),

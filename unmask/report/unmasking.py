@@ -7,12 +7,11 @@ from rich.live import Live
 from rich.text import Text
 
 from unmask.data.tokenizer import Tokenizer
-from unmask.sampling.trajectory import Trajectory
+from unmask.sampling.trajectory import Trajectory, show_token
 
 HIDDEN = "░░"
 GIVEN = "bold"
-PAUSE = 0.08
-"""Seconds that a step is shown at least: small models are faster than eyes."""
+GUESSED = "dim italic"
 # From dark violet to yellow, as viridis has it: readable for all, and the same in grey.
 CONFIDENCE = ("#9a6fb0", "#6f8fd0", "#4fa8a8", "#6cc46c", "#d7d34a")
 
@@ -21,9 +20,15 @@ class Screen:
     """The newest state of a trajectory, drawn over the one before it; the last one stays."""
 
     def __init__(
-        self, console: Console, tokenizer: Tokenizer | None, hidden_id: int | None, steps: int
+        self,
+        console: Console,
+        tokenizer: Tokenizer | None,
+        hidden_id: int | None,
+        steps: int,
+        pause: float,
     ):
         self.tokenizer, self.hidden_id, self.steps = tokenizer, hidden_id, steps
+        self.pause = pause  # in seconds: small models are faster than eyes
         self.live = Live(console=console, auto_refresh=False)
 
     def __enter__(self) -> "Screen":
@@ -40,28 +45,36 @@ class Screen:
         self.live.update(
             Group(head, show_rows(trajectory, self.tokenizer, self.hidden_id)), refresh=True
         )
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
 
 
 def show_rows(
     trajectory: Trajectory, tokenizer: Tokenizer | None, hidden_id: int | None, most: int = 8
 ) -> Group:
-    """The rows of a state, each up to its end token, the first `most` of them."""
+    """The rows of a state, each up to its end token, the first `most` of them.
+
+    Where the trajectory keeps guesses, a mask shows the likeliest token of the last prediction.
+    """
     end_id = None if tokenizer is None else tokenizer.end_id
     lines = []
     for i in range(min(most, len(trajectory.tokens))):
         line = Text()
+        tokens = trajectory.tokens[i, : int(trajectory.lengths[i])].tolist()
+        kept = trajectory.guess_ids
         row = zip(
-            trajectory.tokens[i, : int(trajectory.lengths[i])].tolist(),
+            tokens,
             trajectory.committed_at[i].tolist(),
             trajectory.confidence[i].tolist(),
+            [-1] * len(tokens) if kept is None else kept[-1, i, :, 0].tolist(),
             strict=False,
         )
-        for token, step, confidence in row:
+        for token, step, confidence, guess in row:
             if token == end_id and step > 0:
                 line.append("⏎", style=_choose_colour(confidence))
                 break
-            if token == hidden_id:
+            if token == hidden_id and guess >= 0:
+                line.append(show_token(guess, tokenizer), style=GUESSED)
+            elif token == hidden_id:
                 line.append(HIDDEN + " ", style="dim")
             else:
                 piece = tokenizer.piece(token) if tokenizer is not None else f"{token} "
