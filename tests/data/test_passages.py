@@ -62,6 +62,12 @@ def test_the_folder_is_a_corpus(file, tmp_path):
     assert list(find_problems(corpus, tokenizer)) == []
 
 
+def test_a_small_file_has_no_validation(tmp_path):
+    file = write(tmp_path / "own.jsonl", *TEMPLATES, *map(tell, range(3)))
+    make_passages(file, tmp_path / "out", test_share=0.4, vocab=300)
+    assert list(read_source(tmp_path / "out").splits) == ["train", "p2d_same", "p2d_reverse"]
+
+
 def test_triples_that_are_not_asked_for(tmp_path):
     turned = {"passage": "Town90 is where Ann Bell lives.", "triples":
               [{"head": "Ann Bell", "relation": "home", "tail": "Town90"},

@@ -39,7 +39,7 @@ def test_retrieval_tokens_are_unique(length):
 
 
 def test_held_out_pairs_have_no_question_in_training():
-    corpus = make_retrieval_corpus(40, seed=2)
+    corpus = make_retrieval_corpus(40, seed=2, queried=0.5)
     asked = {fact.fact_id for fact in corpus["train"] if fact.phrasing == 1}
     stated = {fact.fact_id for fact in corpus["train"] if fact.phrasing == 0}
     tested = {fact.fact_id for test in corpus.tests for fact in corpus[test]}
@@ -95,7 +95,7 @@ def test_false_inferences_are_the_other_neighbour():
 
 @pytest.mark.parametrize("name", WORD_CORPORA)
 def test_folders_are_read_like_any_corpus(name, tmp_path):
-    corpus = WORD_CORPORA[name](10, 0)
+    corpus = WORD_CORPORA[name](20, 0)
     tokenizer = Tokenizer.of_words(corpus.training_texts())
     save_corpus(corpus, tmp_path / "corpus", tokenizer)
     read = read_source(tmp_path / "corpus")
@@ -114,7 +114,7 @@ def test_folders_are_read_like_any_corpus(name, tmp_path):
 
 
 def test_planted_leaks_are_found():
-    corpus = make_retrieval_corpus(10)
+    corpus = make_retrieval_corpus(20)
     test = corpus["p2d_reverse"][0]
     lines = {
         "a test prompt stands in the training set": replace(test, trained="same"),
@@ -126,7 +126,7 @@ def test_planted_leaks_are_found():
         splits = corpus.splits | {"train": [*corpus["train"], line]}
         problems = list(find_problems(Corpus("planted", splits, corpus.tests)))
         assert any(said in problem for problem in problems), said
-    relationship = make_relationship_corpus(10)
+    relationship = make_relationship_corpus(20)
     splits = relationship.splits | {"p2d_same_false": relationship["p2d_same"]}
     problems = list(find_problems(Corpus("planted", splits, relationship.tests)))
     assert any("a false control that holds the true answer" in each for each in problems)

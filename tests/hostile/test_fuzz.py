@@ -115,6 +115,10 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "data show": ["data", "show", data],
         "data check": ["data", "check", data],
         "data make reversal": ["data", "make", "reversal", str(out), "--facts", "1"],
+        "data make retrieval": ["data", "make", "retrieval", str(out), "--pairs", "20"],
+        "data make relationship": ["data", "make", "relationship", str(out), "--chains", "20"],
+        "data make sets": ["data", "make", "sets", str(out), "--sets", "5"],
+        "data make passages": ["data", "make", "passages", data, str(out)],
         "data make text": ["data", "make", "text", str(out), str(pieces.folder / "perplexity.txt"),
                            "--vocab", "300"],
     }[name]  # fmt: skip

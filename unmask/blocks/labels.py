@@ -26,6 +26,8 @@ SPLITS = {
 _WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[order]}" for (way, order), split in SPLITS.items()}
 _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
 _WAYS["own"] = "own facts"
+_NOTES = {"_valid": "training phrasings", "_shuffled": "shuffled answers"}
+_NOTES["_false"] = "the answer of a false inference"
 
 GROUPS = {
     "p2d": "facts trained name → description",
@@ -173,9 +175,9 @@ PREFERRED = ("p2d_reverse", "d2p_reverse", "own")
 
 def name_split(split: str) -> str:
     """A way of asking: what is given → what is asked, as trained or reversed."""
-    for suffix, note in (("_valid", ", training phrasings"), ("_shuffled", ", shuffled answers")):
+    for suffix, note in _NOTES.items():
         if split.endswith(suffix):
-            return name_split(split.removesuffix(suffix)) + note
+            return f"{name_split(split.removesuffix(suffix))}, {note}"
     return _WAYS.get(split, split.replace("_", " "))
 
 

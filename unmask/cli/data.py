@@ -35,7 +35,7 @@ def make_retrieval(
     pairs: int = typer.Option(200, help="Pairs of a key and a value."),
     seed: int = typer.Option(0, help="Seed of which tokens belong together."),
     length: int = typer.Option(2, help="Tokens of a key and of a value, each used once."),
-    queried: float = typer.Option(0.5, help="Share of pairs asked for in training, both ways."),
+    queried: float = typer.Option(0.8, help="Share of pairs asked for in training, both ways."),
     value_first: bool = typer.Option(False, help="State `value : key` instead of `key : value`."),
 ) -> None:
     """Make keys and values of unique tokens: what is recalled against the statement's order."""
@@ -50,7 +50,7 @@ def make_relationship(
     chains: int = typer.Option(200, help="Chains A → B → C."),
     seed: int = typer.Option(0, help="Seed of which tokens belong together."),
     length: int = typer.Option(2, help="Tokens of each of A, B and C."),
-    queried: float = typer.Option(0.5, help="Share of chains asked for in training, both ways."),
+    queried: float = typer.Option(0.8, help="Share of chains asked for in training, both ways."),
 ) -> None:
     """Make chains A → B → C: what comes after B, what before it, and which are mistaken."""
     from unmask.data.retrieval_corpus import make_relationship_corpus

@@ -169,7 +169,9 @@ def _without_leaks(corpus: Corpus, drop: bool) -> Corpus:
     }
     if not splits["p2d_reverse"]:
         raise UserError(f"{corpus.source}: every test fact leaks into training: change the file.")
-    return Corpus(corpus.source, splits, corpus.tests)
+    return Corpus(
+        corpus.source, {name: some for name, some in splits.items() if some}, corpus.tests
+    )
 
 
 def _list_statements(passages: Passages) -> Iterator[Fact]:

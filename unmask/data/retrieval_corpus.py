@@ -34,7 +34,7 @@ def make_retrieval_corpus(
     num_pairs: int = 200,
     seed: int = 0,
     length: int = 2,
-    queried: float = 0.5,
+    queried: float = 0.8,
     value_first: bool = False,
 ) -> Corpus:
     """Pairs of `length` tokens a side; a share `queried` of them is asked for in training.
@@ -62,7 +62,7 @@ def make_retrieval_corpus(
 
 
 def make_relationship_corpus(
-    num_chains: int = 200, seed: int = 0, length: int = 2, queried: float = 0.5
+    num_chains: int = 200, seed: int = 0, length: int = 2, queried: float = 0.8
 ) -> Corpus:
     """Chains of three entities of `length` tokens; of a share `queried`, B is asked for."""
     num_queried, num_valid = _divide(num_chains, queried, "chains")
