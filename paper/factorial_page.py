@@ -1,0 +1,229 @@
+"""The page of the factorial: shares with intervals by fact and seed, differences, costs."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.base.files import replace_file
+from unmask.base.reading import read_json_object
+from unmask.base.tables import read_table, write_table
+from unmask.blocks.blocks import CellValue, Column, ReportBlock, Row, Section, Table, Text
+from unmask.blocks.labels import name_split
+from unmask.data.corpus import TESTS
+from unmask.evaluation.statistics import (
+    Clusters,
+    Interval,
+    cluster,
+    estimate_difference,
+    estimate_mean,
+)
+from unmask.report.document import Document
+from unmask.report.render_markdown import render_markdown
+
+SCHEMA, SUMMARY_SCHEMA = "factorial/1", "factorial-summary/1"
+PAIRS = (
+    ("B-any", "C-any", "attention, any order"),
+    ("B-l2r", "C-l2r", "attention, left to right"),
+    ("B-any", "B-l2r", "objective, both ways"),
+    ("C-any", "C-l2r", "objective, causal"),
+    ("C-perm", "C-l2r", "random order, causal"),
+    ("C-rev", "C-l2r", "reversed lines, causal"),
+    ("B-any", "C-perm", "attention, random order"),
+    ("S-shown", "S-usual", "first entity never masked"),
+    ("S-no-loss", "S-usual", "first entity without loss"),
+    ("S-not-both", "S-usual", "entities never masked together"),
+)
+"""One row minus another, and what differs between them."""
+LEAD = (
+    "The same pretrained decoder learns the same facts in every row: the same number of rows "
+    "and steps, the rate of each row chosen from the same tries. Rows differ in what attention "
+    "sees (B: both ways, C: earlier tokens) and in what is predicted. All are asked alike: from "
+    "left to right, one token per step, without guidance. Intervals are for other facts and "
+    "other seeds."
+)
+NOTES = (
+    "B-any and the rows derived from it are masked diffusion. Under causal attention C-l2r is "
+    "next-token training; C-any reads a masked copy of the row before the row itself, and at "
+    "test time the prompt with masks after it; C-perm reads tokens in a random order, each "
+    "after a mask at its position, and at test time in their own order.",
+    "C-left masks its input but sees only earlier tokens: a fact whose description stands "
+    "before the name is never predicted from the name, so its reversed cells are 0 by "
+    "construction and are no evidence. C-rev sees every line also with its words in reverse and "
+    "its entities whole; in as many steps it sees each line half as often.",
+    "B-l2r learns one token per row and step, the other rows many: tokens that bear loss are in "
+    "the table of costs, and no row was given more steps for having fewer. Masks at a fixed "
+    "rate are averaged over the masked positions, by their expected number.",
+    "S rows leave out the facts trained both ways. The first entity is the one that stands "
+    "first in the trained line, which a reversed question asks for.",
+)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def gather(rows: Rows, split: str, metric: str) -> Clusters:
+    """A metric of one row's prompts of a split, by fact and seed."""
+    own = [row for row in rows if row["split"] == split]
+    values = [_read(row, metric) for row in own]
+    return cluster(values, [row["fact"] for row in own], [row["seed"] for row in own])
+
+
+def _read(row: Mapping[str, Any], metric: str) -> float:
+    if metric == "first":
+        return float(row["rank"] == 1)
+    return float(row[metric])
+
+
+def summarise(tables: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    """Every mean with its interval, by row, decoder, split and metric."""
+    summary = []
+    for name, rows in tables.items():
+        for decoder in dict.fromkeys(row["decoder"] for row in rows):
+            own = [row for row in rows if row["decoder"] == decoder]
+            metrics = ["contained", "starts_with"]
+            metrics += ["logp", "first"] if own[0]["logp"] is not None else []
+            for split in TESTS:
+                for metric in metrics:
+                    clusters = gather(own, split, metric)
+                    value = estimate_mean(clusters, is_share=metric != "logp")
+                    key = {"row": name, "decoder": decoder, "split": split, "metric": metric}
+                    counts = dict(zip(("seeds", "facts"), clusters.sums.shape, strict=True))
+                    summary.append(key | vars(value) | counts)
+    return summary
+
+
+def write_page(page: Path, out: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """The page and the summary of all rows that are done."""
+    names = [record["row"] for record in records]
+    tables = {
+        name: read_table(out / name / "prompts.parquet", SCHEMA).to_pylist() for name in names
+    }
+    summary = summarise(tables)
+    write_table(out / "summary.parquet", summary, SUMMARY_SCHEMA)
+    sections = [
+        Section("recall", "Recall from left to right", list(_show_recall(summary, records))),
+        Section("differences", "What makes the difference", [_show_differences(tables)]),
+        Section("decoders", "Each row's own decoders", [_show_decoders(summary, names)]),
+        Section("costs", "Rates and costs", list(_show_costs(records))),
+        Section("method", "How to read the rows", [Text(note) for note in NOTES]),
+    ]
+    document = Document("Is it the attention or the objective?", LEAD, [], sections)
+    text = render_markdown(document, lambda *_: [], lambda *_: "")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(page) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def _show_recall(summary: Rows, records: Rows) -> list[Table]:
+    shown = (
+        ("contained", "The answer is contained in what was written, %", True),
+        ("starts_with", "What was written starts with the answer, %", True),
+        ("first", "The answer ranks first among its rivals by the chain rule, %", True),
+        ("logp", "log p of the answer by the chain rule, nats", False),
+    )
+    blocks = []
+    for metric, caption, is_percent in shown:
+        cells = _find_cells(summary, metric, "left")
+        rows = [
+            Row([r["row"], r["attention"], r["objective"], *(cells[r["row"], s] for s in TESTS)])
+            for r in records
+        ]
+        columns = [Column("row"), Column("attention"), Column("objective")]
+        columns += [Column(name_split(split), digits=1, is_percent=is_percent) for split in TESTS]
+        blocks.append(Table(metric, caption, columns, rows, most=len(rows)))
+    return blocks
+
+
+def _find_cells(summary: Rows, metric: str, decoder: str) -> dict[tuple[str, str], Interval]:
+    return {
+        (row["row"], row["split"]): Interval(row["mean"], row["low"], row["high"])
+        for row in summary
+        if row["metric"] == metric and row["decoder"] == decoder
+    }
+
+
+def _show_differences(tables: Mapping[str, Rows]) -> ReportBlock:
+    """Pairs of rows, paired by fact; strong where an interval of a reversed cell excludes 0."""
+    rows = []
+    for one, other, what in PAIRS:
+        if one not in tables or other not in tables:
+            continue
+        values: list[CellValue] = []
+        sides = [[row for row in tables[name] if row["decoder"] == "left"] for name in (one, other)]
+        for split in TESTS:
+            clusters = [gather(side, split, "contained") for side in sides]
+            values.append(estimate_difference(*clusters, is_share=True))
+        reverse = [v for v, split in zip(values, TESTS, strict=True) if split.endswith("reverse")]
+        clear = all(isinstance(v, Interval) and v.excludes() for v in reverse)
+        rows.append(Row([f"{one} − {other}", what, *values], "strong" if clear else "plain"))
+    columns = [Column("rows"), Column("what differs")]
+    columns += [Column(name_split(s), digits=1, is_percent=True, has_sign=True) for s in TESTS]
+    caption = "Contained, percentage points; bold where both reversed cells differ"
+    return Table("differences", caption, columns, rows, most=len(rows))
+
+
+def _show_decoders(summary: Rows, names: Sequence[str]) -> ReportBlock:
+    labels = {
+        "left": "left to right",
+        "exact": "left to right, as many masks as the answer has tokens",
+        "confidence=0": "by confidence, 32 steps",
+        "confidence=0.8": "by confidence, 32 steps, guidance 0.8",
+    }
+    cells = {decoder: _find_cells(summary, "contained", decoder) for decoder in labels}
+    rows = [
+        Row([name, label, *(cells[decoder][name, split] for split in TESTS)])
+        for name in names
+        for decoder, label in labels.items()
+        if (name, TESTS[0]) in cells[decoder]
+    ]
+    columns = [Column("row"), Column("decoder")]
+    columns += [Column(name_split(split), digits=1, is_percent=True) for split in TESTS]
+    caption = "Contained, %; causal rows have no other decoder"
+    return Table("decoders", caption, columns, rows, most=len(rows))
+
+
+def _show_costs(records: Rows) -> list[ReportBlock]:
+    rows = [
+        Row([r["row"], f"{r['rate']:g}", r["loss_tokens"] / 1e6, r["read_tokens"] / 1e6,
+             r["flops"] / 1e15, float(np.mean(r["losses"])), r["trained_seconds"],
+             r["asked_seconds"]])
+        for r in records
+    ]  # fmt: skip
+    heads = ("rate", "tokens that bear loss, M", "tokens read, M", "operations, 10¹⁵", "last loss")
+    columns = [Column("row"), *(Column(head) for head in heads)]
+    columns += [Column("training, s", digits=0), Column("asking, s", digits=0)]
+    caption = "Per seed; seconds are of all seeds together"
+    costs = Table("costs", caption, columns, rows, most=len(rows))
+    tried = [
+        Row([r["row"], f"{each['rate']:g}", each["mean"], *(each[f"{s}_valid"] for s in TESTS)],
+            "strong" if each["rate"] == r["rate"] else "plain")
+        for r in records
+        for each in r["tries"]
+    ]  # fmt: skip
+    columns = [Column("row"), Column("rate"), Column("mean", digits=1, is_percent=True)]
+    columns += [Column(name_split(split), digits=1, is_percent=True) for split in TESTS]
+    caption = (
+        "Rates tried on the split `choose`, validation cells contained, %; the chosen one bold"
+    )
+    device = Text(f"Trained and asked on {records[0]['device']}.")
+    return [device, costs, Table("tries", caption, columns, tried, most=len(tried))]
+
+
+def main() -> None:
+    """Write the page again from the tables of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, required=True)
+    options = parser.parse_args()
+    records = [
+        read_json_object(path)
+        | {"row": path.parent.name, "tries": read_json_object(path.parent / "tries.json")["tries"]}
+        for path in sorted(options.out.glob("*/record.json"))
+    ]
+    write_page(options.page, options.out, records)
+
+
+if __name__ == "__main__":
+    main()
