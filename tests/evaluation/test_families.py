@@ -1,5 +1,6 @@
 """Families of models, named on the command line."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import unmask
 from tests.conftest import make_model
 from unmask import UserError
+from unmask.measures.inputs import Member
 from unmask.net.families import digest_model, parse_families
 
 
@@ -92,3 +94,22 @@ def test_bad_words(folder):
     ):
         with pytest.raises(UserError, match=said):
             parse_families(words)
+
+
+def test_openings_are_what_training_started_from(folder):
+    """By the weights that the runs' records name; a run without a record makes all of them one."""
+    starts = {"a": "1", "b": "2", "d": "1"}
+    unmask.save(make_model(causal=False, seed=5), folder / "d" / "model")
+    members = [f"{folder}/a", f"{folder}/b", f"{folder}/d/model"]
+    for name, digest in starts.items():
+        start = {"weights in model.safetensors": digest, "settings in config.json": name}
+        inputs = {"digests": {"the start model": start, "the data": {"contents": "x"}}}
+        (folder / name / "run.json").write_text(json.dumps({"verb": "train", "inputs": inputs}))
+    (family,) = parse_families([f"mdm={','.join(members)}"])
+    assert family.openings == [0, 1, 0]
+    columns = [Member(family, seed).columns for seed in range(3)]
+    assert [(each["seed"], each["opening"]) for each in columns] == [(0, 0), (1, 1), (2, 0)]
+    (folder / "d" / "run.json").write_text(json.dumps({"verb": "train", "inputs": {}}))
+    (family,) = parse_families([f"mdm={','.join(members)}"])
+    assert family.openings == [0, 0, 0] and "opening" not in Member(family, 1).columns
+    assert parse_families(["reversal-mdm"])[0].openings == [0]

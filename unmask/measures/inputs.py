@@ -58,8 +58,10 @@ class Member:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Which model a row is about."""
-        return {"model": self.family.name, "kind": self.family.kind, "seed": self.seed}
+        """Which model a row is about; its opening only where the model's runs have several."""
+        columns = {"model": self.family.name, "kind": self.family.kind, "seed": self.seed}
+        openings = self.family.openings
+        return columns | ({"opening": openings[self.seed]} if max(openings) else {})
 
 
 @dataclass

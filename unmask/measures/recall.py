@@ -50,7 +50,8 @@ class RecallSettings(SamplingSettings):
         0.8, "Strength of guidance, or several; causal models have none.", least=0
     )
     ranks: Literal["mean_field", "chain_rule"] = option(
-        "mean_field", "What else masked models' answers are ranked by; chain_rule takes longer."
+        "mean_field",
+        "How masked models' answers are ranked: by chain_rule as well, which takes longer.",
     )
     controls: bool = option(True, "Hold the texts against shuffled answers, too.")
     dtype: str = option(

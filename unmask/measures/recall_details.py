@@ -77,13 +77,14 @@ def fold_details(
             "training budget; point estimates without intervals."
         )
 
+    measured = set(tidy.distinct(summary["cells"], "metric"))
     bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")
     others = tidy.tabulate_means(
         "metrics",
         "Other metrics, at the most steps",
         arrange_last(summary["cells"], splits, "model", "split"),
         {"asked": tidy.name_asked, "model": "model"},
-        OTHER_METRICS,
+        {name: column for name, column in OTHER_METRICS.items() if name in measured},
     )
     yield blocks.Fold("Other metrics", [others, *_count_uncontrolled(summary), bleu])
     if summary["pairs"]:
@@ -106,21 +107,19 @@ def fold_details(
 
 
 def _show_budgets(budgets: Rows, splits: Sequence[str]) -> Iterator[blocks.ReportBlock]:
-    """How many steps there are for each token of an answer, in the models' own tokens."""
+    """How many steps there are for each token of an answer; models of one tokenizer are one row."""
     counts = sorted({row["steps"] for row in budgets} - {None})
-    lines = tidy.group_by(budgets, "model", "split").values()
-    columns: dict[str | Column, tidy.Get] = {
-        "asked": lambda line: labels.name_split(line["split"]),
-        "model": "model",
-        Column("tokens of the answer", 1): "tokens",
-    }
-    columns |= {Column(f"{count} steps", 2): f"{count}" for count in counts}
-    absent = {f"{count}": None for count in counts}
-    rows = [
-        {**line[0]} | absent | {f"{row['steps']}": row["per_token"] for row in line}
-        for line in lines
-    ]
+    every = tidy.distinct(budgets, "model")
+    rows = []
+    for (split, tokens), alike in tidy.group_by(budgets, "split", "tokens").items():
+        models = tidy.distinct(alike, "model")
+        names = "all" if models == every else ", ".join(models)
+        steps = {f"{count}": count / tokens for count in counts}
+        rows.append({"split": split, "models": names, "tokens": tokens} | steps)
     rows.sort(key=lambda row: splits.index(row["split"]))
+    columns: dict[str | Column, tidy.Get] = {"asked": tidy.name_asked, "models": "models"}
+    columns[Column("tokens of the answer", 1)] = "tokens"
+    columns |= {Column(labels.count(count, "step"), 2): f"{count}" for count in counts}
     yield tidy.tabulate("budgets", "Steps per token of the answer, on average", rows, columns)
     yield blocks.Text(
         "All positions after the prompt are open at the start, so that steps are also spent on "

@@ -1,7 +1,7 @@
 """Recall in sentences, an example, curves and tables."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from unmask.measures.result import Result
 
 
+MOST_CONTROLLED = 4
+"""Models whose controls are drawn as well; of more, the table alone has them."""
+
+
 def describe_recall(result: "Result") -> Sequence[Described]:
     """What a stranger should hear, an example, the curves, the table; the rest is folded away."""
     summary = result.summary
@@ -42,19 +46,13 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         *_say_more(result, splits),
         draw_curves(cells, splits),
         _show_example(summary["example"]),
-        tidy.tabulate_means(
+        _tabulate_hits(
             "hits",
             f"Answers recalled, % [95 % interval by fact]; each way asked: {' or '.join(sizes)}",
-            [
-                cell | {"metric": cell["split"]}
-                for cell in cells
-                if cell["role"] != "control" or cell["is_last"]
-            ],
-            {"steps": "steps", "model": "name"},
-            {split: Column(labels.name_split(split), 1, is_percent=True) for split in splits},
-            role=lambda cell: cell["role"],
-            most=16,
+            sorted((cell for cell in cells if cell["is_last"]), key=_find_place),
+            splits,
         ),
+        *_count_runs(hits),
         tidy.tabulate_means(
             "matches",
             "Match rules, at the most steps: the true answer is contained in the text, or begins "
@@ -64,9 +62,54 @@ def describe_recall(result: "Result") -> Sequence[Described]:
             MATCHES,
             most=16,
         ),
+        blocks.Fold(
+            "By the number of steps",
+            [
+                _tabulate_hits(
+                    "steps",
+                    "Answers recalled, %, by the number of steps",
+                    [cell for cell in cells if cell["role"] != "control"],
+                    splits,
+                )
+            ],
+        ),
         *fold_details(result, hits, splits),
         *(_make_numbers(shown) if verdict.is_clear else ()),
     ]
+
+
+def _tabulate_hits(name: str, caption: str, cells: Rows, splits: Sequence[str]) -> blocks.Table:
+    """Recall by steps and model, a column for each way of asking."""
+    return tidy.tabulate_means(
+        name,
+        caption,
+        [cell | {"metric": cell["split"]} for cell in map(dict, cells)],
+        {"steps": "steps", "model": "name"},
+        {split: Column(labels.name_split(split), 1, is_percent=True) for split in splits},
+        role=lambda cell: cell["role"],
+        most=32,
+    )
+
+
+def _find_place(cell: Mapping[str, Any]) -> int:
+    """Models come first, then published numbers, then the controls."""
+    return ("plain", "published", "control").index(cell["role"])
+
+
+def _count_runs(hits: Rows) -> Iterator[blocks.Text]:
+    """How many training runs each model has, and what that makes of its intervals."""
+    parts = []
+    for row in {row["model"]: row for row in hits if row["seeds"] > 1}.values():
+        openings, seeds = row.get("openings", 1), labels.count(row["seeds"], "training run")
+        if openings > 1:
+            parts.append(f"{row['model']} {seeds} from {openings} openings (for other openings)")
+        else:
+            parts.append(f"{row['model']} {seeds} (for other training seeds)")
+    if parts:
+        yield blocks.Text(
+            f"Models trained several times: {'; '.join(parts)}. Their intervals are for other "
+            "facts and for what stands in brackets."
+        )
 
 
 def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict]:
@@ -210,7 +253,13 @@ def draw_curves(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
     """Recall against steps, a panel for each way of asking."""
     counts = sorted({cell["steps"] for cell in cells} - {None}) or [1]
     points = []
-    shown = [cell for cell in cells if not cell.get("is_file")]
+    names = {cell["name"] for cell in cells if cell["role"] == "plain"}
+    has_controls = len(names) <= MOST_CONTROLLED
+    shown = [
+        cell
+        for cell in cells
+        if cell["role"] != "control" or (has_controls and not cell["is_file"])
+    ]
     for cell in sorted(shown, key=lambda cell: splits.index(cell["split"])):
         if cell["role"] != "plain":  # no band
             cell = {**cell, "low": cell["mean"], "high": cell["mean"]}
@@ -221,9 +270,9 @@ def draw_curves(cells: Rows, splits: Sequence[str]) -> blocks.Figure:
         points,
         "recall",
         "Recall against denoising steps",
-        "Bands are 95 % intervals by fact. Dotted: the same texts held against other facts' "
-        "answers (control). An autoregressive model has no steps: its line is level. Dashed grey, "
-        "where shown: another model, published.",
+        "Bands are 95 % intervals by fact. Dotted, where shown: the same texts held against other "
+        "facts' answers (control). An autoregressive model has no steps: its line is level. Dashed "
+        "grey, where shown: another model, published.",
         x="steps",
         line="name",
         colour="colour",

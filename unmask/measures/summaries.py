@@ -20,9 +20,9 @@ def estimate_means(
 ) -> list[dict[str, Any]]:
     """A row for each group and column: its mean with its interval by fact and training seed.
 
-    Rows have a `fact` and a `seed`; groups agree in the columns `by` and stay in the order in
-    which they are met. Values of `shares` lie between 0 and 1. A column that a group has no values
-    for is left out.
+    Rows have a `fact` and a `seed`, and an `opening` where runs started from several models. Groups
+    agree in the columns `by` and stay in the order in which they are met. Values of `shares` lie
+    between 0 and 1. A column that a group has no values for is left out.
     """
     means = []
     for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
@@ -30,8 +30,9 @@ def estimate_means(
             kept = [row for row in members if row[column] is not None]
             if kept:
                 clusters = cluster_rows(kept, column)
-                num_seeds, num_facts = clusters.sums.shape
-                counts = {"facts": num_facts, "seeds": num_seeds, "prompts": len(kept) // num_seeds}
+                num_seeds = len({row["seed"] for row in kept})
+                counts = {"facts": clusters.sums.shape[1], "seeds": num_seeds}
+                counts |= {"openings": count_openings(kept), "prompts": len(kept) // num_seeds}
                 value = vars(estimate_mean(clusters, column in shares))
                 means.append(dict(zip(by, key, strict=True)) | {"metric": column} | value | counts)
     return means
@@ -54,5 +55,16 @@ def compare_means(ours: Rows, theirs: Rows, column: str, seed: int) -> Differenc
 
 
 def cluster_rows(rows: Rows, column: str) -> Clusters:
-    """A column's values by training seed and fact."""
-    return cluster(*([row[name] for row in rows] for name in (column, "fact", "seed")))
+    """A column's values by fact and training seed, or by opening where there are several.
+
+    Seeds of one opening are not independent. Openings are: what they differ by holds how their
+    seeds differ, so that an interval from it is for other openings with other seeds.
+    """
+    by = "opening" if count_openings(rows) > 1 else "seed"
+    return cluster(*([row[name] for row in rows] for name in (column, "fact", by)))
+
+
+def count_openings(rows: Rows) -> int:
+    """How many models the training runs of these rows started from; 1 where nothing says so."""
+    openings = {row.get("opening") for row in rows}
+    return 1 if None in openings else len(openings)

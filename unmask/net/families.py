@@ -9,7 +9,8 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.base.identity import digest_file, digest_values
-from unmask.base.reading import parse_yaml, read_text
+from unmask.base.reading import parse_yaml, read_json_object, read_text
+from unmask.base.runs import DIGESTS, RECORD
 from unmask.data.tokenizer import TOKENIZER_FILES
 from unmask.net.hub import find_model, shipped_models
 from unmask.net.loading import inspect
@@ -49,6 +50,18 @@ class Family:
             names = [self.name]
         return dict(zip(names, map(digest_model, self.members), strict=True))
 
+    @cached_property
+    def openings(self) -> list[int]:
+        """Which opening each member was trained from, numbered as they are met.
+
+        Members are of one opening if they started from the same weights, as the records of their
+        training say; all are 0 where one has no record.
+        """
+        starts = [_find_start(member) for member in self.members]
+        if None in starts:
+            return [0] * len(starts)
+        return [list(dict.fromkeys(starts)).index(start) for start in starts]
+
     def read_shipped_recipe(self) -> dict[str, Any] | None:
         """How the corpus of a shipped model was made; None for any other model."""
         first = self.members[0]
@@ -58,6 +71,20 @@ class Family:
             return None
         recipe = folder / "recipe.yaml"
         return parse_yaml(read_text(recipe), str(recipe))["data"]
+
+
+def _find_start(member: str | Model) -> tuple[str, ...] | None:
+    """Digests of the weights that a training run started from; None where nothing says so."""
+    if isinstance(member, Model):
+        return None
+    folder = Path(member).parent if Path(member).name == "model" else Path(member)
+    record = read_json_object(folder / RECORD) if path_exists(folder / RECORD) else {}
+    inputs = record.get("inputs") if record.get("verb") == "train" else None
+    digests = inputs.get(DIGESTS) if isinstance(inputs, dict) else None
+    start = digests.get("the start model") if isinstance(digests, dict) else None
+    if not isinstance(start, dict):
+        return None
+    return tuple(sorted(str(each) for part, each in start.items() if part.startswith("weights")))
 
 
 def parse_families(given: Sequence[str | Model]) -> list[Family]:
