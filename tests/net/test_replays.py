@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unmask
-from unmask.net import graphs
+from unmask.net import fused, graphs
 from unmask.net.blocks import Block, register_block
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -113,7 +113,11 @@ def test_blocks_of_ones_own_are_run():
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_traces_are_the_same(kind, dtype, launched):
+@pytest.mark.parametrize("window", [2, 4])
+@pytest.mark.parametrize("least", [0, fused.LEAST])
+def test_traces_are_the_same(kind, dtype, window, least, launched, monkeypatch):
+    """With torch's kernels and with ours; windows that end inside of longer ones among them."""
+    monkeypatch.setattr(fused, "LEAST", least)
     model = make(kind, dtype)
     tokens = torch.randint(0, 90, (20,), generator=torch.Generator().manual_seed(0))
     if kind == "masked":
@@ -122,7 +126,7 @@ def test_traces_are_the_same(kind, dtype, launched):
 
     def trace():
         answer = {16: 7, 17: 9} if kind == "masked" else {20: 7}
-        return unmask.trace_tokens(model, tokens, (2, 5), answer, parts=parts, window=2)
+        return unmask.trace_tokens(model, tokens, (2, 5), answer, parts=parts, window=window)
 
     plain, ours = launched(trace), trace()
     again = trace()
