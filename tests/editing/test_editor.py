@@ -262,7 +262,7 @@ def test_mistakes_are_sentences():
         ({"objects": [OBJECT, OBJECT]}, "1 facts and 2 objects"),
         ({"objects": " "}, "the new object is ' '"),
         ({"objects": "the [MASK] of kites"}, "holds the mask token"),
-        ({"facts": ["Ada"]}, "a str was given: expected unmask.Fact"),
+        ({"facts": ["Ada"]}, "a str was given: expected an unmask.Fact"),
         ({"facts": replace(fact, subject_span=(90, 95))}, "is not in the prompt"),
         ({"method": "null-space"}, "none were given"),
         ({"method": "rome", "facts": [fact] * 2, "objects": None}, "one fact into one layer"),
@@ -300,5 +300,5 @@ def test_kept_facts_give_what_they_gave(layers):
     assert edit.magnitude > usual.magnitude and len(edit.record["keep"]) == 3
     with pytest.raises(UserError, match="facts to keep"):
         write(model, fact, keep=others, method="rome")
-    with pytest.raises(UserError, match="expected unmask.Fact"):
+    with pytest.raises(UserError, match="expected an unmask.Fact"):
         write(model, fact, keep=["Ann"])

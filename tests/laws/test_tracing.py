@@ -169,6 +169,38 @@ def test_heads_are_the_plain_tracer(model, state):
         torch.testing.assert_close(found.values("attn_z")[:, :, head], expected, **CLOSE)
 
 
+@pytest.mark.parametrize("mode", ["restore", "ablate"])
+def test_queries_keys_and_values_are_the_plain_tracer(model, state, mode):
+    """Each of them alone: what a position asks, what it is found by, what it gives."""
+    tokens, answer = state
+    parts = ("attn_q", "attn_k", "attn_v")
+    found = trace_tokens(
+        model, tokens, SUBJECT, answer, parts=parts, window=3, corruption=NOISE, mode=mode
+    )
+    bad = corrupt(model, tokens)
+    for part in parts:
+        expected = trace_plainly(model, tokens, bad, answer, part, ablate=mode == "ablate")
+        torch.testing.assert_close(found.values(part), expected, **CLOSE)
+
+
+def test_queries_keys_and_values_of_all_positions_are_what_attention_adds(model, state):
+    tokens, _ = state
+    bad = corrupt(model, tokens)
+    with model.net.capture("*") as clean:
+        model.logits(torch.tensor([tokens]))
+
+    def run(*names: str) -> torch.Tensor:
+        sites = [f"layers.1.{name}" for name in names]
+        put = {site: lambda x, site=site: clean[site].expand_as(x) for site in sites}
+        with model.net.patch({"embed": bad.embed} | put):
+            return model.logits(bad.tokens)
+
+    whole = run("attn_q", "attn_k", "attn_v")
+    torch.testing.assert_close(whole, run("attn_out"), **CLOSE)
+    for pair in (("attn_q", "attn_k"), ("attn_k", "attn_v"), ("attn_q", "attn_v")):
+        assert (run(*pair) - whole).abs().max() > 1e-4, pair
+
+
 def test_an_empty_patch_gives_the_corrupted_run(model, state):
     """Run through the whole engine, not skipped."""
     tokens, answer = state

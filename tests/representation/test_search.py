@@ -205,7 +205,7 @@ def test_mistakes_are_sentences(model, twin):
     with pytest.raises(UserError, match="subject 'Ada Quill' is the whole prompt"):
         unmask.extract_value(model, whole, LAYER, prefixes=1)
     for find in (unmask.extract_key, unmask.extract_value):
-        with pytest.raises(UserError, match="a list was given: expected one unmask.Fact"):
+        with pytest.raises(UserError, match="a list was given: expected an unmask.Fact"):
             find(model, [whole], LAYER)
     fact = make_fact(0, "p2d")
     with pytest.raises(UserError, match="layer 9 is out of range: .* layers 0 to 3"):
@@ -373,3 +373,20 @@ def test_a_trace_chooses_the_layer_whose_mlp_does_most():
     assert find_traced_layer(rows, "made", 4) == 2
     assert find_traced_layer(rows, "other", 3) == 1
     assert find_traced_layer(rows, "third", 3) is None
+
+
+def test_three_texts_are_a_fact(model):
+    """Wherever a single fact is taken."""
+    texts = ("Ada Quill", "the painter of red boats", "They say {} is known as")
+    fact, few = Fact.of(*texts), {"steps": 2, "prefixes": 1}
+    for find in (unmask.extract_key, unmask.extract_value):
+        own = few if find is unmask.extract_value else {"prefixes": 1}
+        (one, other) = (find(model, each, LAYER, **own) for each in (fact, texts))
+        assert repr(one) == repr(other)
+    edits = [unmask.edit(model, each, "a baker", layers=1, **few) for each in (fact, texts)]
+    assert edits[0].factors[1].readers.equal(edits[1].factors[1].readers)
+    how = {"corruption": "mean", "parts": ("resid",), "at": "first", "any_answer": True, "steps": 2}
+    (one,), (other,) = (unmask.trace_steps(model, each, **how) for each in (fact, texts))
+    assert one.effects("resid").equal(other.effects("resid"))
+    with pytest.raises(UserError, match="expected an unmask.Fact"):
+        unmask.extract_key(model, texts[:2], LAYER)

@@ -7,7 +7,8 @@ import torch
 from unmask.net.model import Model
 from unmask.tracing.corruption import Corrupted
 
-SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out", "attn_z": "attn_z"}
+SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
+SITES |= {part: part for part in ("attn_z", "attn_q", "attn_k", "attn_v")}
 
 
 def embed_patch(corrupted: Corrupted) -> dict:

@@ -52,7 +52,7 @@ def test_windows_that_begin_together_make_one_trunk():
 @pytest.mark.parametrize("name", ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 3, 10])
-@pytest.mark.parametrize("part", ["resid", "mlp", "attn"])
+@pytest.mark.parametrize("part", ["resid", "mlp", "attn", "attn_k"])
 def test_operations_are_the_closed_form(name, causal, window, part):
     """Counted by torch, every product of every layer, and equal to the last one."""
     model, tokens, answer = make(causal, name)

@@ -266,5 +266,5 @@ def test_mistakes_of_steps(masked, facts):
                 any_answer=True,
                 length=LENGTH,
             )
-    with pytest.raises(UserError, match="a str was given to trace: expected an unmask.Fact"):
+    with pytest.raises(UserError, match="a str was given: expected an unmask.Fact"):
         unmask.trace_steps(masked, "Now Ada likes")

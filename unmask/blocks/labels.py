@@ -47,6 +47,9 @@ PARTS = {
     "mlp": "MLP output",
     "attn": "attention output",
     "attn_z": "attention head",
+    "attn_q": "attention queries",
+    "attn_k": "attention keys",
+    "attn_v": "attention values",
     "embed": "embedding",
 }
 CORRUPTIONS = {

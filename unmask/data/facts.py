@@ -101,6 +101,22 @@ class Fact:
         return _to_fact(record, "the fact", 1)
 
 
+FactTexts = tuple[str, str, str]
+"""What `Fact.of` makes a fact of: subject, object, prompt."""
+
+
+def as_fact(given: object) -> Fact:
+    """The fact that was given, or the one of its three texts; anything else is a mistake."""
+    if isinstance(given, tuple) and len(given) == 3:
+        return Fact.of(*given)
+    if not isinstance(given, Fact):
+        raise UserError(
+            f"a {type(given).__name__} was given: expected an unmask.Fact (one of "
+            "unmask.read_facts(path), say), or its subject, object and prompt as a tuple."
+        )
+    return given
+
+
 @dataclass(frozen=True)
 class FactTokens:
     """A fact as tokens: prompt and completion in one row, with the spans counted in tokens."""

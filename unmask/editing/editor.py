@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.editing.edit import Edit, Factors, digest_downs, list_layers
 from unmask.editing.moments import Moments
 from unmask.editing.settings import Editing
@@ -42,7 +42,7 @@ from unmask.representation.values import Value, find_values
 @check_arguments(leave_out=("facts", "objects", "layers", "keep"))
 def edit(
     model: Model,
-    facts: Fact | Sequence[Fact],
+    facts: Fact | FactTexts | Sequence[Fact],
     objects: str | Sequence[str] | None = None,
     layers: int | Sequence[int] | None = None,
     moments: Moments | None = None,
@@ -58,7 +58,7 @@ def edit(
 
     Args:
         model: Masked or causal.
-        facts: One or several: prompt and subject are theirs.
+        facts: One, or its (subject, object, prompt), or several: prompt and subject are theirs.
         objects: What is to be said instead of each fact's object; by default that object itself.
         layers: Of the down projections that are written; the middle one by default.
         moments: The second moment of keys (`unmask.moments`); by default the identity.
@@ -178,7 +178,7 @@ class _SearchedFacts:
 
 def _prepare(
     model: Model,
-    facts: Fact | Sequence[Fact],
+    facts: Fact | FactTexts | Sequence[Fact],
     objects: str | Sequence[str] | None,
     layers: int | Sequence[int] | None,
     moments: Moments | None,
@@ -186,7 +186,7 @@ def _prepare(
     keep: Fact | Sequence[Fact] = (),
 ) -> _SearchedFacts:
     model.net.taps.require_none("editing")
-    given = list(facts) if isinstance(facts, list | tuple) else [facts]
+    given = _list_facts(facts)
     targets = _choose_objects(given, objects)
     if layers is None:
         layers, _ = choose_layers(model.name, model.net.config.layers, "auto")
@@ -198,7 +198,7 @@ def _prepare(
         prefixes = make_prefixes(model, prefixes, settings.seed)
     prefixes = ("", *(text for text in prefixes if text))
     cases = [lay_out_case(model, fact, prefixes, settings) for fact in targets]
-    kept = _choose_objects(list(keep) if isinstance(keep, list | tuple) else [keep], None, least=0)
+    kept = _choose_objects(_list_facts(keep), None, least=0)
     if kept and settings.method == "rome":
         raise UserError(
             "ROME as published weighs one key, and facts to keep are others: use another method."
@@ -235,10 +235,17 @@ def _prepare(
     )
 
 
+def _list_facts(given: object) -> list[Fact]:
+    """One fact or several; three texts are one."""
+    is_texts = isinstance(given, tuple) and len(given) > 0 and isinstance(given[0], str)
+    several = given if isinstance(given, list | tuple) and not is_texts else [given]
+    return [as_fact(each) for each in several]
+
+
 def _choose_objects(
-    facts: Sequence[object], objects: str | Sequence[str] | None, least: int = 1
+    facts: Sequence[Fact], objects: str | Sequence[str] | None, least: int = 1
 ) -> list[Fact]:
-    """The facts with their new objects; what is no fact, or has no subject, is a sentence."""
+    """The facts with their new objects; a fact without a subject is a mistake."""
     texts = [objects] if isinstance(objects, str) else objects
     if texts is not None and not isinstance(texts, list | tuple):
         raise UserError(f"the objects are {texts!r:.60}: expected a text, or one for each fact.")
@@ -249,11 +256,6 @@ def _choose_objects(
         )
     chosen = []
     for number, fact in enumerate(facts):
-        if not isinstance(fact, Fact):
-            raise UserError(
-                f"a {type(fact).__name__} was given: expected unmask.Fact, such as "
-                "unmask.Fact.of(subject, object, prompt) or those of unmask.read_facts(path)."
-            )
         begin, end = fact.subject_span
         if not 0 <= begin < end <= len(fact.prompt):
             raise UserError(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.config import adjust, check_arguments, list_settings
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, FactTexts
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
 from unmask.representation.settings import OF_VALUES, Extraction
@@ -30,13 +30,17 @@ class Key:
 @list_settings(Extraction, OF_VALUES)
 @check_arguments(leave_out=("fact",))
 def extract_key(
-    model: Model, fact: Fact, layer: int, settings: Extraction | None = None, **changes: Any
+    model: Model,
+    fact: Fact | FactTexts,
+    layer: int,
+    settings: Extraction | None = None,
+    **changes: Any,
 ) -> Key:
     """The key k* of the fact's subject: the mean input of the down projection at its last token.
 
     Args:
         model: Masked or causal.
-        fact: Prompt, subject and object.
+        fact: A fact or its (subject, object, prompt).
         layer: Of the MLP that is read, counted from 0.
         settings: How prompts are laid out; those of the search are not read.
         changes: Settings by name, as in `unmask.Extraction`:

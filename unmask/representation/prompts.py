@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed, python_stream
-from unmask.data.facts import Fact, FactTokens, tokenize_fact
+from unmask.data.facts import Fact, FactTokens, as_fact, tokenize_fact
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
@@ -131,11 +131,7 @@ def map_cases(
 
 def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -> Case:
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
-    if not isinstance(fact, Fact):
-        raise UserError(
-            f"a {type(fact).__name__} was given: expected one unmask.Fact, such as "
-            "unmask.Fact.of(subject, object, prompt) or one of unmask.read_facts(path)."
-        )
+    fact = as_fact(fact)
     model.net.taps.require_none("reading keys and values")
     layers, prefixes = model.net.config.layers, settings.prefixes
     if not 0 <= layer < layers:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.base.config import adjust, check_arguments, list_settings
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, FactTexts
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, map_cases, prepare_case
 from unmask.representation.settings import OF_KEYS, ROME_LOSS, Extraction, choose_extraction
@@ -79,7 +79,11 @@ class Value:
 @list_settings(Extraction, OF_KEYS)
 @check_arguments(leave_out=("fact",))
 def extract_value(
-    model: Model, fact: Fact, layer: int, settings: Extraction | str | None = None, **changes: Any
+    model: Model,
+    fact: Fact | FactTexts,
+    layer: int,
+    settings: Extraction | str | None = None,
+    **changes: Any,
 ) -> Value:
     """The value v* = v0 + delta of the fact's object at the last token of its subject.
 
@@ -88,7 +92,7 @@ def extract_value(
 
     Args:
         model: Masked or causal.
-        fact: Prompt, subject and object.
+        fact: A fact or its (subject, object, prompt).
         layer: Of the MLP that is changed, counted from 0.
         settings: How the value is searched, or the name of an objective: "seed", the study's, or
             "rome", the reference's (Meng et al. 2022).

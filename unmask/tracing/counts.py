@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_flops
-from unmask.tracing.windows import plan_part
+from unmask.tracing.windows import PROJECTED, plan_part
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ def _count_position(costs: _Costs, part: str, window: int, active: int, is_read:
     """Operations of one position of one part, in all layers, for one sample."""
     last, total = costs.config.layers - 1, 0
     for trunk in plan_part(costs.config, part, window).trunks:
+        if part in PROJECTED:
+            total += costs.project(1) + costs.finish(trunk.start, active, fresh=True)
+            continue
         if trunk.start == last and not is_read:
             continue
         if part == "attn":

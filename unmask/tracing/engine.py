@@ -25,7 +25,7 @@ from unmask.net.blocks import Block
 from unmask.net.graphs import LayerGraphs, can_replay, locate_weights
 from unmask.net.transformer import Transformer
 from unmask.tracing.record import Activations, AnswerReader
-from unmask.tracing.windows import PartPlan, Trunk
+from unmask.tracing.windows import PROJECTED, PartPlan, Trunk
 
 PatchedCell = tuple[tuple[int, ...], int]
 """Patched positions, and the noise sample they are patched in."""
@@ -37,6 +37,8 @@ class Stream:
 
     x: Float[Tensor, "N D"]
     where: Int[Tensor, "N"] | None
+    projected: str | None = None
+    """"attn_q", "attn_k" or "attn_v": what is the source's at these pairs instead of the stream."""
 
 
 class CellBatch:
@@ -108,6 +110,12 @@ class Engine:
         each end.
         """
         last = self.layers - 1
+        # 0. Queries, keys or values of one layer: the stream that enters it is the base run's.
+        if plan.part in PROJECTED:
+            at = (batch.pair_sample, batch.position)
+            x = self.base.pick(self.base.entering[trunk.start], *at)
+            yield trunk.end, self._finish(trunk.start, batch, Stream(x, batch.patched, plan.part))
+            return
         # 1. The first layer of the window, at the P patched pairs alone [P, D]: nothing before it
         #    and no other position can differ from the base run.
         stream = Stream(self._patch(batch, plan.part, trunk.start, head), batch.patched)
@@ -281,6 +289,11 @@ class Engine:
         position = stream.where % batch.length
         cos, sin = (t if t is None else t[position] for t in (view.cos, view.sin))
         new = block.read(stream.x, cos, sin)
+        if stream.projected is not None:
+            # Turned by our positions' angles: another text's run may have them elsewhere.
+            x = self.source.pick(self.source.entering[layer], batch.pair_sample, batch.position)
+            which, sources = PROJECTED.index(stream.projected), block.read(x, cos, sin)
+            new = (*new[:which], sources[which], *new[which + 1 :])
         # 2. The base run's, a copy for every row of the batch: [S, L, H, d] to [B L, H, d].
         base = (kept[layer] for kept in (self.base.queries, self.base.keys, self.base.values))
         sample = batch.sample if self.base.samples > 1 else torch.zeros_like(batch.sample)

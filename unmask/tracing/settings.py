@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
     from unmask.tracing.corruption import Corrupted
 
-PartName = Literal["resid", "mlp", "attn", "attn_z", "embed"]
+PartName = Literal["resid", "mlp", "attn", "attn_z", "attn_q", "attn_k", "attn_v", "embed"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 STEPS = ("first", "t1", "last", "t2", "all")
 """Steps by name; others are numbers."""
@@ -66,7 +66,8 @@ class Tracing(CheckedSettings):
     parts: tuple[PartName, ...] = option(
         ("resid", "mlp", "attn"),
         "What is restored: resid (the residual stream after a layer), mlp and attn (outputs of a "
-        "window of layers), attn_z (single heads), embed.",
+        "window of layers), attn_z (single heads), attn_q, attn_k and attn_v (queries, keys or "
+        "values of a layer), embed.",
     )
     window: int | None = option(
         None,

@@ -8,10 +8,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
-from unmask.base.errors import UserError
-from unmask.data.facts import Fact
+from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.model import Model
-from unmask.tracing.clean_run import CleanRun, generate, generate_corrupted
+from unmask.tracing.clean_run import (
+    CleanRun,
+    asks_whole,
+    find_state,
+    generate,
+    generate_corrupted,
+)
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
 from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
@@ -25,7 +30,7 @@ from unmask.tracing.tokens import trace_tokens
 @check_arguments(leave_out=("fact",), memory=(1, LARGEST))
 def trace_steps(
     model: Model,
-    fact: Fact | CleanRun,
+    fact: Fact | FactTexts | CleanRun,
     settings: Tracing | None = None,
     *,
     foil: Mapping[int, int] | None = None,
@@ -44,7 +49,7 @@ def trace_steps(
 
     Args:
         model: Masked or causal.
-        fact: Prompt, subject and object, or a clean generation that was kept.
+        fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
         settings: All of the settings below as one object.
         changes: Single settings by name, which come before those of `settings`.
 
@@ -62,12 +67,7 @@ def trace_steps(
     """
     model.net.taps.require_none("tracing")
     settings = adjust(trace_steps, Tracing, settings, changes)
-    if not isinstance(fact, Fact | CleanRun):
-        raise UserError(
-            f"a {type(fact).__name__} was given to trace: expected an unmask.Fact, such as "
-            "unmask.Fact.of(subject, object, prompt) or one of unmask.read_facts(path)."
-        )
-    clean = generate(model, fact, settings) if isinstance(fact, Fact) else fact
+    clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
     check_foil(model, foil, clean.answer)
     corruption = get_corruption(settings.corruption, settings.samples, settings.seed)
     free = None
@@ -79,35 +79,28 @@ def trace_steps(
         if settings.source != "subject" and not clean.committed_before(step):
             continue
         # Only what is still asked for has a foil.
-        answer = clean.answer if _asks_whole(model, settings) else clean.open_at(step)
+        state, answer = find_state(clean, step, settings)
         open_foil = {at: token for at, token in (foil or {}).items() if at in answer}
         if foil and not open_foil and needs_foil(settings.metric):
             continue
         more["foil"] = open_foil or None
-        grids.append(_trace_step(clean, step, answer, settings, corruption, free, more))
+        grids.append(_trace_step(clean, step, state, answer, settings, corruption, free, more))
     return grids
-
-
-def _asks_whole(model: Model, settings: Tracing) -> bool:
-    """Whether a step asks for the whole answer, and not for what is still open alone."""
-    return settings.joint == "chain_rule" and model.paradigm.sees_later
 
 
 def _trace_step(
     clean: CleanRun,
     step: int,
+    state: Int[Tensor, "L"],
     answer: dict[int, int],
     settings: Tracing,
     corruption: Corruption,
     free: Int[Tensor, "states n M"] | None,
     more: Mapping[str, Any],
 ) -> TraceGrid:
-    model, committed, source = clean.model, clean.committed_before(step), settings.source
-    state = clean.state_at(step)
-    if _asks_whole(model, settings):
-        assert model.mask_id is not None
-        state, committed = state.clone(), ()
-        state[list(answer)] = model.mask_id
+    model, source = clean.model, settings.source
+    # By the chain rule all of the answer is asked for, and masked again.
+    committed = () if asks_whole(model, settings) else clean.committed_before(step)
     if free is not None:
         corrupted = _corrupt_freely(clean, step, state, answer, corruption, free)
     else:

@@ -9,7 +9,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 from unmask.tracing.engine import CellBatch, Engine, PatchedCell
-from unmask.tracing.windows import PartPlan
+from unmask.tracing.windows import PROJECTED, PartPlan
 
 DEFAULT_MEMORY = {"cpu": 2**28, "cuda": 2**32, "mps": 2**31}
 """Bytes of a batch where no bound was given; a processor's caches like small ones."""
@@ -97,7 +97,8 @@ def _run(
     """(columns, head, rows, log p) of everything that is run of a part; rows None: all cells."""
     for trunk in plan.trunks:
         batch, rows = batches.whole, None
-        if trunk.start == engine.layers - 1 and batches.near_rows is not None:
+        is_last = trunk.start == engine.layers - 1 and plan.part not in PROJECTED
+        if is_last and batches.near_rows is not None:
             # Above the last layer's attention nothing moves between positions.
             batch, rows = batches.near, batches.near_rows
             if not len(rows):

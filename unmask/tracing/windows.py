@@ -8,6 +8,8 @@ from unmask.net.config import NetConfig
 
 Window = tuple[int, int]
 """Layers [a, b)."""
+PROJECTED = ("attn_q", "attn_k", "attn_v")
+"""Parts that act by attention, on other positions as well."""
 MOST_WINDOW = 10
 """Layers of MLP and attention outputs that ROME restores together."""
 
