@@ -2,16 +2,22 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 import unmask
 from tests.conftest import lively
 from tests.evaluation.oracle import make_twin
 from tests.measures.asking import ask, show
+from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.factorization import MEASURE
+from unmask.measures.recall import MEASURE as RECALL
 from unmask.net.families import Family
 from unmask.net.model import Blueprint, Model
 
@@ -98,3 +104,31 @@ def test_facts_trained_both_ways_are_asked_as_well(corpus, tokenizer, tmp_path):
     mean = sum(row["joint_forward"] - row["joint_backward"] for row in result.rows()) / 12
     assert difference["mean"] == pytest.approx(mean) and difference["prompts"] == 12
     assert "description → name, trained both ways" in show(result)
+
+
+def test_gaps_are_set_beside_recall_fact_by_fact(corpus, tokenizer, tmp_path):
+    """By Spearman's correlation, as scipy has it, over means of a fact's prompts and seeds."""
+    family = Family("ar", tuple(make_twin(tokenizer, seed) for seed in (0, 1)), "causal")
+    recalled = ask(RECALL, [family], corpus, tmp_path / "recall", splits=("p2d_reverse",), limit=8)
+    path = tmp_path / "recall" / "recall.parquet"
+    table = pyarrow.parquet.read_table(path)
+    facts = sorted(set(table["fact"].to_pylist()))
+    hits = [facts.index(fact) % 3 > 0 for fact in table["fact"].to_pylist()]
+    at = table.column_names.index("hit")
+    pyarrow.parquet.write_table(table.set_column(at, "hit", pyarrow.array(hits)), path)
+    how = {"splits": ("d2p_same", "p2d_reverse"), "limit": 8, "recall": str(recalled.folder)}
+    result = ask(MEASURE, [family], corpus, tmp_path / "both", **how)
+    rows = select(result.rows(), split="p2d_reverse")
+    for metric in ("gap", "information_forward"):
+        (cell,) = select(result.summary["correlations"], metric=metric)
+        means = [np.mean([row[metric] for row in select(rows, fact=fact)]) for fact in facts]
+        expected = stats.spearmanr(means, [i % 3 > 0 for i in range(len(facts))]).statistic
+        assert cell["mean"] == pytest.approx(expected) and cell["facts"] == len(facts) == 4
+        assert cell["low"] <= cell["mean"] <= cell["high"]
+        assert result.verdicts[f"ar: p2d_reverse, {metric} and recall"].outcome == "too few"
+    assert "Spearman's correlation with recall in reverse" in show(result)
+    with pytest.raises(UserError, match="both is a run of `unmask factorization`: expected one of"):
+        ask(MEASURE, [family], corpus, tmp_path / "c", **how | {"recall": str(result.folder)})
+    other = Family("other", family.members, "causal")
+    with pytest.raises(UserError, match="no model and reversed split of this run: expected recall"):
+        ask(MEASURE, [other], corpus, tmp_path / "d", **how)

@@ -7,16 +7,21 @@ in one order only, so for the second sum the parts change places; both stand aft
 
 Where A and B belong together, B tells as much about A as A about B: log p(B|A) − log p(B) and
 log p(A|B) − log p(A) are both the pointwise mutual information.
+
+Beside a run of recall (`recall=FOLDER`): whether facts whose two sums lie far apart are recalled
+less when asked in reverse, by Spearman's correlation over facts, with a bootstrap interval. Values
+of a fact are means over phrasings and training seeds; recall is that at the most steps.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
+from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
-from unmask.measures.measure import Job, Measure, Stage, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
 from unmask.measures.summaries import estimate_means
@@ -32,12 +37,20 @@ METRICS = {
     "information_backward": blocks.Column("log p(A|B) − log p(A)"),
 }
 
+CORRELATED = ("gap", "information_forward")
+"""What is set beside recall in reverse."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FactorizationSettings(QuestionSettings):
     """Which sentences are scored."""
 
     limit: int | None = option(30, "Sentences of each split.", least=1)
+    recall: str | None = option(
+        None,
+        "Folder of a run of `unmask recall` of the same models and data, to compare with.",
+        is_identity=False,
+    )
 
 
 def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[Job]:
@@ -76,7 +89,8 @@ def score(model: "Model", questions: Questions, length: int | None) -> Iterator[
 
 
 def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
-    """Means by model and split, and forward minus backward over all sentences of a model."""
+    """Means by model and split, forward minus backward over all sentences of a model, and recall
+    of the same facts."""
     rows = [
         row | {"difference": row["joint_forward"] - row["joint_backward"]}
         for row in tables["factorization"].to_pylist()
@@ -84,13 +98,70 @@ def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
     return {
         "means": estimate_means(rows, ("model", "kind", "split"), list(METRICS)),
         "differences": estimate_means(rows, ("model", "kind"), ("difference", "gap")),
+        "correlations": list(_compare_with_recall(rows, settings.recall)),
     }
+
+
+def _compare_with_recall(rows: Rows, folder: str | None) -> Iterator[dict[str, Any]]:
+    """How gaps and information go with recall in reverse, over facts, by model and split."""
+    from unmask.evaluation.statistics import rank_correlation
+    from unmask.measures.runner import read_result
+
+    if folder is None:
+        return
+    recalled = read_result(folder)
+    if recalled.measure.name != "recall":
+        raise UserError(
+            f"{folder} is a run of `unmask {recalled.measure.name}`: expected one of "
+            "`unmask recall`."
+        )
+    hits = tidy.group_by(_keep_most_steps(recalled.rows()), "model", "split")
+    compared = 0
+    for (model, split), own in tidy.group_by(rows, "model", "split").items():
+        if not split.endswith("_reverse") or (model, split) not in hits:
+            continue
+        recall = _average(hits[model, split], "hit")
+        for metric in CORRELATED:
+            values = _average(own, metric)
+            facts = sorted(values.keys() & recall.keys())
+            one, other = ([side[fact] for fact in facts] for side in (values, recall))
+            named = {"model": model, "split": split, "metric": metric, "facts": len(facts)}
+            yield named | vars(rank_correlation(one, other))
+            compared += 1
+    if not compared:
+        raise UserError(
+            f"{folder} has no model and reversed split of this run: expected recall of "
+            f"{', '.join(tidy.distinct(rows, 'model'))} on the same data."
+        )
+
+
+def _keep_most_steps(rows: Rows) -> Rows:
+    """Rows with the most steps of their model, at the first strength of guidance it has."""
+    kept = []
+    for own in tidy.group_by(rows, "model").values():
+        most = max(row["steps"] or 0 for row in own)
+        kept += [row for row in own if (row["steps"] or 0) == most
+                 and row["guidance"] == own[0]["guidance"]]  # fmt: skip
+    return kept
+
+
+def _average(rows: Rows, column: str) -> dict[str, float]:
+    """The mean of a column by fact."""
+    facts = tidy.group_by(rows, "fact").items()
+    return {fact: sum(row[column] for row in own) / len(own) for fact, own in facts}
 
 
 def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.Verdict]:
     """Whether a model finds sentences likelier in one order than in the other."""
     for row in tidy.select(summary["differences"], metric="difference"):
         yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
+    for row in summary.get("correlations", ()):
+        value = tidy.to_interval(row) if row["mean"] == row["mean"] else None
+        yield judge_interval(_name_correlation(row), value, row["facts"])
+
+
+def _name_correlation(row: Mapping[str, Any]) -> str:
+    return f"{row['model']}: {row['split']}, {row['metric']} and recall"
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -113,7 +184,25 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         {"model": "model", "asked": tidy.name_asked},
         METRICS,
     )
-    return [*findings, table]
+    return [*findings, table, *_show_correlations(result)]
+
+
+def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
+    """Gaps and recall over facts, where a run of recall was named."""
+    if rows := result.summary.get("correlations"):
+        yield tidy.tabulate(
+            "correlations",
+            "Spearman's correlation with recall in reverse, over facts",
+            rows,
+            {
+                "model": "model",
+                "asked": tidy.name_asked,
+                "of recall and": lambda row: METRICS[row["metric"]].label,
+                "facts": "facts",
+                blocks.Column("correlation", has_sign=True): tidy.to_interval,
+            },
+            role=result.mark(_name_correlation),
+        )
 
 
 MEASURE = Measure(
