@@ -145,6 +145,27 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
     )
 
 
+def find_state(
+    clean: CleanRun, step: int, settings: Tracing
+) -> tuple[Int[Tensor, "L"], dict[int, int]]:
+    """The state of a step, and what is asked of it.
+
+    That is what is still open; by the chain rule all of the answer, masked again.
+    """
+    state = clean.state_at(step)
+    if not asks_whole(clean.model, settings):
+        return state, clean.open_at(step)
+    assert clean.model.mask_id is not None
+    state = state.clone()
+    state[list(clean.answer)] = clean.model.mask_id
+    return state, clean.answer
+
+
+def asks_whole(model: Model, settings: Tracing) -> bool:
+    """Whether a step asks for the whole answer, and not for what is still open alone."""
+    return settings.joint == "chain_rule" and model.paradigm.sees_later
+
+
 def choose_length(model: Model, facts: Sequence[FactTokens], settings: Tracing) -> int:
     """Positions of the canvas: the setting, or room for the facts and what a study gives them."""
     longest = max([STUDY_LENGTH, *(tokens.object[1] for tokens in facts)])

@@ -33,6 +33,11 @@ def log_probability(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) 
     return _joint(logp, which)
 
 
+def log_probability_per_token(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
+    """The same divided by the number of tokens, so that answers of any length compare."""
+    return logp[..., which, :].nanmean(-1)
+
+
 def logit_difference(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
     """The answer's logits minus the foil's, summed over positions that have both."""
     # The normaliser is the same for both, so log-probabilities differ as logits do.
@@ -58,6 +63,7 @@ NO_FOIL = (
 METRICS: dict[str, Metric] = {
     "p": probability,
     "logp": log_probability,
+    "logp_per_token": log_probability_per_token,
     "logit_difference": logit_difference,
     "normalised": normalised,
 }

@@ -113,9 +113,9 @@ class Question:
             prompt_length=self.prompt_length,
             mask_id=self.model.mask_id,
             places=places,
-            logp={part: self._blank(x.cpu()) for part, x in logp.items()},
-            clean_logp=self._blank(clean.cpu()),
-            corrupted_logp=self._blank(corrupted.cpu()),
+            logp={part: self.blank(x.cpu()) for part, x in logp.items()},
+            clean_logp=self.blank(clean.cpu()),
+            corrupted_logp=self.blank(corrupted.cpu()),
             metric=settings.metric,
             joint=name_joint(self.model, settings),
             window=self.window,
@@ -126,7 +126,7 @@ class Question:
             tokenizer=self.model.tokenizer,
         )
 
-    def _blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:
+    def blank(self, logp: Float[Tensor, "*n K A"]) -> Float[Tensor, "*n K A"]:
         """NaN where the foil has no token."""
         for i, position in enumerate(self.answer):
             if self.foil is not None and position not in self.foil:
