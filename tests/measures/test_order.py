@@ -1,5 +1,9 @@
 """When tokens are committed: rows of each text, means by kind, what cannot be measured."""
 
+import json
+import lzma
+
+import pyarrow
 import pytest
 
 from tests.conftest import make_model
@@ -169,3 +173,37 @@ def test_lines_of_a_text_file(tmp_path):
         ask(MEASURE, [family], tmp_path / "absent.txt", tmp_path / "absent")
     with pytest.raises(UserError, match="plan 'lines' is unknown"):
         list(MEASURE.jobs(None, OrderSettings(plan="lines")))
+
+
+def test_running_text(tmp_path):
+    """Beginnings of documents that are long enough; a file of facts is none."""
+    family = Family("made", (make_model(),), "masked")
+    documents = [f"Number {i} of the caves: " + "water and stone " * 5 for i in range(4)]
+    lines = [json.dumps({"title": "a cave", "text": text}) for text in ("short", *documents)]
+    path = tmp_path / "text.jsonl.xz"
+    path.write_bytes(lzma.compress("\n".join(lines).encode()))
+    how = {"limit": 3, "steps": 4, "length": 40, "words": 6, "examples": 1}
+    result = ask(MEASURE, [family], path, tmp_path / "run", **how)
+    assert {row["split"] for row in result.rows()} == {"running_text"}
+    assert distinct(result.rows(), "fact") == ["document-1", "document-2", "document-3"]
+    assert distinct(result.rows("unmasking"), "prompt") == ["Number 0 of the caves: water"]
+    with pytest.raises(UserError, match="no document of 80 words: give fewer by --words"):
+        ask(MEASURE, [family], path, tmp_path / "few", words=40)
+
+
+def test_classes_of_words_are_compared_by_fact():
+    """On rows by hand: function words a quarter of the steps before other words, names after."""
+    times = {"function word": 0.25, "other word": 0.5, "name": 0.75}
+    rows = [
+        {"model": "mdm", "kind": "masked", "seed": 0, "fact": f"f{i}", "word": word, "when": when,
+         "split": "own", "prompt": f"own {i}", "position": j, "step": j + 1, "confidence": 0.5,
+         "place": "first quarter", "frequency": "rarer half"}
+        for i in range(8)
+        for j, (word, when) in enumerate(times.items())
+    ]  # fmt: skip
+    tables = {"order": pyarrow.Table.from_pylist(rows)}
+    summary = MEASURE.summarise(tables, OrderSettings())
+    found = {row["word"]: row["mean"] for row in summary["classes"]}
+    assert found == {"function word": -0.25, "name": 0.25}
+    verdicts = {each.claim: each.outcome for each in MEASURE.judge(summary, OrderSettings())}
+    assert verdicts == {"mdm: function word": "below", "mdm: name": "above"}

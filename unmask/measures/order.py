@@ -3,21 +3,33 @@
 Only tokens up to the first end of a text count. Times go from 0, the first step, to 1, the text's
 last; intervals are 95 % intervals by fact, over all ways of asking and all training seeds. With the
 plan smdm the filling after the answer is often committed first, so that all answers look late:
-compare kinds with each other.
+compare kinds with each other. Kinds of words are told by rule: a list of function words, digits,
+capital letters inside a sentence (names), signs; the rest are other words.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import tidy
+from unmask.blocks.blocks import Verdict
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, read_questions
-from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
+from unmask.measures.measure import (
+    Job,
+    Measure,
+    Rows,
+    Stage,
+    Summary,
+    Tables,
+    judge_differences,
+    judge_interval,
+)
 from unmask.measures.order_section import describe
 from unmask.measures.settings import SamplingSettings
 from unmask.measures.summaries import compare_means, estimate_means
@@ -29,6 +41,10 @@ if TYPE_CHECKING:
 
 LINES = "prompts"
 """The one split of a text file with a prompt on every line."""
+RUNNING = "running_text"
+"""The one split of a file of documents."""
+MOST_DOCUMENTS = 2_000
+"""Documents that say how frequent tokens are."""
 MOST_POSITIONS = 24
 """Positions of an answer that the order map shows."""
 
@@ -42,6 +58,7 @@ class OrderSettings(SamplingSettings):
     steps: int = option(16, "Denoising steps.", least=1, most=1_000_000)
     guidance: float = option(0.0, "Strength of guidance.", least=0)
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
+    words: int = option(16, "Of running text, how many words of a document are given.", least=1)
 
 
 @dataclass(frozen=True)
@@ -56,13 +73,15 @@ class Prompts:
 
 
 def read_prompts(data: Any, settings: OrderSettings, families: Any) -> tuple[Prompts, str, str]:
-    """The prompts of a corpus's splits, of facts, or of a text file's lines."""
+    """The prompts of a corpus's splits, of facts, of a text file's lines or of running text."""
     from unmask.base.identity import digest_values
     from unmask.evaluation.order import OrderPrompt
     from unmask.evaluation.questions import spread
 
     if isinstance(data, str | Path) and Path(data).suffix == ".txt":
         return _read_lines(Path(data), settings)
+    if isinstance(data, str | Path) and _holds_documents(Path(data)):
+        return _read_running_text(Path(data), settings)
     questions, source, contents = read_questions(data, settings, families)
     prompts: dict[str, list[OrderPrompt]] = {}
     facts: list[Fact] = []
@@ -95,6 +114,37 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
         for i, line in enumerate(lines[: settings.limit], start=1)
     ]
     return Prompts({LINES: prompts}, [], lines), str(path), digest_values(lines)
+
+
+def _holds_documents(path: Path) -> bool:
+    """Whether the file has a document on every line, which a file of facts has not."""
+    from unmask.base.reading import read_json_lines
+
+    if not path.name.removesuffix(".xz").endswith(".jsonl") or not path.is_file():
+        return False
+    _, first = next(iter(read_json_lines(path)), (0, {}))
+    return "text" in first and "subject" not in first
+
+
+def _read_running_text(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]:
+    """The beginnings of documents that go on for at least as long."""
+    from unmask.base.identity import digest_values
+    from unmask.data.text import read_documents
+    from unmask.evaluation.order import OrderPrompt
+
+    documents = list(islice(read_documents([path]), MOST_DOCUMENTS))
+    split = [document.split() for document in documents]
+    long = [words[: settings.words] for words in split if len(words) >= 2 * settings.words]
+    if not long:
+        raise UserError(
+            f"{path} has no document of {2 * settings.words} words: give fewer by --words, or "
+            "longer documents."
+        )
+    prompts = [
+        OrderPrompt(" ".join(words), f"document-{i}", None, i <= settings.examples)
+        for i, words in enumerate(long[: settings.limit], start=1)
+    ]
+    return Prompts({RUNNING: prompts}, [], documents), str(path), digest_values(documents)
 
 
 def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
@@ -155,6 +205,7 @@ def summarise(tables: Tables, settings: OrderSettings) -> Summary:
         "kinds": list(_estimate_kinds(rows)),
         "map": list(_count_steps(rows)),
         "differences": list(_compare_quarters(rows, settings.seed)),
+        "classes": list(_compare_classes(rows, settings.seed)),
     }
 
 
@@ -195,6 +246,25 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
                 yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 
 
+def _compare_classes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
+    """How much later each class of words comes than the others that are not names, by fact."""
+    from unmask.evaluation.order import FUNCTION, NAME, NUMBER, OTHER
+
+    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
+        others = tidy.select(own, word=OTHER)
+        for word in (FUNCTION, NAME, NUMBER):
+            if difference := compare_means(tidy.select(own, word=word), others, "when", seed):
+                yield {"model": model, "kind": kind, "word": word} | vars(difference)
+
+
+def judge(summary: Summary, settings: OrderSettings) -> Iterator[Verdict]:
+    """Whether writing goes from left to right, and which classes of words come early or late."""
+    yield from judge_differences(summary, settings)
+    for row in summary.get("classes", ()):
+        claim = f"{row['model']}: {row['word']}"
+        yield judge_interval(claim, tidy.to_interval(row), row["facts"])
+
+
 def _compare_quarters(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """How much later the last quarter of an answer comes than its first, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
@@ -211,11 +281,13 @@ MEASURE = Measure(
     tables={"order": "order/2", "unmasking": "unmasking/2"},
     inputs=ModelsAndData(
         read_prompts,
-        "A corpus folder (this project's or Berglund's), a file of facts, or a .txt file with a "
-        "prompt on every line; by default the corpus that a shipped model was trained on.",
+        "A corpus folder (this project's or Berglund's), a file of facts, a .txt file with a "
+        "prompt on every line, or a .jsonl file (also .xz) with a document, its `text`, on every "
+        "line; by default the corpus that a shipped model was trained on.",
     ),
     jobs=list_jobs,
     summarise=summarise,
+    judge=judge,
     describe=describe,
     method=__doc__,
     stages=[

@@ -59,6 +59,7 @@ def describe(result: "Result") -> Sequence[Described]:
             {"model": "model", "kind of token": "token_kind", "tokens": "tokens"},
             METRICS,
         ),
+        *_show_classes(result),
     ]
 
 
@@ -69,6 +70,24 @@ def _state_order(result: "Result") -> Iterator[blocks.Finding]:
             f"{tidy.say(row, 'of the steps', has_sign=True)} later than its first "
             f"({labels.count(row['facts'], 'fact')}).",
             result.verdicts[row["model"]],
+        )
+
+
+def _show_classes(result: "Result") -> Iterator[blocks.Table]:
+    """How much later classes of words come than others; runs of older versions have no such."""
+    if rows := result.summary.get("classes"):
+        yield tidy.tabulate(
+            "classes",
+            "When words are committed, compared with other words (neither function words nor "
+            "names), in shares of the steps; + is later",
+            rows,
+            {
+                "model": "model",
+                "word": "word",
+                blocks.Column("later by", has_sign=True): tidy.to_interval,
+                "facts": "facts",
+            },
+            role=result.mark(lambda row: f"{row['model']}: {row['word']}"),
         )
 
 
