@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from unmask.toy.settings import ToySettings
     from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.grid import TraceGrid
+    from unmask.tracing.knockout import knock_out
     from unmask.tracing.settings import Tracing
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
@@ -95,6 +96,7 @@ _HOME_OF = {
     "extract_key": "unmask.representation.keys",
     "extract_value": "unmask.representation.values",
     "estimate_effects": "unmask.tracing.attribution",
+    "knock_out": "unmask.tracing.knockout",
     "likelihood": "unmask.objectives.likelihood",
     "logit_lens": "unmask.representation.lens",
     "load": "unmask.net.loading",
@@ -154,6 +156,7 @@ __all__ = [
     "extract_value",
     "factorization",
     "infill",
+    "knock_out",
     "knowns",
     "likelihood",
     "load",
