@@ -156,6 +156,13 @@ def test_still_pictures(tmp_path):
         make_model().plot().save(tmp_path / "a.png")
 
 
+def test_a_model_lists_its_sites():
+    model = make_model()
+    with model.net.capture("*") as captured:
+        model.logits(TEXT)
+    assert tuple(captured) == model.sites
+
+
 def test_what_cannot_be_shown(monkeypatch):
     for thing in (3, [], [trace(make_model()), 3]):
         with pytest.raises(UserError, match="was given to show: expected a model, a trajectory"):

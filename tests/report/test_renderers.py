@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.report.reading import read_html, read_markdown, read_terminal, state
+from tests.report.reading import read_figures, read_html, read_markdown, read_terminal, state
 from unmask.blocks.blocks import (
     Column,
     Control,
@@ -350,3 +350,16 @@ def test_a_table_file_holds_every_row_and_no_formula(tmp_path, text):
     assert lines[0] == 'name,value,"value, low","value, high"'
     assert lines[1] == f"'{text},0.1,-0.2,0.3"
     assert lines[2:] == ['"a ""b"", c",,,', "d,2,,", ""]
+
+
+def test_cells_of_a_pair_are_outlined(tmp_path):
+    """On the page by what its script reads, in a picture by what is drawn."""
+    panel = MapPanel("", ["Ada", "Bo"], ["Bo", "Ada"], [[0.1, 0.9], [0.8, 0.2]])
+    pictures = []
+    for is_paired in (False, True):
+        figure = Figure("f", "F", "", "", "heatmap", {(): [panel]}, is_paired=is_paired)
+        page = render_html(write_document(Section("s", "S", [figure])))
+        assert read_figures(page)["s-f"]["is_paired"] == is_paired
+        draw_figure(figure, tmp_path, "f", is_paper=False)
+        pictures.append((tmp_path / "f.png").read_bytes())
+    assert pictures[0] != pictures[1]

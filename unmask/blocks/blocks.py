@@ -200,6 +200,8 @@ class Figure:
     """What the lines or the colours measure."""
     is_signed: bool = False
     is_log2: bool = False
+    is_paired: bool = False
+    """A heatmap's rows and columns of the same name belong together: their cells are outlined."""
     limits: tuple[float, float] | None = None
 
 

@@ -154,9 +154,9 @@ def _draw_similarity(similarity: tidy.Records) -> Figure:
         similarity,
         "similarity",
         "Every key beside every value",
-        "Rows: keys, through the layer's own down projection; columns: values; means taken off. On "
-        "the diagonal from the top left a key meets its own value: if they mirrored each other, it "
-        "would stand out.",
+        "Rows: keys, through the layer's own down projection; columns: values; means taken off. In "
+        "the outlined cells a key meets its own value: if they mirrored each other, these would "
+        "stand out.",
         x="value_name",
         y="key_name",
         ends=("cosine",),
@@ -165,6 +165,7 @@ def _draw_similarity(similarity: tidy.Records) -> Figure:
         xlabel="value of",
         ylabel="cosine",
         is_signed=True,
+        is_paired=True,
     )
 
 

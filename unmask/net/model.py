@@ -16,6 +16,7 @@ from unmask.data.tokenizer import Encoded, Tokenizer
 from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
+from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer, check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
@@ -98,6 +99,11 @@ class Model(Shown):
     @property
     def device(self) -> torch.device:
         return self.net.embedding.weight.device
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of what can be captured and patched; `unmask.net.sites` has their shapes."""
+        return site_names(self.net.config.layers)
 
     def make_process(self) -> Process:
         """The noise on tokens that this model undoes."""

@@ -137,11 +137,17 @@ class Painter:
         _name_rows(axis, labels, is_first, 8)
 
     def _draw_map(self, axis: "Axes", panel: MapPanel, is_first: bool) -> None:
+        from matplotlib.patches import Rectangle
+
         rows = [[np.nan if value is None else value for value in row] for row in panel.z]
         low, high = self.extent
         values = np.array(rows, dtype=float)
         axis.imshow(values, cmap=make_scale(self.figure), vmin=low, vmax=high, aspect="auto")
         axis.grid(visible=False)
+        for row, name in enumerate(panel.y if self.figure.is_paired else ()):
+            if name in panel.x:
+                corner = (panel.x.index(name) - 0.5, row - 0.5)
+                axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", lw=0.8))
         # Labels below that do not fit beside each other are turned, and some of many left out.
         names = [cut(label, 14) for label in panel.x]
         longest = max(map(len, names))

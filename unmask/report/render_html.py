@@ -162,6 +162,7 @@ def _pack(figure: Figure) -> dict[str, Any]:
         "ylabel": figure.ylabel,
         "is_signed": figure.is_signed,
         "is_log2": figure.is_log2,
+        "is_paired": figure.is_paired,
         "controls": [asdict(control) for control in figure.controls],
         "views": {
             "|".join(map(str, choice)): [asdict(panel) for panel in panels]

@@ -189,6 +189,10 @@ const Charts = (() => {
     }, narrow ? 150 : 240);
     const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];
     const bar = { thickness: 10, outlinewidth: 0 }, tall = Math.min(layout.height, 260);
+    if (figure.is_paired) layout.shapes = panels.flatMap((panel, i) => panel.y.flatMap((name, row) => {
+      const column = panel.x.indexOf(name), { xaxis, yaxis } = axesOf(i), line = { color: ground("ink"), width: 1.5 };
+      return column < 0 ? [] : [{ type: "rect", xref: xaxis, yref: yaxis, x0: column - 0.5, x1: column + 0.5, y0: row - 0.5, y1: row + 0.5, line }];
+    }));
     layout.plot_bgcolor = ground("none"); // Cells where nothing was measured.
     layout.coloraxis = {
       cmin: range[0], cmax: range[1], colorscale: colours.map((colour, i) => [i / (colours.length - 1), colour]),
