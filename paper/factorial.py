@@ -170,7 +170,7 @@ class Factorial:
         recipes = [self.make_recipe(arm, rate, True, 0) for rate in self.options.rates]
         tries = []
         for trainer in self._train(recipes):
-            cells = self._ask(trainer, arm, VALID, self.options.own_prompts, [("left", False)])
+            cells = self._ask(trainer, arm, VALID, self.options.own_prompts, {"left": None})
             each = {split: _mean(row["contained"] for row in cells if row["split"] == split)
                     for split in VALID}  # fmt: skip
             rate = trainer.job.recipe.optimiser.rate
@@ -181,13 +181,13 @@ class Factorial:
     def train_seeds(self, name: str, arm: Arm, rate: float) -> dict[str, Any]:
         """The tests' prompts asked of each seed, in a table; what training cost."""
         recipes = [self.make_recipe(arm, rate, False, seed) for seed in self.options.seeds]
-        start, rows = time.perf_counter(), []
+        start, rows, ranked = time.perf_counter(), [], self.options.own_prompts
         trainers = self._train(recipes)
         trained = time.perf_counter() - start
         for trainer in trainers:
             seed = {"row": name, "seed": trainer.job.recipe.seed}
-            every = self._ask(trainer, arm, TESTS, self.options.prompts, [("left", True)])
-            own = [(decoder, False) for decoder in arm.decoders]
+            every = self._ask(trainer, arm, TESTS, self.options.prompts, {"left": ranked})
+            own = dict.fromkeys(arm.decoders)
             every += self._ask(trainer, arm, TESTS, self.options.own_prompts, own)
             rows += [seed | row for row in every]
         write_table(self.options.out / name / "prompts.parquet", rows, SCHEMA)
@@ -232,7 +232,7 @@ class Factorial:
         arm: Arm,
         names: Sequence[str],
         prompts: int | None,
-        decoders: Sequence[tuple[str, bool]],
+        decoders: Mapping[str, int | None],
     ) -> list[dict[str, Any]]:
         corpus = trainer.job.examples.corpus
         assert isinstance(corpus, Corpus)
@@ -240,9 +240,9 @@ class Factorial:
         rows = []
         with trainer.show_model() as model, torch.inference_mode():
             reader = Reader(model, arm.form, self.options.context)
-            for decoder, scored in decoders:
+            for decoder, ranked in decoders.items():
                 used = shorten(reader) if decoder in CONFIDENT else reader
-                rows += [row for split in splits for row in ask(used, split, decoder, scored)]
+                rows += [row for split in splits for row in ask(used, split, decoder, ranked)]
         return rows
 
 
@@ -267,12 +267,12 @@ def make_tiny(options: argparse.Namespace) -> None:
     options.start, options.data = options.out / "tiny-start", options.out / "tiny-data"
     corpus = make_reversal_corpus(2)
     if not options.data.is_dir():
-        tokenizer = Tokenizer.train(corpus.training_texts(), 600)
+        tokenizer = Tokenizer.train(corpus.training_texts(), 3000)
         bare = Tokenizer(tokenizer.backend, None, tokenizer.pad_id, tokenizer.end_id)
         config = preset("tiny", causal=True, layers=2, vocab_size=bare.vocab_size, context=200)
         save(Model("tiny", Transformer(config), Blueprint(config, "causal"), bare), options.start)
         save_corpus(corpus, options.data, bare)
-    options.context, options.batch, options.warmup = 90, 8, 1
+    options.context, options.batch, options.warmup = 40, 8, 1
     options.try_steps, options.steps, options.seeds = 2, 3, [0, 1]
     options.prompts = options.own_prompts = 2
 
@@ -299,7 +299,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-4, 3e-4, 1e-3])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--prompts", type=int, help="of each test; all by default")
-    own = "of the other decoders, and of each validation cell"
+    own = "of the other decoders, of each validation cell, and that are ranked"
     parser.add_argument("--own-prompts", type=int, default=100, help=own)
     parser.add_argument("--minutes", type=float, help="begin nothing new after these")
     parser.add_argument("--device", default="auto")

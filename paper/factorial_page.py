@@ -65,7 +65,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def gather(rows: Rows, split: str, metric: str) -> Clusters:
     """A metric of one row's prompts of a split, by fact and seed."""
-    own = [row for row in rows if row["split"] == split]
+    column = "rank" if metric == "first" else metric
+    own = [row for row in rows if row["split"] == split and row[column] is not None]
     values = [_read(row, metric) for row in own]
     return cluster(values, [row["fact"] for row in own], [row["seed"] for row in own])
 

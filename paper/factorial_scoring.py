@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.data.facts import Fact
 from unmask.evaluation.chain import log_softmax
 from unmask.evaluation.metrics import is_contained, starts_with
-from unmask.evaluation.questions import Split, encode_facts
+from unmask.evaluation.questions import Split, encode_facts, spread
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
@@ -45,9 +45,8 @@ class Reader:
     def predict(self, queries: Sequence[Query]) -> Float[Tensor, "N V"]:
         """log p of each text's next token; on CUDA products are in bfloat16, as in training."""
         net, device, mask_id = self.model.net, self.model.device, self.model.mask_id or 0
-        rows = torch.full((len(queries), self.length), mask_id)
-        for row, query in zip(rows, queries, strict=True):
-            row[: len(query.tokens)] = torch.tensor(query.tokens)
+        masks = [mask_id] * self.length
+        rows = torch.tensor([query.tokens + masks[len(query.tokens) :] for query in queries])
         rows, real, positions = rows.to(device), None, None
         written, prompt, end = (
             torch.tensor(x, device=device)[:, None]
@@ -157,10 +156,11 @@ class Reader:
 
 
 def ask(
-    reader: Reader, split: Split, decoder: str, scored: bool = False
+    reader: Reader, split: Split, decoder: str, ranked: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A row for each prompt of the split: what was written, and with `scored` how likely the truth.
+    """A row for each prompt of the split: what was written, and for some how likely the truth is.
 
+    With `ranked` all have log p, and so many of them, spread over facts and phrasings, a rank.
     Decoders: `left` on the whole canvas, `exact` on one that ends with the answer, and for masked
     models `confidence=G`, 32 steps by confidence with guidance G.
     """
@@ -184,11 +184,16 @@ def ask(
         texts = reader.write(prompts, ends)
     logp: Sequence[float | None] = [None] * len(prompts)
     ranks: Sequence[int | None] = logp
-    if scored:
-        totals = reader.score(prompts, answers)
+    if ranked is not None:
+        logp = totals = reader.score(prompts, answers)
+        chosen = set(spread(split.facts, ranked))
         others = {key: [cut(fact)[1] for fact in group] for key, group in rivals.items()}
-        groups = [others[id(group)] for group in split.rivals]
-        logp, ranks = totals, reader.rank(prompts, answers, groups, totals)
+        groups = [
+            others[id(group)] if fact in chosen else []
+            for fact, group in zip(split.facts, split.rivals, strict=True)
+        ]
+        all_ranks = reader.rank(prompts, answers, groups, totals)
+        ranks = [rank if group else None for rank, group in zip(all_ranks, groups, strict=True)]
     for i, fact in enumerate(split.facts):
         text = (
             texts[i][: texts[i].index(tokenizer.end_id)]
