@@ -124,7 +124,7 @@ def test_gaps_are_set_beside_recall_fact_by_fact(corpus, tokenizer, tmp_path):
         means = [np.mean([row[metric] for row in select(rows, fact=fact)]) for fact in facts]
         expected = stats.spearmanr(means, [i % 3 > 0 for i in range(len(facts))]).statistic
         assert cell["mean"] == pytest.approx(expected) and cell["facts"] == len(facts) == 4
-        assert cell["low"] <= cell["mean"] <= cell["high"]
+        assert cell["low"] <= cell["mean"] <= cell["high"] and cell["deviating"] == 2
         assert result.verdicts[f"ar: p2d_reverse, {metric} and recall"].outcome == "too few"
     assert "Spearman's correlation with recall in reverse" in show(result)
     with pytest.raises(UserError, match="both is a run of `unmask factorization`: expected one of"):

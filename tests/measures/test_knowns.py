@@ -76,6 +76,11 @@ def test_the_section_compares_the_ways(path, tmp_path):
         )
         assert row["mean"] == forward - reverse
         assert result.verdicts[row["model"]].outcome == "too few"
+    for row in result.summary["outcomes"]:
+        own = select(result.rows(), model=row["model"], way=row["way"])
+        own = [each["entropy"] for each in own if each["hit"] == (row["metric"] == "right")]
+        assert row["mean"] == pytest.approx(sum(own) / len(own)) and row["facts"] == len(own)
+    assert sum(row["facts"] for row in result.summary["outcomes"]) == len(result.rows())
     assert len(result.summary["examples"]) == 5
     text = show(result)
     assert "in reverse, a difference of" in text and "[too few facts]" in text

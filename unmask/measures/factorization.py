@@ -10,9 +10,11 @@ log p(A|B) − log p(A) are both the pointwise mutual information.
 
 Beside a run of recall (`recall=FOLDER`): whether facts whose two sums lie far apart are recalled
 less when asked in reverse, by Spearman's correlation over facts, with a bootstrap interval. Values
-of a fact are means over phrasings and training seeds; recall is that at the most steps.
+of a fact are means over phrasings and training seeds; recall is that at the most steps. Where fewer
+than six facts are recalled otherwise than most are, nothing is called clear.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,6 +128,8 @@ def _compare_with_recall(rows: Rows, folder: str | None) -> Iterator[dict[str, A
             facts = sorted(values.keys() & recall.keys())
             one, other = ([side[fact] for fact in facts] for side in (values, recall))
             named = {"model": model, "split": split, "metric": metric, "facts": len(facts)}
+            # Where nearly all facts are recalled alike, a few say all of the correlation.
+            named["deviating"] = len(facts) - max(Counter(other).values(), default=0)
             yield named | vars(rank_correlation(one, other))
             compared += 1
     if not compared:
@@ -157,7 +161,7 @@ def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.
         yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
     for row in summary.get("correlations", ()):
         value = tidy.to_interval(row) if row["mean"] == row["mean"] else None
-        yield judge_interval(_name_correlation(row), value, row["facts"])
+        yield judge_interval(_name_correlation(row), value, row["deviating"])
 
 
 def _name_correlation(row: Mapping[str, Any]) -> str:
@@ -199,6 +203,7 @@ def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
                 "asked": tidy.name_asked,
                 "of recall and": lambda row: METRICS[row["metric"]].label,
                 "facts": "facts",
+                "recalled unlike most": "deviating",
                 blocks.Column("correlation", has_sign=True): tidy.to_interval,
             },
             role=result.mark(_name_correlation),

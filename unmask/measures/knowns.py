@@ -70,6 +70,7 @@ def summarise(tables: Tables, settings: KnownsSettings) -> Summary:
     return {
         "means": estimate_means(rows, ("model", "kind", "way"), list(METRICS), shares=("hit",)),
         "differences": list(_compare_ways(rows)),
+        "outcomes": list(_compare_outcomes(rows)),
         "examples": [row for own in ways for row in own[: settings.examples]],
     }
 
@@ -78,6 +79,13 @@ def _compare_ways(rows: Rows) -> Iterator[dict[str, Any]]:
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
         sides = (tidy.select(own, way=way) for way in WAYS)
         yield {"model": model, "kind": kind} | subtract_shares(*sides, "hit")
+
+
+def _compare_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The entropy of right and of wrong first tokens; training seeds are pooled."""
+    pooled = [{**row, "seed": 0, "outcome": "right" if row["hit"] else "wrong"} for row in rows]
+    for row in estimate_means(pooled, ("model", "kind", "way", "outcome"), ("entropy",)):
+        yield row | {"metric": row["outcome"]}
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -97,7 +105,14 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "entropy, nats": "entropy",
         },
     )
-    return [*_state(result, means), table, *([completions] if examples else [])]
+    outcomes = [
+        tidy.tabulate_means(
+            "outcomes", "Entropy where the likeliest token is right, and where it is wrong, nats",
+            rows, keys, {"right": Column("right"), "wrong": Column("wrong")},
+        )
+        for rows in [result.summary.get("outcomes")] if rows
+    ]  # fmt: skip
+    return [*_state(result, means), table, *outcomes, *([completions] if examples else [])]
 
 
 def _state(result: Result, means: Rows) -> Iterator[blocks.Finding]:
