@@ -125,9 +125,9 @@ def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterato
         if not split.endswith(UNTRUE)
         for fact in facts
     ]
-    asked = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
+    questions = (facts for split, facts in corpus.splits.items() if split not in TRAINING)
     yield from find_mixed_ids(true)
-    yield from find_repeated_subjects(fact for facts in asked for fact in facts)
+    yield from find_repeated_subjects(fact for facts in questions for fact in facts)
     yield from dict(find_leaks(corpus)).values()
     answers = {(fact.fact_id, fact.direction): fact.object for fact in true}
     for split, facts in corpus.splits.items():
@@ -168,16 +168,16 @@ def find_leaks(corpus: Corpus) -> Iterator[tuple[str, str]]:
         for fact in facts
         if fact.trained == "reverse"
     }
-    for (given, asked), fact in reversed_facts.items():
-        words = _WORD.findall(f"{given} {asked}")
+    for (given, answer), fact in reversed_facts.items():
+        words = _WORD.findall(f"{given} {answer}")
         both = set.intersection(*(holding.get(word, set()) for word in words)) if words else set()
         for number in sorted(both):
-            first, second = (find_words(texts[number], part) for part in (given, asked))
+            first, second = (find_words(texts[number], part) for part in (given, answer))
             if first and second and first[0] < second[0]:
                 yield (
                     fact.fact_id,
                     (
-                        f"fact {fact.fact_id}: training shows {given!r} before {asked!r}, as the "
+                        f"fact {fact.fact_id}: training shows {given!r} before {answer!r}, as the "
                         f"reversed question does: {texts[number]!r:.160}"
                     ),
                 )

@@ -61,7 +61,7 @@ class Passages:
         heads = Counter((triple.relation, triple.tail) for triple in triples)
         tail_first = {triple for text, stated in self.texts for triple in stated
                       if _place(text, triple) is None}  # fmt: skip
-        asked, reasons = [], Counter[str]()
+        kept, reasons = [], Counter[str]()
         for triple in triples:
             if triple in tail_first:
                 reasons["a passage names the tail first, or not both"] += 1
@@ -70,8 +70,8 @@ class Passages:
             elif heads[triple.relation, triple.tail] > 1:
                 reasons["the tail has several heads in this relation"] += 1
             else:
-                asked.append(triple)
-        return asked, reasons
+                kept.append(triple)
+        return kept, reasons
 
 
 def read_passages(path: str | Path) -> Passages:
@@ -110,8 +110,8 @@ def make_passages_corpus(
     A training text that reads as a reverse question does is a leak: an error that lists some, or,
     with `drop_leaks`, a reason to leave the triple out of the tests.
     """
-    asked, reasons = passages.list_asked()
-    pairs = list(dict.fromkeys(frozenset((triple.head, triple.tail)) for triple in asked))
+    triples, reasons = passages.list_asked()
+    pairs = list(dict.fromkeys(frozenset((triple.head, triple.tail)) for triple in triples))
     python_stream(seed, "passages").shuffle(pairs)
     num_tests = round(test_share * len(pairs)) if 0 < test_share < 1 else 0
     num_valid = num_tests // 4
@@ -124,7 +124,7 @@ def make_passages_corpus(
     held_out = {pair: i < num_valid for i, pair in enumerate(pairs[:num_tests])}
     splits: dict[str, list[Fact]] = {"train": list(_list_statements(passages))}
     splits |= {"p2d_same": [], "p2d_reverse": [], "p2d_same_valid": [], "p2d_reverse_valid": []}
-    for triple in asked:
+    for triple in triples:
         pair = frozenset((triple.head, triple.tail))
         same, reverse = _ask(triple, passages.templates, trained=pair not in held_out)
         if pair not in held_out:
@@ -133,7 +133,7 @@ def make_passages_corpus(
             suffix = "_valid" if held_out[pair] else ""
             splits[f"p2d_same{suffix}"].append(same)
             splits[f"p2d_reverse{suffix}"].append(reverse)
-    source = f"passages of {passages.source} ({len(asked)} triples, seed {seed})"
+    source = f"passages of {passages.source} ({len(triples)} triples, seed {seed})"
     corpus = Corpus(source, splits, ("p2d_same", "p2d_reverse"))
     return _without_leaks(corpus, drop_leaks)
 

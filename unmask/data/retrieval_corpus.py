@@ -48,8 +48,8 @@ def make_retrieval_corpus(
     statements, questions = [], {"p2d": [], "d2p": []}
     for i, pair in enumerate(zip(names[::2], names[1::2], strict=True)):
         fact_id = f"pair-{i:05d}"
-        given, asked = pair[::-1] if value_first else pair
-        statements.append(Fact.of(given, asked, "{} :", direction=way, fact_id=fact_id))
+        given, answer = pair[::-1] if value_first else pair
+        statements.append(Fact.of(given, answer, "{} :", direction=way, fact_id=fact_id))
         for form, (one, other) in {"p2d": pair, "d2p": pair[::-1]}.items():
             questions[form].append(
                 Fact.of(one, other, ASKED[form], direction=form, fact_id=fact_id, phrasing=1)
