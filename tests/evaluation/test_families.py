@@ -30,6 +30,11 @@ def test_words_name_families(folder):
     assert list(one.digests) == ["c"]
     (fitting,) = parse_families([f"mdm={folder}/[ab]*"])
     assert fitting.members == several.members
+    for name, seed in (("run-1/seed-0", 2), ("run-0/seed-1", 3), ("run-0/seed-0", 4)):
+        unmask.save(make_model(causal=False, seed=seed), folder / name / "model")
+    (nested,) = parse_families([f"mdm={folder}/run-?/seed-*/model"])
+    places = ("run-0/seed-0", "run-0/seed-1", "run-1/seed-0")
+    assert nested.members == tuple(f"{folder}/{place}/model" for place in places)
 
 
 def test_a_path_may_hold_the_signs_of_a_list(folder, tmp_path):

@@ -91,7 +91,7 @@ def parse_families(given: Sequence[str | Model]) -> list[Family]:
     """Families from loaded models, or words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…
 
     Without a name, the last part of the model's path is used, of a training run its folder's. A
-    last part with * or ? stands for all paths that fit it.
+    path with * or ? stands for all paths that fit it.
     """
     if not given:
         raise UserError("no model was given: expected [NAME=]MODEL[,MODEL…].")
@@ -157,10 +157,12 @@ def _name_path(place: str) -> str:
 
 
 def _expand(part: str) -> list[str]:
-    path = Path(part)
-    if not set(path.name) & set("*?"):
+    """The paths that fit a pattern, in their order; a word that is no pattern is itself."""
+    names = Path(part).parts
+    first = next((i for i, name in enumerate(names) if set(name) & set("*?")), None)
+    if first is None:
         return [part]
-    if not (matches := sorted(path.parent.glob(path.name))):
+    if not (matches := sorted(Path(*names[:first]).glob(str(Path(*names[first:]))))):
         raise UserError(f"no path fits the pattern {part!r}: expected at least one model.")
     return [str(each) for each in matches]
 
