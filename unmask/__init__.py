@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmask.editing.editor import edit
     from unmask.editing.moments import moments
     from unmask.measures.factorization import MEASURE as factorization
+    from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from unmask.toy.settings import ToySettings
     from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.grid import TraceGrid
-    from unmask.tracing.knockout import knock_out
+    from unmask.tracing.knockout import cut_edges
     from unmask.tracing.settings import Tracing
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
@@ -67,6 +68,7 @@ _HOME_OF = {
     "Edit": "unmask.editing.edit",
     "Extraction": "unmask.representation.settings",
     "Fact": "unmask.data.facts",
+    "cut_edges": "unmask.tracing.knockout",
     "draw_report": "unmask.report.page",
     "edit": "unmask.editing.editor",
     "make_corpus": "unmask.data.reversal_corpus",
@@ -96,7 +98,6 @@ _HOME_OF = {
     "extract_key": "unmask.representation.keys",
     "extract_value": "unmask.representation.values",
     "estimate_effects": "unmask.tracing.attribution",
-    "knock_out": "unmask.tracing.knockout",
     "likelihood": "unmask.objectives.likelihood",
     "logit_lens": "unmask.representation.lens",
     "load": "unmask.net.loading",
@@ -114,6 +115,7 @@ _HOME_OF = {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
         "factorization",
+        "knockout",
         "knowns",
         "nll",
         "order",
@@ -149,6 +151,7 @@ __all__ = [
     "UserError",
     "__version__",
     "corruptions",
+    "cut_edges",
     "draw_report",
     "edit",
     "estimate_effects",
@@ -156,7 +159,7 @@ __all__ = [
     "extract_value",
     "factorization",
     "infill",
-    "knock_out",
+    "knockout",
     "knowns",
     "likelihood",
     "load",

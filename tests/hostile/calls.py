@@ -126,6 +126,7 @@ TINY: dict[str, dict[str, Any]] = {
     "factorization": {"limit": 1},
     "perplexity": {"repeats": 1, "limit": 40},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
+    "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
     "symmetry": {"permutations": 19},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
@@ -190,7 +191,7 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "represent")
+                     "knockout", "represent")
     },
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}
@@ -299,6 +300,14 @@ CALLS: dict[str, Call] = {
         with_first(unmask.trace_steps, model=own_model, fact=own_fact, samples=1, steps=1),
         unmask.Tracing,
         {"model": MODEL, "fact": FACT} | MANY,
+    ),
+    "cut_edges": Call(
+        with_first(unmask.cut_edges, model=own_model, fact=own_fact, steps=1, corruption="mean"),
+        unmask.Tracing,
+        {"model": MODEL, "fact": FACT, "window": COUNT[:-2], "memory": MANY["memory"],
+         "foil": MANY["foil"], "step": ["x", None, 0, -1, nan, b"1", 10**30, Odd()],
+         "edges": [None, 3, "x", b"x", [], [3], ["x"], [("answer", "x")], [("answer",)], Odd()],
+         "layers": [3, "x", [3], [(1, 0)], [(0, 99)], [(nan, 1)], [("a", "b")], Odd()]},
     ),
     "run_study": Call(
         with_first(

@@ -11,7 +11,7 @@ from tests.laws.test_tracing import LAYERS, MASK, L, make
 from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.tracing.corruption import Mean
-from unmask.tracing.knockout import EDGES, cut_edges, find_rows, make_cuts
+from unmask.tracing.knockout import EDGES, cut_state, find_rows, make_cuts
 from unmask.tracing.question import ask, reveal
 from unmask.tracing.settings import Tracing
 
@@ -53,7 +53,7 @@ def read_plainly(asked, cut, window):
 def test_cut_runs_equal_the_network_with_its_patterns_changed(model):
     asked = question(model)
     windows = [(0, 1), (1, 3), (0, LAYERS), (LAYERS - 1, LAYERS)]
-    done = cut_edges(asked, EDGES, windows)
+    done = cut_state(asked, EDGES, windows)
     cuts = make_cuts(asked, tuple(asked.answer), EDGES)
     for i in range(len(EDGES)):
         for j, window in enumerate(windows):
@@ -64,7 +64,7 @@ def test_cut_runs_equal_the_network_with_its_patterns_changed(model):
 def test_nothing_cut_is_clean(model):
     asked = question(model)
     nothing = torch.zeros(L, L, dtype=torch.bool)
-    done = cut_edges(asked, [nothing, ("answer", "subject")], ALL)
+    done = cut_state(asked, [nothing, ("answer", "subject")], ALL)
     assert torch.equal(done.logp[0, 0], done.clean_logp[0]) and done.pairs[0] == 0
     assert not torch.equal(done.logp[1, 0], done.clean_logp[0])
     plain = read_plainly(asked, nothing, (0, 0))
@@ -74,7 +74,7 @@ def test_nothing_cut_is_clean(model):
 def test_a_subject_that_no_other_row_reads_could_be_any_subject(model):
     """To the bit; and cut in all but one layer it could not."""
     edges, windows = [("others", "subject")], [(0, LAYERS), (1, LAYERS)]
-    one, other = (cut_edges(question(model, it), edges, windows) for it in ((5, 6, 7), (30, 2, 1)))
+    one, other = (cut_state(question(model, it), edges, windows) for it in ((5, 6, 7), (30, 2, 1)))
     assert torch.equal(one.logp[:, 0], other.logp[:, 0])
     assert not torch.equal(one.logp[:, 1], other.logp[:, 1])
     assert not torch.equal(one.clean_logp, other.clean_logp)
@@ -85,9 +85,9 @@ def test_what_a_causal_mask_forbids_cuts_nothing(name):
     """Rows after a row, and masks that there are none of."""
     asked = question(make(name, "causal"))
     later = torch.ones(L, L, dtype=torch.bool).triu(1)
-    done = cut_edges(asked, [later, ("subject", "answer"), ("answer", "masks")], ALL)
+    done = cut_state(asked, [later, ("subject", "answer"), ("answer", "masks")], ALL)
     assert torch.equal(done.logp, done.clean_logp.expand(3, 1, -1, -1)) and set(done.pairs) == {0}
-    allowed = cut_edges(asked, [torch.ones(L, L, dtype=torch.bool).tril(-1)], ALL)
+    allowed = cut_state(asked, [torch.ones(L, L, dtype=torch.bool).tril(-1)], ALL)
     assert not torch.equal(allowed.logp[0], done.clean_logp) and allowed.pairs[0] > 0
 
 
@@ -111,7 +111,7 @@ def test_by_the_chain_rule_tokens_are_revealed():
     first, second = (find_rows(each, (6, 7)) for each in reveal(asked))
     assert first["answer"].nonzero()[:, 0].tolist() == [6, 7] and not first["written"].any()
     assert second["answer"].nonzero()[:, 0].tolist() == [7] and second["written"][6]
-    done = cut_edges(asked, [("answer", "subject")], ALL)
+    done = cut_state(asked, [("answer", "subject")], ALL)
     for i, factor in enumerate(reveal(asked)):
         cut = make_cuts(factor, (6, 7), [("answer", "subject")])[0]
         plain = read_plainly(factor, cut, (0, LAYERS))
@@ -121,7 +121,7 @@ def test_by_the_chain_rule_tokens_are_revealed():
 def test_small_memory_gives_the_same(model):
     asked = question(model)
     windows = [(layer, layer + 1) for layer in range(LAYERS)]
-    whole, single = (cut_edges(asked, EDGES, windows, memory) for memory in (None, 1))
+    whole, single = (cut_state(asked, EDGES, windows, memory) for memory in (None, 1))
     torch.testing.assert_close(whole.logp, single.logp, atol=2e-5, rtol=0)
 
 
@@ -131,14 +131,14 @@ def test_an_answer_is_lost_without_its_subject(taught, facts):
     foil = {at: token + 1 for at, token in clean.answer.items()}
     layers = [(0, taught.net.config.layers)]
     edges = ["others:subject", ("answer", "subject")]
-    cut = unmask.knock_out(taught, clean, edges=edges, layers=layers, foil=foil, corruption="mean")
+    cut = unmask.cut_edges(taught, clean, edges=edges, layers=layers, foil=foil, corruption="mean")
     assert cut.edges == ("others:subject", "answer:subject") and cut.step == 1
     for metric in ("p", "logp", "logp_per_token", "logit_difference"):
         assert cut.effects(metric)[0, 0] > 0.05
     tokens = cut.logp.shape[-1]
     torch.testing.assert_close(cut.values("logp") / tokens, cut.values("logp_per_token"))
     assert cut.corrupted_value("p") < cut.clean_value("p")
-    wide = unmask.knock_out(taught, clean, edges=edges, window=3)
+    wide = unmask.cut_edges(taught, clean, edges=edges, window=3)
     assert wide.windows[0] == (0, 2) and wide.logp.shape[:2] == (2, taught.net.config.layers)
 
 
@@ -157,4 +157,4 @@ def test_mistakes_are_sentences(causal, facts):
     }
     for sentence, given in wrong.items():
         with pytest.raises(UserError, match=sentence):
-            unmask.knock_out(causal, clean, **given)
+            unmask.cut_edges(causal, clean, **given)

@@ -24,6 +24,7 @@ BUILT_IN = (
     "knowns",
     "perplexity",
     "trace",
+    "knockout",
     "represent",
     "symmetry",
     "edit",

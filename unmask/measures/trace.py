@@ -163,8 +163,8 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
             yield Job(key, partial(work, member, split, fact))
 
 
-def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> Chosen:
-    """The prompts of a split that are traced.
+def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Any) -> Chosen:
+    """The prompts of a split that are traced, by settings with `facts`, `phrasings`, `consider`.
 
     Only recalled facts can be traced; a few taken as they come would often hold none. So where
     `consider` is given, the first model answers so many, and those it recalls come first.
@@ -175,7 +175,8 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Trace
     if settings.consider is None:
         return Chosen(choose_facts(facts, settings.facts, settings.phrasings))
     considered = choose_facts(facts, settings.consider, settings.phrasings)
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, settings)
+    tracing = getattr(settings, "tracing", settings)
+    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
     return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
 
 

@@ -1,4 +1,4 @@
-"""`unmask.knock_out`: what an answer loses when some rows cannot read others in some layers.
+"""`unmask.cut_edges`: what an answer loses when some rows cannot read others in some layers.
 
 Restoring a state shows that it is enough, cutting what reads it that it is needed. A cut edge
 (a row that reads, a row that is read) takes no part in attention's softmax, in every layer of a
@@ -23,7 +23,7 @@ from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
 from unmask.tracing.metrics import Metric, score
-from unmask.tracing.question import Question, ask, name_joint, reveal
+from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
 from unmask.tracing.settings import Tracing
 from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes, ran_out_of_memory
@@ -56,7 +56,7 @@ UNUSED = ("at", "parts", "window", "metric", "mode", "run", "source", "severed")
 
 
 @dataclass(frozen=True, repr=False)
-class KnockOut:
+class KnockoutGrid:
     """The answer's log-probabilities with edges cut, and what they stand between.
 
     K counts the answer and, where one was given, its foil; A counts the answer's positions.
@@ -77,9 +77,9 @@ class KnockOut:
 
     def __repr__(self) -> str:
         return (
-            f"KnockOut({len(self.edges)} edges × {len(self.windows)} windows of layers; log p per "
-            f"token {self.clean_value():.3g} clean, {self.corrupted_value():.3g} with the subject "
-            f"hidden by {self.corruption})"
+            f"KnockoutGrid({len(self.edges)} edges × {len(self.windows)} windows of layers; "
+            f"log p per token {self.clean_value():.3g} clean, {self.corrupted_value():.3g} with "
+            f"the subject hidden by {self.corruption})"
         )
 
     def values(
@@ -109,7 +109,7 @@ class KnockOut:
 @list_settings(Tracing, UNUSED)
 @torch.inference_mode()
 @check_arguments(leave_out=("fact", "edges"), window=(1, LARGEST), memory=(1, LARGEST))
-def knock_out(
+def cut_edges(
     model: Model,
     fact: Fact | FactTexts | CleanRun,
     settings: Tracing | None = None,
@@ -121,7 +121,7 @@ def knock_out(
     foil: Mapping[int, int] | None = None,
     memory: int | None = None,
     **changes: Any,
-) -> KnockOut:
+) -> KnockoutGrid:
     """What the answer's probability is when rows cannot read others, for every window of layers.
 
     The answer is scored as in `unmask.trace_steps`, and with the subject hidden for comparison.
@@ -147,33 +147,34 @@ def knock_out(
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> cut = unmask.knock_out(model, fact, edges=[("answer", "subject")], any_answer=True)
+    >>> cut = unmask.cut_edges(model, fact, edges=[("answer", "subject")], any_answer=True)
     >>> cut.effects("p").shape
     torch.Size([1, 6])
     """
     model.net.taps.require_none("attention knock-out")
-    settings = adjust(knock_out, Tracing, settings, changes, UNUSED)
+    settings = adjust(cut_edges, Tracing, settings, changes, UNUSED)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    found = clean.find_steps((step,))
-    if len(found) != 1:
+    steps = clean.find_steps((step,))
+    if len(steps) != 1:
         raise UserError(
             f"the step {step!r} is not one step up to t2 = {clean.t2}, at which the answer is "
             "complete: name first, t1, t2 or an earlier number."
         )
-    state, answer = find_state(clean, found[0][1], settings)
+    state, answer = find_state(clean, steps[0][1], settings)
+    check_foil(model, foil, clean.answer)
     if foil is not None:
         foil = {at: token for at, token in foil.items() if at in answer} or None
     question = ask(model, state, clean.subject, answer, settings, clean.prompt_length, foil)
     windows = _check_windows(layers, window, model.net.config.layers)
-    return replace(cut_edges(question, edges, windows, memory), step=found[0][1])
+    return replace(cut_state(question, edges, windows, memory), step=steps[0][1])
 
 
-def cut_edges(
+def cut_state(
     question: Question,
     edges: Sequence[Any],
     windows: Sequence[Window],
     memory: int | None = None,
-) -> KnockOut:
+) -> KnockoutGrid:
     """The same for one state, whatever it comes from."""
     model, settings, names = question.model, question.settings, name_edges(edges)
     factors = reveal(question) if asks_whole(model, settings) else [question]
@@ -186,7 +187,7 @@ def cut_edges(
     cut, clean, corrupted = (
         question.blank(torch.cat(each, -1).cpu()) for each in zip(*runs, strict=True)
     )
-    return KnockOut(
+    return KnockoutGrid(
         edges=names,
         windows=tuple(windows),
         pairs=tuple(pairs.tolist()),
@@ -200,6 +201,11 @@ def cut_edges(
 
 def name_edges(edges: Sequence[Any]) -> tuple[str, ...]:
     """A name for each edge, "reads:is read"; matrices are numbered."""
+    if isinstance(edges, str | Tensor) or not isinstance(edges, Sequence):
+        raise UserError(
+            f"the edges are a {type(edges).__name__}: expected a list, such as "
+            "[('answer', 'subject'), ('masks', 'subject')]."
+        )
     names = [
         f"matrix {i}" if isinstance(edge, Tensor) else ":".join(_split_edge(edge))
         for i, edge in enumerate(edges, start=1)
@@ -286,7 +292,7 @@ def _check_windows(windows: Sequence[Window] | None, width: int, layers: int) ->
     return tuple((int(start), int(stop)) for start, stop in windows)
 
 
-Cell = tuple[int, Window]
+CutCell = tuple[int, Window]
 """The number of an edge, and the layers in which it is cut."""
 
 
@@ -318,7 +324,7 @@ def _run(
     #    last bit; the others are run from the layer on in which their window begins.
     grid = clean[0].expand(len(cuts), len(windows), *clean.shape[1:]).clone()
     pairs = torch.stack([(mask & cuts).sum((1, 2)) for mask in sees]).cpu()
-    cells: dict[Cell, None] = {}
+    cells: dict[CutCell, None] = {}
     for start, stop in sorted(windows):
         for edge in range(len(cuts)):
             if pairs[start:stop, edge].any():
@@ -363,7 +369,7 @@ def _list_masks(question: Question, x: Float[Tensor, "B L D"]) -> Iterator[Bool[
 
 def _run_cells(
     question: Question,
-    cells: Sequence[Cell],
+    cells: Sequence[CutCell],
     cuts: Bool[Tensor, "E L L"],
     sees: Sequence[Bool[Tensor, "L L"]],
     streams: Sequence[Float[Tensor, "1 L D"]],

@@ -1,0 +1,99 @@
+"""knockout: tables that are complete and resume, effects and tests by fact, the section."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.measures.asking import show
+from tests.tracing.conftest import LENGTH, make_facts
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.blocks.tidy import distinct, select
+from unmask.measures.knockout import MEASURE
+from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS
+from unmask.measures.runner import read_result
+
+USUAL = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3), "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def done(masked, causal, tmp_path_factory):
+    facts = make_facts()
+    facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
+    return MEASURE(masked, causal, facts, out=tmp_path_factory.mktemp("cut") / "run", **USUAL)
+
+
+def test_rows_are_what_the_call_gives(done, causal):
+    fact = make_facts()[0]
+    edges = ["answer:subject", "others:subject"]
+    cut = unmask.cut_edges(
+        causal, fact, edges=edges, window=3, steps=6, length=LENGTH, corruption="mean"
+    )
+    rows = select(done.rows(), model="causal", fact="fact-0", phrasing=0)
+    for i, edge in enumerate(edges):
+        own = select(rows, edge=edge, window=3)
+        assert [row["layer"] for row in own] == list(range(causal.net.config.layers))
+        for metric in ("p", "logp_per_token"):
+            expected = cut.values(metric)[i].tolist()
+            assert [row[metric] for row in own] == pytest.approx(expected, rel=1e-4)
+        windows = [(row["first"], row["last"] + 1) for row in own]
+        assert windows == list(cut.windows) and all(row["pairs"] > 0 for row in own)
+    (clean,), (hidden,) = (select(rows, edge=edge) for edge in (CLEAN, HIDDEN))
+    assert clean["p"] == pytest.approx(cut.clean_value("p"), rel=1e-4)
+    assert hidden["p"] == pytest.approx(cut.corrupted_value("p"), rel=1e-4)
+    # A causal model has no masks to read, so there is nothing to average.
+    assert "answer:masks" not in distinct(select(done.rows(), model="causal"), "edge")
+    assert "answer:masks" in distinct(select(done.rows(), model="masked"), "edge")
+    (whole,) = select(rows, edge="others:subject", window=0)
+    assert (whole["first"], whole["last"]) == (0, causal.net.config.layers - 1)
+
+
+def test_effects_are_by_fact(done):
+    rows = select(done.rows(), model="causal", edge="others:subject", window=0)
+    clean = {(r["fact"], r["phrasing"]): r for r in select(done.rows(), model="causal", edge=CLEAN)}
+    by_fact: dict[str, list[float]] = {}
+    for row in rows:
+        lost = clean[row["fact"], row["phrasing"]]["p"] - row["p"]
+        by_fact.setdefault(row["fact"], []).append(lost)
+    expected = np.mean([np.mean(each) for each in by_fact.values()])
+    (effect,) = select(
+        done.summary["effects"], model="causal", edge="others:subject", window=0, metric="p"
+    )
+    assert effect["mean"] == pytest.approx(expected) and effect["facts"] == len(by_fact) == 4
+    (total,) = select(done.summary["effects"], model="causal", edge=HIDDEN, metric="p")
+    assert effect["share"] == pytest.approx(effect["mean"] / total["mean"])
+    counts = {row["model"]: row for row in done.summary["counts"]}
+    assert counts["causal"]["prompts"] == 8 and counts["causal"]["kept"] == 7
+
+
+def test_models_are_compared_by_share_and_margin(done):
+    tests = done.summary["tests"]
+    assert {(row["model"], row["other_model"]) for row in tests} == {("masked", "causal")}
+    assert {row["window"] for row in tests} == {0, 1, 3} and all(row["paired"] for row in tests)
+    assert all(row["p"] <= row["p_holm"] <= 1 for row in tests)
+    # Cut from the subject in all layers, both lose about all that hiding it takes.
+    wide = MEASURE.summarise(done.tables, replace(done.settings, margin=50.0))["tests"]
+    assert all(row["p_equivalent"] < 0.2 for row in wide)
+    narrow = MEASURE.summarise(done.tables, replace(done.settings, margin=1e-9))["tests"]
+    assert max(row["p_equivalent"] for row in narrow) > 0.5
+
+
+def test_the_section_says_it(done, tmp_path):
+    text = show(read_result(done.folder))
+    assert "cannot read the subject in any layer" in text and "no other row can read" in text
+    assert "answer reads other masks" in text and "not settled" in text
+    assert all(column.label in text for column in METRICS.values())
+    page = unmask.draw_report([done.folder], tmp_path / "page.html")
+    assert "What an answer needs to read" in page.read_text("utf-8")
+
+
+def test_what_is_refused(causal):
+    facts = make_facts()
+    with pytest.raises(SettingsError, match="'windows'"):
+        MEASURE(causal, facts, **USUAL | {"windows": (0,)})
+    with pytest.raises(SettingsError, match="single steps"):
+        MEASURE(causal, facts, **USUAL | {"at": ("all",)})
+    with pytest.raises(UserError, match="names rows 'subjct'"):
+        MEASURE(causal, facts, **USUAL | {"edges": ("answer:subjct",)})

@@ -1,0 +1,247 @@
+"""knockout: what an answer loses when some rows cannot read others, in a window of layers.
+
+Attention knock-out (Geva et al. 2023, arXiv 2304.14767). An edge says which row reads which: the
+answer's rows the subject, other masks the subject, and so on. In the layers of a window its pairs
+of rows take no part in attention; all else runs on as it would. What is lost is what the model
+needs of these edges there, where it has no detour. A trace says which states are enough; this says
+which readings are needed.
+
+An effect is the answer's score with nothing cut minus that with the edge cut; the total effect is
+what hiding the subject takes. Scores are the probability, the log-probability per token and the
+logit difference to another fact's answer, all of the same runs. Intervals are 95 % t intervals over
+facts. Two groups count as alike where their effects, as shares of the total effect, differ by less
+than the margin in two one-sided tests; that no difference was seen does not mean that.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.config import option
+from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
+from unmask.measures.knockout_section import (
+    CELL,
+    CLEAN,
+    HIDDEN,
+    METRICS,
+    WHOLE,
+    describe,
+    judge,
+    summarise,
+)
+from unmask.measures.measure import Job, Measure, Rows, Stage
+from unmask.measures.settings import MachineSettings
+from unmask.tracing.settings import Tracing
+
+if TYPE_CHECKING:
+    from unmask.data.facts import Fact
+    from unmask.tracing.clean_run import CleanRun
+    from unmask.tracing.corruption import Corruption
+    from unmask.tracing.knockout import KnockoutGrid
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnockoutSettings(MachineSettings):
+    """Which facts are asked, and which edges are cut where."""
+
+    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
+    facts: int = option(30, "Facts of each split.", least=1)
+    phrasings: int = option(1, "Phrasings of each fact.", least=1)
+    consider: int | None = option(
+        None,
+        "Among so many facts of each split, those that the first model recalls are asked first.",
+        least=1,
+    )
+    edges: tuple[str, ...] = option(
+        (
+            *("answer:subject", "answer:prompt", "answer:last", "answer:masks", "answer:answer"),
+            *("prompt:subject", "last:subject", "masks:subject", "others:subject"),
+        ),
+        "Which rows cannot read which, as reads:is read, of the roles subject, prompt (its other "
+        "tokens), last (its last token), answer (where it is read), written, masks and others.",
+    )
+    windows: tuple[int, ...] = option(
+        (1, 5), "How many layers are cut together, around each layer; all of them are cut as well."
+    )
+    at: tuple[str, ...] = option(
+        ("first",), "Denoising steps: first, t1 and t2 (that commit the answer), or numbers."
+    )
+    corruption: str = option(
+        "mean", "How the subject is hidden for the total effect: mean, gaussian, mask, replace, …"
+    )
+    samples: int = option(10, "Noise samples of the corruption.", least=1, most=100_000)
+    joint: Literal["mean_field", "chain_rule"] = option(
+        "chain_rule", "The score of a diffusion model's answer of several tokens, as in a trace."
+    )
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
+    guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+    any_answer: bool = option(
+        False, "Also ask facts that are not recalled, the true answer put in place."
+    )
+    margin: float = option(
+        0.1, "Effects that differ by less of the total effect are alike.", above=0
+    )
+    memory: float | None = option(
+        None, "Gigabytes to use beside the weights.", above=0, is_identity=False
+    )
+    seed: int = option(0, "Seed of the noise, the foils and the tests.", least=0)
+    dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
+    dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
+
+    def _problems(self) -> Iterator[str]:
+        if any(width < 1 for width in self.windows):
+            yield f"'windows' is {self.windows}, expected numbers of layers from 1"
+        if not self.edges or len(set(self.edges)) < len(self.edges):
+            yield f"'edges' is {self.edges}, expected at least one, and none twice"
+        if "all" in self.at or not self.at:
+            yield f"'at' is {self.at}, expected single steps: first, t1, t2 or numbers"
+
+    @property
+    def tracing(self) -> Tracing:
+        """The same as settings of a trace."""
+        names = ("corruption", "samples", "joint", "steps", "guidance", "length", "any_answer")
+        same = {name: getattr(self, name) for name in (*names, "seed", "at")}
+        return Tracing(**same)
+
+
+def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
+    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    from unmask.measures.trace import choose_prompts
+    from unmask.tracing.facts import check_choices
+    from unmask.tracing.knockout import name_edges
+
+    name_edges(settings.edges)
+    check_choices(settings.tracing)
+    questions = inputs.data
+    chosen = [
+        [(split.name, fact) for fact in choose_prompts(inputs, split.facts, settings).facts]
+        for split in questions.splits
+    ]
+    prompts = [each for turn in zip_longest(*chosen) for each in turn if each is not None]
+    pool = [fact for _, fact in questions.facts()]
+    corruptions: dict[str, Corruption] = {}
+
+    def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
+        from unmask.tracing.facts import make_corruption
+
+        model = inputs.load(member)
+        if member.key not in corruptions:
+            corruptions[member.key] = make_corruption(settings.tracing, model, pool)
+        keys = {**member.columns, "split": split, "fact": fact.fact_id}
+        keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+        return _cut_fact(model, fact, pool, settings, corruptions[member.key], keys)
+
+    for member in inputs.members():
+        for i, (split, fact) in enumerate(prompts):
+            # Facts of one's own may be called anything, files not.
+            key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
+            yield Job(key, partial(work, member, split, fact))
+
+
+def _cut_fact(
+    model: Any,
+    fact: "Fact",
+    pool: "Sequence[Fact]",
+    settings: KnockoutSettings,
+    corruption: "Corruption",
+    keys: Mapping[str, Any],
+) -> Mapping[str, Rows]:
+    """The rows of one fact, and what became of it."""
+    from dataclasses import replace
+
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.clean_run import NotTracedError, generate
+    from unmask.tracing.facts import choose_other, make_foil
+    from unmask.tracing.question import name_joint
+
+    tracing = replace(settings.tracing, corruption=corruption)
+    record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
+    record |= {"corruption": corruption.name, "joint": name_joint(model, tracing), "kept": False}
+    try:
+        clean = generate(model, fact, tracing)
+    except NotTracedError as error:
+        return {"knockout": (), "facts": [record | {"reason": error.reason}]}
+    tokenizer = require_tokenizer(model)
+    other = choose_other(fact, pool, tokenizer, settings.seed)
+    foil = make_foil(clean, other, tokenizer) if other is not None else {}
+    rows = [
+        {**keys, "stage": stage, "step": step, **row}
+        for stage, step in clean.find_steps(settings.at)
+        for row in _cut_step(clean, step, foil, tracing, settings)
+    ]
+    record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
+    return {"knockout": rows, "facts": [record]}
+
+
+def _cut_step(
+    clean: "CleanRun",
+    step: int,
+    foil: Mapping[int, int],
+    tracing: Tracing,
+    settings: KnockoutSettings,
+) -> Iterator[dict[str, Any]]:
+    """A row for each edge and window, and for what they stand between.
+
+    Edges that cut nothing, of a causal model or of a state without such rows, have none.
+    """
+    from unmask.tracing.knockout import cut_edges
+    from unmask.tracing.windows import window_of
+
+    layers = clean.model.net.config.layers
+    cells = [
+        (width, layer, *window_of(layer, width, layers))
+        for width in settings.windows
+        for layer in range(layers)
+    ]
+    cells.append((WHOLE, -1, 0, layers))
+    grid = cut_edges(
+        clean.model,
+        clean,
+        tracing,
+        edges=settings.edges,
+        layers=[(first, end) for *_, first, end in cells],
+        step=step,
+        foil=foil or None,
+        memory=None if settings.memory is None else int(settings.memory * 1e9),
+    )
+    named = {name: name in _list_metrics(grid) for name in METRICS}
+    ends = dict(zip(CELL[1:], (WHOLE, -1, -1, -1), strict=True)) | {"pairs": 0.0}
+    for edge, read in ((CLEAN, grid.clean_value), (HIDDEN, grid.corrupted_value)):
+        values = {name: read(name) if is_there else None for name, is_there in named.items()}
+        yield {"edge": edge, **ends, **values}
+    values = {name: grid.values(name).tolist() for name, is_there in named.items() if is_there}
+    for i, edge in enumerate(grid.edges):
+        for j, (width, layer, first, end) in enumerate(cells if grid.pairs[i] else ()):
+            where = dict(zip(CELL, (edge, width, layer, first, end - 1), strict=True))
+            scores = {name: values[name][i][j] if name in values else None for name in METRICS}
+            yield where | {"pairs": grid.pairs[i], **scores}
+
+
+def _list_metrics(grid: "KnockoutGrid") -> list[str]:
+    """The metrics that can be had: without a foil there is no logit difference."""
+    has_foil = grid.clean_logp.shape[1] > 1
+    return [name for name in METRICS if has_foil or name != "logit_difference"]
+
+
+_FULL: dict[str, Any] = {"facts": 30, "consider": 30}
+
+MEASURE = Measure(
+    name="knockout",
+    title="What an answer needs to read",
+    help="Find which rows an answer must read, and in which layers (attention knock-out).",
+    settings=KnockoutSettings,
+    tables={"knockout": "knockout/1", "facts": "knockout-facts/1"},
+    inputs=QUESTIONS,
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+    stages=[Stage(sizes={"quick": None, "laptop": _FULL | {"facts": 8}, "full": _FULL})],
+)

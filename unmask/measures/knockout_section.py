@@ -1,0 +1,273 @@
+"""The section of attention knock-out: average effects, tests between groups, and the page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from unmask.blocks import blocks, labels, tidy
+from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
+from unmask.measures.measure import Rows, Summary, Tables, judge_interval
+from unmask.measures.result import Result
+
+METRICS = {
+    "p": blocks.Column("probability", is_short=True),
+    "logp_per_token": blocks.Column("log p per token, nats", 3),
+    "logit_difference": blocks.Column("logit difference"),
+}
+COMPARED = "logp_per_token"
+"""The metric of the tests."""
+CLEAN, HIDDEN = "nothing cut", "subject hidden"
+"""Edges of the rows that say what cuts stand between."""
+WHOLE = 0
+"""The window of rows that cut all layers."""
+PROMPT = ("model", "seed", "split", "fact", "phrasing", "stage")
+GROUP = ("model", "kind", "split", "stage")
+CELL = ("edge", "window", "layer", "first", "last")
+READS = {
+    "subject": "subject",
+    "prompt": "rest of the prompt",
+    "last": "last prompt token",
+    "answer": "answer",
+    "written": "written tokens",
+    "masks": "other masks",
+    "others": "all others",
+}
+"""Roles of rows, in the figure's words."""
+
+
+def summarise(tables: Tables, settings: Any) -> Summary:
+    """Average effects with intervals by fact, and their shares; tests; counts of facts."""
+    by_fact = _find_effects(tables["knockout"].to_pylist())
+    facts = tables["facts"].to_pylist()
+    counts = [
+        dict(zip(("model", "kind", "split", "joint"), key, strict=True))
+        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
+        for key, rows in tidy.group_by(facts, "model", "kind", "split", "joint").items()
+    ]
+    return {
+        "effects": list(_average(by_fact)),
+        "tests": _compare(by_fact, settings),
+        "counts": counts,
+    }
+
+
+Effects = dict[tuple, dict[tuple, dict[str, dict[str, float]]]]
+"""By group, cell and metric, each fact's effect."""
+
+
+def _find_effects(rows: Rows) -> Effects:
+    """What each cut takes, phrasings and training seeds of a fact averaged."""
+    clean = {tuple(row[name] for name in PROMPT): row for row in rows if row["edge"] == CLEAN}
+    values: dict[tuple, dict[tuple, dict[str, dict[str, list[float]]]]] = {}
+    for row in rows:
+        start = clean[tuple(row[name] for name in PROMPT)]
+        if row is start:
+            continue
+        group = values.setdefault(tuple(row[name] for name in GROUP), {})
+        cell = group.setdefault(tuple(row[name] for name in CELL), {})
+        for metric in METRICS:
+            if row[metric] is not None:
+                facts = cell.setdefault(metric, {})
+                facts.setdefault(row["fact"], []).append(start[metric] - row[metric])
+    return {
+        group: {
+            cell: {
+                metric: {fact: float(np.mean(own)) for fact, own in facts.items()}
+                for metric, facts in metrics.items()
+            }
+            for cell, metrics in cells.items()
+        }
+        for group, cells in values.items()
+    }
+
+
+TOTAL = (HIDDEN, WHOLE, -1, -1, -1)
+
+
+def _average(effects: Effects) -> Iterator[dict[str, Any]]:
+    """A row for each group, cell and metric; `share` is that of the group's total effect."""
+    for group, cells in effects.items():
+        totals = {metric: np.mean([*own.values()]) for metric, own in cells[TOTAL].items()}
+        for cell, metrics in cells.items():
+            for metric, facts in metrics.items():
+                ends = mean_intervals(np.array([*facts.values()])[:, None])
+                mean, low, high = (float(end[0]) for end in ends)
+                yield (
+                    dict(zip((*GROUP, *CELL), (*group, *cell), strict=True))
+                    | {"metric": metric, "mean": mean, "low": low, "high": high}
+                    | {"share": mean / totals[metric] if totals[metric] else None}
+                    | {"facts": len(facts)}
+                )
+
+
+def _compare(effects: Effects, settings: Any) -> list[dict[str, Any]]:
+    """Two models asked alike, or one model asked two ways, edge by edge: a difference, and TOST.
+
+    Compared are shares of each group's own total effect, mean over layers.
+    """
+    rows: list[dict[str, Any]] = []
+    for (one, ours), (other, theirs) in combinations(effects.items(), 2):
+        is_same_model, is_same_way = one[0] == other[0], one[2] == other[2]
+        if one[3] != other[3] or is_same_model == is_same_way:
+            continue
+        sides = [_share_by_edge(each) for each in (ours, theirs)]
+        pair = {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
+        own: list[dict[str, Any]] = []
+        for edge, window in sides[0].keys() & sides[1].keys():
+            values = [side[edge, window] for side in sides]
+            difference = compare(*values, seed=settings.seed)
+            if difference is None:
+                continue
+            # Tests of two one-sided hypotheses need pairs.
+            alike = None
+            if difference.paired:
+                shared = sorted(values[0].keys() & values[1].keys())
+                apart = [values[0][fact] - values[1][fact] for fact in shared]
+                alike = equivalence_p(apart, settings.margin, settings.seed)
+            where = {"stage": one[3], "edge": edge, "window": window}
+            own.append(pair | where | vars(difference) | {"p_equivalent": alike})
+        own.sort(key=lambda row: (row["window"], row["edge"]))
+        for row, p_holm in zip(own, holm([row["p"] for row in own]), strict=True):
+            rows.append(row | {"p_holm": p_holm})
+    return rows
+
+
+def _share_by_edge(cells: Mapping[tuple, Mapping[str, Mapping[str, float]]]) -> dict[tuple, Any]:
+    """Each fact's share of the mean total effect, by edge and window, mean over layers."""
+    total = float(np.mean([*cells[TOTAL][COMPARED].values()]))
+    layers: dict[tuple, list[Mapping[str, float]]] = {}
+    for (edge, window, *_), metrics in cells.items():
+        if edge != HIDDEN:
+            layers.setdefault((edge, window), []).append(metrics[COMPARED])
+    return {
+        key: {
+            fact: float(np.mean([own[fact] for own in each if fact in own])) / total
+            for fact in each[0]
+        }
+        for key, each in layers.items()
+        if total
+    }
+
+
+def judge(summary: Summary, settings: Any) -> Iterator[blocks.Verdict]:
+    """What hiding the subject takes, and what each edge takes that is cut in all layers."""
+    for row in summary["effects"]:
+        if row["window"] == WHOLE:
+            yield judge_interval(_name(row), tidy.to_interval(row), row["facts"])
+
+
+def _name(row: tidy.Record) -> str:
+    return ", ".join(row[name] for name in ("model", "split", "stage", "edge", "metric"))
+
+
+def name_edge(row: tidy.Record) -> str:
+    """An edge in words."""
+    reads, colon, is_read = row["edge"].partition(":")
+    return f"{READS[reads]} reads {READS[is_read]}" if colon else row["edge"]
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """What is needed: sentences, curves over layers, all layers at once, tests, counts."""
+    effects = [
+        {**row, "label": name_edge(row), "at": labels.name_stage(row["stage"])}
+        for row in result.summary["effects"]
+    ]
+    if not effects:
+        return [blocks.Notice("No fact was recalled, so nothing could be cut.")]
+    whole, curves = (
+        [row for row in effects if (row["window"] == WHOLE) == is_whole]
+        for is_whole in (True, False)
+    )
+    names = tidy.distinct(curves, "edge")
+    figure = tidy.draw_lines(
+        curves,
+        "knockout",
+        "What is lost where rows cannot read others",
+        "The answer's score with nothing cut minus that with the edge cut, in a window of layers "
+        "around the one shown. Bands are 95 % intervals by fact.",
+        x="layer",
+        line="label",
+        colour=lambda row: f"p{1 + names.index(row['edge']) % 8}",
+        choose=[
+            tidy.ASKED,
+            tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
+            tidy.Choose("layers cut together", "window"),
+            tidy.Choose("step", "at"),
+        ],
+        xlabel="layer",
+        ylabel="lost",
+    )
+    table = tidy.tabulate_means(
+        "whole",
+        "What is lost when an edge is cut in all layers",
+        whole,
+        {"model": "model", "asked": tidy.name_asked, "step": "at", "cut": "label"},
+        METRICS,
+        most=24,
+    )
+    findings = list(_state(whole, result.verdicts))
+    more = [_tabulate_tests(result)] if result.summary["tests"] else []
+    counts = tidy.tabulate(
+        "counts",
+        "Facts asked, and those recalled and cut",
+        result.summary["counts"],
+        {"model": "model", "asked": tidy.name_asked, "scored": "joint", "prompts": "prompts",
+         "kept": "kept"},
+    )  # fmt: skip
+    return [*findings, figure, table, *more, counts]
+
+
+def _state(whole: Rows, verdicts: Mapping[str, blocks.Verdict]) -> Iterator[blocks.Finding]:
+    """Of each model, what its answer loses where no row, or the answer's own alone, reads the
+    subject."""
+    for (model, split), rows in tidy.group_by(whole, "model", "split").items():
+        own = {row["edge"]: row for row in rows if row["metric"] == COMPARED}
+        for edge in ("answer:subject", "others:subject"):
+            if edge not in own:
+                continue
+            row = own[edge]
+            share = "" if row["share"] is None else f", {row['share']:.0%} of what hiding it takes"
+            who = "its rows" if edge == "answer:subject" else "no other row"
+            does = "cannot read" if edge == "answer:subject" else "can read"
+            yield blocks.Finding(
+                f"In {model}, asked {labels.name_split(split)}, an answer loses "
+                f"{tidy.say(row, 'nats per token')} where {who} {does} the subject in any layer"
+                f"{share} ({labels.count(row['facts'], 'fact')}).",
+                verdicts[_name(row)],
+            )
+
+
+def _tabulate_tests(result: Result) -> blocks.Fold:
+    """Shares of the total effect, one group minus another."""
+    margin = result.settings.to_record()["margin"]
+
+    def name_groups(row: tidy.Record) -> str:
+        one = f"{row['model']}, {labels.name_split(row['split'])}"
+        return f"{one} − {row['other_model']}, {labels.name_split(row['other_split'])}"
+
+    def say_outcome(row: tidy.Record) -> str:
+        if row["p_holm"] <= ALPHA:
+            return "differ"
+        if row["p_equivalent"] is None:
+            return "not settled (different facts)"
+        return "alike" if row["p_equivalent"] <= ALPHA else "not settled"
+
+    table = tidy.tabulate(
+        "tests",
+        f"Shares of the total effect compared, log p per token, margin ±{margin:g}",
+        result.summary["tests"],
+        {
+            "groups": name_groups,
+            "step": "stage",
+            "cut": name_edge,
+            "layers": lambda row: row["window"] or "all",
+            blocks.Column("difference", has_sign=True): tidy.to_interval,
+            blocks.Column("p (Holm)", 3): "p_holm",
+            blocks.Column("p of a difference beyond the margin", 3): "p_equivalent",
+            "": say_outcome,
+        },
+        most=40,
+    )
+    return blocks.Fold("Groups compared", [table])
