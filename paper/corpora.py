@@ -17,6 +17,7 @@ import unmask
 from unmask.base.files import replace_file
 from unmask.base.tables import write_table
 from unmask.blocks.blocks import Column, Row, Section, Table, Text
+from unmask.blocks.labels import count
 from unmask.blocks.tidy import select, to_interval
 from unmask.data.sources import WORD_CORPORA
 from unmask.evaluation.metrics import score_members
@@ -103,7 +104,7 @@ TASKS = {
             "p2d_same_false": "A given for after",
             "p2d_reverse_false": "C given for before",
         },
-        ("data.source=relationship",),
+        ("data.source=relationship", "budget.steps=3000"),
         {
             "MLM-U (masked at rates drawn evenly)": ("100", "100", "0", ""),
             "MLM at 15 to 85 %": ("24 to 77", "19 to 35", "0 to 1", ""),
@@ -177,9 +178,10 @@ def describe(name: str, cells: list[dict[str, Any]], options: argparse.Namespace
     for label, values in (task.published or {}).items():
         rows.append(Row([f"published: {label}", *values], "published"))
     facts = max(cell["facts"] for cell in cells if cell["split"] in task.columns)
+    seeds, num_facts = count(len(options.seeds), "training seed"), count(facts, "fact")
     made = (
-        f"{recipe.budget.steps:,} steps of {recipe.batch.rows} rows; {len(options.seeds)} training "
-        f"seeds, {facts} facts; 95 % intervals by fact and training seed."
+        f"{recipe.budget.steps:,} steps of {recipe.batch.rows} rows; {seeds}, {num_facts}; 95 % "
+        "intervals by fact and training seed."
     )
     blocks = [Text(task.text), Table(name, made, columns, rows, most=len(rows))]
     if task.published:
