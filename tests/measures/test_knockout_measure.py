@@ -1,6 +1,7 @@
 """knockout: tables that are complete and resume, effects and tests by fact, the section."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import MEASURE
-from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS
+from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS, TOTAL, compare_groups
 from unmask.measures.runner import read_result
 
-USUAL = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3), "device": "cpu"}
+USUAL: dict[str, Any] = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3)}
+USUAL["device"] = "cpu"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,7 @@ def test_models_are_compared_by_share_and_margin(done):
     # Cut from the subject in all layers, both lose about all that hiding it takes.
     wide = MEASURE.summarise(done.tables, replace(done.settings, margin=50.0))["tests"]
     assert all(row["p_equivalent"] < 0.2 for row in wide)
+    assert not any(row["is_alike"] for row in wide)  # four facts cannot reach 0.05
     narrow = MEASURE.summarise(done.tables, replace(done.settings, margin=1e-9))["tests"]
     assert max(row["p_equivalent"] for row in narrow) > 0.5
 
@@ -83,7 +86,7 @@ def test_models_are_compared_by_share_and_margin(done):
 def test_the_section_says_it(done, tmp_path):
     text = show(read_result(done.folder))
     assert "cannot read the subject in any layer" in text and "no other row can read" in text
-    assert "answer reads other masks" in text and "not settled" in text
+    assert "other masks, read by answer" in text and "not settled" in text
     assert all(column.label in text for column in METRICS.values())
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
     assert "What an answer needs to read" in page.read_text("utf-8")
@@ -97,3 +100,35 @@ def test_what_is_refused(causal):
         MEASURE(causal, facts, **USUAL | {"at": ("all",)})
     with pytest.raises(UserError, match="names rows 'subjct'"):
         MEASURE(causal, facts, **USUAL | {"edges": ("answer:subjct",)})
+
+
+def make_effects(shift, facts=("a", "b", "c", "d", "e", "f", "g", "h")):
+    """Effects of one group in two layers, the second moved, and its total."""
+    cell = ("answer:subject", 1)
+    values = {fact: 0.5 + 0.01 * i for i, fact in enumerate(facts)}
+    moved = {fact: value + shift for fact, value in values.items()}
+    total = dict.fromkeys(facts, 1.0)
+    return {TOTAL: {"logp_per_token": total}} | {
+        (*cell, layer, layer, layer): {"logp_per_token": own}
+        for layer, own in enumerate((values, moved))
+    }
+
+
+def test_groups_are_alike_only_if_every_layer_is(done):
+    """Paired and unpaired: a mean over layers would hide a layer apart."""
+    same, other = tuple("abcdefgh"), tuple("ijklmnop")
+    for facts in (same, other):
+        for shift, is_alike in ((0.0, True), (0.03, True), (0.15, False)):
+            groups = {
+                ("one", "masked", "own", "first"): make_effects(0.0),
+                ("two", "masked", "own", "first"): make_effects(shift, facts),
+            }
+            (test,) = compare_groups(groups, done.settings)
+            assert test["is_alike"] is is_alike and test["paired"] is (facts is same)
+            assert abs(test["mean"]) == pytest.approx(shift / 2)
+            assert (test["p_equivalent"] is None) is (facts is other)
+    deeper = {("two", "masked", "own", "first"): make_effects(0.0) | {
+        ("answer:subject", 1, 2, 2, 2): {"logp_per_token": dict.fromkeys(same, 0.5)}
+    }}  # fmt: skip
+    one = {("one", "masked", "own", "first"): make_effects(0.0)}
+    assert not compare_groups(one | deeper, done.settings)[0]["is_alike"]

@@ -10,7 +10,8 @@ An effect is the answer's score with nothing cut minus that with the edge cut; t
 what hiding the subject takes. Scores are the probability, the log-probability per token and the
 logit difference to another fact's answer, all of the same runs. Intervals are 95 % t intervals over
 facts. Two groups count as alike where their effects, as shares of the total effect, differ by less
-than the margin in two one-sided tests; that no difference was seen does not mean that.
+than the margin in every layer, by two one-sided tests; that no difference was seen does not mean
+that.
 """
 
 import re

@@ -10,6 +10,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
+from unmask.measures.trace_summary import explain_nothing
 
 METRICS = {
     "p": blocks.Column("probability", is_short=True),
@@ -39,8 +40,10 @@ READS = {
 
 def summarise(tables: Tables, settings: Any) -> Summary:
     """Average effects with intervals by fact, and their shares; tests; counts of facts."""
-    by_fact = _find_effects(tables["knockout"].to_pylist())
     facts = tables["facts"].to_pylist()
+    if not any(fact["kept"] for fact in facts):
+        raise explain_nothing(facts)
+    by_fact = _find_effects(tables["knockout"].to_pylist())
     counts = [
         dict(zip(("model", "kind", "split", "joint"), key, strict=True))
         | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
@@ -48,7 +51,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     ]
     return {
         "effects": list(_average(by_fact)),
-        "tests": _compare(by_fact, settings),
+        "tests": compare_groups(by_fact, settings),
         "counts": counts,
     }
 
@@ -102,10 +105,14 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
                 )
 
 
-def _compare(effects: Effects, settings: Any) -> list[dict[str, Any]]:
-    """Two models asked alike, or one model asked two ways, edge by edge: a difference, and TOST.
+def compare_groups(effects: Effects, settings: Any) -> list[dict[str, Any]]:
+    """Two models asked alike, or one model asked two ways, edge by edge: is there a difference, and
+    are they alike in every layer?
 
-    Compared are shares of each group's own total effect, mean over layers.
+    Compared are shares of each group's own total effect: `mean` is the difference's mean over
+    layers. Groups are alike where each layer's difference is within the margin, by two one-sided
+    tests at 0.05 where facts are paired (`p_equivalent`, the largest of all layers), else by its
+    95 % interval.
     """
     rows: list[dict[str, Any]] = []
     for (one, ours), (other, theirs) in combinations(effects.items(), 2):
@@ -115,40 +122,55 @@ def _compare(effects: Effects, settings: Any) -> list[dict[str, Any]]:
         sides = [_share_by_edge(each) for each in (ours, theirs)]
         pair = {"model": one[0], "split": one[2], "other_model": other[0], "other_split": other[2]}
         own: list[dict[str, Any]] = []
-        for edge, window in sides[0].keys() & sides[1].keys():
-            values = [side[edge, window] for side in sides]
-            difference = compare(*values, seed=settings.seed)
-            if difference is None:
-                continue
-            # Tests of two one-sided hypotheses need pairs.
-            alike = None
-            if difference.paired:
-                shared = sorted(values[0].keys() & values[1].keys())
-                apart = [values[0][fact] - values[1][fact] for fact in shared]
-                alike = equivalence_p(apart, settings.margin, settings.seed)
-            where = {"stage": one[3], "edge": edge, "window": window}
-            own.append(pair | where | vars(difference) | {"p_equivalent": alike})
-        own.sort(key=lambda row: (row["window"], row["edge"]))
+        for edge, window in [key for key in sides[0] if key in sides[1]]:
+            layers = [side[edge, window] for side in sides]
+            difference = compare(*map(_average_layers, layers), seed=settings.seed)
+            if difference is not None:
+                where = {"stage": one[3], "edge": edge, "window": window}
+                own.append(pair | where | vars(difference) | _test_likeness(*layers, settings))
         for row, p_holm in zip(own, holm([row["p"] for row in own]), strict=True):
             rows.append(row | {"p_holm": p_holm})
     return rows
 
 
-def _share_by_edge(cells: Mapping[tuple, Mapping[str, Mapping[str, float]]]) -> dict[tuple, Any]:
-    """Each fact's share of the mean total effect, by edge and window, mean over layers."""
+Layers = dict[int, dict[str, float]]
+"""By layer, each fact's share of the mean total effect."""
+
+
+def _share_by_edge(
+    cells: Mapping[tuple, Mapping[str, Mapping[str, float]]],
+) -> dict[tuple[str, int], Layers]:
+    """Shares of the total effect by edge and window."""
     total = float(np.mean([*cells[TOTAL][COMPARED].values()]))
-    layers: dict[tuple, list[Mapping[str, float]]] = {}
-    for (edge, window, *_), metrics in cells.items():
-        if edge != HIDDEN:
-            layers.setdefault((edge, window), []).append(metrics[COMPARED])
-    return {
-        key: {
-            fact: float(np.mean([own[fact] for own in each if fact in own])) / total
-            for fact in each[0]
-        }
-        for key, each in layers.items()
-        if total
-    }
+    shares: dict[tuple[str, int], Layers] = {}
+    for (edge, window, layer, *_), metrics in cells.items():
+        if edge != HIDDEN and total:
+            own = {fact: effect / total for fact, effect in metrics[COMPARED].items()}
+            shares.setdefault((edge, window), {})[layer] = own
+    return shares
+
+
+def _average_layers(layers: Layers) -> dict[str, float]:
+    first = next(iter(layers.values()))
+    return {fact: float(np.mean([own[fact] for own in layers.values()])) for fact in first}
+
+
+def _test_likeness(one: Layers, other: Layers, settings: Any) -> dict[str, Any]:
+    """Whether each layer's difference is within the margin; networks of other depths have none."""
+    if one.keys() != other.keys():
+        return {"p_equivalent": None, "is_alike": False}
+    highest, is_within = 0.0, True
+    for layer, ours in one.items():
+        theirs = other[layer]
+        shared = sorted(ours.keys() & theirs.keys())
+        if len(shared) < 2:
+            gap = compare(ours, theirs, settings.seed)
+            assert gap is not None and not gap.paired
+            is_within &= -settings.margin < gap.low and gap.high < settings.margin
+            continue
+        gaps = [ours[fact] - theirs[fact] for fact in shared]
+        highest = max(highest, equivalence_p(gaps, settings.margin, settings.seed))
+    return {"p_equivalent": highest or None, "is_alike": is_within and highest <= ALPHA}
 
 
 def judge(summary: Summary, settings: Any) -> Iterator[blocks.Verdict]:
@@ -165,7 +187,7 @@ def _name(row: tidy.Record) -> str:
 def name_edge(row: tidy.Record) -> str:
     """An edge in words."""
     reads, colon, is_read = row["edge"].partition(":")
-    return f"{READS[reads]} reads {READS[is_read]}" if colon else row["edge"]
+    return f"{READS[is_read]}, read by {READS[reads]}" if colon else row["edge"]
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -174,8 +196,6 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         {**row, "label": name_edge(row), "at": labels.name_stage(row["stage"])}
         for row in result.summary["effects"]
     ]
-    if not effects:
-        return [blocks.Notice("No fact was recalled, so nothing could be cut.")]
     whole, curves = (
         [row for row in effects if (row["window"] == WHOLE) == is_whole]
         for is_whole in (True, False)
@@ -248,11 +268,7 @@ def _tabulate_tests(result: Result) -> blocks.Fold:
         return f"{one} − {row['other_model']}, {labels.name_split(row['other_split'])}"
 
     def say_outcome(row: tidy.Record) -> str:
-        if row["p_holm"] <= ALPHA:
-            return "differ"
-        if row["p_equivalent"] is None:
-            return "not settled (different facts)"
-        return "alike" if row["p_equivalent"] <= ALPHA else "not settled"
+        return "differ" if row["p_holm"] <= ALPHA else "alike" if row["is_alike"] else "not settled"
 
     table = tidy.tabulate(
         "tests",
@@ -265,7 +281,7 @@ def _tabulate_tests(result: Result) -> blocks.Fold:
             "layers": lambda row: row["window"] or "all",
             blocks.Column("difference", has_sign=True): tidy.to_interval,
             blocks.Column("p (Holm)", 3): "p_holm",
-            blocks.Column("p of a difference beyond the margin", 3): "p_equivalent",
+            blocks.Column("p of a layer beyond the margin", 3): "p_equivalent",
             "": say_outcome,
         },
         most=40,

@@ -34,7 +34,7 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     """Averages over facts, differences between groups, counts of facts, and a few single texts."""
     facts = tables["facts"].to_pylist()
     if not any(fact["kept"] for fact in facts):
-        raise _explain_nothing(facts)
+        raise explain_nothing(facts)
     columns = [*averaging.PROMPT, *averaging.CELL, "value"]
     effects = averaging.find_effects(open_table(tables, "trace").pieces(columns), settings.mode)
     return {
@@ -45,7 +45,7 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     }
 
 
-def _explain_nothing(facts: Rows) -> UserError:
+def explain_nothing(facts: Rows) -> UserError:
     """Why no fact was traced at all."""
     reasons = {fact["reason"] for fact in facts}
     if reasons <= {"not recalled", "not aligned"}:
