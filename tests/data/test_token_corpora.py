@@ -4,8 +4,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from unmask import Tokenizer, UserError
+from unmask.cli.main import app
 from unmask.data.corpus import Corpus, find_problems, read_corpus, save_corpus
 from unmask.data.facts import tokenize_fact
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
@@ -106,11 +108,21 @@ def test_folders_are_read_like_any_corpus(name, tmp_path):
     assert name_tests(corpus) == corpus.tests
     assert [split.name for split in choose_splits(corpus, corpus.tests, None)] == [*corpus.tests]
     for facts in corpus.splits.values():
-        for fact in facts:
+        for fact in facts[::5]:
             tokens = tokenize_fact(fact, loaded)
             assert loaded.decode(tokens.ids) == fact.text  # one word, one token
             assert len(tokens.ids) == len(fact.text.split())
             assert is_contained(loaded.decode(tokens.ids[tokens.prompt_length :]), fact.completion)
+
+
+@pytest.mark.parametrize("name", WORD_CORPORA)
+def test_commands_make_what_the_functions_make(name, tmp_path):
+    size = {"retrieval": "--pairs", "relationship": "--chains", "sets": "--sets"}[name]
+    out = str(tmp_path / "out")
+    run = CliRunner().invoke(app, ["data", "make", name, out, size, "20", "--seed", "3"])
+    assert run.exit_code == 0 and "seed 3" in run.output
+    assert read_source(out) == WORD_CORPORA[name](20, 3)
+    assert CliRunner().invoke(app, ["data", "check", out]).exit_code == 0
 
 
 def test_planted_leaks_are_found():
