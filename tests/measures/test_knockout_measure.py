@@ -1,7 +1,6 @@
 """knockout: tables that are complete and resume, effects and tests by fact, the section."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +15,24 @@ from unmask.measures.knockout import MEASURE
 from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS, TOTAL, compare_groups
 from unmask.measures.runner import read_result
 
-USUAL: dict[str, Any] = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3)}
-USUAL["device"] = "cpu"
+USUAL = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3), "device": "cpu"}
+
+
+def cut(*subjects, **changes):
+    return MEASURE(*subjects, **USUAL | changes)
 
 
 @pytest.fixture(scope="module")
 def done(masked, causal, tmp_path_factory):
     facts = make_facts()
     facts[-1] = replace(facts[-1], object="old boats", completion=" old boats", object_span=(1, 10))
-    return MEASURE(masked, causal, facts, out=tmp_path_factory.mktemp("cut") / "run", **USUAL)
+    return cut(masked, causal, facts, out=tmp_path_factory.mktemp("cut") / "run")
 
 
 def test_rows_are_what_the_call_gives(done, causal):
     fact = make_facts()[0]
     edges = ["answer:subject", "others:subject"]
-    cut = unmask.cut_edges(
+    grid = unmask.cut_edges(
         causal, fact, edges=edges, window=3, steps=6, length=LENGTH, corruption="mean"
     )
     rows = select(done.rows(), model="causal", fact="fact-0", phrasing=0)
@@ -38,13 +40,13 @@ def test_rows_are_what_the_call_gives(done, causal):
         own = select(rows, edge=edge, window=3)
         assert [row["layer"] for row in own] == list(range(causal.net.config.layers))
         for metric in ("p", "logp_per_token"):
-            expected = cut.values(metric)[i].tolist()
+            expected = grid.values(metric)[i].tolist()
             assert [row[metric] for row in own] == pytest.approx(expected, rel=1e-4)
         windows = [(row["first"], row["last"] + 1) for row in own]
-        assert windows == list(cut.windows) and all(row["pairs"] > 0 for row in own)
+        assert windows == list(grid.windows) and all(row["pairs"] > 0 for row in own)
     (clean,), (hidden,) = (select(rows, edge=edge) for edge in (CLEAN, HIDDEN))
-    assert clean["p"] == pytest.approx(cut.clean_value("p"), rel=1e-4)
-    assert hidden["p"] == pytest.approx(cut.corrupted_value("p"), rel=1e-4)
+    assert clean["p"] == pytest.approx(grid.clean_value("p"), rel=1e-4)
+    assert hidden["p"] == pytest.approx(grid.corrupted_value("p"), rel=1e-4)
     # A causal model has no masks to read, so there is nothing to average.
     assert "answer:masks" not in distinct(select(done.rows(), model="causal"), "edge")
     assert "answer:masks" in distinct(select(done.rows(), model="masked"), "edge")
@@ -95,11 +97,11 @@ def test_the_section_says_it(done, tmp_path):
 def test_what_is_refused(causal):
     facts = make_facts()
     with pytest.raises(SettingsError, match="'windows'"):
-        MEASURE(causal, facts, **USUAL | {"windows": (0,)})
+        cut(causal, facts, windows=(0,))
     with pytest.raises(SettingsError, match="single steps"):
-        MEASURE(causal, facts, **USUAL | {"at": ("all",)})
+        cut(causal, facts, at=("all",))
     with pytest.raises(UserError, match="names rows 'subjct'"):
-        MEASURE(causal, facts, **USUAL | {"edges": ("answer:subjct",)})
+        cut(causal, facts, edges=("answer:subjct",))
 
 
 def make_effects(shift, facts=("a", "b", "c", "d", "e", "f", "g", "h")):
