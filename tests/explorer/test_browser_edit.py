@@ -75,7 +75,7 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
         changed = unmask.sample(model, PROMPT, steps=8, length=40).tokens[0].tolist()
     assert read_ids(first) == changed
     with open_page(browser, page.url.split("#")[0]) as other:
-        assert "reversal-mdm is edited" in other.locator("#edited").inner_text()
+        assert "reversal-mdm and reversal-ar are edited" in other.locator("#edited").inner_text()
     page.locator("#edited").get_by_role("button", name="Undo").click()
     page.locator("#edited").wait_for(state="hidden")
     write(page, PROMPT, steps=8, canvas_length=40)

@@ -14,7 +14,7 @@ export class RunCard {
     this.onselect = onselect;
     this.onstep = onstep;
     this.title = make("h3", {}, make("span", { textContent: "…" }));
-    this.text = make("div", { className: "text", role: "group", "aria-label": "Canvas" });
+    this.text = make("div", { className: "text", role: "group", "aria-label": "Canvas", "data-empty": "Nothing is written yet." });
     this.play = make("button", { type: "button", textContent: "▶ Play", onclick: () => this.toggle() });
     this.back = make("button", { type: "button", textContent: "‹ Step", "aria-label": "One step back", onclick: () => this.show(this.step - 1, true) });
     this.on = make("button", { type: "button", textContent: "Step ›", "aria-label": "One step on", onclick: () => this.show(this.step + 1, true) });
@@ -37,18 +37,21 @@ export class RunCard {
     });
   }
 
-  /** Show another run, or none yet, of a model. */
-  open(run, model) {
+  /** Show another run, or none yet, of a model; `name` says which of several it is. */
+  open(run, model, name = "") {
     this.pause();
     this.run = run;
     this.selected = null;
     this.isFollowing = true;
     this.element.setAttribute("aria-label", `Run of ${model.name}`);
     this.element.dataset.kind = model.mask_id === null ? "causal" : "diffusion";
-    this.title.replaceChildren(make("span", { className: "dot" }), model.name, make("small", { textContent: ` ${describeKind(model)} · ${formatCount(model.parameters)} parameters` }));
+    this.title.replaceChildren(make("span", { className: "dot" }), name ? `${name}: ${model.name}` : model.name, make("small", { textContent: ` ${describeKind(model)} · ${formatCount(model.parameters)} parameters` }));
     this.say("");
     if (run?.states.length) this.show(run.last);
-    else this.text.replaceChildren();
+    else {
+      this.text.replaceChildren();
+      for (const control of [this.play, this.back, this.on, this.slider]) control.disabled = true;
+    }
   }
 
   say(text, isError = false) {
@@ -115,6 +118,7 @@ export class RunCard {
     this.slider.setAttribute("aria-valuetext", `${this.label.textContent}, ${plural(open, "mask")} left`);
     this.back.disabled = step <= 0;
     this.on.disabled = step >= run.last;
+    this.play.disabled = this.slider.disabled = false;
   }
 }
 
@@ -164,5 +168,5 @@ const describeKind = ({ kind, mask_id }) => mask_id === null ? "autoregressive" 
 export function makeLegend() {
   const items = [["given", "given"], ["open guess", "masked, with the model's guess"], ["c0", "written with confidence 0 to 0.2"], ["c1", "to 0.4"], ["c2", "to 0.6"], ["c3", "to 0.8"], ["c4", "to 1"], ["hand", "by hand"]];
   return make("ul", { className: "legend", "aria-label": "Legend: confidence when written" },
-    ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, textContent: name.startsWith("c") ? "■ " : "", "aria-hidden": "true" }), label)));
+    ...items.map(([name, label]) => make("li", {}, make("span", { className: `swatch ${name}`, "aria-hidden": "true" }), label)));
 }

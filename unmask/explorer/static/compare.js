@@ -89,7 +89,8 @@ export class CompareView {
     this.app.remember();
     byId("compare-stop").disabled = false;
     const models = this.app.info.models, runs = this.requests.map((request) => new Run(models.find((model) => model.key === request.model)));
-    this.sides.forEach((side, i) => side.card.open(runs[i] ?? runs[0], (runs[i] ?? runs[0]).model));
+    const isPrompts = this.kind.value === "prompts";
+    this.sides.forEach((side, i) => side.card.open(runs[i] ?? runs[0], (runs[i] ?? runs[0]).model, isPrompts ? `${side.name} prompt` : ""));
     await Promise.all(runs.map((run, i) => this.jobs.run((signal) => follow(this.sides[i].card, run, this.requests[i], signal))));
     byId("compare-stop").disabled = true;
     if (runs.length === 1 && runs[0].states.length) {

@@ -128,7 +128,13 @@ export class EditView {
     const all = Object.entries(this.edits), line = byId("edited");
     byId("edit-undo").disabled = !all.length;
     line.hidden = !all.length;
-    const texts = all.map(([key, each]) => `${this.models.find((model) => model.key === key)?.name ?? key} is edited: ${quoteToken(each.prompt)} gets ${quoteToken(each.new)} for ${quoteToken(each.old)}.`);
+    // Both models usually have the same edit, which is said once.
+    const names = new Map();
+    for (const [key, each] of all) {
+      const what = `edited: ${quoteToken(each.prompt)} gets ${quoteToken(each.new)} for ${quoteToken(each.old)}.`;
+      names.set(what, [...(names.get(what) ?? []), this.models.find((model) => model.key === key)?.name ?? key]);
+    }
+    const texts = [...names].map(([what, which]) => `${which.join(" and ")} ${which.length > 1 ? "are" : "is"} ${what}`);
     line.replaceChildren(...texts.map((text) => make("span", { textContent: `${text} ` })), make("button", { type: "button", textContent: "Undo", onclick: () => this.undo() }));
   }
 
@@ -163,7 +169,7 @@ function makeCard(model) {
 function drawQuestion({ role, prompt, wanted }, answers) {
   return make("section", { "data-role": role }, make("h4", { textContent: ASKED[role] }), make("p", { className: "hint", textContent: `${prompt} … ${quoteToken(wanted)}?` }),
     make("dl", { className: "texts" }, ...answers.flatMap(([name, text, nll, isSaid]) => [
-      make("dt", {}, name, make("span", { className: "number", textContent: ` p per token ${formatNumber(Math.exp(-nll))} ` }),
+      make("dt", {}, name, make("span", { className: "number", textContent: ` · p per token ${formatNumber(Math.exp(-nll))} ` }),
         isSaid === undefined ? null : make("span", { className: `verdict ${isSaid ? "hit" : "miss"}`, textContent: isSaid ? "said" : "not said" })),
       make("dd", { className: name, textContent: text.trim() })])));
 }
