@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import unmask
 from tests.conftest import lively
 from tests.laws.conftest import MASK, B, L, V
 from tests.training.runs import make_recipe, make_trainer, run, take_steps
@@ -285,6 +286,19 @@ def test_decoders_get_a_mask_and_longer_rows(tmp_path):
         length = trainer.feed(0)[0][0].batch.tokens.shape[1]
         assert length == trainer.job.recipe.input_length == expected
         take_steps(trainer, 1)
+
+
+def test_decoders_that_read_masks_never_write_one(tmp_path):
+    changes = {"layers": 1, "width": 32, "mlp_width": 48, "tied": True}
+    run(tmp_path, **ROWS["masked"], budget={"steps": 2}, network={"changes": changes})
+    model = unmask.load(str(tmp_path / "model"), device="cpu")
+    mask_id, prompt = model.require_mask(), torch.tensor([[3, 4, 5]])
+    with torch.no_grad():  # the mask would be likeliest
+        state = model.net.norm(model.net.run_layers(model.net.embed(prompt))[0, -1])
+        model.net.embedding.weight[mask_id] = 100 * state
+    assert int(model.net(prompt)[0, -1].argmax()) == mask_id
+    drawn = unmask.sample(model, prompt.tolist(), length=12)
+    assert mask_id not in drawn.tokens[0].tolist()
 
 
 def test_settings_that_nothing_reads_are_refused():

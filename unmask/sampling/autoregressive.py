@@ -37,6 +37,9 @@ def decode_causal(
     if not all(prompts):
         raise UserError("an autoregressive model needs a first token: give no empty prompts.")
     end_id = model.tokenizer.end_id if model.tokenizer is not None else None
+    if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
+        mask = torch.tensor([model.mask_id], device=model.device)  # read, but never written
+        forbidden = mask if forbidden is None else torch.cat((forbidden, mask))
     device, filler = model.device, end_id if end_id is not None else 0
     counts, limits = (torch.tensor(x, device=device) for x in (list(map(len, prompts)), lengths))
     steps = int((limits - counts).max())
