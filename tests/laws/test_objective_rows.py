@@ -53,10 +53,7 @@ def log_p(logits: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_parts_add_up_and_losses_fall(name):
-    whole = take_steps(make_trainer(**ROWS[name]), 3)
-    parts = take_steps(make_trainer(**ROWS[name] | {"batch": {"micro": 2}}), 3)
-    assert parts == pytest.approx(whole, rel=1e-5)
+def test_losses_fall(name):
     constant = ROWS[name] | {"optimiser": {"rate": 0.01}, "batch": {"rows": 8}}
     losses = take_steps(make_trainer(**constant), 12)
     assert sum(losses[-3:]) < sum(losses[:3])
