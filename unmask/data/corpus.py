@@ -3,7 +3,8 @@
 `d2p_same` holds facts trained description -> person, asked that way with unseen phrasings;
 `d2p_reverse` the same facts asked the other way, name given, which training never showed.
 `p2d_same` and `p2d_reverse` likewise for facts trained person -> description. Each has a control
-with shuffled answers (`…_shuffled`) and a validation split (`…_valid`) that uses training
+with answers of other facts in the same phrasing (`…_shuffled`; `…_file_shuffled` where the data
+came with shuffled answers of their own) and a validation split (`…_valid`) that uses training
 phrasings only, so that settings are chosen without a look at the tests. `both_d2p` and `both_p2d`
 hold facts trained both ways. `train` is the training set; `choose` is `train` without the
 phrasings of the validation splits, to train on while settings are being chosen.
