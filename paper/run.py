@@ -84,7 +84,10 @@ class Stage:
     @property
     def scripts(self) -> list[Path]:
         words = (shlex.split(command) for command in self.run)
-        return [Path(each[1]) for each in words if each[0] == "python"]
+        paths = [Path(each[1]) for each in words if each[0] == "python"]
+        # What stands beside a script and is named after it is a part of it.
+        parts = [sorted(path.parent.glob(f"{path.stem}_*.py")) for path in paths]
+        return [*paths, *(part for each in parts for part in each)]
 
 
 @dataclass
