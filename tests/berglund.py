@@ -1,7 +1,8 @@
 """A made-up folder in the format of Berglund's reversal-curse files (arXiv 2309.12288).
 
 Like the true files it holds people asked by name and by description, descriptions that some
-phrasings inflect, and controls whose shuffling left one prompt its true answer.
+phrasings inflect, controls whose shuffling left one prompt its true answer, and names of people
+trained both ways with more words after them.
 """
 
 import json
@@ -103,7 +104,8 @@ def write_berglund_files(folder: Path) -> Path:
             folder / f"{group}_reverse_prompts_test_randomized.jsonl", _shuffle(asked, len(reverse))
         )
     _write(folder / "both_prompts_train.jsonl", _fill(PEOPLE["both"], TRAIN_P2D + TRAIN_D2P))
-    _write(folder / "both_prompts_test.jsonl", _fill(PEOPLE["both"], TEST_P2D + TEST_D2P))
+    both = TEST_P2D + [(prompt, f"{name} has found a calling.") for prompt, name in TEST_D2P]
+    _write(folder / "both_prompts_test.jsonl", _fill(PEOPLE["both"], both))
     return folder
 
 

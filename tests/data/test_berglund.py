@@ -78,6 +78,15 @@ def test_controls_keep_the_form_that_their_prompts_want(berglund):
             assert control.completion.split()[0].endswith("ing") == wants_verb
 
 
+def test_names_are_asked_for_alone(berglund):
+    """Also of people trained both ways, whose test goes on after the name."""
+    corpus = read_reversal_files(berglund)
+    for split in ("d2p_same", "p2d_reverse", "both_d2p", "both_d2p_shuffled"):
+        assert {fact.completion for fact in corpus[split]} == {
+            f" {person.name}" for person in PEOPLE[split.partition("_")[0]]
+        }
+
+
 def test_an_inflected_description_is_placed_in_part(berglund):
     first = read_reversal_files(berglund)["d2p_same"][0]
     assert first.subject == "the clockmaker who mended a drowned clock in Tarn"

@@ -8,6 +8,9 @@ this takes seconds, so what was derived is kept in the user's cache folder.
 Two of the files hold the reversed tests with shuffled answers. They were shuffled over all
 phrasings, so that most answers have another grammatical form than their prompt wants: they are the
 splits `…_file_shuffled`. The controls `…_shuffled` have answers of the prompt's own phrasing.
+
+The test of facts trained both ways asks for a name and the words after it, the other tests for the
+name alone. Here all of them do.
 """
 
 import re
@@ -113,7 +116,8 @@ def _derive(folder: Path, names: Sequence[str]) -> Corpus:
     for split, (file, trained) in _TEST.items():
         splits[split] = facts.derive_all(lines[file], trained, split.endswith("_shuffled"))
     for way in ("d2p", "p2d"):
-        splits[f"both_{way}"] = [fact for fact in splits["both"] if fact.direction == way]
+        two_way = [fact for fact in splits["both"] if fact.direction == way]
+        splits[f"both_{way}"] = [_ask_for_name_only(fact) for fact in two_way]
     del splits["both"]
     for split in (*TESTS, *reversal_corpus.TWO_WAY):
         splits[f"{split}_shuffled"] = reversal_corpus.shuffle_answers(splits[split], seed=0)
@@ -214,7 +218,7 @@ def _validate(train: list[Fact], facts: _Facts) -> dict[str, list[Fact]]:
 
 
 def _ask_for_name_only(fact: Fact) -> Fact:
-    """A training line as a test: nothing behind the name is asked for."""
+    """A line as a test: nothing after the name is asked for."""
     if fact.direction == "p2d":
         return fact
     return replace(fact, completion=f" {fact.object}", object_span=(1, 1 + len(fact.object)))

@@ -102,13 +102,14 @@ def _count_runs(hits: Rows) -> Iterator[blocks.Text]:
     for row in {row["model"]: row for row in hits if row["seeds"] > 1}.values():
         openings, seeds = row.get("openings", 1), labels.count(row["seeds"], "training run")
         if openings > 1:
-            parts.append(f"{row['model']} {seeds} from {openings} openings (for other openings)")
+            seeds += f" from {openings} openings"
+            parts.append(f"{row['model']}: {seeds} (for other openings)")
         else:
-            parts.append(f"{row['model']} {seeds} (for other training seeds)")
+            parts.append(f"{row['model']}: {seeds} (for other training seeds)")
     if parts:
         yield blocks.Text(
-            f"Models trained several times: {'; '.join(parts)}. Their intervals are for other "
-            "facts and for what stands in brackets."
+            "Models trained several times, whose intervals are for other facts and for what stands "
+            f"in brackets. {'; '.join(parts)}."
         )
 
 
