@@ -240,8 +240,9 @@ class Factorial:
         rows = []
         with trainer.show_model() as model, torch.inference_mode():
             reader = Reader(model, arm.form, self.options.context)
+            short = shorten(reader) if set(CONFIDENT) & set(decoders) else reader
             for decoder, ranked in decoders.items():
-                used = shorten(reader) if decoder in CONFIDENT else reader
+                used = short if decoder in CONFIDENT else reader
                 rows += [row for split in splits for row in ask(used, split, decoder, ranked)]
         return rows
 
@@ -269,7 +270,9 @@ def make_tiny(options: argparse.Namespace) -> None:
     if not options.data.is_dir():
         tokenizer = Tokenizer.train(corpus.training_texts(), 3000)
         bare = Tokenizer(tokenizer.backend, None, tokenizer.pad_id, tokenizer.end_id)
-        config = preset("tiny", causal=True, layers=2, vocab_size=bare.vocab_size, context=200)
+        config = preset(
+            "tiny", causal=True, layers=2, vocab_size=bare.vocab_size, context=200, tied=True
+        )
         save(Model("tiny", Transformer(config), Blueprint(config, "causal"), bare), options.start)
         save_corpus(corpus, options.data, bare)
     options.context, options.batch, options.warmup = 40, 8, 1

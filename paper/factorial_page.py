@@ -104,7 +104,11 @@ def write_page(page: Path, out: Path, records: Sequence[Mapping[str, Any]]) -> N
     summary = summarise(tables)
     write_table(out / "summary.parquet", summary, SUMMARY_SCHEMA)
     sections = [
-        Section("recall", "Recall from left to right", list(_show_recall(summary, records))),
+        Section(
+            "recall",
+            "Recall from left to right",
+            [_sum_up(summary, names), *_show_recall(summary, records)],
+        ),
         Section("differences", "What makes the difference", [_show_differences(tables)]),
         Section("decoders", "Each row's own decoders", [_show_decoders(summary, names)]),
         Section("costs", "Rates and costs", list(_show_costs(records))),
@@ -115,6 +119,16 @@ def write_page(page: Path, out: Path, records: Sequence[Mapping[str, Any]]) -> N
     page.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(page) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+def _sum_up(summary: Rows, names: Sequence[str]) -> Text:
+    """The four rows that cross attention and objective, by their mean over the reversed cells."""
+    cells = _find_cells(summary, "contained", "left")
+    reverse = [split for split in TESTS if split.endswith("reverse")]
+    means = {name: np.mean([cells[name, split].mean for split in reverse]) for name in names}
+    crossed = [name for name in ("B-any", "B-l2r", "C-any", "C-l2r") if name in means]
+    listed = ", ".join(f"{name} {100 * means[name]:.1f} %" for name in crossed or names)
+    return Text(f"Reversed questions, the mean of both kinds: {listed}.")
 
 
 def _show_recall(summary: Rows, records: Rows) -> list[Table]:
@@ -193,7 +207,7 @@ def _show_costs(records: Rows) -> list[ReportBlock]:
         for r in records
     ]  # fmt: skip
     heads = ("rate", "tokens that bear loss, M", "tokens read, M", "operations, 10¹⁵", "last loss")
-    columns = [Column("row"), *(Column(head) for head in heads)]
+    columns = [Column("row"), *(Column(head, is_short=True) for head in heads)]
     columns += [Column("training, s", digits=0), Column("asking, s", digits=0)]
     caption = "Per seed; seconds are of all seeds together"
     costs = Table("costs", caption, columns, rows, most=len(rows))
@@ -205,9 +219,7 @@ def _show_costs(records: Rows) -> list[ReportBlock]:
     ]  # fmt: skip
     columns = [Column("row"), Column("rate"), Column("mean", digits=1, is_percent=True)]
     columns += [Column(name_split(split), digits=1, is_percent=True) for split in TESTS]
-    caption = (
-        "Rates tried on the split `choose`, validation cells contained, %; the chosen one bold"
-    )
+    caption = "Rates tried on the split choose: validation cells contained, %; the chosen one bold"
     device = Text(f"Trained and asked on {records[0]['device']}.")
     return [device, costs, Table("tries", caption, columns, tried, most=len(tried))]
 

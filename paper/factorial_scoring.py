@@ -18,6 +18,7 @@ from unmask.evaluation.metrics import is_contained, starts_with
 from unmask.evaluation.questions import Split, encode_facts, spread
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
+from unmask.net.transformer import Transformer
 from unmask.sampling.texts import sample
 
 Form = Literal["canvas", "plain", "copy", "interleaved"]
@@ -241,12 +242,11 @@ def _sample(
 
 def shorten(reader: Reader) -> Reader:
     """The same in bfloat16, as the package samples on CUDA; elsewhere as it is."""
-    net = reader.model.net
-    if reader.model.device.type != "cuda":
+    net, device = reader.model.net, reader.model.device
+    if device.type != "cuda":
         return reader
-    from unmask.net.transformer import Transformer
-
-    short = Transformer(net.config, seed=None).to(reader.model.device, torch.bfloat16)
+    with torch.device(device):
+        short = Transformer(net.config, seed=None).to(torch.bfloat16)
     short.load_state_dict(net.state_dict())
     short.tie_head()
     return replace(reader, model=replace(reader.model, net=short.eval().requires_grad_(False)))
