@@ -1,6 +1,7 @@
 """knockout: tables that are complete and resume, effects and tests by fact, the section."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,13 @@ from unmask.measures.knockout import MEASURE
 from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS, TOTAL, compare_groups
 from unmask.measures.runner import read_result
 
-USUAL = {"steps": 6, "length": LENGTH, "phrasings": 2, "windows": (1, 3), "device": "cpu"}
+USUAL: dict[str, Any] = {
+    "steps": 6,
+    "length": LENGTH,
+    "phrasings": 2,
+    "windows": (1, 3),
+    "device": "cpu",
+}
 
 
 def cut(*subjects, **changes):

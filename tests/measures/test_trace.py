@@ -21,7 +21,7 @@ from unmask.tracing import facts as tracing
 from unmask.tracing.averages import OTHER_TOKEN, PLACEBO
 from unmask.tracing.corruption import Noise
 from unmask.tracing.metrics import METRICS
-from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RESULT, SHUFFLED
 
 USUAL = {"steps": 6, "length": LENGTH, "window": 2, "samples": 2, "phrasings": 2, "device": "cpu"}
 MODELS = ("masked", "causal")
@@ -329,3 +329,49 @@ def test_stages_are_settings_of_the_measure():
                 assert settings.corruption != "mask"
     with pytest.raises(SettingsError, match="'facts' is 0"):
         TraceSettings(facts=0)
+
+
+def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):
+    """Of one run: several positions at once, single tokens, narrow windows, three metrics."""
+    metrics = ("p", "logp_per_token", "logit_difference")
+    found = trace(
+        *(masked, causal, make_facts()),
+        out=tmp_path / "run",
+        metric="logp",
+        also=metrics,
+        together=True,
+        windows=(1,),
+        at=("first",),
+        corruption="mean",
+    )
+    rows = found.rows()
+    own = [row for row in rows if (row["fact"], row["phrasing"]) == ("fact-0", 0)]
+    for name, model in (("masked", masked), ("causal", causal)):
+        mine = [row for row in own if row["model"] == name and row["control"] == RESULT]
+        parts = {row["part"] for row in mine if row["layer"] >= 0}
+        assert parts == {"resid", "mlp", "attn", "mlp@1", "attn@1"}
+        cells = {(row["part"], row["layer"], row["role"]): row for row in mine}
+        (clean,) = [row for row in mine if row["part"] == "clean"]
+        # The subject's embeddings are all that was hidden; above the last layer it is the answer's.
+        last = model.net.config.layers - 1
+        assert cells["resid", last, "whole answer"]["value"] == pytest.approx(
+            clean["value"], abs=1e-4
+        )
+        assert np.exp(clean["value"]) == pytest.approx(clean["p"], rel=1e-5)
+        assert clean["logp_per_token"] == pytest.approx(clean["value"] / 2, rel=1e-5)
+        # A single token's own row gives back all of that token.
+        single = [row for row in own if row["model"] == name and row["control"] == ONE_TOKEN]
+        ends = [row["value"] for row in single if row["part"] == "clean"]
+        assert len(ends) == 2 and sum(ends) == pytest.approx(clean["value"], rel=1e-4)
+        top = [row for row in single if row["layer"] == last and row["part"] == "resid"]
+        rows_read = [row["value"] for row in top if row["token"] >= 0]
+        assert rows_read == pytest.approx(ends, abs=1e-4)
+    text = show(read_result(found.folder))
+    assert "all rows of the answer" in text and "single tokens" in text
+    assert all(labels.METRICS[metric] in text for metric in metrics)
+    assert {row["metric"] for row in found.summary["further"]} == set(metrics)
+    windows = {row["part"]: (row["first"], row["last"]) for row in found.summary["averages"]
+               if row["layer"] == 1}  # fmt: skip
+    assert windows["mlp"] == (0, 1) and windows["mlp@1"] == (1, 1)
+    with pytest.raises(SettingsError, match="'windows'"):
+        trace(causal, make_facts(), windows=(0,))

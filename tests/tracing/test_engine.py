@@ -180,7 +180,7 @@ BAD = {
     "the corrupted rows have the shape (1, 3), the clean text": {
         "corruption": Corrupted(ROW[:, :3])
     },
-    "trace_tokens has no argument 'windows': did you mean 'window'": {"windows": 2},
+    "trace_tokens has no argument 'windw': did you mean 'window'": {"windw": 2},
     "trace_tokens has no argument 'foils': did you mean 'foil'": {"foils": {7: 3}},
     "trace_tokens has no argument 'steps': known: corruption": {"steps": 4},
     "trace_tokens: 'settings' is ('mlp',), expected Tracing": {"settings": ("mlp",)},

@@ -63,10 +63,11 @@ CORRUPTIONS = {
 METRICS = {
     "p": "probability",
     "logp": "log-probability (nats)",
+    "logp_per_token": "log-probability per token (nats)",
     "logit_difference": "logit difference to another answer",
     "normalised": "share of the total effect",
 }
-UNITS = {"logp": " nats", "logit_difference": " logits"}
+UNITS = {"logp": " nats", "logp_per_token": " nats per token", "logit_difference": " logits"}
 """What stands after an effect; probabilities and shares have no unit."""
 JOINTS = {
     "mean_field": "the product over its masks, which do not see each other (mean field)",
@@ -85,6 +86,8 @@ ROLES = {
     "answer token": "answer, written",
     "other mask": "other masks",
     "other token": "other written tokens",
+    "whole subject": "whole subject",
+    "whole answer": "all rows of the answer",
 }
 """What a token of a traced text is, in the order of a text."""
 ROLE_NOTES = {
@@ -99,6 +102,8 @@ ROLE_NOTES = {
     "answer token": "tokens of the answer that earlier steps have written",
     "other mask": "masks after the answer",
     "other token": "tokens after the answer that earlier steps have written",
+    "whole subject": "all tokens of the subject restored together",
+    "whole answer": "all rows that the answer is read from restored together",
 }
 PLACEBOS = {
     "other token": "another prompt token's state",
@@ -198,6 +203,13 @@ def order_splits(splits: Sequence[str]) -> list[str]:
     known = [*PREFERRED, *_WAYS]
     present = dict.fromkeys(splits)
     return sorted(present, key=lambda s: known.index(s) if s in known else len(known))
+
+
+def name_part(part: str) -> str:
+    """What is restored; `mlp@3` is the MLP's output in a window of three layers."""
+    part, _, width = part.partition("@")
+    window = f", {count(int(width), 'layer')}" if width else ""
+    return PARTS.get(part, part) + window
 
 
 def name_metric(metric: str) -> str:

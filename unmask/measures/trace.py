@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
@@ -45,6 +45,9 @@ class TraceSettings(Tracing, MachineSettings):
         None,
         "Among so many facts of each split, those that the first model recalls are traced first.",
         least=1,
+    )
+    also: tuple[Literal["p", "logp", "logp_per_token", "logit_difference"], ...] = option(
+        (), "Further metrics of the same runs, side by side with --metric."
     )
     memory: float | None = option(
         None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False
@@ -145,7 +148,10 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
             corruptions[member.key] = make_corruption(settings, model, pool)
         keys = {**member.columns, "split": split}
         memory = None if settings.memory is None else int(settings.memory * 1e9)
-        trace = trace_fact(model, fact, pool, settings, corruptions[member.key], keys, memory)
+        corruption = corruptions[member.key]
+        trace = trace_fact(
+            model, fact, pool, settings, corruption, keys, memory, tuple(settings.also)
+        )
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:
             raise trace.error

@@ -10,13 +10,13 @@ from unmask.measures.measure import Rows
 from unmask.measures.result import Result
 from unmask.measures.trace_summary import name_cell, name_test, rank_stage
 from unmask.tracing.averages import TOTAL
-from unmask.tracing.table import FLOW, RESULT
+from unmask.tracing.table import FLOW, RESULT, SUBJECT_ROLES
 
 RESTORED = tidy.Choose(
     "restored",
     "part",
-    labels.PARTS.__getitem__,
-    lambda parts: [part for part in labels.PARTS if part in parts],
+    labels.name_part,
+    lambda parts: sorted(parts, key=lambda part: [*labels.PARTS].index(part.partition("@")[0])),
 )
 
 
@@ -74,7 +74,7 @@ def draw_peaks(groups: Rows, kinds: Mapping[str, str], metric: str) -> Figure:
                 for role, label in labels.ROLES.items()
                 if role in by_role
             ]
-            subjects = [cell for role, cell in by_role.items() if role.endswith("subject")]
+            subjects = [by_role[role] for role in SUBJECT_ROLES if role in by_role]
             best = max(subjects, key=lambda cell: cell["mean"], default={"placebos": {}})
             placebo = {"who": "placebo", "colour": "control"}
             rows += [
@@ -105,7 +105,7 @@ def draw_texts(texts: Rows, metric: str) -> Figure:
         numbers = known.setdefault(tuple(group), [])
         numbers += [] if (fact, phrasing) in numbers else [(fact, phrasing)]
         for row in rows:
-            title = labels.PARTS[row["part"]]
+            title = labels.name_part(row["part"])
             if row is rows[0]:
                 scores = f"{row['clean']:.3g} → {row['corrupted']:.3g}".replace("-", "−")
                 title += f": {shorten(row['object'], 24, placeholder='…')}, {scores}"
@@ -150,8 +150,10 @@ def _spell(row: tidy.Record, i: int) -> str:
 
 
 def name_layer(cell: tidy.Record) -> str:
-    """A cell's layer, and its head where it has one."""
-    return f"{cell['layer']}" + (f", head {cell['head']}" if cell["head"] >= 0 else "")
+    """A cell's layer, and the window around it or its head where it has one."""
+    first, last = cell.get("first", cell["layer"]), cell.get("last", cell["layer"])
+    window = f" ({first} to {last})" if first < last else ""
+    return f"{cell['layer']}{window}" + (f", head {cell['head']}" if cell["head"] >= 0 else "")
 
 
 def _name_steps(rows: Rows, column: str) -> list[dict[str, Any]]:
@@ -190,7 +192,7 @@ def _name_groups(groups: Rows) -> Columns:
 
 
 def _name_place(cell: tidy.Record) -> str:
-    part = "" if cell["part"] == "resid" else f"{labels.PARTS[cell['part']]}, "
+    part = "" if cell["part"] == "resid" else f"{labels.name_part(cell['part'])}, "
     return f"{part}{labels.ROLES[cell['role']]}, layer {name_layer(cell)}"
 
 
@@ -296,7 +298,7 @@ def fold_tests(result: Result, metric: str) -> Iterator[Fold]:
 
     def name_what(test: tidy.Record) -> str:
         part, role = test["part"], test["role"]
-        where = f"{labels.PARTS.get(part, part)}, {labels.ROLES.get(role, role)}"
+        where = f"{labels.name_part(part)}, {labels.ROLES.get(role, role)}"
         return "total effect" if part == TOTAL else where
 
     table = tidy.tabulate(

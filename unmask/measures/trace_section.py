@@ -5,11 +5,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unmask.blocks import labels, tidy
-from unmask.blocks.blocks import Finding, Fold, Notice, Number, ReportBlock, Section, Text, Verdict
+from unmask.blocks.blocks import (
+    Column,
+    Finding,
+    Fold,
+    Notice,
+    Number,
+    ReportBlock,
+    Section,
+    Table,
+    Text,
+    Verdict,
+)
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
 from unmask.measures.trace_summary import list_groups, name_cell
+from unmask.tracing.averages import TOTAL
+from unmask.tracing.grid import WHOLE_ANSWER, WHOLE_SUBJECT
+from unmask.tracing.table import ONE_TOKEN, RESULT
 
 TITLE = "Where facts are recalled"
 HIDDEN = {
@@ -49,6 +63,8 @@ def describe(result: Result) -> Section:
         blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
         blocks.append(figures.tabulate_groups(result, groups, metric))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
+        blocks += _tabulate_together(summary["averages"], metric)
+        blocks += _tabulate_further(summary, groups, metric)
         blocks += [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
         blocks.append(figures.fold_peaks(result, groups))
@@ -60,6 +76,83 @@ def describe(result: Result) -> Section:
         is_named = len(named) == len(groups)
         title += ", from the first step to the last" if is_named else ", step by step"
     return Section("trace", title, blocks, list(_make_numbers(firsts, verdicts, metric)))
+
+
+def _tabulate_together(averages: Rows, metric: str) -> Iterator[Table]:
+    """Several positions restored at once, and single answer tokens, each at its best layer."""
+    rows = []
+    cells = [row for row in averages if row["control"] in (RESULT, ONE_TOKEN)]
+    for group in tidy.group_by(cells, "model", "split", "corruption", "stage", "control").values():
+        (total,) = (row["mean"] for row in group if row["part"] == TOTAL)
+        wanted = [row for row in group if row["layer"] >= 0 and row["head"] < 0]
+        if group[0]["control"] == RESULT:
+            wanted = [row for row in wanted if row["role"] in (WHOLE_SUBJECT, WHOLE_ANSWER)]
+        for own in tidy.group_by(wanted, "part", "role").values():
+            best = max(own, key=lambda row: row["mean"])
+            rows.append({**best, "share": best["mean"] / total if total else None})
+    if rows:
+        yield tidy.tabulate(
+            "together",
+            "All subject tokens or all rows of the answer restored together; scored by the whole "
+            "answer, or by one of its tokens at a time (then a single row is the token's own)",
+            rows,
+            {
+                "model": "model",
+                "asked": tidy.name_asked,
+                "step": lambda row: labels.name_stage(row["stage"]),
+                "scored": lambda row: (
+                    "whole answer" if row["control"] == RESULT else "single tokens"
+                ),
+                "restored": lambda row: (
+                    f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}"
+                ),
+                "layer": figures.name_layer,
+                Column(f"given back, {labels.name_metric(metric)}", is_short=True): (
+                    tidy.to_interval
+                ),
+                Column("of lost, %", digits=0, is_percent=True): "share",
+                "facts": "facts",
+            },
+            most=24,
+        )
+
+
+def _tabulate_further(summary: Mapping[str, Rows], groups: Rows, metric: str) -> Iterator[Table]:
+    """What is lost, and what the subject's best state gives back, in every metric of the run."""
+    further = summary.get("further", ())
+    if not further:
+        return
+    keys = ("model", "split", "corruption", "stage", "control", "part", "layer", "head", "role")
+    values = {(*(row[key] for key in keys), row["metric"]): row for row in further}
+    metrics = tidy.distinct(further, "metric")
+    rows = [
+        {**cell, "what": what}
+        for group in groups
+        for what, cell in (("lost", group["total"]), ("best at the subject", group["best"]))
+        if cell is not None
+    ]
+
+    def read(metric: str) -> tidy.Get:
+        def get(row: tidy.Record) -> Any:
+            cell = values.get((*(row[key] for key in keys), metric))
+            return None if cell is None else tidy.to_interval(cell)
+
+        return get
+
+    yield tidy.tabulate(
+        "further",
+        "The same cells in every metric; the best layer is that of the first one",
+        rows,
+        {
+            "model": "model",
+            "asked": tidy.name_asked,
+            "step": lambda row: labels.name_stage(row["stage"]),
+            "": "what",
+            "layer": lambda row: None if row["layer"] < 0 else figures.name_layer(row),
+            Column(labels.name_metric(metric), is_short=True): tidy.to_interval,
+        }
+        | {Column(labels.name_metric(each), is_short=True): read(each) for each in metrics},
+    )
 
 
 def _list_notices(result: Result) -> Iterator[str]:
@@ -100,7 +193,7 @@ def _state(
         "unsettled": "which a placebo could give as well",
         "too few": f"on {labels.count(verdict.facts, 'fact')}, too few to tell it from placebos",
     }[verdict.outcome]
-    what = "state" if cell["part"] == "resid" else labels.PARTS[cell["part"]]
+    what = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
     does = f"Putting back one clean {what} gives back most"
     if settings["mode"] == "ablate":
         does = f"Corrupting one {what} costs most"

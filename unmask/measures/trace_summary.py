@@ -19,6 +19,7 @@ from unmask.tracing import averages as averaging
 from unmask.tracing import table as traced
 from unmask.tracing.settings import STEPS, Tracing
 from unmask.tracing.table import SUBJECT_ROLES
+from unmask.tracing.windows import window_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,14 +36,39 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     facts = tables["facts"].to_pylist()
     if not any(fact["kept"] for fact in facts):
         raise explain_nothing(facts)
-    columns = [*averaging.PROMPT, *averaging.CELL, "value"]
-    effects = averaging.find_effects(open_table(tables, "trace").pieces(columns), settings.mode)
-    return {
-        "averages": averaging.average(effects),
+    names = [*averaging.PROMPT, *averaging.CELL]
+    table = open_table(tables, "trace")
+    effects = averaging.find_effects(table.pieces([*names, "value"]), settings.mode)
+    summary: dict[str, Rows] = {
+        "averages": _add_windows(averaging.average(effects), facts),
         "tests": averaging.compare_groups(effects, settings.seed),
         "counts": list(count_facts(facts)),
         "texts": list(_list_texts(tables, facts, settings.mode)),
     }
+    further: list[dict[str, Any]] = []
+    for metric in getattr(settings, "also", ()):
+        pieces = (
+            piece.rename_columns([*names, "value"]) for piece in table.pieces([*names, metric])
+        )
+        averages = averaging.average(averaging.find_effects(pieces, settings.mode))
+        further += [{"metric": metric, **row} for row in _add_windows(averages, facts)]
+    return summary | ({"further": further} if further else {})
+
+
+def _add_windows(averages: Rows, facts: Rows) -> list[dict[str, Any]]:
+    """The averages with the layers that each cell restored, from `first` to `last`."""
+    depths: dict[str, int] = {}
+    for row in averages:
+        depths[row["model"]] = max(depths.get(row["model"], 1), row["layer"] + 1)
+    width = next((fact["window"] for fact in facts if fact["window"]), 1)
+    rows = []
+    for row in averages:
+        part, _, own = row["part"].partition("@")
+        first, stop = row["layer"], row["layer"] + 1
+        if part in ("mlp", "attn"):
+            first, stop = window_of(row["layer"], int(own or width), depths[row["model"]])
+        rows.append({**row, "first": first, "last": stop - 1})
+    return rows
 
 
 def explain_nothing(facts: Rows) -> UserError:

@@ -214,7 +214,7 @@ def _draw_part(grid: TraceGrid, part: str) -> MapPanel:
         effects = effects.flatten(1)
     notes = [labels.ROLES.get(roles[at[0]], roles[at[0]]) if at else "" for at in grid.places]
     return MapPanel(
-        labels.PARTS.get(part, part),
+        labels.name_part(part),
         columns,
         [_name_place(grid, at) for at in grid.places],
         [[None if value != value else value for value in row] for row in effects.tolist()],

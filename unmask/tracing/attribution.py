@@ -26,6 +26,7 @@ _FIXED: dict[str, Any] = {
     "joint": "mean_field",
     "mode": "restore",
     "severed": None,
+    "windows": (),
 }
 
 

@@ -21,12 +21,12 @@ from unmask.tracing.corruption import (
     get_corruption,
     measure_sigma,
 )
-from unmask.tracing.grid import TraceGrid
+from unmask.tracing.grid import WHOLE_ANSWER, TraceGrid
 from unmask.tracing.metrics import NO_FOIL, get_metric, needs_foil
 from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
-from unmask.tracing.table import OTHER_FACT, SHUFFLED, tabulate
+from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, SHUFFLED, tabulate
 
 if TYPE_CHECKING:
     import pyarrow
@@ -109,11 +109,13 @@ def trace_fact(
     corruption: Corruption,
     keys: Mapping[str, Any],
     memory: int | None = None,
+    metrics: Sequence[str] = (),
 ) -> FactTrace:
     """A fact's rows, controls included, and what became of it; no rows if it is left out.
 
     Its placebos are chosen from the `pool`. `keys` are columns of all rows that say which model
-    and split they are about; `memory` bounds the bytes used beside the weights.
+    and split they are about; `memory` bounds the bytes used beside the weights. Further `metrics`
+    are columns beside the value.
     """
     import pyarrow
 
@@ -141,12 +143,14 @@ def trace_fact(
         if step not in grids:
             continue
         grid, at = grids[step], {**keys, "stage": stage}
-        tables.append(tabulate(grid, at))
+        tables.append(tabulate(grid, at, metrics=metrics))
+        if WHOLE_ANSWER in grid.together:
+            tables.append(tabulate(grid, at, ONE_TOKEN, metrics))
         # A logit difference has both answers in it already.
         if grid.corrupted_logp.shape[1] > 1 and not needs_foil(settings.metric):
-            tables.append(tabulate(grid, at, SHUFFLED))
+            tables.append(tabulate(grid, at, SHUFFLED, metrics))
         if step in placebos:
-            tables.append(tabulate(placebos[step], at, OTHER_FACT))
+            tables.append(tabulate(placebos[step], at, OTHER_FACT, metrics))
     # Grids come in the order of their steps.
     p_clean = next(iter(grids.values())).clean_value("p")
     return FactTrace(

@@ -1,7 +1,7 @@
 """TraceGrid: the result of one trace, for every token and layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +11,9 @@ from unmask.base.extras import Shown
 from unmask.data.facts import Span
 from unmask.data.tokenizer import Tokenizer
 from unmask.tracing.metrics import Metric, score
+
+WHOLE_SUBJECT, WHOLE_ANSWER = "whole subject", "whole answer"
+"""Rows of a grid that restore all of the subject's tokens, or all rows the answer is read from."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class TraceGrid(Shown):
     source: str = "subject"
     """What was corrupted: the subject, the committed answer tokens, or both."""
     flow: Flow | None = None
+    together: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the grid that restore several positions, by name."""
     tokenizer: Tokenizer | None = None
     """Of the model that was traced, for its words."""
 
@@ -130,6 +135,17 @@ class TraceGrid(Shown):
         if self.mode == "ablate":
             return self.clean_value(which=which) - values
         return values - float(self.corrupted_values(which=which).mean())
+
+    def take_position(self, position: int) -> "TraceGrid":
+        """The same cells, scored by one position of the answer alone."""
+        at = slice(at := list(self.answer).index(position), at + 1)
+        return replace(
+            self,
+            answer={position: self.answer[position]},
+            logp={part: x[..., at] for part, x in self.logp.items()},
+            clean_logp=self.clean_logp[..., at],
+            corrupted_logp=self.corrupted_logp[..., at],
+        )
 
     def _score(self, logp: Tensor, metric: str | Metric | None = None, which: int = 0) -> Tensor:
         metric = self.metric if metric is None else metric

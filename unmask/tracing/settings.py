@@ -17,7 +17,7 @@ PartName = Literal["resid", "mlp", "attn", "attn_z", "attn_q", "attn_k", "attn_v
 PARTS: tuple[PartName, ...] = get_args(PartName)
 STEPS = ("first", "t1", "last", "t2", "all")
 """Steps by name; others are numbers."""
-STEP_SETTINGS = ("at", "steps", "length", "run", "source", "any_answer")
+STEP_SETTINGS = ("at", "steps", "length", "run", "source", "together", "any_answer")
 """Settings about a generation and its steps; a single state of tokens has none of them."""
 
 
@@ -75,8 +75,16 @@ class Tracing(CheckedSettings):
         "model's, and at most 10.",
         least=1,
     )
+    windows: tuple[int, ...] = option(
+        (), "Further windows of mlp and attn, restored beside it: parts mlp@1, attn@3, …"
+    )
+    together: bool = option(
+        False,
+        "Also restore all subject tokens together, and all rows that the answer is read from, and "
+        "score each answer token alone.",
+    )
     metric: str | Callable[..., Any] = option(
-        "p", "How an answer is scored: p, logp, logit_difference or normalised."
+        "p", "How an answer is scored: p, logp, logp_per_token, logit_difference or normalised."
     )
     joint: Literal["mean_field", "chain_rule"] = option(
         "mean_field",
@@ -112,6 +120,12 @@ class Tracing(CheckedSettings):
             object.__setattr__(self, "at", (self.at,))
         super().__post_init__()
 
+    @property
+    def all_parts(self) -> tuple[str, ...]:
+        """The parts, those of further windows included."""
+        outputs = [part for part in self.parts if part in ("mlp", "attn")]
+        return (*self.parts, *(f"{part}@{width}" for part in outputs for width in self.windows))
+
     def to_record(self) -> dict[str, Any]:
         own = {name: _name(getattr(self, name)) for name in ("corruption", "metric")}
         return super().to_record() | own
@@ -119,6 +133,8 @@ class Tracing(CheckedSettings):
     def _problems(self) -> Iterator[str]:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             yield f"'parts' is {self.parts}, expected at least one, and none twice"
+        if any(width < 1 for width in self.windows) or len({*self.windows}) < len(self.windows):
+            yield f"'windows' is {self.windows}, expected numbers of layers from 1, and none twice"
         if not self.at:
             yield "'at' is empty, expected at least one step"
         for step in self.at:

@@ -18,7 +18,7 @@ from unmask.tracing.clean_run import (
     generate_corrupted,
 )
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
-from unmask.tracing.grid import Flow, TraceGrid
+from unmask.tracing.grid import WHOLE_ANSWER, WHOLE_SUBJECT, Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, check_foil
 from unmask.tracing.settings import Tracing
@@ -96,7 +96,7 @@ def _trace_step(
     settings: Tracing,
     corruption: Corruption,
     free: Int[Tensor, "states n M"] | None,
-    more: Mapping[str, Any],
+    more: dict[str, Any],
 ) -> TraceGrid:
     model, source = clean.model, settings.source
     # By the chain rule all of the answer is asked for, and masked again.
@@ -117,6 +117,15 @@ def _trace_step(
             model, state, clean.subject, answer, settings, prompt_length=length, **more
         )
 
+    together: dict[str, int] = {}
+    if settings.together:
+        places: list[Any] = list(range(len(state)) if more["places"] is None else more["places"])
+        rows = sorted({model.row_of(position) for position in answer})
+        for name, at in ((WHOLE_SUBJECT, range(*clean.subject)), (WHOLE_ANSWER, rows)):
+            if more["donor"] is None or set(at) <= set(more["donor"].moved):
+                together[name] = len(places)
+                places.append(tuple(at))
+        more = {**more, "places": places}
     grid, flow = trace(settings, corrupted, **more), None
     if committed and source == "subject" and free is None:
         # What the subject and the committed answer tokens each give to p, by hiding them.
@@ -134,6 +143,7 @@ def _trace_step(
         step=step,
         run=settings.run,
         flow=flow,
+        together=together,
         committed=committed,
         corruption=name,
         source=source,

@@ -1,9 +1,11 @@
 """Traces as tidy tables: one row for each fact, step, part, layer, token and noise sample."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from unmask.tracing.grid import WHOLE_ANSWER
 
 if TYPE_CHECKING:
     import pyarrow
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 SCHEMA, TOKENS_SCHEMA, FACTS_SCHEMA = "trace/2", "trace-tokens/1", "trace-facts/2"
 RESULT, OTHER_FACT, SHUFFLED = "none", "other fact", "shuffled answer"
 """What a row is a control for: nothing, another fact's state put in, another fact's answer read."""
+ONE_TOKEN = "one token"
+"""In place of a control: rows scored by one answer token alone, at the row it is read from and at
+rows that restore several positions."""
 CLEAN, CORRUPTED = "clean", "corrupted"
 """Parts of the rows that cells stand between: the score without and with the corruption."""
 ASKED, FLOW = "asked", "flow"
@@ -48,10 +53,16 @@ def find_roles(grid: "TraceGrid") -> list[str]:
     return roles
 
 
-def tabulate(grid: "TraceGrid", keys: Mapping[str, Any], control: str = RESULT) -> "pyarrow.Table":
+def tabulate(
+    grid: "TraceGrid",
+    keys: Mapping[str, Any],
+    control: str = RESULT,
+    metrics: Sequence[str] = (),
+) -> "pyarrow.Table":
     """The rows of one grid; of a shuffled answer only the mean over samples (sample -1).
 
-    `keys` are columns that say which model, fact and step it is about.
+    `keys` are columns that say which model, fact and step it is about. Further `metrics` of the
+    same runs are columns beside the value.
     """
     import pyarrow
 
@@ -61,36 +72,60 @@ def tabulate(grid: "TraceGrid", keys: Mapping[str, Any], control: str = RESULT) 
     constant = {**keys, "corruption": grid.corruption, "step": step, "control": control}
     tables = []
 
-    def add(part: str, values: Any, role: str | None = None, **cells: Any) -> None:
+    def add(part: str, read: Callable[[str | None], Any], role: Any = None, **cells: Any) -> None:
         """A row for each value; what a cell does not name (layer, token, …) is -1."""
-        values = np.asarray(values, dtype=float)
+        value = np.asarray(read(None), dtype=float)
         columns: dict[str, Any] = {
-            name: np.broadcast_to(cells.get(name, -1), values.shape).ravel().astype(np.int32)
+            name: np.broadcast_to(cells.get(name, -1), value.shape).ravel().astype(np.int32)
             for name in ("layer", "head", "token", "sample")
         }
-        columns["role"] = roles[columns["token"]] if role is None else [role] * values.size
-        columns["value"] = values.ravel()
+        columns["role"] = roles[columns["token"]]
+        if role is not None:
+            columns["role"] = np.broadcast_to(role, value.shape).ravel()
+        columns["value"] = value.ravel()
+        for metric in metrics:
+            # A logit difference has both answers in it already, and needs the other one.
+            is_there = metric != "logit_difference" or (has_foil and control != SHUFFLED)
+            further = np.asarray(read(metric) if is_there else value * np.nan, dtype=float)
+            columns[metric] = further.ravel()
         same = {
-            name: pyarrow.repeat(x, values.size) for name, x in (constant | {"part": part}).items()
+            name: pyarrow.repeat(x, value.size) for name, x in (constant | {"part": part}).items()
         }
         table = pyarrow.table(same | columns)
-        tables.append(table.select([*constant, *_CELLS, "value"]))
+        tables.append(table.select([*constant, *_CELLS, "value", *metrics]))
 
-    for part in grid.logp:
-        values = grid.values(part, which=which).numpy()
-        cells: dict[str, Any] = {"sample": np.arange(values.shape[-1])}
-        if control == SHUFFLED:
-            values, cells = values.mean(-1, keepdims=True), {}
-        # Axes are places, layers, heads where there are any, and samples.
-        axes = np.ogrid[tuple(map(slice, values.shape))]
-        cells |= {"token": np.array([at[0] for at in grid.places])[axes[0]], "layer": axes[1]}
-        add(part, values, head=axes[2] if values.ndim == 4 else -1, **cells)
+    def add_cells(grid: "TraceGrid", chosen: Sequence[int]) -> None:
+        """The cells of some rows of the grid, and what they stand between."""
+        whole = {row: name for name, row in grid.together.items()}
+        tokens = np.array([-1 if row in whole else grid.places[row][0] for row in chosen])
+        names = np.array([whole.get(row, roles[grid.places[row][0]]) for row in chosen], object)
+        for part in grid.logp:
+
+            def read(metric: str | None, part: str = part) -> np.ndarray:
+                values = grid.values(part, metric, which)[list(chosen)].numpy()
+                return values.mean(-1, keepdims=True) if control == SHUFFLED else values
+
+            # Axes are places, layers, heads where there are any, and samples.
+            axes = np.ogrid[tuple(map(slice, read(None).shape))]
+            cells: dict[str, Any] = {"token": tokens[axes[0]], "layer": axes[1]}
+            cells |= {} if control == SHUFFLED else {"sample": axes[-1]}
+            cells["head"] = axes[2] if len(axes) == 4 else -1
+            add(part, read, names[axes[0]], **cells)
+        add(CLEAN, lambda metric: [grid.clean_value(metric, which)])
+        samples = np.arange(len(grid.corrupted_logp))
+        add(CORRUPTED, lambda metric: grid.corrupted_values(metric, which).numpy(), sample=samples)
+
+    has_foil = grid.clean_logp.shape[1] > 1
+    if control == ONE_TOKEN:
+        rows = grid.places[grid.together[WHOLE_ANSWER]]
+        for position, row in zip(sorted(grid.answer), rows, strict=True):
+            own = [grid.places.index((row,))] if (row,) in grid.places else []
+            add_cells(grid.take_position(position), [*own, *grid.together.values()])
+        return pyarrow.concat_tables(tables).combine_chunks()
+    add_cells(grid, range(len(grid.places)))
     if control == RESULT:
-        add(ASKED, [len(grid.answer)])
-    add(CLEAN, [grid.clean_value(which=which)])
-    corrupted = grid.corrupted_values(which=which).numpy()
-    add(CORRUPTED, corrupted, sample=np.arange(len(corrupted)))
+        add(ASKED, lambda metric: [len(grid.answer)])
     if grid.flow is not None and control == RESULT:
-        for source in ("subject", "committed"):
-            add(FLOW, [getattr(grid.flow, source)], source)
+        for source, share in (("subject", grid.flow.subject), ("committed", grid.flow.committed)):
+            add(FLOW, lambda metric, share=share: [share], source)
     return pyarrow.concat_tables(tables).combine_chunks()

@@ -86,7 +86,7 @@ def trace_tokens(
     runs = [_run(factor, rows, memory, watch) for factor in factors]
     # The factors of one answer lie side by side, as its positions do.
     logp: dict[str, Tensor] = {
-        part: torch.cat([run[0][part] for run in runs], -1) for part in settings.parts
+        part: torch.cat([run[0][part] for run in runs], -1) for part in settings.all_parts
     }
     clean, corrupted = (torch.cat([run[i] for run in runs], -1) for i in (1, 2))
     return question.make_grid(rows, logp, clean, corrupted)
@@ -129,11 +129,12 @@ def _run(
         changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
         same_before = min(changed, default=0)
     plans = [
-        plan_part(net.config, part, question.window, settings.severed) for part in settings.parts
+        plan_part(net.config, part, question.window, settings.severed)
+        for part in settings.all_parts
     ]
     grids = sweep(engine, plans, places, start, memory, same_before, watch)
     _check_numbers(*grids)
-    return dict(zip(settings.parts, grids, strict=True)), logp_clean, logp_corrupted
+    return dict(zip(settings.all_parts, grids, strict=True)), logp_clean, logp_corrupted
 
 
 def _check_numbers(*logp: Float[Tensor, "..."]) -> None:

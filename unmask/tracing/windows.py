@@ -81,7 +81,9 @@ class PartPlan:
 
 
 def plan_part(config: NetConfig, part: str, window: int, severed: str | None = None) -> PartPlan:
-    """What has to be run for a part."""
+    """What has to be run for a part; one such as `mlp@3` has a window of its own."""
+    part, _, width = part.partition("@")
+    window = int(width or window)
     layers = range(config.layers)
     if part == "embed":
         return PartPlan(part, ((-1, 0),))
@@ -89,7 +91,6 @@ def plan_part(config: NetConfig, part: str, window: int, severed: str | None = N
         # Every later addition of the severed part stays as in the base run.
         return PartPlan(part, tuple((layer, config.layers) for layer in layers), severed, True)
     is_output = part in ("mlp", "attn")
-    width = window if is_output else 1
-    windows = tuple(window_of(layer, width, config.layers) for layer in layers)
+    windows = tuple(window_of(layer, window if is_output else 1, config.layers) for layer in layers)
     heads = config.heads if part == "attn_z" else 0
     return PartPlan(part, windows, part if is_output else None, heads=heads)
