@@ -105,8 +105,8 @@ def test_what_is_refused(causal):
     facts = make_facts()
     with pytest.raises(SettingsError, match="'windows'"):
         cut(causal, facts, windows=(0,))
-    with pytest.raises(SettingsError, match="single steps"):
-        cut(causal, facts, at=("all",))
+    with pytest.raises(SettingsError, match="'at' has 'x'"):
+        cut(causal, facts, at=("x",))
     with pytest.raises(UserError, match="names rows 'subjct'"):
         cut(causal, facts, edges=("answer:subjct",))
 

@@ -303,3 +303,49 @@ def test_cells_are_watched_as_they_are_run(taught, facts):
     with pytest.raises(InterruptedError):
         unmask.trace_steps(model, clean, settings, places=places, watch=leave)
     assert calls == 1
+
+
+@pytest.mark.parametrize("order", ["confidence", "left"])
+def test_steps_counted_from_t1(masked, facts, order):
+    """The same steps as by number, each asked for what is open; from the left in order."""
+    settings = replace(SETTINGS, order=order, at=("t1..t2",), parts=("resid",), corruption="mean")
+    for fact in facts:
+        clean = generate(masked, fact, replace(settings, any_answer=True))
+        steps = clean.find_steps(("t1..t2",))
+        assert [step for _, step in steps] == [step for _, step in clean.find_steps(("all",))]
+        assert [label for label, _ in steps] == [f"t1+{step - clean.t1}" for _, step in steps]
+        if order == "left":
+            written = [int(clean.committed_at[at]) for at in sorted(clean.answer)]
+            assert written == sorted(written)
+    grids = unmask.trace_steps(masked, clean, settings)
+    assert [grid.step for grid in grids] == [step for _, step in steps]
+    for grid in grids:
+        assert set(grid.answer) == set(clean.open_at(grid.step)) and set(grid.answer)
+        assert set(grid.committed) == set(clean.answer) - set(grid.answer)
+
+
+def test_masks_that_come_back_are_asked_again(masked, facts):
+    """What is open is what the state masks; t1 is the first time that a token stood there."""
+    clean = recalled(masked, facts)
+    first, *rest = sorted(clean.answer)
+    mask = masked.mask_id
+    rows = [clean.states[0].clone() for _ in range(4)]
+    rows[1][first] = clean.answer[first]  # written, masked again, and written with the others
+    for position, token in clean.answer.items():
+        rows[3][position] = token
+    committed = clean.committed_at.clone()
+    committed[list(clean.answer)] = 3
+    again = replace(clean, states=torch.stack(rows), committed_at=committed)
+    assert (again.t1, again.t2) == (1, 3) and rows[2][first] == mask
+    assert set(again.open_at(2)) == set(rest) and again.committed_before(2) == (first,)
+    assert set(again.open_at(3)) == set(clean.answer) and again.committed_before(3) == ()
+    wrong = [row.clone() for row in rows]
+    wrong[1][first] = clean.answer[first] + 1
+    other = replace(again, states=torch.stack(wrong))
+    assert other.t1 == 3 and other.committed_before(2) == () and first not in other.open_at(2)
+    for remask in ("low=0.3", "loop"):
+        run = generate(masked, facts[0], replace(SETTINGS, remask=remask, any_answer=True))
+        for _, step in run.find_steps(("all",)):
+            assert run.open_at(step) and all(
+                run.state_at(step)[at] == mask for at in run.open_at(step)
+            )

@@ -222,8 +222,15 @@ def name_corruption(row: Mapping[str, Any]) -> str:
     return CORRUPTIONS.get(row["corruption"], row["corruption"])
 
 
+def is_numbered(stage: str) -> bool:
+    """Whether a step is known by its number, or by how many steps it is after t1."""
+    return stage.isdecimal() or stage.startswith("t1+")
+
+
 def name_stage(stage: str) -> str:
     """A denoising step that was traced."""
+    if stage.startswith("t1+"):
+        return stage.replace("+", " + ")
     return f"step {stage}" if stage.isdecimal() else {"t2": "last step"}.get(stage, f"{stage} step")
 
 

@@ -68,7 +68,8 @@ class KnockoutSettings(MachineSettings):
         (1, 5), "How many layers are cut together, around each layer; all of them are cut as well."
     )
     at: tuple[str, ...] = option(
-        ("first",), "Denoising steps: first, t1 and t2 (that commit the answer), or numbers."
+        ("first",),
+        "Denoising steps: first, t1 and t2 (that commit the answer), t1..t2, or numbers.",
     )
     corruption: str = option(
         "mean", "How the subject is hidden for the total effect: mean, gaussian, mask, replace, …"
@@ -100,8 +101,6 @@ class KnockoutSettings(MachineSettings):
             yield f"'windows' is {self.windows}, expected numbers of layers from 1"
         if not self.edges or len(set(self.edges)) < len(self.edges):
             yield f"'edges' is {self.edges}, expected at least one, and none twice"
-        if "all" in self.at or not self.at:
-            yield f"'at' is {self.at}, expected single steps: first, t1, t2 or numbers"
 
     @property
     def tracing(self) -> Tracing:

@@ -165,7 +165,7 @@ def _choose_step(rows: Rows, column: str) -> tidy.Choose:
     """The choice of a step; the corruption is named where there are several, and numbers of steps
     that follow each other are a slider."""
     has_several = len(tidy.distinct(rows, "corruption")) > 1
-    is_slider = not has_several and all(str(row[column]).isdecimal() for row in rows)
+    is_slider = not has_several and all(labels.is_numbered(str(row[column])) for row in rows)
 
     def name(at: tuple[str, str]) -> str:
         corruption, step = at
@@ -244,7 +244,7 @@ def tabulate_steps(groups: Rows, metric: str) -> Table:
 
     columns = _name_groups(groups) | {"facts": lambda group: group["total"]["facts"]}
     columns |= {Column("tokens asked", digits=1): count_asked} | _lose(metric)
-    if metric == "logp":
+    if metric == "logp":  # of the metrics that add up over tokens
         columns[Column("per token", is_short=True)] = lambda group: (
             group["total"]["mean"] / count_asked(group) if group["asked"] else None
         )

@@ -51,7 +51,7 @@ def describe(result: Result) -> Section:
     by_model = tidy.group_by(groups, "model")
     firsts = [by_model[model][0] for model in kinds if model in by_model]
     stages = tidy.distinct(groups, "stage")
-    named = [group for group in groups if not group["stage"].isdecimal()]
+    named = [group for group in groups if not labels.is_numbered(group["stage"])]
     texts = [figures.draw_texts(summary["texts"], metric)] if summary["texts"] else []
     blocks: list[ReportBlock] = []
     if texts and sum(row["prompts"] for row in counts) == 1:

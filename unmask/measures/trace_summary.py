@@ -10,7 +10,7 @@ import numpy as np
 from unmask.base.errors import NotMeasuredError, UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
-from unmask.blocks.labels import order_splits
+from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
 from unmask.evaluation.statistics import ENOUGH, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
@@ -189,7 +189,7 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
 
     def rank(group: tidy.Record) -> tuple[Any, ...]:
         place = (splits.index(group["split"]), models.index(group["model"]), group["corruption"])
-        return (group["stage"].isdecimal(), *place, rank_stage(group["stage"]))
+        return (is_numbered(group["stage"]), *place, rank_stage(group["stage"]))
 
     return sorted(groups, key=rank)
 
@@ -215,7 +215,8 @@ def _list_peaks(
 
 def rank_stage(stage: str) -> int:
     """Steps by name come first, numbered ones in their order."""
-    return STEPS.index(stage) if stage in STEPS else len(STEPS) + int(stage)
+    number = stage.removeprefix("t1+")
+    return STEPS.index(stage) if stage in STEPS else len(STEPS) + int(number)
 
 
 def judge(summary: Summary, settings: Tracing) -> Sequence[Verdict]:

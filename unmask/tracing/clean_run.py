@@ -6,6 +6,7 @@ of the answer, t2 the last; after t2 nothing of the answer is left to ask for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -46,26 +47,40 @@ class CleanRun:
 
     @property
     def t1(self) -> int:
-        return min(self._steps())
+        """The first step that writes a token of the answer, whether or not it is masked again."""
+        if not self._has_masks:
+            return min(self._steps())
+        positions, tokens = (list(each) for each in (self.answer, self.answer.values()))
+        is_there = self.states[:, positions] == torch.tensor(tokens, device=self.states.device)
+        return int(is_there.any(1).nonzero()[0, 0])
 
     @property
     def t2(self) -> int:
         return max(self._steps())
 
+    @property
+    def _has_masks(self) -> bool:
+        """Whether the states say by their masks what is still open."""
+        return self.model.paradigm.fills_masks
+
     def _steps(self) -> list[int]:
         return [int(self.committed_at[position]) for position in self.answer]
 
     def open_at(self, step: int) -> dict[int, int]:
-        """The answer's positions that are still to be committed at a step."""
-        return {
-            position: token
-            for position, token in self.answer.items()
-            if int(self.committed_at[position]) >= step
-        }
+        """The answer's positions that are still to be committed at a step: those that are masks."""
+        is_open = self.committed_at >= step
+        if self._has_masks:
+            state = self.states[min(step, len(self.states)) - 1]
+            is_open = state.eq(self.model.require_mask())
+        return {position: token for position, token in self.answer.items() if is_open[position]}
 
     def committed_before(self, step: int) -> tuple[int, ...]:
-        """The answer's positions that are committed before a step."""
-        return tuple(sorted(set(self.answer) - set(self.open_at(step))))
+        """The answer's positions that hold their tokens before a step."""
+        rest = set(self.answer) - set(self.open_at(step))
+        if self._has_masks:
+            state = self.states[min(step, len(self.states)) - 1]
+            rest = {position for position in rest if int(state[position]) == self.answer[position]}
+        return tuple(sorted(rest))
 
     def state_at(self, step: int) -> Int[Tensor, "L"]:
         """The tokens that a step starts from.
@@ -86,6 +101,9 @@ class CleanRun:
         for each in at:
             if each == "all":
                 labelled += [(str(step), step) for step in range(self.t1, self.t2 + 1)]
+            elif each == "t1..t2":
+                steps = range(self.t1, self.t2 + 1)
+                labelled += [(f"t1+{step - self.t1}", step) for step in steps]
             elif each in named:
                 labelled.append((str(each), named[str(each)]))
             elif str(each).isdecimal() and int(each) >= 1:
@@ -94,7 +112,12 @@ class CleanRun:
                 raise UserError(
                     f"step {each!r} is unknown: expected {', '.join(STEPS)}, or a number from 1."
                 )
-        return [(label, step) for label, step in dict.fromkeys(labelled) if step <= self.t2]
+        # With masks that come back, a step may have nothing to ask for.
+        return [
+            (label, step)
+            for label, step in dict.fromkeys(labelled)
+            if step <= self.t2 and (not self._has_masks or self.open_at(step))
+        ]
 
 
 def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
@@ -112,9 +135,7 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
             "too long",
             f"prompt and answer have {tokens.object[1]} tokens, more than the length {length}.",
         )
-    trajectory = sample(
-        model, [prompt], steps=settings.steps, guidance=settings.guidance, length=length
-    )
+    trajectory = sample(model, [prompt], length=length, **_choose_sampling(model, settings))
     assert trajectory.states is not None
     states, committed_at = trajectory.states[:, 0], trajectory.committed_at[0]
     generated = trajectory.tokens[0].tolist()
@@ -166,6 +187,14 @@ def asks_whole(model: Model, settings: Tracing) -> bool:
     return settings.joint == "chain_rule" and model.paradigm.sees_later
 
 
+def _choose_sampling(model: Model, settings: Tracing) -> dict[str, Any]:
+    """How the clean run is drawn; a model that writes from left to right has no order."""
+    chosen: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance}
+    if model.paradigm.fills_masks:
+        chosen |= {"order": settings.order, "remask": settings.remask}
+    return chosen
+
+
 def choose_length(model: Model, facts: Sequence[FactTokens], settings: Tracing) -> int:
     """Positions of the canvas: the setting, or room for the facts and what a study gives them."""
     longest = max([STUDY_LENGTH, *(tokens.object[1] for tokens in facts)])
@@ -179,9 +208,7 @@ def generate_corrupted(
     model, length = clean.model, clean.states.shape[1]
     prompts = corrupted.tokens[:, : clean.prompt_length].tolist()
     with model.net.patch({"embed": corrupted.embed}):
-        trajectory = sample(
-            model, prompts, steps=settings.steps, guidance=settings.guidance, length=length
-        )
+        trajectory = sample(model, prompts, length=length, **_choose_sampling(model, settings))
     assert trajectory.states is not None
     return trajectory.states
 
@@ -199,7 +226,8 @@ def rank_facts(model: Model, facts: Sequence[Fact], settings: Tracing) -> tuple[
     recalled = set()
     if fitting:
         prompts = [tokens[i].ids[: tokens[i].prompt_length] for i in fitting]
-        trajectory = sample(model, prompts, steps=settings.steps, length=length, keep_states=False)
+        chosen: dict[str, Any] = _choose_sampling(model, settings) | {"guidance": 0.0}
+        trajectory = sample(model, prompts, length=length, keep_states=False, **chosen)
         for i, generated in zip(fitting, trajectory.tokens.tolist(), strict=True):
             wanted = tokens[i].ids[slice(*tokens[i].object)]
             if _find_run(generated, wanted, tokens[i].prompt_length) is not None:

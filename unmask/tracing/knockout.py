@@ -51,7 +51,10 @@ EDGES = (
     ("masks", "subject"),
     ("others", "subject"),
 )
-UNUSED = ("at", "parts", "window", "metric", "mode", "run", "source", "severed")
+UNUSED = (
+    *("at", "parts", "window", "windows", "together", "metric"),
+    *("mode", "run", "source", "severed"),
+)
 """Settings of a trace that mean nothing here."""
 
 

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
 
 PartName = Literal["resid", "mlp", "attn", "attn_z", "attn_q", "attn_k", "attn_v", "embed"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
-STEPS = ("first", "t1", "last", "t2", "all")
-"""Steps by name; others are numbers."""
-STEP_SETTINGS = ("at", "steps", "length", "run", "source", "together", "any_answer")
+STEPS = ("first", "t1", "last", "t2", "all", "t1..t2")
+"""Steps by name; others are numbers. The last two are the same steps, by their numbers and counted
+from t1."""
+STEP_SETTINGS = (
+    "at",
+    "steps",
+    "length",
+    "run",
+    "source",
+    "together",
+    "any_answer",
+    "order",
+    "remask",
+)
 """Settings about a generation and its steps; a single state of tokens has none of them."""
 
 
@@ -61,7 +72,8 @@ class Tracing(CheckedSettings):
     at: tuple[str | int, ...] = option(
         ("first", "last"),
         "Denoising steps to trace: first, t1 and t2 (that commit the answer's first and last "
-        "token; last is t2), all of them from t1 to t2, or numbers.",
+        "token; last is t2), all of them from t1 to t2 by number, t1..t2 the same counted from t1, "
+        "or numbers.",
     )
     parts: tuple[PartName, ...] = option(
         ("resid", "mlp", "attn"),
@@ -93,6 +105,14 @@ class Tracing(CheckedSettings):
     )
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
     guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
+    order: str = option(
+        "confidence",
+        "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
+    )
+    remask: str = option(
+        "none",
+        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
+    )
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
     )
