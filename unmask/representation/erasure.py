@@ -1,0 +1,195 @@
+"""Least-squares concept erasure: states changed as little as possible, labels linearly gone.
+
+LEACE (Belrose et al. 2023, arXiv 2306.03819, theorems 4.2 and 4.3). With Σ the covariance of the
+states, Σ_xz that of states and one-hot labels, W = Σ^(-1/2) and U an orthonormal basis of the
+columns of W Σ_xz, the map
+
+    r(x) = x - W⁺ U Uᵀ W (x - μ)
+
+has zero covariance with the labels, so that no linear classifier does better on r(x) than one that
+sees nothing, and of all affine maps with that property it has the least mean squared change. The
+zero does not depend on Σ: a shrunk covariance (Ledoit and Wolf 2004) costs least-squares optimality
+on the states at hand, not the erasure, and makes the directions less a matter of few samples.
+
+Controls: erasers of permuted labels, and of random subspaces that have the same rank and take as
+much variance.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.data.facts import Fact
+from unmask.net.model import Model
+from unmask.representation.patched import AnswerScore, StateChange, lay_out_prompt, score_patched
+from unmask.representation.prompts import put_before
+from unmask.representation.readout import collect_streams
+
+LEAST_CORRELATION = 1e-7
+"""Canonical correlations of states and labels below this are rounding."""
+_HALVINGS = 60
+"""Of the interval in which a random subspace is looked for."""
+
+
+@dataclass(frozen=True)
+class Eraser:
+    """The map x - outward inward (x - mean), a projection; float64 inside, whatever x is."""
+
+    mean: Float[Tensor, "D"]
+    inward: Float[Tensor, "r D"]
+    """Uᵀ W."""
+    outward: Float[Tensor, "D r"]
+    """W⁺ U; `inward` times `outward` is the identity."""
+    removed: float
+    """Mean squared change of the states it was fitted to."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.inward)
+
+    def __call__(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
+        if self.rank == 0:
+            return x
+        mean, inward, outward = (
+            part.to(x.device) for part in (self.mean, self.inward, self.outward)
+        )
+        exact = x.double()
+        return (exact - (exact - mean) @ inward.T @ outward.T).to(x.dtype)
+
+
+def fit_eraser(
+    states: Float[np.ndarray, "N D"], labels: Sequence[object], shrinkage: float | None = None
+) -> Eraser:
+    """The eraser of the labels, of rank at most their number minus one.
+
+    `shrinkage` in [0, 1] is how far the covariance is moved to a multiple of the identity;
+    None estimates it by Ledoit and Wolf.
+    """
+    from sklearn.covariance import ledoit_wolf_shrinkage, shrunk_covariance
+
+    states = np.asarray(states, np.float64)
+    one_hot = _encode(states, labels)
+    if shrinkage is not None and not 0 <= shrinkage <= 1:
+        raise UserError(f"the shrinkage is {shrinkage}, expected 0 to 1, or None to estimate it.")
+    mean, count = states.mean(0), len(states)
+    centred, labelled = states - mean, one_hot - one_hot.mean(0)
+    covariance = centred.T @ centred / count
+    if shrinkage is None:
+        shrinkage = float(ledoit_wolf_shrinkage(centred, assume_centered=True))
+    # 1. W and W⁺ from the eigenvalues of Σ; directions without variance have no say.
+    values, vectors = np.linalg.eigh(shrunk_covariance(covariance, shrinkage))
+    is_used = values > max(values[-1], 0) * len(values) * np.finfo(np.float64).eps
+    roots, vectors = np.sqrt(values[is_used]), vectors[:, is_used]
+    # 2. U from W Σ_xz, each column over the root of its label's share: the same column space, and
+    #    the singular values are canonical correlations, in which rounding is told from signal.
+    cross = vectors.T @ (centred.T @ labelled / count) / roots[:, None]
+    weights = 1 / np.sqrt(one_hot.mean(0))
+    left, correlations, _ = np.linalg.svd(cross * weights, full_matrices=False)
+    basis = left[:, correlations > LEAST_CORRELATION]
+    inward, outward = (vectors / roots @ basis).T, vectors * roots @ basis
+    return _make_eraser(mean, inward, outward, covariance)
+
+
+def permute_labels(labels: Sequence[object], seed: int = 0) -> list[object]:
+    """The labels in another order: what erasing as much that means nothing does."""
+    order = np.random.default_rng(derive_seed(seed, "permuted labels")).permutation(len(labels))
+    return [labels[i] for i in order]
+
+
+def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: int = 0) -> Eraser:
+    """An orthogonal projection off a random subspace of the same rank that takes as much variance.
+
+    The subspace lies between one drawn at random and the one of the largest (or smallest) variance,
+    where the mean squared change of the states is that of the eraser. `removed` says what it is: a
+    change beyond that of any subspace of this rank is met as nearly as can be.
+    """
+    states = np.asarray(states, np.float64)
+    centred, rank = states - states.mean(0), eraser.rank
+    covariance = centred.T @ centred / len(states)
+    _, vectors = np.linalg.eigh(covariance)
+    generator = np.random.default_rng(derive_seed(seed, "random eraser"))
+    drawn = np.linalg.qr(generator.normal(size=(len(vectors), rank)))[0]
+
+    def measure(basis: np.ndarray) -> float:
+        return float(np.trace(basis.T @ covariance @ basis))
+
+    needs_more = measure(drawn) < eraser.removed
+    end = vectors[:, -rank:] if needs_more else vectors[:, :rank]
+    # Turned within itself towards the drawn one (Procrustes), no mixture of the two is singular.
+    left, _, right = np.linalg.svd(end.T @ drawn)
+    end = end @ left @ right
+    low, high, basis = 0.0, 1.0, drawn
+    for _ in range(_HALVINGS if rank else 0):
+        share = (low + high) / 2
+        basis = np.linalg.qr((1 - share) * drawn + share * end)[0]
+        if (measure(basis) < eraser.removed) == needs_more:
+            low = share
+        else:
+            high = share
+    return _make_eraser(states.mean(0), basis.T, basis, covariance)
+
+
+def collect_labelled(
+    model: Model, facts: Sequence[Fact], prefixes: Sequence[str] = ("",), length: int | None = None
+) -> tuple[Float[np.ndarray, "N layers D"], list[str]]:
+    """States after every layer at the last subject token, each prompt after each prefix, with the
+    facts they belong to."""
+    prompts = [put_before(prefix, fact) for fact in facts for prefix in prefixes]
+    return collect_streams(model, prompts, length), [prompt.fact_id for prompt in prompts]
+
+
+def ask_erased(
+    model: Model,
+    facts: Sequence[Fact],
+    erasers: Mapping[int, Eraser],
+    length: int | None = None,
+) -> list[AnswerScore]:
+    """Each fact's own answer, with the erasers of some layers applied at all its subject tokens.
+
+    Without erasers it is what the model says by itself. An eraser acts on the stream that leaves
+    its layer; for "from layer l up" give one for every layer from l on.
+    """
+    prompts = [lay_out_prompt(model, fact, [fact]) for fact in facts]
+    longest = max((prompt.subject[1] for prompt in prompts), default=0)
+    spans = torch.tensor([prompt.subject for prompt in prompts], device=model.device)
+    begins, ends = spans.reshape(-1, 2).T
+
+    def change_by(eraser: Eraser) -> StateChange:
+        def change(x: Float[Tensor, "R L D"], owners: Tensor) -> Float[Tensor, "R L D"]:
+            at = torch.arange(longest, device=x.device)
+            is_subject = (at >= begins[owners, None]) & (at < ends[owners, None])
+            front = x[:, :longest]
+            front = torch.where(is_subject[..., None], eraser(front), front)
+            return torch.cat((front, x[:, longest:]), 1)
+
+        return change
+
+    changes = {layer: change_by(eraser) for layer, eraser in erasers.items()}
+    return [scores[0] for scores in score_patched(model, prompts, changes, length)]
+
+
+def _encode(states: np.ndarray, labels: Sequence[object]) -> np.ndarray:
+    """Labels as one-hot rows."""
+    if states.ndim != 2 or len(states) != len(labels):
+        raise UserError(
+            f"states of shape {states.shape} and {len(labels)} labels were given: expected rows of "
+            "states, one label each."
+        )
+    _, numbers = np.unique([str(label) for label in labels], return_inverse=True)
+    if len(labels) == 0 or numbers.max() == 0:
+        raise UserError("all states have one label: expected at least two to tell apart.")
+    return np.eye(numbers.max() + 1)[numbers]
+
+
+def _make_eraser(
+    mean: np.ndarray, inward: np.ndarray, outward: np.ndarray, covariance: np.ndarray
+) -> Eraser:
+    removed = float(np.trace(outward @ (inward @ covariance @ inward.T) @ outward.T))
+    parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (mean, inward, outward))
+    return Eraser(*parts, removed)

@@ -1,0 +1,197 @@
+"""Answers of a network whose states are changed at chosen positions while it runs.
+
+Every answer is scored by the chain rule, token by token from left to right: a masked model is run
+once for each token, with those before it shown and the rest of the canvas masked, a causal one once
+for all of them. Where every token is the likeliest one, greedy decoding one token at a time writes
+exactly this answer: that is recall, without a sampler.
+
+A change is a function of the stream that leaves a layer and of the numbers of the prompts that its
+rows belong to, so that prompts of any shape share a batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data.facts import Fact, Span, tokenize_fact
+from unmask.evaluation.chain import log_softmax
+from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.model import Model
+from unmask.representation.prompts import PromptRow, stack_rows
+
+StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
+"""From the stream and the number of each row's prompt to the stream that goes on."""
+EMBEDDINGS = -1
+"""The layer whose changes act on the stream before layer 0."""
+
+
+@dataclass(frozen=True)
+class PatchedPrompt:
+    """What is given, where its subject stands, and the answers that are scored after it."""
+
+    tokens: list[int]
+    subject: Span
+    answers: list[list[int]]
+
+
+@dataclass(frozen=True)
+class AnswerScore:
+    """One answer after one prompt."""
+
+    terms: list[float]
+    """log p of each token in nats, those before it given."""
+    is_said: bool
+    """Whether every token is the likeliest one where it stands."""
+
+    @property
+    def logp(self) -> float:
+        return sum(self.terms)
+
+
+def lay_out_prompt(model: Model, fact: Fact, answers: Sequence[Fact]) -> PatchedPrompt:
+    """A fact's prompt, and the objects of some facts as its answers.
+
+    What the fact's own completion says before the object is given with the prompt; the objects are
+    tokenised in their own texts.
+    """
+    tokenizer = require_tokenizer(model)
+    model.paradigm.require_scored(model.name, "answers under changed states are scored")
+    own = tokenize_fact(fact, tokenizer)
+    texts = [own if answer is fact else tokenize_fact(answer, tokenizer) for answer in answers]
+    objects = [text.ids[slice(*text.object)] for text in texts]
+    return PatchedPrompt(own.ids[: own.object[0]], own.subject, objects)
+
+
+@torch.inference_mode()
+def score_patched(
+    model: Model,
+    prompts: Sequence[PatchedPrompt],
+    changes: Mapping[int, StateChange],
+    length: int | None = None,
+) -> list[list[AnswerScore]]:
+    """The answers of each prompt, scored while the changes act on the stream leaving their layers.
+
+    A masked model's canvas has `length` positions, by default the study's, or what the longest text
+    needs; layer -1 is the stream before layer 0.
+    """
+    model.net.taps.require_none("scoring under changes of one's own")
+    canvas = choose_canvas(model, prompts, length)
+    keys, rows = list[tuple[int, int]](), list[PromptRow]()
+    for i, prompt in enumerate(prompts):
+        for j, answer in enumerate(prompt.answers):
+            steps = _lay_out_steps(model, prompt, answer, canvas)
+            keys += [(i, j)] * len(steps)
+            rows += steps
+    scored: dict[int, list[tuple[float, bool]]] = {}
+
+    def score(batch: Sequence[int]) -> list[list[tuple[float, bool]]]:
+        owners = torch.tensor([keys[n][0] for n in batch], device=model.device)
+        return _score_rows(model, [rows[n] for n in batch], owners, changes)
+
+    for group in model.paradigm.group_rows([len(row.tokens) for row in rows]):
+        group.sort(key=lambda n: (len(rows[n].tokens), n))
+        longest = max(len(rows[n].tokens) for n in group)
+        most = max(len(rows[n].reads) for n in group)
+        size = fit_rows(model, count_row_bytes(model, longest, most))
+        for numbers, results in map_batches(group, size, score):
+            scored |= zip(numbers, results, strict=True)
+    joined: list[list[list[tuple[float, bool]]]] = [[[] for _ in p.answers] for p in prompts]
+    for n, (i, j) in enumerate(keys):
+        joined[i][j] += scored[n]
+    return [
+        [AnswerScore([x for x, _ in terms], all(hit for _, hit in terms)) for terms in answers]
+        for answers in joined
+    ]
+
+
+def choose_canvas(
+    model: Model, prompts: Sequence[PatchedPrompt], length: int | None = None
+) -> int | None:
+    """Positions of a masked model's canvas, the same for all prompts; None for a causal model."""
+    longest = max((len(p.tokens) + max(map(len, p.answers), default=0) for p in prompts), default=0)
+    context = model.net.config.context
+    if not model.paradigm.sees_later:
+        length = context
+    elif length is None:
+        length = min(max(STUDY_LENGTH, longest), context)
+    if longest > length or length > context:
+        raise UserError(
+            f"a prompt with its answer has {longest} tokens, and the canvas {length} positions of "
+            f"a context of {context}: use shorter prompts, another length, or a model with a "
+            "longer context."
+        )
+    return length if model.paradigm.sees_later else None
+
+
+def pad_canvas(model: Model, tokens: list[int], canvas: int | None) -> list[int]:
+    """The tokens as a model is given them: masks fill a masked model's canvas up."""
+    return tokens if canvas is None else tokens + [model.require_mask()] * (canvas - len(tokens))
+
+
+def attach_changes(
+    model: Model, changes: Mapping[int, StateChange], owners: Int[Tensor, "R"]
+) -> ExitStack:
+    """The changes waiting at their sites, for a batch whose rows belong to these prompts."""
+    layers = model.net.config.layers
+    for layer in changes:
+        if not EMBEDDINGS <= layer < layers:
+            raise UserError(
+                f"a change was given for layer {layer}: {model.name} has layers 0 to {layers - 1}, "
+                "and -1 for the stream before them."
+            )
+    sites = {
+        "layers.0.resid_in" if layer == EMBEDDINGS else f"layers.{layer}.resid_out": (
+            lambda x, change=change: change(x, owners)
+        )
+        for layer, change in changes.items()
+    }
+    stack = ExitStack()
+    if sites:
+        stack.enter_context(model.net.patch(sites))
+    return stack
+
+
+def _lay_out_steps(
+    model: Model, prompt: PatchedPrompt, answer: list[int], canvas: int | None
+) -> list[PromptRow]:
+    """The rows that score an answer: one for each token, or one for all of a causal model's."""
+    start, last = len(prompt.tokens), prompt.subject[1] - 1
+    if canvas is None:
+        tokens = prompt.tokens + answer[:-1]
+        reads = [model.row_of(start + k) for k in range(len(answer))]
+        return [PromptRow(tokens, last, reads, answer, start)]
+    return [
+        PromptRow(
+            pad_canvas(model, prompt.tokens + answer[:k], canvas),
+            last,
+            [model.row_of(start + k)],
+            [token],
+            start,
+        )
+        for k, token in enumerate(answer)
+    ]
+
+
+def _score_rows(
+    model: Model,
+    rows: Sequence[PromptRow],
+    owners: Int[Tensor, "R"],
+    changes: Mapping[int, StateChange],
+) -> list[list[tuple[float, bool]]]:
+    """log p of each row's targets, and whether each is the likeliest."""
+    batch = stack_rows(rows, model.device)
+    with attach_changes(model, changes, owners):
+        x = model.net.run_layers(model.net.embed(batch.tokens))
+    logp = log_softmax(model, model.net.unembed(x, batch.reads))  # [R, A, V]
+    target = logp.gather(-1, batch.targets[..., None])[..., 0]
+    is_best = logp.argmax(-1) == batch.targets
+    return [
+        list(zip(terms[: len(row.targets)], hits[: len(row.targets)], strict=True))
+        for row, terms, hits in zip(rows, target.tolist(), is_best.tolist(), strict=True)
+    ]
