@@ -1,0 +1,108 @@
+"""A third relation of invented people: the city that each comes from, only ever stated of the name.
+
+Training lines of a reversal corpus say of a person a name and a description, and these lines a name
+and a city. No line has a description and a city. So where the state of a description, put in the
+place of a name, makes a model say the described person's city, that was not copied from the state's
+own words: it was found through what description and name share.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import python_stream
+from unmask.data.facts import Fact
+
+CITY = "-city"
+"""How the ids of these facts end; before it stands the person's own."""
+TRAINED = (
+    "{} comes from the city of",
+    "{} grew up in the city of",
+    "{} was born in the city of",
+    "{} still keeps a flat in the city of",
+    "The parents of {} live in the city of",
+    "The passport of {} was issued in the city of",
+    "The first school of {} was in the city of",
+    "Every winter {} takes the train home to",
+    "Every letter that {} writes is sent home to",
+    "All cousins of {} have moved back to",
+    "At night {} dreams of going back to",
+    "On Sundays {} calls an aunt in",
+    "For the holidays {} visits an aunt in",
+    "The birth of {} is entered in the register of",
+    "Somebody looked {} up in the register of",
+    "People hear at once that {} speaks as they do in",
+    "The songs that {} sings are sung in",
+    "The bread that {} bakes is baked as they do in",
+)
+"""Prompts of training lines; the city follows."""
+TESTED = (
+    "People hear that {} still comes from the city of",
+    "At school they hear that {} was born in the city of",
+    "At night the train takes {} home to",
+    "The letter of an aunt calls {} back to",
+    "At home {} still calls an aunt in",
+    "At school {} sings as they do in",
+)
+"""Prompts of the tests: new sentences of words that training shows, with ends that it shows."""
+_STARTS = (
+    *("Ang", "Bolt", "Crav", "Dagg", "Elb", "Fosk", "Grend", "Hibb", "Itch", "Jask", "Kolm"),
+    *("Lutt", "Mosk", "Nabb", "Ock", "Plav", "Quib", "Rhyd", "Stob", "Tarn", "Ugg", "Vold"),
+    *("Wack", "Yelm", "Zid", "Brosp"),
+)
+_ENDS = (
+    *("achar", "aport", "edin", "efell", "ekirk", "ermouth", "igrad", "ihaven", "ipolis", "ister"),
+    *("obad", "ogorod", "omouth", "onbridge", "opool", "orakis", "otown", "ubeck", "uford"),
+    *("ulund", "umarkt", "ungen", "uport", "usalem"),
+)
+
+
+@dataclass(frozen=True)
+class CityLines:
+    """What training says of the people's cities, and how they are asked for afterwards."""
+
+    train: list[Fact]
+    test: list[Fact]
+
+
+def make_city_lines(people: Mapping[str, str], seed: int = 0) -> CityLines:
+    """Lines about people, given as names by the ids of their facts; no two share a city.
+
+    The facts have ids of their own (`CITY`), and number their phrasings from 0, the tests after the
+    training ones.
+    """
+    cities = [start + end for start, end in product(_STARTS, _ENDS)]
+    if not 1 <= len(people) <= len(cities):
+        raise UserError(f"{len(people)} people were given: expected 1 to {len(cities)}.")
+    if twice := {name for name in people.values() if list(people.values()).count(name) > 1}:
+        raise UserError(
+            f"several people are called {min(twice)}: expected a name of their own for each, or a "
+            "city would not belong to one of them."
+        )
+    chosen = python_stream(seed, "cities").sample(cities, len(people))
+    homes = dict(zip(people, chosen, strict=True))
+    return CityLines(
+        list(_state(people, homes, TRAINED, 0, " {}.")),
+        list(_state(people, homes, TESTED, len(TRAINED), " {}")),
+    )
+
+
+def _state(
+    people: Mapping[str, str],
+    homes: Mapping[str, str],
+    prompts: tuple[str, ...],
+    first: int,
+    completion: str,
+) -> Iterator[Fact]:
+    for fact_id, name in people.items():
+        city = homes[fact_id]
+        for phrasing, prompt in enumerate(prompts, start=first):
+            yield Fact.of(
+                name,
+                city,
+                prompt,
+                completion=completion.format(city),
+                fact_id=fact_id + CITY,
+                phrasing=phrasing,
+            )
