@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
     from unmask.data.facts import Fact
     from unmask.tracing.corruption import Corruption
+    from unmask.tracing.record import Activations
 
 FOIL = "foil"
 """A split of facts that are not traced, but whose answers can be compared with."""
@@ -138,19 +139,20 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
     window = settings.window or default_window(min(each.config.layers for each in members))
     settings = replace(settings, window=window)
     is_alone = len(members) * len(prompts) == 1 and settings.consider is None
-    corruptions: dict[str, Corruption] = {}
+    prepared: dict[str, tuple[Corruption, Activations | None]] = {}
 
     def work(member: Member, split: str, fact: "Fact") -> "Mapping[str, Rows | pyarrow.Table]":
-        from unmask.tracing.facts import make_corruption, trace_fact
+        from unmask.tracing.facts import make_corruption, make_means, trace_fact
 
         model = inputs.load(member)
-        if member.key not in corruptions:
-            corruptions[member.key] = make_corruption(settings, model, pool)
+        if member.key not in prepared:
+            corruption = make_corruption(settings, model, pool)
+            prepared[member.key] = corruption, make_means(settings, model, pool)
         keys = {**member.columns, "split": split}
         memory = None if settings.memory is None else int(settings.memory * 1e9)
-        corruption = corruptions[member.key]
+        corruption, means = prepared[member.key]
         trace = trace_fact(
-            model, fact, pool, settings, corruption, keys, memory, tuple(settings.also)
+            model, fact, pool, settings, corruption, keys, memory, tuple(settings.also), means
         )
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:

@@ -31,6 +31,12 @@ HIDDEN = {
     "committed": "the answer tokens written so far",
     "both": "the subject and the answer tokens written so far",
 }
+REPLACED = {
+    "ablate": ("Corrupted states", "Corrupting one {}"),
+    "zero": ("Zeros", "Setting one {} to zero"),
+    "mean": ("Means over the positions of all facts' texts", "Setting one {} to the mean"),
+}
+"""What is put into the clean run, by mode, and what that is called."""
 LIMITS = (
     "An indirect effect says that a state is enough, under this corruption, to bring some of the "
     "answer back. It does not say that the fact is stored in that state or in those weights, nor "
@@ -195,8 +201,8 @@ def _state(
     }[verdict.outcome]
     what = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
     does = f"Putting back one clean {what} gives back most"
-    if settings["mode"] == "ablate":
-        does = f"Corrupting one {what} costs most"
+    if settings["mode"] != "restore":
+        does = f"{REPLACED[settings['mode']][1].format(what)} costs most"
     text = (
         f"{taken}. {does} at the {labels.ROLES[cell['role']]}, layer {figures.name_layer(cell)}: "
         f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
@@ -284,12 +290,11 @@ def _describe_method(groups: Rows, counts: Rows, settings: Mapping[str, Any]) ->
         width = f"in windows of {window} layers around the named one"
         width = "one by one" if window == 1 else width
         sentences.append(f"MLP and attention outputs are restored {width}.")
-    if settings["mode"] == "ablate":
-        sentences.append(
-            "Corrupted states are put into the clean run: effects are what that costs."
-        )
+    if settings["mode"] != "restore":
+        states = REPLACED[settings["mode"]][0]
+        sentences.append(f"{states} are put into the clean run: effects are what that costs.")
     if settings["severed"]:
-        sentences.append(f"Later outputs of {settings['severed']} stay as in the corrupted run.")
+        sentences.append(f"Later outputs of {settings['severed']} stay as in the run without it.")
     if settings["run"] == "free_running":
         sentences.append("The corrupted prompt's own generation is traced (free running).")
     if settings["guidance"]:

@@ -143,7 +143,7 @@ def _lay_out_text(table: "pyarrow.Table", tokens: Rows, mode: str) -> Iterator[d
             effects = np.full((len(places), 1 + max(row["layer"] for row in own)), -np.inf)
             for row in own:
                 value = row["value_mean"]
-                effect = clean - value if mode == "ablate" else value - corrupted
+                effect = clean - value if mode != "restore" else value - corrupted
                 at = places.index(row["token"]), row["layer"]
                 effects[at] = max(effects[at], effect)
             yield {

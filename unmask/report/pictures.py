@@ -186,7 +186,7 @@ def describe_grids(grids: Sequence[TraceGrid]) -> Section:
         (i,) if controls else (): [_draw_part(grid, part) for part in grid.logp]
         for i, grid in enumerate(grids)
     }
-    verb = "taken away" if first.mode == "ablate" else "restored"
+    verb = "restored" if first.mode == "restore" else "taken away"
     estimated = "Estimated by gradients. " if first.estimate else ""
     figure = Figure(
         name="effects",

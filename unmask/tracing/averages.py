@@ -108,7 +108,7 @@ def _find_effects_of_prompts(
     clean, corrupted = np.full((2, len(prompts.known) - before), np.nan)
     for end, scores in ((CLEAN, clean), (CORRUPTED, corrupted)):
         scores[own[part == end]] = value[part == end]
-    effect = clean[own] - value if mode == "ablate" else value - corrupted[own]
+    effect = clean[own] - value if mode != "restore" else value - corrupted[own]
     effect = np.where(np.isin(part, (FLOW, ASKED)), value, effect)
     is_cell = ~np.isin(part, (CLEAN, CORRUPTED))
     return prompt[is_cell], cell[is_cell], effect[is_cell], clean - corrupted

@@ -24,6 +24,7 @@ from unmask.tracing.corruption import (
 from unmask.tracing.grid import WHOLE_ANSWER, TraceGrid
 from unmask.tracing.metrics import NO_FOIL, get_metric, needs_foil
 from unmask.tracing.question import Donor, name_joint
+from unmask.tracing.record import Activations, average_states
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
 from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, SHUFFLED, tabulate
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 NOISES = ("gaussian", "uniform", "rome")
 """Corruptions whose strength is measured against the embeddings of all subjects."""
+
+MOST_TEXTS = 64
+"""Facts over whose texts means are taken."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,15 @@ def make_corruption(settings: Tracing, model: Model, facts: Sequence[Fact]) -> C
     )
 
 
+def make_means(settings: Tracing, model: Model, facts: Sequence[Fact]) -> Activations | None:
+    """What the mode "mean" puts in: means over all positions of the facts' texts."""
+    if settings.mode != "mean":
+        return None
+    tokenizer = require_tokenizer(model)
+    texts = {fact.text: None for fact in facts[:MOST_TEXTS]}
+    return average_states(model, [tokenizer.encode(text).ids for text in texts])
+
+
 def trace_fact(
     model: Model,
     fact: Fact,
@@ -110,12 +123,13 @@ def trace_fact(
     keys: Mapping[str, Any],
     memory: int | None = None,
     metrics: Sequence[str] = (),
+    means: Activations | None = None,
 ) -> FactTrace:
     """A fact's rows, controls included, and what became of it; no rows if it is left out.
 
     Its placebos are chosen from the `pool`. `keys` are columns of all rows that say which model
     and split they are about; `memory` bounds the bytes used beside the weights. Further `metrics`
-    are columns beside the value.
+    are columns beside the value; `means` are what the mode "mean" puts in.
     """
     import pyarrow
 
@@ -135,7 +149,7 @@ def trace_fact(
     try:
         clean = generate(model, fact, settings)
         record |= {"said": clean.text, "forced": clean.forced, "t1": clean.t1, "t2": clean.t2}
-        grids, placebos = _trace_with_placebo(clean, fact, pool, settings, memory)
+        grids, placebos = _trace_with_placebo(clean, fact, pool, settings, memory, means)
     except NotTracedError as error:
         return FactTrace(record | {"reason": error.reason}, error)
     tables = []
@@ -161,7 +175,12 @@ def trace_fact(
 
 
 def _trace_with_placebo(
-    clean: CleanRun, fact: Fact, pool: Sequence[Fact], settings: Tracing, memory: int | None
+    clean: CleanRun,
+    fact: Fact,
+    pool: Sequence[Fact],
+    settings: Tracing,
+    memory: int | None,
+    means: Activations | None,
 ) -> tuple[dict[int | None, TraceGrid], dict[int | None, TraceGrid]]:
     """Grids by step, of the fact's own states and of another fact's put in their place."""
     tokenizer = require_tokenizer(clean.model)
@@ -171,7 +190,8 @@ def _trace_with_placebo(
         raise NotTracedError("no other answer", NO_FOIL)
 
     def trace(**more: Any) -> dict[int | None, TraceGrid]:
-        grids = trace_steps(clean.model, clean, settings, foil=foil or None, memory=memory, **more)
+        more |= {"foil": foil or None, "memory": memory, "means": means}
+        grids = trace_steps(clean.model, clean, settings, **more)
         return {grid.step: grid for grid in grids}
 
     try:

@@ -66,7 +66,8 @@ class TraceGrid(Shown):
     """`mean_field`, or `chain_rule` in the order in which the answer names its positions."""
     guidance: float = 0.0
     mode: str = "restore"
-    """`restore` clean states into the corrupted run, or `ablate` them from the clean one."""
+    """`restore` clean states into the corrupted run, or put others into the clean one: corrupted
+    ones (`ablate`), `zero` or the `mean`."""
     severed: str | None = None
     estimate: bool = False
     """True for the gradients' estimate: not what a restored run gave."""
@@ -130,9 +131,9 @@ class TraceGrid(Shown):
         return self.clean - self.corrupted
 
     def effects(self, part: str, which: int = 0) -> Float[Tensor, "place layer *head"]:
-        """IE: what restoring a cell gives back; when ablating, what taking it away costs."""
+        """IE: what restoring a cell gives back; in other modes, what taking it away costs."""
         values = self.values(part, which=which).mean(-1)
-        if self.mode == "ablate":
+        if self.mode != "restore":
             return self.clean_value(which=which) - values
         return values - float(self.corrupted_values(which=which).mean())
 

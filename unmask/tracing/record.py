@@ -1,5 +1,6 @@
 """What a run leaves at every layer, and how the answer is read from the stream at its end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,7 +38,7 @@ class Activations:
 
     @property
     def bytes(self) -> int:
-        return sum(x.nbytes for kept in self._lists() for x in kept)
+        return sum(x.nbytes for kept in self.lists() for x in kept)
 
     def resid(self, layer: int) -> Float[Tensor, "S L D"]:
         """The stream that leaves a layer; layer -1 is the embeddings."""
@@ -50,9 +51,10 @@ class Activations:
 
     def take(self, rows: slice) -> "Activations":
         """Some of the rows, without copying."""
-        return Activations(*([x[rows] for x in kept] for kept in self._lists()), moved=self.moved)
+        return Activations(*([x[rows] for x in kept] for kept in self.lists()), moved=self.moved)
 
-    def _lists(self) -> tuple[list[Tensor], ...]:
+    def lists(self) -> tuple[list[Tensor], ...]:
+        """What was kept, by layer, in the order of the fields."""
         kept = (self.entering, self.queries, self.keys, self.values)
         return (*kept, self.attn_z, self.attn, self.mlp)
 
@@ -75,6 +77,36 @@ def record_run(net: Transformer, x: Float[Tensor, "S L D"]) -> Activations:
         record.mlp.append(mlp)
         record.entering.append(x)
     return record
+
+
+@torch.inference_mode()
+def average_states(model: Model, texts: Sequence[Sequence[int]]) -> Activations:
+    """Every activation's mean over all positions of some texts, as a record of one position."""
+    assert texts, "no text to take means of"
+    net, number = model.net, sum(map(len, texts))
+    means: Activations | None = None
+    for ids in texts:
+        record = record_run(net, net.embed(torch.tensor([ids], device=model.device)))
+        own = [[x.float().sum(1, keepdim=True) / number for x in kept] for kept in record.lists()]
+        if means is None:
+            means = Activations(*own, moved=None)
+            continue
+        for kept, more in zip(means.lists(), own, strict=True):
+            for mean, x in zip(kept, more, strict=True):
+                mean += x
+    assert means is not None
+    dtype = net.embedding.weight.dtype
+    return Activations(*([x.to(dtype) for x in kept] for kept in means.lists()), moved=None)
+
+
+def make_constant(record: Activations, is_zero: bool, length: int) -> Activations:
+    """A run that is the same at every position: zero, or the mean over the record's positions."""
+    lists = (
+        [torch.zeros_like(x[:1, :1]) if is_zero else x[:1].mean(1, keepdim=True) for x in kept]
+        for kept in record.lists()
+    )
+    first = torch.zeros(length, dtype=torch.long, device=record.entering[0].device)
+    return Activations(*lists, moved=first)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PartName = Literal["resid", "mlp", "attn", "attn_z", "attn_q", "attn_k", "attn_v", "embed"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
+NOT_REPLACED = ("attn_q", "attn_k", "attn_v")
+"""Parts without zero or mean values: they are turned by their positions."""
 STEPS = ("first", "t1", "last", "t2", "all", "t1..t2")
 """Steps by name; others are numbers. The last two are the same steps, by their numbers and counted
 from t1."""
@@ -116,8 +118,10 @@ class Tracing(CheckedSettings):
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
     )
-    mode: Literal["restore", "ablate"] = option(
-        "restore", "Put clean states into the corrupted run, or corrupted ones into the clean run."
+    mode: Literal["restore", "ablate", "zero", "mean"] = option(
+        "restore",
+        "Put clean states into the corrupted run; or into the clean run corrupted ones (ablate), "
+        "zeros, or means over the positions of all facts' texts.",
     )
     run: Literal["teacher_forced", "free_running"] = option(
         "teacher_forced",
@@ -160,6 +164,8 @@ class Tracing(CheckedSettings):
         for step in self.at:
             if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
                 yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
+        if self.mode in ("zero", "mean") and any(part in NOT_REPLACED for part in self.parts):
+            yield f"'mode' is {self.mode}, which is not for the parts {', '.join(NOT_REPLACED)}"
         if self.severed is not None and set(self.parts) != {"resid"}:
             yield "'severed' is for the part resid alone, expected parts=('resid',)"
         if self.run == "free_running" and self.source != "subject":

@@ -21,6 +21,7 @@ from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corrupt
 from unmask.tracing.grid import WHOLE_ANSWER, WHOLE_SUBJECT, Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, check_foil
+from unmask.tracing.record import Activations
 from unmask.tracing.settings import Tracing
 from unmask.tracing.sweep import WatchCells
 from unmask.tracing.tokens import trace_tokens
@@ -36,6 +37,7 @@ def trace_steps(
     foil: Mapping[int, int] | None = None,
     places: Sequence[int | tuple[int, ...]] | None = None,
     donor: Donor | None = None,
+    means: Activations | None = None,
     memory: int | None = None,
     watch: WatchCells | None = None,
     **changes: Any,
@@ -73,7 +75,8 @@ def trace_steps(
     free = None
     if settings.run == "free_running":
         free = generate_corrupted(clean, _hide_subject(clean, 1, corruption), settings)
-    more: dict[str, Any] = {"places": places, "donor": donor, "memory": memory, "watch": watch}
+    more: dict[str, Any] = {"places": places, "donor": donor, "means": means}
+    more |= {"memory": memory, "watch": watch}
     grids = []
     for step in sorted({step for _, step in clean.find_steps(settings.at)}):
         if settings.source != "subject" and not clean.committed_before(step):

@@ -16,7 +16,7 @@ from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Question, TokenRow, ask, reveal
-from unmask.tracing.record import Activations, record_run
+from unmask.tracing.record import Activations, make_constant, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
@@ -36,6 +36,7 @@ def trace_tokens(
     places: Sequence[int | tuple[int, ...]] | None = None,
     prompt_length: int | None = None,
     donor: Donor | None = None,
+    means: Activations | None = None,
     memory: int | None = None,
     watch: WatchCells | None = None,
     **changes: Any,
@@ -58,6 +59,8 @@ def trace_tokens(
         prompt_length: Positions that guidance hides: by default all before the first mask and the
             first answer.
         donor: Another prompt whose clean states are put in instead: a placebo.
+        means: What the mode "mean" puts in, from `unmask.tracing.record.average_states`; by default
+            the mean over this state's own positions.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
             single restored run allows.
         watch: Called with cells as they are run (`unmask.tracing.sweep.WatchCells`; plans are
@@ -78,12 +81,12 @@ def trace_tokens(
     question = ask(model, tokens, subject, answer, settings, prompt_length, foil, donor)
     if needs_foil(settings.metric) and foil is None:
         raise UserError(NO_FOIL)
-    if donor is not None and settings.mode == "ablate":
+    if donor is not None and settings.mode != "restore":
         raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
     rows = _check_places(places, question)
     is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
     factors = reveal(question) if is_revealed else [question]
-    runs = [_run(factor, rows, memory, watch) for factor in factors]
+    runs = [_run(factor, rows, means, memory, watch) for factor in factors]
     # The factors of one answer lie side by side, as its positions do.
     logp: dict[str, Tensor] = {
         part: torch.cat([run[0][part] for run in runs], -1) for part in settings.all_parts
@@ -95,6 +98,7 @@ def trace_tokens(
 def _run(
     question: Question,
     places: tuple[tuple[int, ...], ...],
+    means: Activations | None,
     memory: int | None,
     watch: WatchCells | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
@@ -121,11 +125,15 @@ def _run(
     if settings.mode == "restore":
         source = clean if question.donor is None else _record_donor(question)
         engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
-    else:
+    elif settings.mode == "ablate":
         engine = Engine(net, clean, corrupted, read_clean)
         start = logp_clean.expand(samples, -1, -1)
+    else:
+        source = clean if means is None else means
+        constant = make_constant(source, settings.mode == "zero", question.length)
+        engine, start = Engine(net, clean, constant, read_clean), logp_clean
     same_before = 0
-    if net.config.causal and question.donor is None:
+    if net.config.causal and question.donor is None and settings.mode in ("restore", "ablate"):
         changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
         same_before = min(changed, default=0)
     plans = [
