@@ -1,0 +1,208 @@
+"""Interchange of subject states: identities, a network in which layer 0 decides, and pairings."""
+
+import pytest
+import torch
+from scipy.linalg import hadamard
+
+from tests.conftest import KINDS
+from tests.representation.facts import make_fact, make_model, make_tokenizer
+from unmask import Fact, UserError
+from unmask.data.city_lines import make_city_lines
+from unmask.net.config import NetConfig
+from unmask.net.model import Blueprint, Model
+from unmask.net.transformer import Transformer
+from unmask.representation.interchange import (
+    StateSwap,
+    cross_fit,
+    half_of,
+    interchange,
+    make_swaps,
+    person_of,
+)
+from unmask.representation.patched import lay_out_prompt, score_patched
+
+WIDTH = 512
+SUBJECTS = {"X": "Z", "Q": "K"}
+"""Subjects with their objects, all single tokens."""
+
+
+def swap_of(recipient, donor, answer=None):
+    return StateSwap("across", recipient, donor, answer or donor)
+
+
+def pairs_of_facts():
+    """Names as recipients, descriptions of other people as donors, in two phrasings."""
+    return [
+        swap_of(
+            make_fact(i, "p2d", i), make_fact((i + 1) % 5, "d2p", i + 1), make_fact(4 - i, "p2d")
+        )
+        for i in range(5)
+        if i != 2
+    ]
+
+
+@torch.no_grad()
+def plant(causal):
+    """The first MLP gives every subject its value, the second layer's attention carries it on."""
+    tokenizer = make_tokenizer()
+    shape = {"width": WIDTH, "layers": 2, "heads": 1, "mlp_width": 16, "context": 64}
+    config = NetConfig(vocab_size=tokenizer.vocab_size, causal=causal, **shape)
+    net = Transformer(config, seed=None).eval().requires_grad_(False)
+    for name, parameter in net.named_parameters():
+        parameter.fill_(1.0 if "norm" in name else 0.0)
+    rows = torch.tensor(hadamard(WIDTH)).float()
+    net.embedding.weight.copy_(rows[: config.vocab_size] / WIDTH**0.5)
+    mlp, attn, facts = net.block(0).mlp, net.block(1).attn, []
+    for neuron, (subject, answer) in enumerate(SUBJECTS.items()):
+        encoded = tokenizer.encode(f"({subject}:{answer}")
+        assert len(encoded.ids) == 4
+        value = rows[config.vocab_size + neuron]
+        mlp.gate.weight[neuron] = mlp.up.weight[neuron] = rows[encoded.ids[1]] / WIDTH
+        mlp.down.weight[:, neuron] = 8 * value
+        net.head.weight[encoded.ids[3]] = value
+        fact = Fact.of(subject, answer, "({}:", completion=answer, fact_id=subject)
+        facts.append(fact)
+    attn.qkv.weight[-WIDTH:] = torch.eye(WIDTH)
+    attn.out.weight.copy_(40 * torch.eye(WIDTH) / WIDTH**0.5)
+    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+    return Model("planted", net, Blueprint(config, *kind), tokenizer), facts
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_layer_0_decides_and_swapping_both_swaps_the_outcome(causal):
+    model, (one, other) = plant(causal)
+    rows = interchange(model, [swap_of(one, other), swap_of(other, one)])
+    assert len(rows) == 2 * (1 + 3)
+    for row, mirrored in zip(rows[::2], rows[1::2], strict=True):
+        # Before the layer that reads it the donor's state decides, afterwards it is too late.
+        is_swapped = row["layer"] in (-1, 0)
+        assert (row["says_donor"], row["says_recipient"]) == (is_swapped, not is_swapped)
+        for name in ("donor", "recipient"):
+            assert row[f"says_{name}"] == mirrored[f"says_{name}"]
+            assert row[f"logp_{name}"] == pytest.approx(mirrored[f"logp_{name}"])
+    assert rows[0]["logp_donor"] == pytest.approx(rows[4]["logp_recipient"])
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_a_state_put_in_its_own_place_changes_no_bit(name, kind):
+    """A masked model's states are those before any token of the answer is shown."""
+    model = make_model(name, kind)
+    fact = make_fact(0, "p2d")
+    token = make_tokenizer().decode([make_tokenizer().encode(fact.completion).ids[0]])
+    one = Fact.of(fact.subject, token.strip(), fact.prompt, completion=token, fact_id="one")
+    for tokens, rest in (("all", "mean"), ("last", "keep")):
+        rows = interchange(model, [swap_of(one, one)], tokens=tokens, rest=rest, length=40)
+        assert [row["layer"] for row in rows] == [None, -1, 0, 1, 2, 3]
+        for row in rows[1:]:
+            assert row["logp_donor"] == rows[0]["logp_donor"], row["layer"]
+    changed = interchange(model, [swap_of(one, make_fact(1, "d2p"))], length=40)
+    assert all(row["logp_recipient"] != rows[0]["logp_recipient"] for row in changed[1:-1])
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal", "shifted"])
+@pytest.mark.parametrize(("tokens", "rest"), [("last", "keep"), ("all", "mean")])
+def test_a_batch_is_its_swaps_one_by_one(kind, tokens, rest):
+    model, swaps = make_model(kind=kind), pairs_of_facts()
+    settings = {"layers": (0, 2), "tokens": tokens, "rest": rest, "length": 40}
+    together = interchange(model, swaps, **settings)
+    alone = [interchange(model, [swap], **settings) for swap in swaps]
+    for i, row in enumerate(together):
+        single = alone[i % len(swaps)][i // len(swaps)]
+        assert {name: row[name] for name in row if not name.startswith("logp")}.items() <= (
+            single.items()
+        )
+        for name in ("logp_donor", "logp_recipient"):
+            assert row[name] == pytest.approx(single[name], rel=1e-4)
+
+
+def test_the_rest_of_the_subject_is_the_mean_over_recipients():
+    """Against a plain patched pass of the first token."""
+    model, swaps = make_model(), pairs_of_facts()
+    rows = interchange(model, swaps, layers=[1], length=40)
+
+    def run(fact):
+        tokens = lay_out_prompt(model, fact, []).tokens
+        row = torch.tensor([tokens + [model.mask_id] * (40 - len(tokens))])
+        with model.net.capture("layers.1.resid_out") as taken:
+            model.logits(row)
+        return taken["layers.1.resid_out"][0]
+
+    prompts = [lay_out_prompt(model, swap.recipient, [swap.answer]) for swap in swaps]
+    others = [
+        run(swap.recipient)[prompt.subject[0] : prompt.subject[1] - 1]
+        for swap, prompt in zip(swaps, prompts, strict=True)
+    ]
+    mean = torch.cat(others).mean(0)
+    for i, (swap, prompt) in enumerate(zip(swaps, prompts, strict=True)):
+        donor = run(swap.donor)[lay_out_prompt(model, swap.donor, []).subject[1] - 1]
+        begin, end = prompt.subject
+
+        def change(x, _, begin=begin, end=end, donor=donor):
+            out = x.clone()
+            out[:, begin : end - 1] = mean
+            out[:, end - 1] = donor
+            return out
+
+        ((score,),) = score_patched(model, [prompt], {1: change}, 40)
+        assert rows[len(swaps) + i]["logp_donor"] == pytest.approx(score.logp, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def questions():
+    """Names asked for cities, and descriptions of the same people."""
+    people = {f"p-{i}": f"Ann Number{i}" for i in range(12)}
+    cities = [fact for fact in make_city_lines(people).test if fact.phrasing % 2]
+    described = [
+        Fact.of(f"the thing {i}", f"Ann Number{i}", front, fact_id=f"p-{i}", phrasing=j)
+        for i in range(12)
+        for j, front in enumerate(("Here {} is", "There {} was"))
+    ]
+    return cities, described
+
+
+def test_pairs_stay_in_their_half_and_are_shared_between_kinds(questions):
+    cities, described = questions
+    across = make_swaps("across", cities, described)
+    within = make_swaps("within", cities, cities)
+    floor = make_swaps("own", cities, cities, own=True)
+    assert len(across) == len(within) == len(floor) == len(cities)
+    assert {half_of(person_of(swap.recipient)) for swap in across} == {0, 1}
+    for one, two, three in zip(across, within, floor, strict=True):
+        assert one.recipient == two.recipient == three.recipient
+        assert one.answer == two.answer == three.answer
+        person = person_of(one.recipient)
+        assert person_of(one.answer) == person_of(one.donor) == person_of(two.donor) != person
+        assert half_of(person_of(one.donor)) == half_of(person)
+        assert one.answer.phrasing == one.recipient.phrasing
+        assert person_of(three.donor) == person and three.donor.prompt != three.recipient.prompt
+    assert make_swaps("across", cities, described) == across
+    assert make_swaps("across", cities, described, seed=1) != across
+    with pytest.raises(UserError, match="none of 1 recipients has a donor for 'across'"):
+        make_swaps("across", cities[:1], described[:1])
+
+
+def test_the_layer_is_chosen_on_the_other_half():
+    people = [f"p-{i}" for i in range(20)]
+    rows = []
+    for person in people:
+        best = 2 if half_of(person) == 0 else 1
+        for layer in (None, 0, 1, 2):
+            score = {best: 0.9, 0: 0.5}.get(layer, 0.1)
+            rows += [
+                {"kind": "across", "layer": layer, "recipient": person, "says_donor": score + more}
+                for more in (-0.1, 0.1)
+            ]
+            control = {"kind": "copying", "layer": layer, "recipient": person}
+            rows.append(control | {"says_donor": float(layer == 1)})
+    fitted = cross_fit(rows, "across")
+    # The second half is best at layer 1, where the first is read, and is read at layer 2.
+    assert fitted.layers == (1, 2) and fitted.value == pytest.approx(0.1)
+    assert set(fitted.by_fact) == set(people)
+    control = cross_fit(rows, "copying", chosen_by="across")
+    first = sum(half_of(person) == 0 for person in people)
+    assert control.layers == (1, 2) and control.value == pytest.approx(first / len(people))
+    assert cross_fit(rows, "copying").layers == (1, 1)
+    with pytest.raises(UserError, match="one half of the facts has no swaps"):
+        cross_fit(rows, "within")
+    with pytest.raises(UserError, match="no swaps were given"):
+        interchange(make_model(), [])

@@ -1,0 +1,303 @@
+"""Interchange: one fact's subject state in the place of another's, and whose answer is then given.
+
+A recipient's prompt is run with the state that a donor's subject has after a layer put in the place
+of its own subject. Where the model then says what is true of the donor, the state carries what the
+answer is found by, in a form that the recipient's direction reads. Donors asked in the other
+direction (a description, where the recipient's prompt has a name) test a shared code; what stands
+beside them is
+
+- `within`: donors of the recipient's own direction, the ceiling;
+- `own`: the recipient's own state from another phrasing, the floor;
+- donors that training never named, in this model and in the one training started from: where the
+  answer could be copied from the donor's own words, success is what exceeds theirs. A relation that
+  is stated of names only (`unmask.data.city_lines`) cannot be copied from a description.
+
+The layer is chosen on one half of the facts and read on the other, and the other way round. Pairs
+stay within a half.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed, python_stream
+from unmask.data.city_lines import CITY
+from unmask.data.facts import Fact, Span
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.model import Model
+from unmask.representation.patched import (
+    EMBEDDINGS,
+    AnswerScore,
+    PatchedPrompt,
+    StateChange,
+    choose_canvas,
+    lay_out_prompt,
+    pad_canvas,
+    score_patched,
+)
+from unmask.representation.prompts import PromptRow, stack_rows
+
+DonorTokens = Literal["last", "all"]
+"""Which states of the donor are put in place: its last subject token's, or all, ends aligned."""
+RestOfSubject = Literal["mean", "keep"]
+"""What becomes of the recipient's other subject tokens: their mean over recipients, or nothing."""
+
+
+@dataclass(frozen=True)
+class StateSwap:
+    """One interchange."""
+
+    kind: str
+    recipient: Fact
+    """What is asked; its object is the recipient's answer."""
+    donor: Fact
+    """The prompt whose subject's state is taken; its object plays no part."""
+    answer: Fact
+    """A fact whose object is the donor's answer to what the recipient is asked."""
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """A score with its layer chosen on the other half of the facts."""
+
+    layers: tuple[int, int]
+    """Read on the first half (chosen on the second), and the other way round."""
+    value: float
+    """Mean over facts."""
+    by_fact: dict[str, float]
+    """By the recipient's person."""
+
+
+def person_of(fact: Fact) -> str:
+    """The id that all facts about one person share."""
+    return fact.fact_id.removesuffix(CITY)
+
+
+def half_of(person: str) -> int:
+    """0 or 1, by a hash of the id: the same in every run and for every model."""
+    return derive_seed(0, "half", person) % 2
+
+
+def make_swaps(
+    kind: str,
+    recipients: Sequence[Fact],
+    donors: Sequence[Fact],
+    answers: Sequence[Fact] | None = None,
+    own: bool = False,
+    seed: int = 0,
+) -> list[StateSwap]:
+    """A swap for each recipient that has a donor of its own half of the people.
+
+    `answers` hold what is true of the donors in the recipients' phrasings, by default the
+    recipients themselves. The donor's prompt is another than the recipient's, in a phrasing drawn
+    by the seed. With `own` the state comes from another prompt of the recipient's person, and the
+    answer of a donor must not follow. Kinds that have the same donors to choose from are given the
+    same ones.
+    """
+    prompts: dict[str, list[Fact]] = defaultdict(list)
+    for donor in donors:
+        prompts[person_of(donor)].append(donor)
+    asked_of: dict[tuple[str, int], Fact] = {}
+    for answer in recipients if answers is None else answers:
+        asked_of.setdefault((person_of(answer), answer.phrasing), answer)
+    people = sorted({person for person, _ in asked_of})
+    swaps = []
+    for recipient in recipients:
+        person, phrasing = person_of(recipient), recipient.phrasing
+        others = [
+            asked_of[other, phrasing]
+            for other in people
+            if (other, phrasing) in asked_of
+            and other != person
+            and half_of(other) == half_of(person)
+            and asked_of[other, phrasing].object != recipient.object
+            and (own or prompts.get(other))
+        ]
+        if not others:
+            continue
+        stream = python_stream(seed, "swap", person, phrasing)
+        answer = stream.choice(others)
+        lent = prompts.get(person if own else person_of(answer), [])
+        lent = [donor for donor in lent if donor.prompt != recipient.prompt]
+        if lent:
+            swaps.append(StateSwap(kind, recipient, stream.choice(lent), answer))
+    if not swaps:
+        raise UserError(
+            f"none of {len(recipients)} recipients has a donor for {kind!r}: expected other people "
+            "of the same half, asked in the same phrasings; give more facts or phrasings."
+        )
+    return swaps
+
+
+def interchange(
+    model: Model,
+    swaps: Sequence[StateSwap],
+    layers: Sequence[int] | None = None,
+    tokens: DonorTokens = "last",
+    rest: RestOfSubject = "mean",
+    length: int | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each swap without any change (`layer` None), and for each layer.
+
+    `logp_donor` and `logp_recipient` are the log-probabilities of both answers in nats by the chain
+    rule; `says_donor` and `says_recipient` are true where greedy decoding writes them. By default
+    all layers are swapped, and -1, the stream before them.
+    """
+    if not swaps:
+        raise UserError("no swaps were given: expected at least one, as `make_swaps` gives them.")
+    model.net.taps.require_none("interchange")
+    layers = range(EMBEDDINGS, model.net.config.layers) if layers is None else layers
+    prompts = [
+        lay_out_prompt(model, swap.recipient, [swap.answer, swap.recipient]) for swap in swaps
+    ]
+    lent = [lay_out_prompt(model, swap.donor, []) for swap in swaps]
+    canvas = choose_canvas(model, [*prompts, *lent], length)
+    donor_states = collect_subjects(model, lent, layers, canvas)
+    means: list[Tensor | None] = [None for _ in layers]
+    if tokens == "last" and rest == "mean":
+        own = collect_subjects(model, prompts, layers, canvas)
+        means = [_average_rest(states[i] for states in own) for i in range(len(layers))]
+    rows = _tabulate(swaps, None, score_patched(model, prompts, {}, canvas))
+    for i, layer in enumerate(layers):
+        states = [each[i] for each in donor_states]
+        change = _make_change(prompts, states, tokens, rest, means[i])
+        rows += _tabulate(swaps, layer, score_patched(model, prompts, {layer: change}, canvas))
+    return rows
+
+
+@torch.inference_mode()
+def collect_subjects(
+    model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
+) -> list[Float[Tensor, "layers S D"]]:
+    """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
+    rows = {
+        (tuple(prompt.tokens), prompt.subject): PromptRow(
+            pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
+        )
+        for prompt in prompts
+    }
+    keys = list(rows)
+    sites = [
+        "layers.0.resid_in" if layer == EMBEDDINGS else f"layers.{layer}.resid_out"
+        for layer in layers
+    ]
+    states: dict[tuple[tuple[int, ...], Span], Tensor] = {}
+
+    def read(batch: Sequence[int]) -> list[Tensor]:
+        tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
+        with model.net.capture(*sites) as taken:
+            model.net.run_layers(model.net.embed(tokens))
+        spans = [slice(*keys[n][1]) for n in batch]
+        return [
+            torch.stack([taken[site][row, span] for site in sites])
+            for row, span in enumerate(spans)
+        ]
+
+    lengths = [len(row.tokens) for row in rows.values()]
+    size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
+    for group in model.paradigm.group_rows(lengths):
+        for numbers, results in map_batches(group, size, read):
+            states |= {keys[n]: each for n, each in zip(numbers, results, strict=True)}
+    return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
+
+
+def _average_rest(states: Any) -> Float[Tensor, "D"] | None:
+    """The mean over all subject tokens but the last ones; None where subjects are single tokens."""
+    rest = torch.cat([each[:-1] for each in states])
+    return rest.double().mean(0).to(rest.dtype) if len(rest) else None
+
+
+def _make_change(
+    prompts: Sequence[PatchedPrompt],
+    states: Sequence[Float[Tensor, "S D"]],
+    tokens: DonorTokens,
+    rest: RestOfSubject,
+    mean: Float[Tensor, "D"] | None,
+) -> StateChange:
+    """Puts each prompt's new states in the place of its subject's."""
+    places, values = list[list[int]](), list[Tensor]()
+    for prompt, donor in zip(prompts, states, strict=True):
+        positions = list(range(*prompt.subject))
+        if tokens == "all":
+            # Ends are aligned; a longer subject repeats the donor's first token.
+            back = torch.arange(len(positions) - 1, -1, -1, device=donor.device)
+            new = donor[(len(donor) - 1 - back).clamp(min=0)]
+        elif rest == "keep" or mean is None:
+            positions, new = positions[-1:], donor[-1:]
+        else:
+            new = torch.cat((mean.expand(len(positions) - 1, -1), donor[-1:]))
+        places.append(positions)
+        values.append(new)
+
+    def change(x: Float[Tensor, "R L D"], owners: Int[Tensor, "R"]) -> Float[Tensor, "R L D"]:
+        out, numbers = x.clone(), owners.tolist()
+        row = [r for r, n in enumerate(numbers) for _ in places[n]]
+        column = [at for n in numbers for at in places[n]]
+        out[row, column] = torch.cat([values[n] for n in numbers]).to(x)
+        return out
+
+    return change
+
+
+def _tabulate(
+    swaps: Sequence[StateSwap], layer: int | None, scores: Sequence[Sequence[AnswerScore]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": swap.kind,
+            "layer": layer,
+            "recipient": person_of(swap.recipient),
+            "donor": person_of(swap.donor),
+            "answer": person_of(swap.answer),
+            "phrasing": swap.recipient.phrasing,
+            "donor_phrasing": swap.donor.phrasing,
+            "logp_donor": of_donor.logp,
+            "logp_recipient": of_recipient.logp,
+            "says_donor": of_donor.is_said,
+            "says_recipient": of_recipient.is_said,
+        }
+        for swap, (of_donor, of_recipient) in zip(swaps, scores, strict=True)
+    ]
+
+
+def cross_fit(
+    rows: Sequence[Mapping[str, Any]],
+    kind: str,
+    score: str = "says_donor",
+    chosen_by: str | None = None,
+) -> CrossFit:
+    """A kind's score, its layer chosen where the score is highest on the other half of the facts.
+
+    The layer may be `chosen_by` another kind, as for controls. Of layers that are equally good the
+    lowest is taken.
+    """
+    values: dict[tuple[str, int], dict[int, dict[str, list[float]]]] = {}
+    for row in rows:
+        if row["layer"] is not None:
+            by_layer = values.setdefault((row["kind"], half_of(row["recipient"])), {})
+            by_fact = by_layer.setdefault(row["layer"], defaultdict(list))
+            by_fact[row["recipient"]].append(float(row[score]))
+    chosen = []
+    for half in (0, 1):
+        layers = values.get((chosen_by or kind, 1 - half))
+        read = values.get((kind, half))
+        if not layers or not read:
+            raise UserError(
+                f"one half of the facts has no swaps of the kind {chosen_by or kind!r} or {kind!r}:"
+                " expected facts in both halves; give more facts."
+            )
+        shared = sorted(layers.keys() & read.keys())
+        chosen.append(max(shared, key=lambda i: fmean(map(fmean, layers[i].values()))))
+    by_fact = {
+        fact: fmean(each)
+        for half, layer in enumerate(chosen)
+        for fact, each in values[kind, half][layer].items()
+    }
+    return CrossFit((chosen[0], chosen[1]), fmean(by_fact.values()), by_fact)
