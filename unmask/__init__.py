@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from unmask.tracing.attribution import estimate_effects
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.knockout import cut_edges
+    from unmask.tracing.paths import patch_paths
     from unmask.tracing.settings import Tracing
     from unmask.tracing.steps import trace_steps
     from unmask.tracing.tokens import trace_tokens
@@ -102,6 +103,7 @@ _HOME_OF = {
     "logit_lens": "unmask.representation.lens",
     "load": "unmask.net.loading",
     "moments": "unmask.editing.moments",
+    "patch_paths": "unmask.tracing.paths",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
     "sample": "unmask.sampling.texts",
@@ -168,6 +170,7 @@ __all__ = [
     "moments",
     "nll",
     "order",
+    "patch_paths",
     "perplexity",
     "preset",
     "read_facts",

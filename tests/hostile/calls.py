@@ -301,6 +301,18 @@ CALLS: dict[str, Call] = {
         unmask.Tracing,
         {"model": MODEL, "fact": FACT} | MANY,
     ),
+    "patch_paths": Call(
+        with_first(
+            unmask.patch_paths, model=own_model, fact=own_fact, steps=1, corruption="mean",
+            sender=("subject", 0, "mlp"), receivers=["final"],
+        ),
+        unmask.Tracing,
+        {"model": MODEL, "fact": FACT, "memory": MANY["memory"],
+         "step": ["x", None, 0, -1, nan, b"1", 10**30, Odd()],
+         "sender": [None, 3, "x", (), ("subject",), ("x", 0, "mlp"), ("subject", 99, "mlp"),
+                    ("subject", 0, "x"), ("subject", 0, "attn_z"), ("subject", nan, "mlp"), Odd()],
+         "receivers": [None, 3, "x", [], [3], ["x"], [("answer", 0, "resid")], [[None]], Odd()]},
+    ),
     "cut_edges": Call(
         with_first(unmask.cut_edges, model=own_model, fact=own_fact, steps=1, corruption="mean"),
         unmask.Tracing,

@@ -1,0 +1,291 @@
+"""`unmask.patch_paths`: what a state gives to the answer by way of single receivers.
+
+Path patching (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969). A
+sender, such as the MLP's output at the subject in a layer, is that of the clean run; the rest of
+the corrupted run is kept. What the sender changes reaches its receivers along the residual stream
+alone: attention, MLPs or heads at some rows and layers, or the final stream. All others read the
+stream without the change, and so learn of it from receivers only.
+
+With everything a receiver, this is restoring the sender; with nothing, the corrupted run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
+from unmask.base.errors import UserError, suggest
+from unmask.data.facts import Fact, FactTexts, as_fact
+from unmask.net.blocks import Block, ParallelBlock
+from unmask.net.model import Model
+from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
+from unmask.tracing.knockout import ROWS, UNUSED, find_rows
+from unmask.tracing.metrics import Metric, score
+from unmask.tracing.question import Question, ask, reveal
+from unmask.tracing.record import Activations, record_run
+from unmask.tracing.settings import Tracing
+from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
+
+SENDERS, RECEIVERS = ("resid", "mlp", "attn", "attn_z"), ("attn", "mlp", "attn_z")
+FINAL, EVERYTHING = "final", "everything"
+
+
+@dataclass(frozen=True)
+class PathGrid:
+    """The answer's log-probabilities with the sender's change at each receiver alone."""
+
+    receivers: tuple[Any, ...]
+    logp: Float[Tensor, "receiver S K A"]
+    clean_logp: Float[Tensor, "1 K A"]
+    corrupted_logp: Float[Tensor, "S K A"]
+
+    def values(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
+        """The metric for each receiver, mean over noise samples."""
+        return score(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
+
+    def effects(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
+        """What each receiver gives back of what the corruption took."""
+        ends = (self.corrupted_logp, self.clean_logp, self.corrupted_logp)
+        return self.values(metric) - score(metric, *ends).mean()
+
+
+@list_settings(Tracing, UNUSED)
+@torch.inference_mode()
+@check_arguments(leave_out=("fact", "sender", "receivers"), memory=(1, LARGEST))
+def patch_paths(
+    model: Model,
+    fact: Fact | FactTexts | CleanRun,
+    sender: Any,
+    receivers: Sequence[Any],
+    settings: Tracing | None = None,
+    *,
+    step: str | int = "first",
+    memory: int | None = None,
+    **changes: Any,
+) -> PathGrid:
+    """What a sender gives back to the answer through each receiver, all other paths kept as they
+    are in the corrupted run.
+
+    Args:
+        model: Masked or causal.
+        fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
+        sender: (rows, layer, part): rows by role (`unmask.tracing.knockout.ROWS`, or all), the part
+            resid, mlp, attn, or attn_z with the number of a head as the fourth.
+        receivers: (rows, layer, part) each, of the parts attn, mlp, or attn_z with a head; "final",
+            the stream that logits are read from; "everything"; or lists of them taken together.
+        settings: All of the settings below as one object; those about what is restored are not
+            used.
+        step: The denoising step whose state is asked: first, t1, t2 or a number.
+        memory: Bytes to use beside the weights.
+        changes: Single settings by name, which come before those of `settings`.
+
+    Keyword Args:
+        {settings}
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> receivers = [("answer", layer, "attn") for layer in (2, 3)]
+    >>> paths = unmask.patch_paths(model, fact, ("subject", 1, "mlp"), receivers, any_answer=True)
+    >>> paths.effects("p").shape
+    torch.Size([2])
+    """
+    model.net.taps.require_none("path patching")
+    settings = adjust(patch_paths, Tracing, settings, changes, UNUSED)
+    sender = _check_node(model, sender, SENDERS, "sender")
+    if isinstance(receivers, str | tuple) or not isinstance(receivers, Sequence) or not receivers:
+        raise UserError(
+            f"the receivers are {receivers!r:.60}: expected a list, such as "
+            "[('answer', 3, 'attn'), 'final']."
+        )
+    wanted = [_check_receiver(model, receiver) for receiver in receivers]
+    adds = (Block.after_attention, ParallelBlock.after_attention)
+    for block in map(model.net.block, range(model.net.config.layers)):
+        is_plain = type(block).after_mlp is Block.after_mlp
+        if not is_plain or type(block).after_attention not in adds:
+            raise UserError(
+                f"the block {type(block).__name__} does not add what attention and MLP give to the "
+                "stream: paths along the stream are for blocks that do."
+            )
+    clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
+    steps = clean.find_steps((step,))
+    if len(steps) != 1:
+        raise UserError(
+            f"the step {step!r} is not one step up to t2 = {clean.t2}, at which the answer is "
+            "complete: name first, t1, t2 or an earlier number."
+        )
+    state, answer = find_state(clean, steps[0][1], settings)
+    question = ask(model, state, clean.subject, answer, settings, clean.prompt_length)
+    return patch_state(question, sender, wanted, memory)
+
+
+def patch_state(
+    question: Question, sender: Any, receivers: Sequence[Sequence[Any]], memory: int | None = None
+) -> PathGrid:
+    """The same for one state; each receiver is a list of those taken together."""
+    factors = [question]
+    if asks_whole(question.model, question.settings):
+        factors = reveal(question)
+    answer = tuple(question.answer)
+    runs = [_run(factor, answer, sender, receivers, memory) for factor in factors]
+    logp, clean, corrupted = (torch.cat(each, -1).cpu() for each in zip(*runs, strict=True))
+    return PathGrid(tuple(map(tuple, receivers)), logp, clean, corrupted)
+
+
+def _check_node(model: Model, node: Any, parts: Sequence[str], what: str) -> tuple:
+    """(rows, layer, part) or (rows, layer, "attn_z", head), checked."""
+    config = model.net.config
+    if not isinstance(node, tuple | list) or len(node) not in (3, 4):
+        raise UserError(
+            f"the {what} is {node!r:.60}: expected (rows, layer, part), such as "
+            "('subject', 3, 'mlp')."
+        )
+    rows, layer, part, *head = node
+    roles = {role: None for role in (*ROWS, "all") if role != "others"}
+    if rows not in roles:
+        raise UserError(f"the {what} names rows {rows!r}: {suggest(str(rows), roles)}")
+    if part not in parts:
+        raise UserError(f"the {what} names the part {part!r}: {suggest(str(part), parts)}")
+    if type(layer) is not int or not 0 <= layer < config.layers:
+        raise UserError(f"the {what} names layer {layer!r}: expected 0 to {config.layers - 1}.")
+    is_head = len(head) == 1 and type(head[0]) is int and 0 <= head[0] < config.heads
+    if bool(head) != (part == "attn_z") or (head and not is_head):
+        raise UserError(
+            f"the {what} is {node!r:.60}: expected a head from 0 to {config.heads - 1} after "
+            "'attn_z', and after no other part."
+        )
+    return tuple(node)
+
+
+def _check_receiver(model: Model, receiver: Any) -> list[Any]:
+    together = receiver if isinstance(receiver, list) else [receiver]
+    return [
+        each
+        if isinstance(each, str) and each in (FINAL, EVERYTHING)
+        else _check_node(model, each, RECEIVERS, "receiver")
+        for each in together
+    ]
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """Which parts read the stream with the sender's change, in each cell."""
+
+    heads: Bool[Tensor, "R layers L H"]
+    mlp: Bool[Tensor, "R layers L"]
+    final: Bool[Tensor, "R"]
+
+
+def _mark(
+    question: Question, rows: dict[str, Tensor], receivers: Sequence[Sequence[Any]]
+) -> _Reached:
+    config, device = question.model.net.config, question.clean.device
+    shape = (len(receivers), config.layers, question.length)
+    heads = torch.zeros(*shape, config.heads, dtype=torch.bool, device=device)
+    mlp, final = heads.new_zeros(shape), heads.new_zeros(len(receivers))
+    for i, together in enumerate(receivers):
+        for each in together:
+            if each in (FINAL, EVERYTHING):
+                final[i] = True
+                if each == EVERYTHING:
+                    heads[i], mlp[i] = True, True
+                continue
+            role, layer, part, *head = each
+            if part == "mlp":
+                mlp[i, layer] |= rows[role]
+            else:
+                heads[i, layer, :, slice(None) if part == "attn" else head[0]] |= (
+                    rows[role][:, None] if part == "attn" else rows[role]
+                )
+    return _Reached(heads, mlp, final)
+
+
+def _find_change(
+    question: Question, sender: Any, is_sender: Tensor, base: Activations, source: Activations
+) -> Float[Tensor, "S L D"]:
+    """What the sender adds to the stream in the source run minus that in the base run."""
+    _, layer, part, *head = sender
+    if part == "attn_z":
+        z = base.attn_z[layer].clone()
+        z[:, :, head[0]] = source.attn_z[layer][:, :, head[0]]
+        change = question.model.net.block(layer).attn_out(z) - base.attn[layer]
+    else:
+        kept = {"resid": base.resid, "mlp": base.mlp.__getitem__, "attn": base.attn.__getitem__}
+        news = {"resid": source.resid, "mlp": source.mlp.__getitem__}
+        news["attn"] = source.attn.__getitem__
+        change = news[part](layer) - kept[part](layer)
+    return change * is_sender[:, None]
+
+
+def _run(
+    question: Question,
+    answer: Sequence[int],
+    sender: Any,
+    receivers: Sequence[Sequence[Any]],
+    memory: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log p of one state: for each receiver and noise sample, clean, and corrupted."""
+    net, reader = question.model.net, question.make_reader()
+    both = record_run(net, torch.cat(question.embed()))
+    source, base = both.take(slice(0, 1)), both.take(slice(1, None))
+    clean = reader.take(slice(0, 1)).read_stream(source.entering[-1])
+    reader = reader.take(slice(1, None))
+    corrupted = reader.read_stream(base.entering[-1])
+    rows = find_rows(question, answer)
+    rows["all"] = torch.ones_like(rows["subject"])
+    change = _find_change(question, sender, rows[sender[0]], base, source)
+    reached = _mark(question, rows, receivers)
+    active, dense = count_batch_bytes(net.config, change.element_size())
+    bound = memory or DEFAULT_MEMORY[change.device.type]
+    most = max(1, bound // (2 * (active + dense) * question.length * base.samples))
+    parts = []
+    for start in range(0, len(receivers), most):
+        some = slice(start, start + most)
+        cells = _Reached(reached.heads[some], reached.mlp[some], reached.final[some])
+        ends = _run_cells(question, sender, base, change, cells)
+        sample = torch.arange(base.samples, device=ends.device).repeat(len(cells.final))
+        logp = reader.read(ends[:, reader.rows], sample)
+        parts.append(logp.unflatten(0, (len(cells.final), base.samples)))
+    return torch.cat(parts), clean, corrupted
+
+
+def _run_cells(
+    question: Question,
+    sender: Any,
+    base: Activations,
+    change: Float[Tensor, "S L D"],
+    reached: _Reached,
+) -> Float[Tensor, "B L D"]:
+    """The stream at the end of each cell, B = receivers × samples.
+
+    It goes on without the sender's change, which receivers read in addition.
+    """
+    net, (_, first, part, *_), samples = question.model.net, sender, base.samples
+    cells = len(reached.final)
+    is_attention = part in ("attn", "attn_z")
+    change = change.repeat(cells, 1, 1)
+    heads, mlps = (x.repeat_interleave(samples, 0) for x in (reached.heads, reached.mlp))
+    start = first if is_attention else first + 1
+    x, whole = base.entering[start].repeat(cells, 1, 1), net.view(base.entering[0])
+    for layer in range(start, net.config.layers):
+        block, view = net.block(layer), whole.of(layer)
+        with_change = x + change
+        if is_attention and layer == first:
+            # The sender is this layer's attention: its change comes after it, to the MLP alone.
+            attn = base.attn[layer].repeat(cells, 1, 1)
+            reads_change, _ = block.after_attention(x, attn + change)
+        else:
+            z, z_change = (
+                block.attend(*block.read(each, view.cos, view.sin), view.mask, view.is_causal)
+                for each in (x, with_change)
+            )
+            attn = block.attn_out(torch.where(heads[:, layer, :, :, None], z_change, z))
+            reads_change, _ = block.after_attention(with_change, attn)
+        reads, stream = block.after_attention(x, attn)
+        mlp, mlp_change = (block.mlp_out(block.mlp_key(each)) for each in (reads, reads_change))
+        x = block.after_mlp(stream, torch.where(mlps[:, layer, :, None], mlp_change, mlp))
+    is_final = reached.final.repeat_interleave(samples)[:, None, None]
+    return torch.where(is_final, x + change, x)
