@@ -126,3 +126,14 @@ def save_figure(figure: "Canvas", path: str | Path, is_paper: bool = True) -> No
         for ending, metadata in endings.items():
             with replace_file(Path(f"{path}.{ending}")) as draft:
                 figure.savefig(draft, format=ending, bbox_inches=frame, metadata=metadata)
+                if ending == "png":
+                    _use_palette(draft)
+
+
+def _use_palette(path: Path) -> None:
+    """Write a picture with a palette of 256 colours: a third of the bytes, and no eye sees it."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        drawn = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=0)
+    drawn.save(path, format="png", optimize=True)
