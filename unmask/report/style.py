@@ -135,5 +135,7 @@ def _use_palette(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        drawn = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=0)
+        drawn = image.convert("RGB").quantize(
+            256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
     drawn.save(path, format="png", optimize=True)
