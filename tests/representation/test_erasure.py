@@ -8,7 +8,6 @@ from tests.conftest import KINDS
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import Fact, UserError
 from unmask.representation.erasure import (
-    Eraser,
     ask_erased,
     collect_labelled,
     fit_eraser,
@@ -119,8 +118,13 @@ def test_controls_are_alike_in_rank_and_variance():
     other = make_random_eraser(eraser, states, 1)
     assert not torch.allclose(other.inward, make_random_eraser(eraser, states, 2).inward)
     assert torch.equal(other.inward, make_random_eraser(eraser, states, 1).inward)
-    small = Eraser(eraser.mean, eraser.inward, eraser.outward, eraser.removed / 50)
-    assert make_random_eraser(small, states).removed == pytest.approx(small.removed)
+    # On other states, with less variance along these directions, it takes what the eraser takes.
+    others = draw(seed=5)[0] / 4 - 2.0
+    moved, control = eraser.recentre(others), make_random_eraser(eraser, others)
+    np.testing.assert_allclose(erase(moved, others).mean(0), others.mean(0))
+    changed = ((erase(moved, others) - others) ** 2).sum(1).mean()
+    assert changed == pytest.approx(moved.removed) and changed != pytest.approx(eraser.removed)
+    assert control.removed == pytest.approx(changed)
 
     permuted = permute_labels(labels)
     assert sorted(permuted) == sorted(labels) and list(permuted) != list(labels)
@@ -136,14 +140,35 @@ def test_mistakes_are_sentences():
         fit_eraser(states, labels * 0)
     with pytest.raises(UserError, match="the shrinkage is 2"):
         fit_eraser(states, labels, 2)
-    with pytest.raises(UserError, match="a change was given for layer 9"):
+    with pytest.raises(UserError, match="layer 9 was named"):
         ask_erased(make_model(), make_facts()[:1], {9: fit_eraser(states, labels)})
 
 
 def fit_layers(model, facts):
     states, labels = collect_labelled(model, facts, PREFIXES, length=40)
-    assert states.shape[:2] == (len(facts) * len(PREFIXES), model.net.config.layers)
-    return {layer: fit_eraser(states[:, layer], labels) for layer in range(states.shape[1])}
+    assert list(states) == list(range(model.net.config.layers))
+    assert len(states[0]) == len(labels) == len(facts) * len(PREFIXES)
+    return {layer: fit_eraser(each, labels) for layer, each in states.items()}
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_states_are_those_of_the_subject(kind):
+    model, fact = make_model(kind=kind), make_fact(1, "d2p")
+    (last, _), (every, labels) = (
+        collect_labelled(model, [fact], PREFIXES[:2], [-1, 2], tokens, 40)
+        for tokens in ("last", "all")
+    )
+    begin, end = lay_out_prompt(model, fact, []).subject
+    assert labels == ["fact-1"] * 2 * (end - begin)
+    tokens = lay_out_prompt(model, fact, []).tokens
+    tokens += [] if kind == "causal" else [model.mask_id] * (40 - len(tokens))
+    with model.net.capture("layers.0.resid_in", "layers.2.resid_out") as taken:
+        model.net(torch.tensor([tokens]))
+    for layer, site in ((-1, "layers.0.resid_in"), (2, "layers.2.resid_out")):
+        expected = taken[site][0, begin:end].numpy()
+        np.testing.assert_allclose(every[layer][: end - begin], expected, atol=1e-4)
+        np.testing.assert_allclose(last[layer][0], expected[-1], atol=1e-4)
+        assert not np.allclose(last[layer][1], expected[-1], atol=1e-3) or layer == -1
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
@@ -192,10 +217,9 @@ def test_erasing_at_the_subject_takes_the_subject_away(kind):
     prompts = [lay_out_prompt(model, fact, [fact]) for fact in facts]
     begin, end = prompts[0].subject
     assert end == begin + 1
-    with model.net.capture("layers.0.resid_in") as taken:
-        model.net(torch.tensor([prompt.tokens for prompt in prompts]))
-    states = taken["layers.0.resid_in"][:, begin].numpy()
-    erasers = {EMBEDDINGS: fit_eraser(states, "QXZ", 0.0)}
+    states, labels = collect_labelled(model, facts, layers=[EMBEDDINGS])
+    assert labels == list("QXZ")
+    erasers = {EMBEDDINGS: fit_eraser(states[EMBEDDINGS], labels, 0.0)}
     plain, erased = (ask_erased(model, facts, each) for each in ({}, erasers))
     assert all(abs(plain[0].logp - other.logp) > 1e-2 for other in plain[1:])
     for other in erased[1:]:

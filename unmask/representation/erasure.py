@@ -11,12 +11,15 @@ sees nothing, and of all affine maps with that property it has the least mean sq
 zero does not depend on Σ: a shrunk covariance (Ledoit and Wolf 2004) costs least-squares optimality
 on the states at hand, not the erasure, and makes the directions less a matter of few samples.
 
-Controls: erasers of permuted labels, and of random subspaces that have the same rank and take as
-much variance.
+An eraser of one direction's states is put on the other's around the mean of the latter
+(`Eraser.recentre`): what a direction adds to all of its states is not what is asked about.
+Controls: erasers of permuted labels, and random subspaces of the same rank that take as much
+variance of the states they are put on.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,9 +30,15 @@ from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.data.facts import Fact
 from unmask.net.model import Model
-from unmask.representation.patched import AnswerScore, StateChange, lay_out_prompt, score_patched
+from unmask.representation.patched import (
+    AnswerScore,
+    StateChange,
+    choose_canvas,
+    collect_subjects,
+    lay_out_prompt,
+    score_patched,
+)
 from unmask.representation.prompts import put_before
-from unmask.representation.readout import collect_streams
 
 LEAST_CORRELATION = 1e-7
 """Canonical correlations of states and labels below this are rounding."""
@@ -52,6 +61,16 @@ class Eraser:
     @property
     def rank(self) -> int:
         return len(self.inward)
+
+    def recentre(self, states: Float[np.ndarray, "N D"]) -> "Eraser":
+        """The same directions around the mean of other states, such as the other direction's.
+
+        What all of those share is then left alone, and only what tells them apart is taken.
+        """
+        mean = torch.from_numpy(np.asarray(states, np.float64).mean(0))
+        centred = torch.from_numpy(np.asarray(states, np.float64)) - mean
+        taken = centred @ self.inward.T @ self.outward.T
+        return replace(self, mean=mean, removed=float(taken.square().sum(-1).mean()))
 
     def __call__(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         if self.rank == 0:
@@ -105,13 +124,14 @@ def permute_labels(labels: Sequence[object], seed: int = 0) -> list[object]:
 def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: int = 0) -> Eraser:
     """An orthogonal projection off a random subspace of the same rank that takes as much variance.
 
-    The subspace lies between one drawn at random and the one of the largest (or smallest) variance,
-    where the mean squared change of the states is that of the eraser. `removed` says what it is: a
-    change beyond that of any subspace of this rank is met as nearly as can be.
+    As much as the eraser, centred there, takes of these states. The subspace lies between one drawn
+    at random and the one of the largest (or smallest) variance. Where the eraser changes the states
+    more than any subspace of its rank could, as it may where they are unlike those it was fitted
+    to, that is met as nearly as can be: compare `removed`.
     """
     states = np.asarray(states, np.float64)
-    centred, rank = states - states.mean(0), eraser.rank
-    covariance = centred.T @ centred / len(states)
+    wanted, rank = eraser.recentre(states).removed, eraser.rank
+    covariance = np.cov(states.T, bias=True)
     _, vectors = np.linalg.eigh(covariance)
     generator = np.random.default_rng(derive_seed(seed, "random eraser"))
     drawn = np.linalg.qr(generator.normal(size=(len(vectors), rank)))[0]
@@ -119,8 +139,8 @@ def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: i
     def measure(basis: np.ndarray) -> float:
         return float(np.trace(basis.T @ covariance @ basis))
 
-    needs_more = measure(drawn) < eraser.removed
-    end = vectors[:, -rank:] if needs_more else vectors[:, :rank]
+    needs_more = measure(drawn) < wanted
+    end = vectors[:, len(vectors) - rank :] if needs_more else vectors[:, :rank]
     # Turned within itself towards the drawn one (Procrustes), no mixture of the two is singular.
     left, _, right = np.linalg.svd(end.T @ drawn)
     end = end @ left @ right
@@ -128,7 +148,7 @@ def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: i
     for _ in range(_HALVINGS if rank else 0):
         share = (low + high) / 2
         basis = np.linalg.qr((1 - share) * drawn + share * end)[0]
-        if (measure(basis) < eraser.removed) == needs_more:
+        if (measure(basis) < wanted) == needs_more:
             low = share
         else:
             high = share
@@ -136,12 +156,28 @@ def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: i
 
 
 def collect_labelled(
-    model: Model, facts: Sequence[Fact], prefixes: Sequence[str] = ("",), length: int | None = None
-) -> tuple[Float[np.ndarray, "N layers D"], list[str]]:
-    """States after every layer at the last subject token, each prompt after each prefix, with the
-    facts they belong to."""
-    prompts = [put_before(prefix, fact) for fact in facts for prefix in prefixes]
-    return collect_streams(model, prompts, length), [prompt.fact_id for prompt in prompts]
+    model: Model,
+    facts: Sequence[Fact],
+    prefixes: Sequence[str] = ("",),
+    layers: Sequence[int] | None = None,
+    tokens: Literal["last", "all"] = "last",
+    length: int | None = None,
+) -> tuple[dict[int, Float[np.ndarray, "N D"]], list[str]]:
+    """States of subjects after each layer, each prompt after each prefix, with their facts.
+
+    Of each prompt they are those of its last subject token, or of all of them. Prompts of one
+    length share a canvas; name its `length` where facts are asked without prefixes later.
+    """
+    layers = range(model.net.config.layers) if layers is None else layers
+    texts = [put_before(prefix, fact) for fact in facts for prefix in prefixes]
+    prompts = [lay_out_prompt(model, text, []) for text in texts]
+    states = collect_subjects(model, prompts, layers, choose_canvas(model, prompts, length))
+    kept = [each[:, -1:] if tokens == "last" else each for each in states]
+    labels = [
+        text.fact_id for text, each in zip(texts, kept, strict=True) for _ in range(each.shape[1])
+    ]
+    stacked = torch.cat(kept, 1).double().cpu().numpy()
+    return dict(zip(layers, stacked, strict=True)), labels
 
 
 def ask_erased(

@@ -29,8 +29,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed, python_stream
 from unmask.data.city_lines import CITY
-from unmask.data.facts import Fact, Span
-from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.patched import (
     EMBEDDINGS,
@@ -38,11 +37,10 @@ from unmask.representation.patched import (
     PatchedPrompt,
     StateChange,
     choose_canvas,
+    collect_subjects,
     lay_out_prompt,
-    pad_canvas,
     score_patched,
 )
-from unmask.representation.prompts import PromptRow, stack_rows
 
 DonorTokens = Literal["last", "all"]
 """Which states of the donor are put in place: its last subject token's, or all, ends aligned."""
@@ -170,42 +168,6 @@ def interchange(
         change = _make_change(prompts, states, tokens, rest, means[i])
         rows += _tabulate(swaps, layer, score_patched(model, prompts, {layer: change}, canvas))
     return rows
-
-
-@torch.inference_mode()
-def collect_subjects(
-    model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
-) -> list[Float[Tensor, "layers S D"]]:
-    """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
-    rows = {
-        (tuple(prompt.tokens), prompt.subject): PromptRow(
-            pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
-        )
-        for prompt in prompts
-    }
-    keys = list(rows)
-    sites = [
-        "layers.0.resid_in" if layer == EMBEDDINGS else f"layers.{layer}.resid_out"
-        for layer in layers
-    ]
-    states: dict[tuple[tuple[int, ...], Span], Tensor] = {}
-
-    def read(batch: Sequence[int]) -> list[Tensor]:
-        tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
-        with model.net.capture(*sites) as taken:
-            model.net.run_layers(model.net.embed(tokens))
-        spans = [slice(*keys[n][1]) for n in batch]
-        return [
-            torch.stack([taken[site][row, span] for site in sites])
-            for row, span in enumerate(spans)
-        ]
-
-    lengths = [len(row.tokens) for row in rows.values()]
-    size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
-    for group in model.paradigm.group_rows(lengths):
-        for numbers, results in map_batches(group, size, read):
-            states |= {keys[n]: each for n, each in zip(numbers, results, strict=True)}
-    return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
 
 
 def _average_rest(states: Any) -> Float[Tensor, "D"] | None:

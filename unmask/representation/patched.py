@@ -134,27 +134,61 @@ def pad_canvas(model: Model, tokens: list[int], canvas: int | None) -> list[int]
     return tokens if canvas is None else tokens + [model.require_mask()] * (canvas - len(tokens))
 
 
+@torch.inference_mode()
+def collect_subjects(
+    model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
+) -> list[Float[Tensor, "layers S D"]]:
+    """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
+    rows = {
+        (tuple(prompt.tokens), prompt.subject): PromptRow(
+            pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
+        )
+        for prompt in prompts
+    }
+    keys = list(rows)
+    sites = [_name_site(model, layer) for layer in layers]
+    states: dict[tuple[tuple[int, ...], Span], Tensor] = {}
+
+    def read(batch: Sequence[int]) -> list[Tensor]:
+        tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
+        with model.net.capture(*sites) as taken:
+            model.net.run_layers(model.net.embed(tokens))
+        spans = [slice(*keys[n][1]) for n in batch]
+        return [
+            torch.stack([taken[site][row, span] for site in sites])
+            for row, span in enumerate(spans)
+        ]
+
+    lengths = [len(row.tokens) for row in rows.values()]
+    size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
+    for group in model.paradigm.group_rows(lengths):
+        for numbers, results in map_batches(group, size, read):
+            states |= {keys[n]: each for n, each in zip(numbers, results, strict=True)}
+    return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
+
+
 def attach_changes(
     model: Model, changes: Mapping[int, StateChange], owners: Int[Tensor, "R"]
 ) -> ExitStack:
     """The changes waiting at their sites, for a batch whose rows belong to these prompts."""
-    layers = model.net.config.layers
-    for layer in changes:
-        if not EMBEDDINGS <= layer < layers:
-            raise UserError(
-                f"a change was given for layer {layer}: {model.name} has layers 0 to {layers - 1}, "
-                "and -1 for the stream before them."
-            )
     sites = {
-        "layers.0.resid_in" if layer == EMBEDDINGS else f"layers.{layer}.resid_out": (
-            lambda x, change=change: change(x, owners)
-        )
+        _name_site(model, layer): lambda x, change=change: change(x, owners)
         for layer, change in changes.items()
     }
     stack = ExitStack()
     if sites:
         stack.enter_context(model.net.patch(sites))
     return stack
+
+
+def _name_site(model: Model, layer: int) -> str:
+    layers = model.net.config.layers
+    if not EMBEDDINGS <= layer < layers:
+        raise UserError(
+            f"layer {layer} was named: {model.name} has layers 0 to {layers - 1}, and -1 for the "
+            "stream before them."
+        )
+    return "layers.0.resid_in" if layer == EMBEDDINGS else f"layers.{layer}.resid_out"
 
 
 def _lay_out_steps(
