@@ -185,6 +185,9 @@ def train(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
     return unmask.train(given.pop("recipe"), given.pop("out"), *given.pop("words"), **given)
 
 
+CUT: dict[str, Any] = {"model": own_model, "fact": own_fact, "steps": 1, "corruption": "mean"}
+CUTTING = {"model": MODEL, "fact": FACT, "memory": MEMORY, "step": ["x", 0, -1, nan, b"1", Odd()]}
+NODES = [None, "x", (), ("x", 0, "mlp"), ("subject", 99, "mlp"), ("subject", 0, "x"), Odd()]
 EXTRACTING = {"model": MODEL, "fact": FACT, "layer": LAYER}
 PROCESS = {"num_tokens": COUNT, "schedule": [3, "x", None, Odd()]}
 CALLS: dict[str, Call] = {
@@ -302,25 +305,13 @@ CALLS: dict[str, Call] = {
         {"model": MODEL, "fact": FACT} | MANY,
     ),
     "patch_paths": Call(
-        with_first(
-            unmask.patch_paths, model=own_model, fact=own_fact, steps=1, corruption="mean",
-            sender=("subject", 0, "mlp"), receivers=["final"],
-        ),
+        with_first(unmask.patch_paths, sender=("subject", 0, "mlp"), receivers=["final"], **CUT),
         unmask.Tracing,
-        {"model": MODEL, "fact": FACT, "memory": MANY["memory"],
-         "step": ["x", None, 0, -1, nan, b"1", 10**30, Odd()],
-         "sender": [None, 3, "x", (), ("subject",), ("x", 0, "mlp"), ("subject", 99, "mlp"),
-                    ("subject", 0, "x"), ("subject", 0, "attn_z"), ("subject", nan, "mlp"), Odd()],
-         "receivers": [None, 3, "x", [], [3], ["x"], [("answer", 0, "resid")], [[None]], Odd()]},
-    ),
-    "cut_edges": Call(
-        with_first(unmask.cut_edges, model=own_model, fact=own_fact, steps=1, corruption="mean"),
-        unmask.Tracing,
-        {"model": MODEL, "fact": FACT, "window": COUNT[:-2], "memory": MANY["memory"],
-         "foil": MANY["foil"], "step": ["x", None, 0, -1, nan, b"1", 10**30, Odd()],
-         "edges": [None, 3, "x", b"x", [], [3], ["x"], [("answer", "x")], [("answer",)], Odd()],
-         "layers": [3, "x", [3], [(1, 0)], [(0, 99)], [(nan, 1)], [("a", "b")], Odd()]},
-    ),
+        CUTTING | {"sender": NODES, "receivers": [None, 3, [], [3], ["x"], [[None]], Odd()]}),
+    "cut_edges": Call(with_first(unmask.cut_edges, **CUT), unmask.Tracing,
+        CUTTING | {"edges": [None, 3, "x", b"x", [], [3], ["x"], [("answer", "x")], Odd()],
+                   "foil": MANY["foil"], "window": COUNT[:-2],
+                   "layers": [3, "x", [3], [(1, 0)], [(0, 99)], [(nan, 1)], [("a", "b")], Odd()]}),
     "run_study": Call(
         with_first(
             unmask.run_study,
