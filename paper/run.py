@@ -75,6 +75,8 @@ class Stage:
     """How to read the page, put below its title."""
     minutes: float | None = None
     """As measured on one H200."""
+    has_parts: bool = False
+    """The script itself trusts the parts of its folder by what made them: the folder is kept."""
 
     @property
     def needs(self) -> list[str]:
@@ -174,7 +176,7 @@ class Runner:
             return True
         out, record = RUNS / stage.name, read_record(stage.name)
         if record is None or record.key != self.key(stage) or record.files:
-            if out.exists():
+            if out.exists() and not stage.has_parts:
                 print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
                 shutil.rmtree(out)
             record = Record(self.key(stage))
