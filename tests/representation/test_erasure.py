@@ -10,6 +10,7 @@ from unmask import Fact, UserError
 from unmask.representation.erasure import (
     ask_erased,
     collect_labelled,
+    compare_erasers,
     fit_eraser,
     make_random_eraser,
     permute_labels,
@@ -225,3 +226,33 @@ def test_erasing_at_the_subject_takes_the_subject_away(kind):
     for other in erased[1:]:
         assert other.terms == pytest.approx(erased[0].terms, abs=1e-4)
     assert ask_erased(model, [], erasers) == []
+
+
+def test_erasers_are_compared_with_their_controls():
+    model = make_model(layers=3)
+    facts = {
+        way: [[make_fact(i, way, p) for i in range(5)] for p in (0, 1)] for way in ("p2d", "d2p")
+    }
+    fitted, asked = ({way: each[p] for way, each in facts.items()} for p in (0, 1))
+    rows = list(compare_erasers(model, fitted, asked, PREFIXES, starts=(0, 2), length=40))
+    cells = {(row["asked"], row["fitted"], row["eraser"], row["start"]) for row in rows}
+    assert len(cells) == 2 * (1 + 2 * 3 * 2) and len(rows) == 5 * len(cells)
+    plain = [row for row in rows if row["eraser"] == "none" and row["asked"] == "d2p"]
+    scores = ask_erased(model, asked["d2p"], {}, 40)
+    assert [row["logp"] for row in plain] == pytest.approx([score.logp for score in scores])
+    # The other direction's eraser, put on by hand.
+    states, labels = collect_labelled(model, fitted["p2d"], PREFIXES, length=40)
+    on, _ = collect_labelled(model, fitted["d2p"], PREFIXES, length=40)
+    eraser = fit_eraser(states[2], labels).recentre(on[2])
+    (scores,) = [ask_erased(model, asked["d2p"], {2: eraser}, 40)]
+    way = {"asked": "d2p", "fitted": "p2d", "start": 2}
+    by_kind = {
+        kind: [row for row in rows if row.items() >= (way | {"eraser": kind}).items()]
+        for kind in ("fact", "permuted", "random")
+    }
+    own = [score.logp for score in scores]
+    assert [row["logp"] for row in by_kind["fact"]] == pytest.approx(own, rel=1e-4)
+    (fact, permuted, random) = (each[0] for each in by_kind.values())
+    assert fact["rank"] == permuted["rank"] == random["rank"] == 4 and fact["states"] == 15
+    assert fact["changed"] == pytest.approx(eraser.removed)
+    assert random["changed"] == pytest.approx(eraser.removed)

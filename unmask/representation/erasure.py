@@ -17,9 +17,10 @@ Controls: erasers of permuted labels, and random subspaces of the same rank that
 variance of the states they are put on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -208,6 +209,71 @@ def ask_erased(
 
     changes = {layer: change_by(eraser) for layer, eraser in erasers.items()}
     return [scores[0] for scores in score_patched(model, prompts, changes, length)]
+
+
+def compare_erasers(
+    model: Model,
+    fitted: Mapping[str, Sequence[Fact]],
+    questions: Mapping[str, Sequence[Fact]],
+    prefixes: Sequence[str] = ("",),
+    starts: Sequence[int] = (0,),
+    tokens: Literal["last", "all"] = "last",
+    shrinkage: float | None = None,
+    length: int | None = None,
+    seed: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """A row for each question, direction fitted, eraser and layer from which on it acts.
+
+    `fitted` and `questions` hold prompts by direction, of the same facts and in phrasings of their own.
+    The first rows of a direction, `eraser` "none", are the model's own answers. `changed` is the
+    mean squared change of a state, averaged over the layers that are erased; `states` how many
+    states each eraser was fitted to.
+    """
+    layers = range(model.net.config.layers)
+    collected = {
+        way: collect_labelled(model, facts, prefixes, layers, tokens, length)
+        for way, facts in fitted.items()
+    }
+    erasers = {way: _fit_layers(*each, shrinkage, seed) for way, each in collected.items()}
+
+    def ask(way: str, applied: Mapping[int, Eraser], **columns: Any) -> Iterator[dict[str, Any]]:
+        scores = ask_erased(model, questions[way], applied, length)
+        for fact, score in zip(questions[way], scores, strict=True):
+            question = {"asked": way, "fact": fact.fact_id, "phrasing": fact.phrasing}
+            answer = {"logp": score.logp, "tokens": len(score.terms), "says": score.is_said}
+            yield columns | question | answer
+
+    for way in questions:
+        nothing = {"fitted": None, "eraser": "none", "start": None}
+        yield from ask(way, {}, **nothing, rank=0, changed=0.0, states=0)
+        at = collected[way][0]
+        for other, kinds in erasers.items():
+            put_on = {
+                kind: {layer: eraser.recentre(at[layer]) for layer, eraser in own.items()}
+                for kind, own in kinds.items()
+            }
+            put_on["random"] = {
+                layer: make_random_eraser(eraser, at[layer], seed)
+                for layer, eraser in kinds["fact"].items()
+            }
+            for (kind, own), start in product(put_on.items(), starts):
+                above = {layer: eraser for layer, eraser in own.items() if layer >= start}
+                changed = float(np.mean([eraser.removed for eraser in above.values()]))
+                rank = max(eraser.rank for eraser in above.values())
+                columns = {"fitted": other, "eraser": kind, "start": start}
+                states = len(collected[other][1])
+                yield from ask(way, above, **columns, rank=rank, changed=changed, states=states)
+
+
+def _fit_layers(
+    states: Mapping[int, np.ndarray], labels: list[str], shrinkage: float | None, seed: int
+) -> dict[str, dict[int, Eraser]]:
+    """Each layer's eraser of facts, and of as many labels that mean nothing."""
+    kinds = {"fact": labels, "permuted": permute_labels(labels, seed)}
+    return {
+        kind: {layer: fit_eraser(each, own, shrinkage) for layer, each in states.items()}
+        for kind, own in kinds.items()
+    }
 
 
 def _encode(states: np.ndarray, labels: Sequence[object]) -> np.ndarray:
