@@ -32,6 +32,7 @@ from unmask.base.seeds import derive_seed
 from unmask.data.facts import Fact
 from unmask.net.model import Model
 from unmask.representation.patched import (
+    EMBEDDINGS,
     AnswerScore,
     StateChange,
     choose_canvas,
@@ -216,7 +217,7 @@ def compare_erasers(
     fitted: Mapping[str, Sequence[Fact]],
     questions: Mapping[str, Sequence[Fact]],
     prefixes: Sequence[str] = ("",),
-    starts: Sequence[int] = (0,),
+    starts: Sequence[int] = (EMBEDDINGS, 0),
     tokens: Literal["last", "all"] = "last",
     shrinkage: float | None = None,
     length: int | None = None,
@@ -224,12 +225,13 @@ def compare_erasers(
 ) -> Iterator[dict[str, Any]]:
     """A row for each question, direction fitted, eraser and layer from which on it acts.
 
-    `fitted` and `questions` hold prompts by direction, of the same facts and in phrasings of their own.
-    The first rows of a direction, `eraser` "none", are the model's own answers. `changed` is the
+    `fitted` and `questions` hold prompts by direction, of the same facts and each in phrasings of
+    its own. From layer 0 on, the first layer's attention still reads the subject as it is; from -1
+    on, nothing does. The first rows of a direction, `eraser` "none", are the model's own answers. `changed` is the
     mean squared change of a state, averaged over the layers that are erased; `states` how many
     states each eraser was fitted to.
     """
-    layers = range(model.net.config.layers)
+    layers = range(EMBEDDINGS, model.net.config.layers)
     collected = {
         way: collect_labelled(model, facts, prefixes, layers, tokens, length)
         for way, facts in fitted.items()
