@@ -227,9 +227,9 @@ def compare_erasers(
 
     `fitted` and `questions` hold prompts by direction, of the same facts and each in phrasings of
     its own. From layer 0 on, the first layer's attention still reads the subject as it is; from -1
-    on, nothing does. The first rows of a direction, `eraser` "none", are the model's own answers. `changed` is the
-    mean squared change of a state, averaged over the layers that are erased; `states` how many
-    states each eraser was fitted to.
+    on, nothing does. The first rows of a direction, `eraser` "none", are the model's own answers.
+    `changed` is the mean squared change of a state, averaged over the layers that are erased;
+    `states` how many states each eraser was fitted to.
     """
     layers = range(EMBEDDINGS, model.net.config.layers)
     collected = {
