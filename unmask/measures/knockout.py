@@ -230,6 +230,7 @@ def _list_metrics(grid: "KnockoutGrid") -> list[str]:
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30}
+_QUICK: dict[str, Any] = {"facts": 1, "consider": 6, "steps": 4, "windows": (1,)}
 
 MEASURE = Measure(
     name="knockout",
@@ -243,5 +244,5 @@ MEASURE = Measure(
     judge=judge,
     describe=describe,
     method=__doc__,
-    stages=[Stage(sizes={"quick": None, "laptop": _FULL | {"facts": 8}, "full": _FULL})],
+    stages=[Stage(sizes={"quick": _QUICK, "laptop": _FULL | {"facts": 8}, "full": _FULL})],
 )
