@@ -26,6 +26,7 @@ SMALLER = {
     "factorization": "--limit 1",
     "knowns": "--limit 2",
     "trace": "--facts 2 --splits d2p_same --parts resid --steps 4 --at first",
+    "knockout": "--facts 2 --splits d2p_same --steps 4 --windows 1 --edges answer:subject",
     "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --layer 2",
     "symmetry": "--permutations 20",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
