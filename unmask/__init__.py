@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unmask.editing.editor import edit
     from unmask.editing.moments import moments
     from unmask.measures.factorization import MEASURE as factorization
+    from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
     from unmask.measures.nll import MEASURE as nll
@@ -117,6 +118,7 @@ _HOME_OF = {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
         "factorization",
+        "interchange",
         "knockout",
         "knowns",
         "nll",
@@ -161,6 +163,7 @@ __all__ = [
     "extract_value",
     "factorization",
     "infill",
+    "interchange",
     "knockout",
     "knowns",
     "likelihood",

@@ -122,13 +122,13 @@ def ask(name: str) -> Callable:
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
     "order": {"limit": 1, "steps": 2},
-    "nll": {"limit": 1},
-    "factorization": {"limit": 1},
+    "nll": {"limit": 1}, "factorization": {"limit": 1},
     "perplexity": {"repeats": 1, "limit": 40},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
     "symmetry": {"permutations": 19},
+    "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip
@@ -194,7 +194,7 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "represent")
+                     "knockout", "represent", "interchange")
     },
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}

@@ -8,6 +8,7 @@ from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.conftest import finished, place
 from unmask.measures.edit import MEASURE as EDIT
+from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
@@ -39,6 +40,9 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     quick |= {"search_steps": 3, "groups": ("p2d", "d2p"), "length": 24, "device": "cpu"}
     results["edit"] = EDIT(
         place.model, place.twin, data=place.data, out=folder / "edit", steps=2, **quick
+    )
+    results["interchange"] = INTERCHANGE(
+        place.model, data=place.data, out=folder / "interchange", device="cpu", length=24
     )
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

@@ -1,5 +1,7 @@
 """Interchange of subject states: identities, a network in which layer 0 decides, and pairings."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.linalg import hadamard
@@ -14,7 +16,7 @@ from unmask.net.transformer import Transformer
 from unmask.representation.interchange import (
     StateSwap,
     cross_fit,
-    half_of,
+    divide,
     interchange,
     make_swaps,
     person_of,
@@ -166,40 +168,50 @@ def test_pairs_stay_in_their_half_and_are_shared_between_kinds(questions):
     within = make_swaps("within", cities, cities)
     floor = make_swaps("own", cities, cities, own=True)
     assert len(across) == len(within) == len(floor) == len(cities)
-    assert {half_of(person_of(swap.recipient)) for swap in across} == {0, 1}
+    halves = {person_of(swap.recipient): swap.half for swap in across}
+    assert halves == divide(halves) and sorted(halves.values()) == [0] * 6 + [1] * 6
     for one, two, three in zip(across, within, floor, strict=True):
         assert one.recipient == two.recipient == three.recipient
         assert one.answer == two.answer == three.answer
         person = person_of(one.recipient)
         assert person_of(one.answer) == person_of(one.donor) == person_of(two.donor) != person
-        assert half_of(person_of(one.donor)) == half_of(person)
+        assert one.half == two.half == three.half == halves[person_of(one.donor)]
         assert one.answer.phrasing == one.recipient.phrasing
         assert person_of(three.donor) == person and three.donor.prompt != three.recipient.prompt
     assert make_swaps("across", cities, described) == across
     assert make_swaps("across", cities, described, seed=1) != across
-    with pytest.raises(UserError, match="none of 1 recipients has a donor for 'across'"):
-        make_swaps("across", cities[:1], described[:1])
+    # Two people are a half each, and one has no donor.
+    (one, two) = make_swaps("across", [cities[0], cities[-3]], described)
+    assert {one.half, two.half} == {0, 1} and person_of(one.donor) == person_of(two.recipient)
+    assert make_swaps("across", cities[:1], described) == []
+    strangers = [replace(fact, fact_id=f"stranger {fact.fact_id}") for fact in cities]
+    lent = [replace(fact, fact_id=f"stranger {fact.fact_id}") for fact in described]
+    untrained = make_swaps("untrained", cities, lent, strangers)
+    assert [swap.half for swap in untrained] == [swap.half for swap in across]
+    assert all(person_of(swap.donor).startswith("stranger") for swap in untrained)
 
 
 def test_the_layer_is_chosen_on_the_other_half():
     people = [f"p-{i}" for i in range(20)]
     rows = []
-    for person in people:
-        best = 2 if half_of(person) == 0 else 1
+    halves = divide(people)
+    for person, half in halves.items():
+        best = 2 if half == 0 else 1
         for layer in (None, 0, 1, 2):
             score = {best: 0.9, 0: 0.5}.get(layer, 0.1)
             rows += [
-                {"kind": "across", "layer": layer, "recipient": person, "says_donor": score + more}
+                {"swap": "across", "layer": layer, "recipient": person, "half": half}
+                | {"says_donor": score + more}
                 for more in (-0.1, 0.1)
             ]
-            control = {"kind": "copying", "layer": layer, "recipient": person}
+            control = {"swap": "copying", "layer": layer, "recipient": person, "half": half}
             rows.append(control | {"says_donor": float(layer == 1)})
     fitted = cross_fit(rows, "across")
     # The second half is best at layer 1, where the first is read, and is read at layer 2.
     assert fitted.layers == (1, 2) and fitted.value == pytest.approx(0.1)
     assert set(fitted.by_fact) == set(people)
     control = cross_fit(rows, "copying", chosen_by="across")
-    first = sum(half_of(person) == 0 for person in people)
+    first = sum(half == 0 for half in halves.values())
     assert control.layers == (1, 2) and control.value == pytest.approx(first / len(people))
     assert cross_fit(rows, "copying").layers == (1, 1)
     with pytest.raises(UserError, match="one half of the facts has no swaps"):

@@ -27,6 +27,7 @@ BUILT_IN = (
     "knockout",
     "represent",
     "symmetry",
+    "interchange",
     "edit",
 )
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""

@@ -12,12 +12,12 @@ beside them is
   answer could be copied from the donor's own words, success is what exceeds theirs. A relation that
   is stated of names only (`unmask.data.city_lines`) cannot be copied from a description.
 
-The layer is chosen on one half of the facts and read on the other, and the other way round. Pairs
-stay within a half.
+The layer is chosen on one half of the people and read on the other, and the other way round. Pairs
+stay within a half where it has several people.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -52,13 +52,16 @@ RestOfSubject = Literal["mean", "keep"]
 class StateSwap:
     """One interchange."""
 
-    kind: str
+    source: str
+    """Where the donor comes from: across, within, own, …"""
     recipient: Fact
     """What is asked; its object is the recipient's answer."""
     donor: Fact
     """The prompt whose subject's state is taken; its object plays no part."""
     answer: Fact
     """A fact whose object is the donor's answer to what the recipient is asked."""
+    half: int = 0
+    """Of the people: the layer is chosen on the other one."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +81,27 @@ def person_of(fact: Fact) -> str:
     return fact.fact_id.removesuffix(CITY)
 
 
-def half_of(person: str) -> int:
-    """0 or 1, by a hash of the id: the same in every run and for every model."""
-    return derive_seed(0, "half", person) % 2
+def divide(people: Iterable[str]) -> dict[str, int]:
+    """Two halves, 0 and 1, of one size: people sorted by a hash of their ids, in turn."""
+    by_hash = sorted(people, key=lambda person: (derive_seed(0, "half", person), person))
+    return {person: rank % 2 for rank, person in enumerate(by_hash)}
 
 
 def make_swaps(
-    kind: str,
+    source: str,
     recipients: Sequence[Fact],
     donors: Sequence[Fact],
     answers: Sequence[Fact] | None = None,
     own: bool = False,
     seed: int = 0,
 ) -> list[StateSwap]:
-    """A swap for each recipient that has a donor of its own half of the people.
+    """A swap for each recipient that has a donor.
 
+    Donors are of the recipient's half of the people, as far as that has others to choose from.
     `answers` hold what is true of the donors in the recipients' phrasings, by default the
     recipients themselves. The donor's prompt is another than the recipient's, in a phrasing drawn
     by the seed. With `own` the state comes from another prompt of the recipient's person, and the
-    answer of a donor must not follow. Kinds that have the same donors to choose from are given the
+    answer of a donor must not follow. Sources with the same donors to choose from have the
     same ones.
     """
     prompts: dict[str, list[Fact]] = defaultdict(list)
@@ -106,6 +111,8 @@ def make_swaps(
     for answer in recipients if answers is None else answers:
         asked_of.setdefault((person_of(answer), answer.phrasing), answer)
     people = sorted({person for person, _ in asked_of})
+    halves = divide({person_of(recipient) for recipient in recipients})
+    halves |= divide(set(people) - set(halves))
     swaps = []
     for recipient in recipients:
         person, phrasing = person_of(recipient), recipient.phrasing
@@ -114,23 +121,18 @@ def make_swaps(
             for other in people
             if (other, phrasing) in asked_of
             and other != person
-            and half_of(other) == half_of(person)
             and asked_of[other, phrasing].object != recipient.object
             and (own or prompts.get(other))
         ]
         if not others:
             continue
+        near = [fact for fact in others if halves[person_of(fact)] == halves[person]]
         stream = python_stream(seed, "swap", person, phrasing)
-        answer = stream.choice(others)
+        answer = stream.choice(near or others)
         lent = prompts.get(person if own else person_of(answer), [])
         lent = [donor for donor in lent if donor.prompt != recipient.prompt]
         if lent:
-            swaps.append(StateSwap(kind, recipient, stream.choice(lent), answer))
-    if not swaps:
-        raise UserError(
-            f"none of {len(recipients)} recipients has a donor for {kind!r}: expected other people "
-            "of the same half, asked in the same phrasings; give more facts or phrasings."
-        )
+            swaps.append(StateSwap(source, recipient, stream.choice(lent), answer, halves[person]))
     return swaps
 
 
@@ -213,11 +215,12 @@ def _tabulate(
 ) -> list[dict[str, Any]]:
     return [
         {
-            "kind": swap.kind,
+            "swap": swap.source,
             "layer": layer,
             "recipient": person_of(swap.recipient),
             "donor": person_of(swap.donor),
             "answer": person_of(swap.answer),
+            "half": swap.half,
             "phrasing": swap.recipient.phrasing,
             "donor_phrasing": swap.donor.phrasing,
             "logp_donor": of_donor.logp,
@@ -231,28 +234,28 @@ def _tabulate(
 
 def cross_fit(
     rows: Sequence[Mapping[str, Any]],
-    kind: str,
+    source: str,
     score: str = "says_donor",
     chosen_by: str | None = None,
 ) -> CrossFit:
-    """A kind's score, its layer chosen where the score is highest on the other half of the facts.
+    """A source's score, its layer chosen where the score is highest on the other half of the facts.
 
-    The layer may be `chosen_by` another kind, as for controls. Of layers that are equally good the
+    The layer may be `chosen_by` another one, as for controls. Of layers that are equally good the
     lowest is taken.
     """
     values: dict[tuple[str, int], dict[int, dict[str, list[float]]]] = {}
     for row in rows:
         if row["layer"] is not None:
-            by_layer = values.setdefault((row["kind"], half_of(row["recipient"])), {})
+            by_layer = values.setdefault((row["swap"], row["half"]), {})
             by_fact = by_layer.setdefault(row["layer"], defaultdict(list))
             by_fact[row["recipient"]].append(float(row[score]))
     chosen = []
     for half in (0, 1):
-        layers = values.get((chosen_by or kind, 1 - half))
-        read = values.get((kind, half))
+        layers = values.get((chosen_by or source, 1 - half))
+        read = values.get((source, half))
         if not layers or not read:
             raise UserError(
-                f"one half of the facts has no swaps of the kind {chosen_by or kind!r} or {kind!r}:"
+                f"one half of the facts has no swaps of {chosen_by or source!r} or {source!r}:"
                 " expected facts in both halves; give more facts."
             )
         shared = sorted(layers.keys() & read.keys())
@@ -260,6 +263,6 @@ def cross_fit(
     by_fact = {
         fact: fmean(each)
         for half, layer in enumerate(chosen)
-        for fact, each in values[kind, half][layer].items()
+        for fact, each in values[source, half][layer].items()
     }
     return CrossFit((chosen[0], chosen[1]), fmean(by_fact.values()), by_fact)

@@ -1,0 +1,106 @@
+"""interchange: rows are those of the call, layers are cross-fitted, controls stand beside."""
+
+import pytest
+
+from tests.measures.asking import show
+from tests.representation.facts import make_fact, make_model
+from unmask import UserError
+from unmask.base.config import SettingsError
+from unmask.blocks.tidy import distinct, select
+from unmask.data.facts import write_facts
+from unmask.measures.interchange import MEASURE, METRICS, pair_facts
+from unmask.measures.runner import read_result
+from unmask.representation.interchange import interchange
+
+SMALL = {"phrasings": 2, "tokens": ("all",), "length": 40, "device": "cpu"}
+
+
+def list_facts(numbers=range(5), ways=("p2d", "d2p"), phrasings=(0, 1)):
+    return [make_fact(i, way, p) for way in ways for i in numbers for p in phrasings]
+
+
+def as_splits(facts):
+    """Names as recipients: the measure asks one direction of each split."""
+    from unmask.data.corpus import Corpus
+
+    splits = {
+        split: [fact for fact in facts if fact.direction == way]
+        for split, way in (("p2d_same", "p2d"), ("p2d_reverse", "d2p"))
+    }
+    return Corpus("few facts", splits, tuple(splits))
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory):
+    path = tmp_path_factory.mktemp("strangers") / "facts.jsonl"
+    write_facts(path, list_facts((3, 4)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, strangers):
+    models = make_model(layers=2), make_model("tiny-gpt2", "causal", layers=2)
+    data, out = as_splits(list_facts(range(3))), tmp_path_factory.mktemp("interchange") / "run"
+    return MEASURE(*models, data=data, out=out, strangers=strangers, **SMALL)
+
+
+def test_rows_are_what_the_call_gives(done):
+    model = make_model(layers=2)
+    rows = select(done.rows(), model=model.name, split="p2d_same")
+    assert distinct(rows, "swap") == ["across", "within", "own", "untrained"]
+    assert distinct(rows, "layer") == [None, -1, 0, 1]
+    assert len(rows) == 3 * 2 * 4 * 4
+    inputs = MEASURE.inputs.read(
+        {"models": [model], "data": as_splits(list_facts(range(3)))}, done.settings
+    )
+    swaps = pair_facts(inputs, "p2d_same", done.settings)
+    expected = interchange(model, swaps, None, "all", length=40)
+    for row, other in zip(rows, expected, strict=True):
+        assert row["fact"] == other["recipient"] and row["swap"] == other["swap"]
+        assert row["logp_donor"] == pytest.approx(other["logp_donor"], rel=1e-4)
+
+
+def test_scores_stand_beside_their_controls(done):
+    means = select(done.summary["means"], model="tiny-masked", split="p2d_same")
+    assert distinct(means, "metric") == list(METRICS)
+    by_swap = {row["swap"]: row for row in means if row["metric"] == "logp_donor"}
+    assert set(by_swap) == {"none", "across", "within", "own", "untrained"}
+    assert by_swap["none"]["first_layer"] is None and by_swap["across"]["facts"] == 3
+    # Controls are read where across is.
+    for name in ("first_layer", "second_layer"):
+        assert by_swap["own"][name] == by_swap["untrained"][name] == by_swap["across"][name]
+    rows = select(done.rows(), model="tiny-masked", split="p2d_same", swap="across")
+    layers = (by_swap["across"]["first_layer"], by_swap["across"]["second_layer"])
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row["layer"] == layers[row["half"]]:
+            values.setdefault(row["fact"], []).append(row["logp_donor"])
+    mean = sum(sum(each) / len(each) for each in values.values()) / len(values)
+    assert by_swap["across"]["mean"] == pytest.approx(mean)
+    differences = select(done.summary["differences"], model="tiny-masked", split="p2d_same")
+    assert [row["minus"] for row in differences] == ["own", "untrained", "within"]
+    shares = {row["swap"]: row for row in means if row["metric"] == "says_donor"}
+    for row in differences:
+        gap = shares["across"]["mean"] - shares[row["minus"]]["mean"]
+        assert row["mean"] == pytest.approx(gap)
+
+
+def test_the_section_says_it(done):
+    text = show(read_result(done.folder))
+    assert "states of the other direction (all tokens) bring the donor's answer in" in text
+    assert "own, other phrasing (floor)" in text and "other direction, untrained" in text
+
+
+def test_what_is_refused(strangers):
+    model = make_model(layers=2)
+    with pytest.raises(SettingsError, match="'tokens'"):
+        MEASURE(model, data=as_splits(list_facts()), **SMALL | {"tokens": ("all", "all")})
+    with pytest.raises(UserError, match="expected people that training never named"):
+        MEASURE(model, data=as_splits(list_facts()), strangers=strangers, **SMALL)
+    with pytest.raises(UserError, match="no two people with donors of the other direction"):
+        MEASURE(model, data=as_splits(list_facts((0,))), splits=("p2d_same",), **SMALL)
+    # One phrasing has neither another one of the recipient's own nor a floor.
+    result = MEASURE(
+        model, data=as_splits(list_facts((0, 1), phrasings=(0,))), splits=("p2d_same",), **SMALL
+    )
+    assert "own" not in distinct(result.rows(), "swap") and "[not measured]" in show(result)

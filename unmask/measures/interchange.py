@@ -1,0 +1,311 @@
+"""interchange: does the state of another fact's subject, asked in the other direction, bring that
+fact's answer?
+
+A recipient's prompt is run with a donor's subject state, after one layer, in the place of its own
+(`unmask.representation.interchange`). Success is the donor's answer, token by token the likeliest
+one, so that greedy decoding writes it. Across: the donor is given in the other direction, a
+description where the recipient's prompt has a name. Within: in the same direction, in another
+phrasing; the ceiling. Own: the recipient's own state from another phrasing; the floor. Untrained:
+as across, with people that training never named (`strangers`): how often an answer is copied from
+the state's own words.
+
+Either the last subject token's state is put in place, with the mean over recipients in the rest of
+the subject, or all tokens' states, ends aligned. The layer is the one where the donor's answer is
+likeliest on the other half of the people; own and untrained are read at the layers of across. Layer
+-1 is the stream before layer 0. Shares have 95 % intervals by fact and training seed; differences
+are paired by fact. Where the ceiling is low, a failure across directions says nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, labels, tidy
+from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs, read_all_tests
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.result import Result
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import estimate_means, subtract_shares
+
+if TYPE_CHECKING:
+    from unmask.data.facts import Fact
+    from unmask.representation.interchange import StateSwap
+
+METRICS = {
+    "says_donor": blocks.Column("says the donor's answer", is_percent=True),
+    "says_recipient": blocks.Column("says its own", is_percent=True),
+    "prefers_donor": blocks.Column("donor's is likelier", is_percent=True),
+    "logp_donor": blocks.Column("log p of the donor's, nats"),
+    "logp_recipient": blocks.Column("log p of its own, nats"),
+}
+SHARES = ("says_donor", "says_recipient", "prefers_donor")
+NOTHING = "none"
+"""The swap of rows in which nothing is put in place."""
+SWAPS = {
+    NOTHING: "nothing put in place",
+    "across": "other direction",
+    "within": "same direction (ceiling)",
+    "own": "own, other phrasing (floor)",
+    "untrained": "other direction, untrained",
+}
+TOKENS = {"last": "last token, rest mean", "all": "all tokens"}
+GROUP = ("model", "kind", "split", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterchangeSettings(MachineSettings):
+    """Which facts are asked, and what is put in place of their subjects."""
+
+    splits: tuple[str, ...] = option((), "Splits of the recipients; all tests by default.")
+    facts: int = option(30, "Recipients of each split.", least=2)
+    phrasings: int = option(2, "Phrasings of each recipient.", least=1)
+    tokens: tuple[str, ...] = option(
+        ("last", "all"),
+        "Which of the donor's states: the last subject token's, or all.",
+        choices=lambda: tuple(TOKENS),
+    )
+    layers: tuple[int, ...] = option((), "Layers, -1 for the embeddings; all by default.", least=-1)
+    strangers: str | None = option(
+        None, "A corpus or file of facts, phrased alike, of people that training never named."
+    )
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+    seed: int = option(0, "Seed of the pairs.", least=0)
+    dtype: str = option("float32", "float32, bfloat16, …")
+
+    def _problems(self) -> Iterator[str]:
+        if not self.tokens or len(set(self.tokens)) < len(self.tokens):
+            yield f"'tokens' is {self.tokens}, expected last, all or both"
+
+
+def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any, str, str]:
+    """The questions; the strangers are part of what is asked."""
+    from unmask.base.identity import digest_values
+    from unmask.data.sources import read_asked
+
+    questions, source, digest = read_all_tests(data, settings, families)
+    if settings.strangers is not None:
+        digest = digest_values([digest, *read_asked(settings.strangers).splits.items()])
+    return questions, source, digest
+
+
+def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Job]:
+    """One part for each checkpoint, split and choice of tokens."""
+    swaps = {split.name: pair_facts(inputs, split.name, settings) for split in inputs.data.splits}
+
+    def work(member: Member, split: str, tokens: Any) -> Mapping[str, Rows]:
+        from unmask.representation.interchange import interchange
+
+        layers = settings.layers or None
+        rows = interchange(
+            inputs.load(member), swaps[split], layers, tokens, "mean", settings.length
+        )
+        first = swaps[split][0].recipient
+        keys = member.columns | {"split": split, "direction": first.direction}
+        keys |= {"trained": first.trained, "tokens": tokens}
+        return {"interchange": [keys | {"fact": row["recipient"]} | row for row in rows]}
+
+    for member in inputs.members():
+        for split in swaps:
+            for tokens in settings.tokens:
+                yield Job(f"{member.key}-{split}-{tokens}", partial(work, member, split, tokens))
+
+
+def pair_facts(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
+    """Every recipient of a split with its donors of each source."""
+    from unmask.data.sources import read_asked
+    from unmask.representation.interchange import make_swaps
+    from unmask.tracing.facts import choose_facts
+
+    corpus = inputs.data.corpus
+    same = corpus[split]
+    recipients = choose_facts(same, settings.facts, settings.phrasings)
+    donors = {"across": _list_others(corpus.splits, same), "within": same}
+    swaps = [
+        swap
+        for source, prompts in donors.items()
+        for swap in make_swaps(source, recipients, prompts, same, seed=settings.seed)
+    ]
+    swaps += make_swaps("own", recipients, same, same, own=True, seed=settings.seed)
+    if settings.strangers is not None:
+        others = read_asked(settings.strangers).splits
+        answers = [
+            fact
+            for name in _name_tests(others)
+            for fact in others[name]
+            if fact.direction == same[0].direction
+        ]
+        prompts = _list_others(others, same)
+        known = {text for fact in same for text in (fact.subject, fact.object)}
+        if met := sorted({fact.subject for fact in prompts} & known):
+            raise UserError(
+                f"{settings.strangers} has {met[0]!r}, which {corpus.source} has, too: expected "
+                "people that training never named."
+            )
+        swaps += make_swaps("untrained", recipients, prompts, answers, seed=settings.seed)
+    halves = {swap.half for swap in swaps if swap.source == "across"}
+    if len(halves) < 2:
+        raise UserError(
+            f"{split} has no two people with donors of the other direction, and a layer is chosen "
+            "on one half of the people and read on the other: ask more facts, both ways."
+        )
+    return swaps
+
+
+def _name_tests(splits: Mapping[str, Any]) -> list[str]:
+    """Splits with true answers in test phrasings, one set of phrasings for each direction."""
+    from unmask.data.sources import OWN
+    from unmask.representation.extraction import GROUPS
+
+    return [name for name in (*sum(GROUPS.values(), ()), OWN) if name in splits]
+
+
+def _list_others(splits: "Mapping[str, list[Fact]]", same: "Sequence[Fact]") -> "list[Fact]":
+    """Test prompts of the other direction."""
+    way = same[0].direction
+    return [fact for name in _name_tests(splits) for fact in splits[name] if fact.direction != way]
+
+
+def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
+    """Scores at cross-fitted layers, what across has over its controls, and curves over layers."""
+    rows = [
+        row | {"prefers_donor": row["logp_donor"] > row["logp_recipient"]}
+        for row in tables["interchange"].to_pylist()
+    ]
+    means, differences, curves = [], [], []
+    for key, own in tidy.group_by(rows, *GROUP).items():
+        group = dict(zip(GROUP, key, strict=True))
+        at: dict[str, Rows] = {NOTHING: [{**row, "swap": NOTHING} for row in own
+                        if row["layer"] is None and row["swap"] == "across"]}  # fmt: skip
+        layers: dict[str, tuple[int, int]] = {}
+        for swap in tidy.distinct(own, "swap"):
+            layers[swap], at[swap] = _choose_layer(own, swap)
+        for swap, chosen in at.items():
+            first, second = layers.get(swap, (None, None))
+            more = {"first_layer": first, "second_layer": second}
+            by = (*GROUP, "swap")
+            means += [row | more for row in estimate_means(chosen, by, list(METRICS), SHARES)]
+        for control in ("own", "untrained", "within"):
+            if control in at:
+                gap = _subtract(at["across"], at[control])
+                differences.append(group | {"minus": control} | gap)
+        swapped = [row for row in own if row["layer"] is not None]
+        by = (*GROUP, "swap", "layer")
+        curves += estimate_means(swapped, by, ("says_donor", "prefers_donor"), SHARES)
+    return {"means": means, "differences": differences, "curves": curves}
+
+
+def _choose_layer(rows: Rows, swap: str) -> tuple[tuple[int, int], list[Mapping[str, Any]]]:
+    """A swap's layers of both halves, and its rows there; controls take the layers of across."""
+    from unmask.representation.interchange import cross_fit
+
+    chosen_by = "within" if swap == "within" else "across"
+    layers = cross_fit(rows, swap, "logp_donor", chosen_by).layers
+    own = [row for row in tidy.select(rows, swap=swap) if row["layer"] is not None]
+    return layers, [row for row in own if row["layer"] == layers[row["half"]]]
+
+
+def _subtract(ours: Rows, theirs: Rows) -> dict[str, Any]:
+    """Success in our rows minus that in theirs, of the recipients and phrasings that both have."""
+    keys = [{(row["fact"], row["phrasing"]) for row in rows} for rows in (ours, theirs)]
+    shared = keys[0] & keys[1]
+    sides = [
+        [row for row in rows if (row["fact"], row["phrasing"]) in shared] for rows in (ours, theirs)
+    ]
+    return subtract_shares(sides[0], sides[1], "says_donor")
+
+
+def judge(summary: Summary, settings: InterchangeSettings) -> Iterable[blocks.Verdict]:
+    """Whether donors of the other direction succeed more often than each control."""
+    for row in summary["differences"]:
+        yield judge_interval(_name(row), tidy.to_interval(row), row["facts"])
+
+
+def _name(row: tidy.Record) -> str:
+    return ", ".join(row[name] for name in ("model", "split", "tokens", "minus"))
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """A sentence for each model and way of asking, the tables, and curves over layers."""
+    keys = {"model": "model", "asked": tidy.name_asked, "states": lambda row: TOKENS[row["tokens"]]}
+    names = list(SWAPS)
+    figure = tidy.draw_lines(
+        [{**row, "label": SWAPS[row["swap"]]} for row in result.summary["curves"]],
+        "interchange",
+        "Whose answer follows a donor's state",
+        "Share of recipients that give the donor's answer, by the layer after which its state is "
+        "put in place. Bands are 95 % intervals by fact.",
+        x="layer",
+        line="label",
+        colour=lambda row: f"p{1 + names.index(row['swap'])}",
+        scale=100,
+        choose=[
+            tidy.ASKED,
+            tidy.Choose("states", "tokens", lambda tokens: TOKENS[tokens]),
+            tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
+        ],
+        xlabel="layer",
+        ylabel="%",
+    )
+    means = tidy.tabulate_means(
+        "means",
+        "Answers at the layers chosen on the other half of the people",
+        result.summary["means"],
+        keys | {"donor": lambda row: SWAPS[row["swap"]], "layers": _say_layers},
+        METRICS,
+        most=30,
+    )
+    differences = tidy.tabulate(
+        "differences",
+        "Donor's answer said: other direction minus each control",
+        result.summary["differences"],
+        keys
+        | {
+            "minus": lambda row: SWAPS[row["minus"]],
+            "facts": "facts",
+            blocks.Column("difference", is_percent=True, has_sign=True): tidy.to_interval,
+        },
+        role=result.mark(_name),
+        most=30,
+    )
+    return [*_state(result), figure, means, differences]
+
+
+def _say_layers(row: tidy.Record) -> str:
+    if row["first_layer"] is None:
+        return ""
+    return f"{row['first_layer']} and {row['second_layer']}"
+
+
+def _state(result: Result) -> Iterator[blocks.Finding]:
+    shares = tidy.select(result.summary["means"], metric="says_donor")
+    for (model, _, split, tokens), rows in tidy.group_by(shares, *GROUP).items():
+        own = {row["swap"]: row for row in rows}
+        across = own.pop("across")
+        others = [f"{row['mean']:.0%} by {SWAPS[swap]}" for swap, row in own.items()]
+        claim = ", ".join((model, split, tokens, "own"))
+        yield blocks.Finding(
+            f"In {model}, asked {labels.name_split(split)}, states of the other direction "
+            f"({TOKENS[tokens]}) bring the donor's answer in {across['mean']:.0%} of "
+            f"{labels.count(across['facts'], 'fact')}; {', '.join(others)}.",
+            result.verdicts.get(claim) or blocks.Verdict(claim, "not measured"),
+        )
+
+
+MEASURE = Measure(
+    name="interchange",
+    title="States put in place of others",
+    help="Put a donor's subject state in a recipient's place and see whose answer follows.",
+    settings=InterchangeSettings,
+    tables={"interchange": "interchange/1"},
+    inputs=replace(ALL_TESTS, read_data=_read),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)
