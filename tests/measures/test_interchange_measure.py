@@ -7,6 +7,8 @@ from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
+from unmask.data.city_lines import make_city_lines
+from unmask.data.corpus import Corpus
 from unmask.data.facts import write_facts
 from unmask.measures.interchange import MEASURE, METRICS, pair_facts
 from unmask.measures.runner import read_result
@@ -21,8 +23,6 @@ def list_facts(numbers=range(5), ways=("p2d", "d2p"), phrasings=(0, 1)):
 
 def as_splits(facts):
     """Names as recipients: the measure asks one direction of each split."""
-    from unmask.data.corpus import Corpus
-
     splits = {
         split: [fact for fact in facts if fact.direction == way]
         for split, way in (("p2d_same", "p2d"), ("p2d_reverse", "d2p"))
@@ -104,3 +104,23 @@ def test_what_is_refused(strangers):
         model, data=as_splits(list_facts((0, 1), phrasings=(0,))), splits=("p2d_same",), **SMALL
     )
     assert "own" not in distinct(result.rows(), "swap") and "[not measured]" in show(result)
+
+
+def test_cities_are_asked_with_descriptions_as_donors():
+    """A split of a third relation: the donor's city is no word of its description."""
+    data = as_splits(list_facts())
+    people = {fact.fact_id: fact.subject for fact in data["p2d_same"]}
+    data.splits["city"] = make_city_lines(people).test
+    model = make_model(layers=2)
+    small = SMALL | {"layers": (0,), "phrasings": 1, "length": 64}
+    result = MEASURE(model, data=data, splits=("city",), **small)
+    rows = select(result.rows(), layer=0)
+    assert distinct(rows, "swap") == ["across", "within", "own"] and len(rows) == 3 * 5
+    given = {MEASURE.inputs.parameters()[0].name: [model], "data": data}
+    settings = MEASURE.settings(splits=("city",), **small)
+    for swap in pair_facts(MEASURE.inputs.read(given, settings), "city", settings):
+        city = swap.answer.object
+        assert swap.recipient.object != city and city not in swap.donor.prompt
+        if swap.source == "across":
+            assert swap.donor.object == swap.answer.subject
+    assert "city" in show(result)
