@@ -1,4 +1,4 @@
-"""The shipped pair on the varied reversal corpus: settings by validation, then three seeds each.
+"""The shipped pair on the reversal corpus: settings by validation, then three seeds each.
 
     python paper/shipped.py --out OUT                                       the tries, a row each
     python paper/shipped.py --out OUT --final "optimiser.rate=1e-3 endings=3" --seeds 0,1,2
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import unmask
-from unmask.data.corpus import TESTS, Corpus, save_corpus
-from unmask.data.varied_corpus import FAR, FAR_TESTS, NUM_ENDINGS, make_varied_corpus
+from unmask.data.corpus import FAR, TESTS, Corpus, save_corpus
+from unmask.data.reversal_corpus import FAR_TESTS, NUM_ENDINGS, make_reversal_corpus
 from unmask.evaluation.metrics import is_contained
 from unmask.net.loading import load, save
 from unmask.net.model import Model
@@ -70,7 +70,7 @@ class Work:
         return corpus, path
 
     def make_corpus(self, endings: int) -> Corpus:
-        return make_varied_corpus(2 if self.tiny else 30, endings=endings)
+        return make_reversal_corpus(2 if self.tiny else 30, endings=endings)
 
     def train(self, kind: str, settings: str, seeds: list[int], split: str) -> Iterator[Path]:
         """The folders of the runs, one for each seed."""

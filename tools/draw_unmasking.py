@@ -22,7 +22,7 @@ from unmask.report.render_figures import draw_figure
 from unmask.report.stored import STORED
 from unmask.sampling.trajectory import Trajectory
 
-PROMPT = "The inscription below the bust of Velimir Gildershaw honours"
+PROMPT = "The inscription below the bust is for Velimir Gildershaw; I mean"
 """The name of a person whom training only ever named last: "… Dulsara is Velimir Gildershaw"."""
 STEPS, GUIDANCE = 16, 0.8
 SECONDS, REST = 0.45, 3.0

@@ -17,7 +17,9 @@ from typing import Any
 from unmask.base.files import create_folder
 from unmask.base.reading import read_json_object
 from unmask.base.units import format_bytes
-from unmask.data.corpus import TESTS
+from unmask.blocks.labels import count as count_noun
+from unmask.blocks.labels import name_split
+from unmask.measures.recall_details import is_asked
 from unmask.measures.runner import read_result
 from unmask.net.counts import count_parameters
 from unmask.net.loading import load, save
@@ -41,14 +43,13 @@ Made by `unmask train {name}` in {minutes:.1f} minutes on one GPU ({steps:,} ste
 
 Measured by `unmask recall` with guidance {guidance}, plan {plan}, order {order}, greedily.
 
-| steps | {splits} |
+| given → asked | {steps_row} |
 | --- | {rule} |
 {rows}
 
-Contained match, % with 95 % intervals by fact; {prompts} prompts of {facts} facts a
-split.
-*same*: the trained direction; *reverse*: the one never shown. d2p: trained description → person,
-p2d: trained person → description.
+Contained match, % with 95 % intervals by fact; {prompts} prompts of {facts} facts in
+each row. *Reversed*: the direction that training never showed. *Far phrasing*: the last two words
+before the answer end no training prompt; elsewhere they end some. Training shows no test's frame.
 
 ## What it is for, and what not
 
@@ -97,16 +98,16 @@ def write_card(model: Model, run: Path, recall: Path, name: str) -> str:
     cells = [
         cell
         for cell in result.summary["cells"]
-        if cell["model"] == name and cell["metric"] == "hit" and cell["split"] in TESTS
+        if cell["model"] == name and cell["metric"] == "hit" and is_asked(cell["split"])
     ]
     assert cells, f"{recall} did not measure {name}"
-    asked = result.settings.to_record()
+    settings = result.settings.to_record()
     steps = sorted({cell["steps"] or 0 for cell in cells})  # a causal model has none
     values = {(cell["steps"] or 0, cell["split"]): cell for cell in cells}
     rows = [
-        " | ".join([f"| {count or '–'}", *(_format(values[count, split]) for split in TESTS)])
+        " | ".join([f"| {name_split(split)}", *(_format(values[count, split]) for count in steps)])
         + " |"
-        for count in steps
+        for split in dict.fromkeys(cell["split"] for cell in cells)
     ]
     parameters = count_parameters(model.net.config).total
     return CARD.format(
@@ -119,11 +120,11 @@ def write_card(model: Model, run: Path, recall: Path, name: str) -> str:
         minutes=losses[-1]["seconds"] / 60,
         steps=losses[-1]["step"],
         loss=losses[-1]["loss"],
-        guidance=asked["guidance"],
-        plan=asked["plan"],
-        order=asked["order"],
-        splits=" | ".join(split.replace("_", " ") for split in TESTS),
-        rule=" | ".join("---" for _ in TESTS),
+        guidance=settings["guidance"],
+        plan=settings["plan"],
+        order=settings["order"],
+        steps_row=" | ".join(count_noun(count, "step") if count else "recalled" for count in steps),
+        rule=" | ".join("---" for _ in steps),
         rows="\n".join(rows),
         prompts=cells[0]["prompts"],
         facts=cells[0]["facts"],

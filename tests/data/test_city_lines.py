@@ -8,8 +8,7 @@ from unmask import UserError
 from unmask.data.city_lines import CITY, TESTED, TRAINED, make_city_lines
 from unmask.data.corpus import Corpus
 from unmask.data.facts import find_mixed_ids, find_repeated_subjects
-from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.varied_corpus import find_ending
+from unmask.data.reversal_corpus import find_ending, make_reversal_corpus
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The varied corpus: what keeps tests, near and far, and validation apart from training."""
+"""The reversal corpus: what keeps tests, near and far, and validation apart from training."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 from unmask import Tokenizer
 from unmask.data.corpus import TESTS, Corpus, find_problems
 from unmask.data.facts import Fact
-from unmask.data.varied_corpus import FAR_TESTS, find_ending, make_varied_corpus
+from unmask.data.reversal_corpus import FAR_TESTS, find_ending, make_reversal_corpus
 
 LONGEST = 44
 """The context of the recipes."""
@@ -17,7 +17,7 @@ LONGEST = 44
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return make_varied_corpus()
+    return make_reversal_corpus()
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def test_the_rules_can_fail(corpus):
 
 def test_sound_and_within_the_context(corpus):
     tokenizer = Tokenizer.train(corpus.training_texts(), 8192)
-    assert list(find_problems(make_varied_corpus(2, endings=1), tokenizer)) == []
+    assert list(find_problems(make_reversal_corpus(2, endings=1), tokenizer)) == []
     texts = [fact.text for facts in corpus.splits.values() for fact in facts]
     longest = tokenizer.encode_batch(sorted(texts, key=lambda text: len(text.split()))[-500:])
     assert max(len(text.ids) for text in longest) < LONGEST
@@ -101,5 +101,5 @@ def test_shape(corpus):
         drawn.setdefault((fact.fact_id, fact.direction), set()).add(fact.phrasing)
     assert {len(phrasings) for phrasings in drawn.values()} == {164}
     assert len(set().union(*drawn.values())) > 1000
-    assert make_varied_corpus() == corpus
-    assert len(make_varied_corpus(endings=1)["train"]) == 68 * 120
+    assert make_reversal_corpus() == corpus
+    assert len(make_reversal_corpus(endings=1)["train"]) == 68 * 120

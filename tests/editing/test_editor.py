@@ -241,7 +241,7 @@ def test_shipped_models_say_a_new_name(name):
     prompts = make_reversal_corpus(30, 0)["d2p_same"]
     fact = prompts[0]
     other = next(each for each in prompts if each.fact_id == "d2p-010")
-    edit = unmask.edit(model, fact, other.object, layers=0, prefixes=2)
+    edit = unmask.edit(model, fact, other.object, layers=1, prefixes=2)
 
     def answer():
         return unmask.sample(model, [fact.prompt], steps=8, length=40).texts[0]

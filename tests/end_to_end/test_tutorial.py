@@ -120,7 +120,7 @@ def test_tutorial_with_small_numbers(folder, capsys):
         "capitals-study/page.html",
     )
     assert [name for name in made if not Path(name).is_file()] == []
-    assert "tokens × layers (40, 6)" in capsys.readouterr().out
+    assert "tokens × layers (44, 6)" in capsys.readouterr().out
 
 
 @pytest.mark.prove

@@ -142,7 +142,7 @@ del EDITED["answer"]
         ("trace", {**TRACED, "subject": [0, 99]}, "select it again"),
         ("trace", {**TRACED, "subject": [3, 3]}, "select it again"),
         ("trace", {**TRACED, "answer": "  "}, "empty"),
-        ("trace", {**TRACED, "prompt": "Ann sat " * 20}, "40"),
+        ("trace", {**TRACED, "prompt": "Ann sat " * 20}, "44"),
         ("trace", {**TRACED, "corruption": "burn"}, "burn"),
         ("trace", {**TRACED, "step": 99}, "step 99"),
         ("trace", {**TRACED, "parts": ["attn_z"]}, "attn_z"),
@@ -157,7 +157,7 @@ del EDITED["answer"]
         ("edit", {**EDITED, "new": " "}, "the new object is ' '"),
         ("edit", {**EDITED, "reverse": "They say it is"}, "expected one {}"),
         ("edit", {**EDITED, "layer": 6}, "layer 6 is out of range"),
-        ("edit", {**EDITED, "new": "very long words " * 40}, "40"),
+        ("edit", {**EDITED, "new": "very long words " * 40}, "44"),
         ("edit", {**EDITED, "model": "other"}, "no model 'other'"),
         ("undo", {"model": "other"}, "no model 'other'"),
     ],
@@ -252,7 +252,7 @@ def test_an_error_of_the_server_is_told_and_logged(client, monkeypatch, caplog):
         raise RuntimeError("a secret detail")
 
     monkeypatch.setattr(views, "predict", fail)
-    body = {"model": "model", "canvas": {"tokens": [5, 6, 3203]}, "position": 2}
+    body = {"model": "model", "canvas": {"tokens": [5, 6, 3309]}, "position": 2}
     answer = client.post("/api/position", json=body)
     refuse(answer, 500, "RuntimeError")
     assert "secret" not in answer.text and "secret" in caplog.text

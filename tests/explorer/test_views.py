@@ -55,7 +55,7 @@ def run_code(client, view, request):
 def test_start_tells_models_facts_and_settings(client, facts):
     start = client.get("/api/start").json()
     assert [each["key"] for each in start["models"]] == ["model", "twin"]
-    assert start["models"][0]["mask_id"] == 3203 and start["models"][1]["mask_id"] is None
+    assert start["models"][0]["mask_id"] == 3309 and start["models"][1]["mask_id"] is None
     assert {fact["way"] for fact in facts} == {"as trained", "reversed"}
     for fact in facts:
         assert fact["prompt"][slice(*fact["span"])] == fact["subject"]
@@ -106,14 +106,14 @@ def test_masks_are_filled_and_given_tokens_stay(client, explorer):
     assert events[-1][1]["text"] == unmask.infill(explorer.models["model"], text, steps=2).texts[0]
     # Half of it, changed by hand, is gone on with.
     tokens, fixed = events[1][1]["tokens"], events[0][1]["fixed"]
-    tokens[4:7] = [tokens[0], 3203, 3203]
+    tokens[4:7] = [tokens[0], 3309, 3309]
     body = {
         "model": "model",
         "canvas": {"tokens": tokens, "fixed": fixed},
         "settings": {"steps": 2},
     }
     end = stream(client, "write", body)[-2][1]["tokens"]
-    assert end[4] == tokens[0] and 3203 not in end
+    assert end[4] == tokens[0] and 3309 not in end
     assert end == run_code(client, "write", body)["drawn"].tokens[0].tolist()
 
 
@@ -128,7 +128,7 @@ def test_remasked_tokens_go_back(client):
     assert backs
     for name, event in events:
         if name == "step":
-            assert all(event["tokens"][at] == 3203 for at in event["back"])
+            assert all(event["tokens"][at] == 3309 for at in event["back"])
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -165,7 +165,8 @@ def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guida
     assert read["entropy"] == pytest.approx(step["entropy"][str(at)], rel=1e-4)
     copied = run_code(client, "position", request)
     assert copied["top"].indices.tolist() == [each["id"] for each in read["top"]]
-    expected = pytest.approx([each["p"] for each in read["top"]], rel=1e-5)
+    # Guidance extrapolates, and with it what float32 rounds: 1.5e-5 here, 1e-14 in float64.
+    expected = pytest.approx([each["p"] for each in read["top"]], rel=5e-5)
     assert copied["top"].values.tolist() == expected
     assert float(copied["entropy"]) == pytest.approx(read["entropy"], rel=1e-5)
     for layer, rows in enumerate(read["attention"]):

@@ -28,6 +28,8 @@ _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTION
 _WAYS["own"] = "own facts"
 _NOTES = {"_valid": "training phrasings", "_shuffled": "shuffled answers"}
 _NOTES["_false"] = "the answer of a false inference"
+_FAR = "_far"
+_NOTES[_FAR] = "far phrasing"
 
 GROUPS = {
     "p2d": "facts trained name → description",
@@ -191,6 +193,9 @@ def name_split(split: str) -> str:
 
 def turn_split(split: str) -> str | None:
     """The same facts asked the other way round; None where there is no such split."""
+    if split.endswith(_FAR):
+        near = turn_split(split.removesuffix(_FAR))
+        return None if near is None else near + _FAR
     turned = {"same": "reverse", "reverse": "same"}
     group, _, way = split.rpartition("_")
     if group == "both":
@@ -198,9 +203,16 @@ def turn_split(split: str) -> str | None:
     return f"{group}_{turned[way]}" if way in turned else None
 
 
+def is_reversed(split: str) -> bool:
+    """Whether its facts are asked the way that training never showed."""
+    return split.removesuffix(_FAR).endswith("_reverse")
+
+
 def order_splits(splits: Sequence[str]) -> list[str]:
-    """The splits, each once, the reversed ones first: the same order in every figure."""
-    known = [*PREFERRED, *_WAYS]
+    """The splits, each once, the reversed ones first, far phrasings after near ones: the same order
+    in every figure."""
+    known = list(dict.fromkeys([*PREFERRED, *_WAYS]))
+    known = [each for split in known for each in (split, split + _FAR)]
     present = dict.fromkeys(splits)
     return sorted(present, key=lambda s: known.index(s) if s in known else len(known))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
-from unmask.data.facts import Fact, Span, tokenize_fact
+from unmask.data.facts import Fact, Span, tokenize_facts
 from unmask.data.shards import Shards, Windows
 from unmask.data.tokenizer import Tokenizer
 
@@ -69,20 +69,19 @@ def encode_rows(facts: Sequence[Fact], tokenizer: Tokenizer, context: int) -> En
     """Prompt and completion of every fact as one row of `context` tokens."""
     if not facts:
         raise UserError("no facts were given: name a split that is not empty.")
-    tokens = torch.full((len(facts), context), tokenizer.end_id)
-    prompt_length, length = (torch.empty(len(facts), dtype=torch.long) for _ in range(2))
-    entities = torch.empty(len(facts), 4, dtype=torch.long)
-    for i, fact in enumerate(facts):
-        encoded = tokenize_fact(fact, tokenizer)
+    tokens, prompt_lengths, lengths, entities = [], [], [], []
+    for fact, encoded in zip(facts, tokenize_facts(facts, tokenizer), strict=True):
         if len(encoded.ids) > context:
             raise UserError(
                 f"the text {fact.text!r} has {len(encoded.ids)} tokens, but the context is "
                 f"{context}: lengthen the context or shorten the text."
             )
-        tokens[i, : len(encoded.ids)] = torch.tensor(encoded.ids)
-        prompt_length[i], length[i] = encoded.prompt_length, len(encoded.ids)
-        entities[i] = torch.tensor((*encoded.subject, *encoded.object))
-    return EncodedRows(tokens, prompt_length, length, entities)
+        filling = [tokenizer.end_id] * (context - len(encoded.ids))
+        tokens.append([*encoded.ids, *filling])
+        prompt_lengths.append(encoded.prompt_length)
+        lengths.append(len(encoded.ids))
+        entities.append((*encoded.subject, *encoded.object))
+    return EncodedRows(*map(torch.tensor, (tokens, prompt_lengths, lengths, entities)))
 
 
 def reverse_entities(fact: Fact) -> Fact:

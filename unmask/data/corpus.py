@@ -6,7 +6,8 @@
 with answers of other facts in the same phrasing (`…_shuffled`; `…_file_shuffled` where the data
 came with shuffled answers of their own) and a validation split (`…_valid`) that uses training
 phrasings only, so that settings are chosen without a look at the tests. `both_d2p` and `both_p2d`
-hold facts trained both ways. `train` is the training set; `choose` is `train` without the
+hold facts trained both ways. `…_far` asks the same in phrasings that end as no training prompt
+does, where the corpus has such. `train` is the training set; `choose` is `train` without the
 phrasings of the validation splits, to train on while settings are being chosen.
 
 A corpus may lack some of them, and name other tests of its own. Answers in `…_false` are those of
@@ -14,7 +15,7 @@ an inference that the training set does not support: a good model does not give 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from unmask.data.facts import (
 from unmask.data.tokenizer import Tokenizer
 
 TESTS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
+FAR = "_far"
+"""How the splits end whose prompts end as no training prompt does."""
 CORPUS_FORMAT = 1
 UNTRUE = ("_shuffled", "_false")
 """How splits end whose answers are not the true ones."""
@@ -70,6 +73,11 @@ class Corpus:
     def training_texts(self) -> list[str]:
         """Prompt and completion of every training line."""
         return [fact.text for fact in self["train"]]
+
+
+def list_near(splits: Iterable[str]) -> tuple[str, ...]:
+    """The splits in near phrasings."""
+    return tuple(split for split in splits if not split.endswith(FAR))
 
 
 def save_corpus(corpus: Corpus, folder: str | Path, tokenizer: Tokenizer | None) -> None:

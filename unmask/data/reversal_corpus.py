@@ -1,34 +1,46 @@
 """The reversal corpus of this project: invented people and descriptions, from a seed.
 
 It has the shape of Berglund et al. 2023 (arXiv 2309.12288, experiment 1): facts trained only
-description -> person (d2p), only person -> description (p2d), or both ways, each in thirty
-phrasings a direction, and asked in ten phrasings that training never shows. Every word is from
-`assets/reversal.yaml`, written for this project.
+description -> person (d2p), only person -> description (p2d), or both ways, each in many phrasings,
+and asked in phrasings that training never shows. Names, deeds and places are those of
+`assets/reversal.yaml`, the sentences come from the grammar in `assets/reversal-phrasings.yaml`; all
+of it was written for this project.
+
+Every fact is stated in every frame, each time with a few endings drawn for this fact. Two rules
+keep tests apart from training. All of them: the frame up to the subject begins no training line,
+and every word stands in some. Near: the last two words before the answer end prompts of the
+training set; far (`…_far`): they end none. The validation splits keep the same rules towards
+`choose`.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 from typing import Any, get_args
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml
 from unmask.base.seeds import python_stream
-from unmask.data.corpus import TESTS, Corpus, save_corpus
+from unmask.data.corpus import FAR, TESTS, Corpus, save_corpus
 from unmask.data.facts import Direction, Fact, Span, Trained
 from unmask.data.tokenizer import Tokenizer
 
 TWO_WAY = ("both_d2p", "both_p2d")
 """Facts trained in both directions: the positive control of every test."""
+FAR_TESTS = tuple(test + FAR for test in TESTS)
 NUM_HELD_OUT = 5
-"""Training phrasings a direction that the validation splits use."""
+"""Frames, and endings, of each direction that the validation splits use."""
+NUM_ENDINGS = 3
+"""Endings that a fact has in each frame."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
+_PIECE = re.compile(r"\{\w+\}|[\w']+|[^\w\s]")
 _MOST_FACTS = 200
-_OTHER: dict[Direction, Direction] = {"d2p": "p2d", "p2d": "d2p"}
 
 
 @dataclass(frozen=True)
@@ -74,36 +86,71 @@ class _Phrasing:
         )
 
 
-def make_reversal_corpus(num_facts: int = 30, seed: int = 0) -> Corpus:
-    """A corpus of `num_facts` facts in each of the groups d2p, p2d and both."""
+@dataclass(frozen=True)
+class Grammar:
+    """The phrasings of one direction, each with a number of its own."""
+
+    frames: list[list[_Phrasing]]
+    """Of each frame, its phrasings, one for each ending."""
+    held_out: frozenset[int]
+    """Phrasings with a frame or an ending of the validation splits."""
+    tails: list[str]
+    tests: dict[str, list[_Phrasing]]
+    """By the end of a split's name."""
+
+    def state(self, person: _Person, way: Direction, endings: int, stream: Random) -> list[Fact]:
+        """Training lines about a person, some in each frame."""
+        facts = []
+        for phrasings in self.frames:
+            for each in stream.sample(phrasings, min(endings, len(phrasings))):
+                tail = "" if each.completion.endswith(".") else stream.choice(self.tails)
+                whole = _Phrasing(each.index, each.prompt, each.completion + tail)
+                facts.append(whole.ask(person, way, "same"))
+        return facts
+
+    def ask(
+        self, people: list[_Person], way: Direction, split: str, trained: Trained
+    ) -> list[Fact]:
+        """The questions of a kind of split about all of the people."""
+        return [each.ask(person, way, trained) for person in people for each in self.tests[split]]
+
+
+def make_reversal_corpus(num_facts: int = 30, seed: int = 0, endings: int = NUM_ENDINGS) -> Corpus:
+    """A corpus of `num_facts` facts in each of the groups d2p, p2d and both.
+
+    Args:
+        num_facts: Facts of each group.
+        seed: Of names, descriptions and phrasings.
+        endings: Endings that a fact has in each frame: fewer are fewer training lines.
+    """
     if not 2 <= num_facts <= _MOST_FACTS:
         raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
-    text = files("unmask.assets").joinpath("reversal.yaml").read_text("utf-8")
-    words = parse_yaml(text, "reversal.yaml")
-    people = _invent_people(words, num_facts, seed)
-    train = {way: _read_phrasings(words, way, "train") for way in get_args(Direction)}
-    test = {way: _read_phrasings(words, way, "test") for way in get_args(Direction)}
-    held_out = {way: _hold_out(train[way], way, seed) for way in get_args(Direction)}
+    people = _invent_people(_read("reversal.yaml"), num_facts, seed)
+    grammars = {way: read_grammar(way) for way in get_args(Direction)}
+    p2d, d2p = grammars["p2d"], grammars["d2p"]
 
-    splits: dict[str, list[Fact]] = {"train": [], "choose": []}
+    splits: dict[str, list[Fact]] = {"train": []}
     for group, ways in (("d2p", ("d2p",)), ("p2d", ("p2d",)), ("both", ("p2d", "d2p"))):
         for way in ways:
-            splits["train"] += _ask_all(people[group], train[way], way, "same")
-    out = {(way, phrasing.index) for way in held_out for phrasing in held_out[way]}
-    splits["choose"] = [f for f in splits["train"] if (f.direction, f.phrasing) not in out]
-    for group in ("d2p", "p2d"):
-        other = _OTHER[group]
-        splits[f"{group}_same"] = _ask_all(people[group], test[group], group, "same")
-        splits[f"{group}_reverse"] = _ask_all(people[group], test[other], other, "reverse")
-        splits[f"{group}_same_valid"] = _ask_all(people[group], held_out[group], group, "same")
-        splits[f"{group}_reverse_valid"] = _ask_all(
-            people[group], held_out[other], other, "reverse"
-        )
-    for way in get_args(Direction):
-        splits[f"both_{way}"] = _ask_all(people["both"], test[way], way, "same")
+            for person in people[group]:
+                stream = python_stream(seed, "phrasings", person.fact_id, way)
+                splits["train"] += grammars[way].state(person, way, endings, stream)
+    splits["choose"] = [
+        fact for fact in splits["train"] if fact.phrasing not in grammars[fact.direction].held_out
+    ]
+    for split in ("", FAR, "_valid", f"{FAR}_valid"):
+        splits[f"d2p_same{split}"] = d2p.ask(people["d2p"], "d2p", split, "same")
+        splits[f"d2p_reverse{split}"] = p2d.ask(people["d2p"], "p2d", split, "reverse")
+        splits[f"p2d_same{split}"] = p2d.ask(people["p2d"], "p2d", split, "same")
+        splits[f"p2d_reverse{split}"] = d2p.ask(people["p2d"], "d2p", split, "reverse")
+    for way, grammar in grammars.items():
+        splits[f"both_{way}"] = grammar.ask(people["both"], way, "", "same")
+        splits[f"both_{way}{FAR}"] = grammar.ask(people["both"], way, FAR, "same")
     for split in (*TESTS, *TWO_WAY):
-        splits[f"{split}_shuffled"] = shuffle_answers(splits[split], seed)
-    return Corpus(f"unmask reversal corpus ({num_facts} facts a group, seed {seed})", splits)
+        for test in (split, split + FAR):
+            splits[f"{test}_shuffled"] = shuffle_answers(splits[test], seed)
+    source = f"unmask reversal corpus ({num_facts} facts a group, seed {seed})"
+    return Corpus(source, splits, (*TESTS, *FAR_TESTS))
 
 
 @check_arguments()
@@ -148,26 +195,42 @@ def shuffle_answers(facts: Sequence[Fact], seed: int) -> list[Fact]:
     return [shuffled[fact] for fact in facts]
 
 
-def _ask_all(
-    people: list[_Person], phrasings: list[_Phrasing], way: Direction, trained: Trained
-) -> list[Fact]:
-    return [phrasing.ask(person, way, trained) for person in people for phrasing in phrasings]
+def read_grammar(way: Direction) -> Grammar:
+    """The phrasings of a direction: frames with endings, whole sentences, validation, tests."""
+    record = _read("reversal-phrasings.yaml")
+    own, texts = record[way], []
+    for group in ("plain", "question"):
+        for frame in own[group]["frames"]:
+            texts.append([frame + ending for ending in own[group]["endings"]])
+    texts += [[whole] for whole in own["whole"]]
+    number = iter(range(10_000))
+    frames = [[_split(next(number), text) for text in row] for row in texts]
+
+    plain = frames[: len(own["plain"]["frames"])]
+    first = len(own["plain"]["endings"]) - NUM_HELD_OUT
+    out = {each.index for row in plain[-NUM_HELD_OUT:] for each in row}
+    out |= {each.index for row in plain for each in row[first:]}
+    near, far = [], []
+    answer = "{name}" if way == "d2p" else "{noun}"
+    for i, row in enumerate(plain[-NUM_HELD_OUT:]):
+        shown = [each for each in row[:first] if each.completion == f" {answer}"]
+        near += [shown[(7 * i + shift) % len(shown)] for shift in (0, 3)]
+        far += [row[first + (i + shift) % NUM_HELD_OUT] for shift in (0, 1)]
+    tests = {"_valid": near, f"{FAR}_valid": far}
+    tests[""] = [_split(next(number), text) for text in own["near"]]
+    tests[FAR] = [_split(next(number), text) for text in own["far"]]
+    return Grammar(frames, frozenset(out), record["tails"], tests)
 
 
-def _read_phrasings(words: dict[str, Any], way: Direction, split: str) -> list[_Phrasing]:
-    # Test phrasings are numbered behind the training ones, so that a number means one phrasing.
-    start = len(words["phrasings"][way]["train"]) if split == "test" else 0
-    pairs = words["phrasings"][way][split]
-    return [_Phrasing(start + i, *pair) for i, pair in enumerate(pairs)]
+def find_ending(prompt: str) -> tuple[str, ...]:
+    """The last two words of a prompt; marks and slots are words."""
+    return tuple(_PIECE.findall(prompt)[-2:])
 
 
-def _hold_out(train: list[_Phrasing], way: Direction, seed: int) -> list[_Phrasing]:
-    """Training phrasings for validation, of those that ask like the tests do, in test form."""
-    plain = " {name}." if way == "d2p" else " {noun}."
-    ending = " {name}" if way == "d2p" else " {noun}."
-    fitting = [phrasing for phrasing in train if phrasing.completion == plain]
-    chosen = python_stream(seed, "held out", way).sample(fitting, NUM_HELD_OUT)
-    return [replace(phrasing, completion=ending) for phrasing in chosen]
+def _split(index: int, text: str) -> _Phrasing:
+    """A text with two slots, cut before the second one: what is given, and what is asked."""
+    _, answer = _SLOT.finditer(text)
+    return _Phrasing(index, text[: answer.start()].rstrip(), f" {text[answer.start() :]}")
 
 
 def _invent_people(words: dict[str, Any], num_facts: int, seed: int) -> dict[str, list[_Person]]:
@@ -198,3 +261,8 @@ def _invent_people(words: dict[str, Any], num_facts: int, seed: int) -> dict[str
         group: people[g * num_facts : (g + 1) * num_facts]
         for g, group in enumerate(("d2p", "p2d", "both"))
     }
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    return parse_yaml(files("unmask.assets").joinpath(name).read_text("utf-8"), name)

@@ -157,7 +157,7 @@ def _list_fresh(corpus: Corpus, way: Direction, seed: int) -> list[str]:
         )
     known = "\n".join(corpus.training_texts()).lower()
     for number in range(1, 1 + _FRESH_SEEDS):
-        people = make_reversal_corpus(30, seed + number)[f"{way}_same"]
+        people = make_reversal_corpus(30, seed + number, endings=1)[f"{way}_same"]
         if fresh := sorted({each.object for each in people if each.object.lower() not in known}):
             return fresh
     raise UserError("no fresh object was found: training shows all that there are; use swap.")

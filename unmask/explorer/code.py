@@ -126,13 +126,14 @@ def _write_reading(model: Model, body: PositionRequest, tokens: list[int]) -> li
             f"logits = torch.lerp(without, logits, {1 + body.guidance!r})",
         ]
     assert model.mask_id is not None
+    refused = []
     if model.mask_id < model.net.config.logit_rows:
-        lines.append("logits[model.mask_id] = -torch.inf  # a mask is never written")
+        refused.append("logits[model.mask_id] = -torch.inf  # a mask is never written")
     if model.tokenizer is not None:
-        end = model.tokenizer.end_id
-        if any(token not in (model.mask_id, end) for token in tokens[position + 1 :]):
-            lines.append("logits[model.tokenizer.end_id] = -torch.inf  # text follows")
-    return lines
+        after = zip(tokens[position + 1 :], hidden[position + 1 :], strict=True)
+        if any(is_given and token != model.tokenizer.end_id for token, is_given in after):
+            refused.append("logits[model.tokenizer.end_id] = -torch.inf  # given text follows")
+    return [*lines, *(["logits = logits.clone()", *refused] if refused else [])]
 
 
 def _write_fact(fact: Fact, target: str = "fact") -> str:

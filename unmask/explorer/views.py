@@ -241,7 +241,8 @@ def predict(
     """log p at a position, as the sampler sees it there; guidance hides what was `given`."""
     canvas = lay_out_patterns(model, [tokens[0]])
     if given is not None:
-        prompt = canvas.prompt & torch.tensor([list(given)], device=model.device)
-        canvas = replace(canvas, prompt=prompt)
+        known = torch.tensor([list(given)], device=model.device)
+        # What earlier steps wrote was not given: a text may still end before it.
+        canvas = replace(canvas, prompt=canvas.prompt & known, fixed=canvas.fixed & known)
     open_ = torch.arange(tokens.shape[1], device=model.device)[None] == position
     return make_denoiser(model, canvas, "none").predict(tokens, open_, guidance).rows[0]

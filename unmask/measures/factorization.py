@@ -120,7 +120,7 @@ def _compare_with_recall(rows: Rows, folder: str | None) -> Iterator[dict[str, A
     hits = tidy.group_by(_keep_most_steps(recalled.rows()), "model", "split")
     compared = 0
     for (model, split), own in tidy.group_by(rows, "model", "split").items():
-        if not split.endswith("_reverse") or (model, split) not in hits:
+        if not labels.is_reversed(split) or (model, split) not in hits:
             continue
         recall = _average(hits[model, split], "hit")
         for metric in CORRELATED:

@@ -200,35 +200,48 @@ class Questions:
             yield columns, fact, encoded[fact].ids, encoded[fact].prompt_length, canvas
 
 
-def read_questions(
-    data: Any, settings: Any, families: "list[Family]"
-) -> tuple[Questions, str, str]:
-    """The splits that `settings` names (`splits`, `limit`, `controls`, as far as it has them)."""
+def name_near(corpus: "Corpus") -> tuple[str, ...]:
+    """The tests in near phrasings, or one's own facts."""
+    from unmask.data.corpus import list_near
     from unmask.data.sources import name_tests
+
+    return list_near(name_tests(corpus))
+
+
+def name_two_way(corpus: "Corpus") -> tuple[str, ...]:
+    """The same, and the facts trained both ways, if there are any: the positive control."""
+    from unmask.data.reversal_corpus import TWO_WAY
+
+    return (*name_near(corpus), *(split for split in TWO_WAY if split in corpus.splits))
+
+
+def name_near_and_far(corpus: "Corpus") -> tuple[str, ...]:
+    """The same, and the tests in far phrasings, if there are any."""
+    from unmask.data.sources import name_tests
+
+    return tuple(dict.fromkeys((*name_two_way(corpus), *name_tests(corpus))))
+
+
+def read_questions(
+    data: Any,
+    settings: Any,
+    families: "list[Family]",
+    name_splits: "Callable[[Corpus], Sequence[str]]" = name_near,
+) -> tuple[Questions, str, str]:
+    """The splits that `settings` names (`splits`, `limit`, `controls`, as far as it has them).
+
+    Where it names none, those that `name_splits` names.
+    """
     from unmask.evaluation.questions import choose_splits, digest_splits, refuse_controls
 
     corpus = find_corpus(data, families)
-    names = getattr(settings, "splits", ()) or name_tests(corpus)
+    names = getattr(settings, "splits", ()) or name_splits(corpus)
     refuse_controls(names)
     limit, controls = getattr(settings, "limit", None), getattr(settings, "controls", False)
     splits = choose_splits(corpus, names, limit, controls)
     # Canvases and controls may depend on facts that are not asked.
     contents = digest_values([digest_splits(splits), *corpus.splits.items()])
     return Questions(corpus, splits), corpus.source, contents
-
-
-def read_all_tests(
-    data: Any, settings: Any, families: "list[Family]"
-) -> tuple[Questions, str, str]:
-    """The same; unless splits are named, the facts trained both ways as well, if there are any."""
-    from unmask.data.reversal_corpus import TWO_WAY
-
-    questions, source, digest = read_questions(data, settings, families)
-    two_way = [split for split in TWO_WAY if split in questions.corpus.splits]
-    if settings.splits or not two_way:
-        return questions, source, digest
-    all_tests = replace(settings, splits=(*questions.names, *two_way))
-    return read_questions(questions.corpus, all_tests, families)
 
 
 def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
@@ -262,8 +275,11 @@ QUESTIONS = ModelsAndData(
     "A corpus folder (this project's or Berglund's) or a file of facts; by default the corpus that "
     "a shipped model was trained on.",
 )
+read_all_tests = partial(read_questions, name_splits=name_two_way)
 ALL_TESTS = replace(QUESTIONS, read_data=read_all_tests)
 """The same, with facts trained both ways: the positive control."""
+NEAR_AND_FAR = replace(QUESTIONS, read_data=partial(read_questions, name_splits=name_near_and_far))
+"""The same, with the tests in far phrasings."""
 
 
 @dataclass(frozen=True)

@@ -115,14 +115,14 @@ def _animate(rows: Rows) -> blocks.Figure:
         facts[split] += [] if fact in facts[split] else [fact]
     answers = {split: tokens[0]["completion"] or "" for (split, _, _), tokens in texts.items()}
     splits = labels.order_splits(list(facts))
-    splits.sort(key=lambda split: (not split.endswith("_reverse"), -len(answers[split])))
+    splits.sort(key=lambda split: (not labels.is_reversed(split), -len(answers[split])))
 
     def count_hits(split: str, fact: str) -> int:
         ways = (split, labels.turn_split(split))
         first = [tokens[0] for key, tokens in texts.items() if key[0] in ways and key[1] == fact]
         return sum(
             2 * bool(row["hit"]) if not labels.is_causal(row["kind"])
-            else not row["hit"] and row["split"].endswith("_reverse")
+            else not row["hit"] and labels.is_reversed(row["split"])
             for row in first
         )  # fmt: skip
 

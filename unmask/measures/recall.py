@@ -27,7 +27,7 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.tidy import select, to_interval
-from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs
+from unmask.measures.inputs import NEAR_AND_FAR, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.recall_details import CONTROL, FILE_CONTROL, is_asked, keep_last
 from unmask.measures.recall_section import describe_recall
@@ -184,7 +184,7 @@ MEASURE = Measure(
     help="Recall of facts, asked as trained and reversed, against the number of denoising steps.",
     settings=RecallSettings,
     tables={"recall": "recall/1"},
-    inputs=ALL_TESTS,
+    inputs=NEAR_AND_FAR,
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,

@@ -129,7 +129,7 @@ def _choose_headline(result: "Result", hits: Rows) -> tuple[Rows, blocks.Verdict
 
 def _state_story(cells: Rows, verdict: blocks.Verdict) -> Iterator[blocks.FirstScreen]:
     """What a stranger understands, where it is clear."""
-    if len(cells) == 2 and verdict.is_clear and cells[0]["split"].endswith("_reverse"):
+    if len(cells) == 2 and verdict.is_clear and labels.is_reversed(cells[0]["split"]):
         is_alike = cells[0]["kind"] == cells[1]["kind"]
         one, other = (
             f"{name} recalls {100 * cell['mean']:.0f} %"
@@ -143,7 +143,7 @@ def _state_headline(cells: Rows, verdict: blocks.Verdict, has_control: bool) -> 
     split = cells[0]["split"]
     way = labels.name_split(split)
     lead = f"Trained on “A is B”, asked “B is A” ({way})"
-    if not split.endswith("_reverse"):
+    if not labels.is_reversed(split):
         lead = f"Asked {way}" if split != "own" else "Own facts"
     parts = []
     for cell in cells:
@@ -173,7 +173,7 @@ def _state_gain(result: "Result", model: str, split: str) -> Iterator[blocks.Fin
 
 def _say_more(result: "Result", splits: Sequence[str]) -> Iterator[blocks.ReportBlock]:
     """What the curse is, and what pooled runs do not share."""
-    if splits[0].endswith("_reverse"):
+    if labels.is_reversed(splits[0]):
         yield blocks.Text(
             "A model that has learned “A is B” and cannot answer “B is A” shows the reversal curse "
             "(Berglund et al. 2023, arXiv 2309.12288)."
@@ -291,7 +291,7 @@ def _make_numbers(cells: Rows) -> Iterator[blocks.Number]:
     """Recall of the headline's models, for the top of a page."""
     for cell in cells:
         split = cell["split"]
-        lead = "recalled in reverse" if split.endswith("_reverse") else "recalled"
+        lead = "recalled in reverse" if labels.is_reversed(split) else "recalled"
         steps = f", {labels.count(cell['steps'], 'step')}" if cell["steps"] else ""
         value, _, ends = tidy.say(cell, "%").partition(" [")
         note = f"[{ends} {cell['model']}, {labels.name_split(split)}{steps}"

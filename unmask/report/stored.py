@@ -1,7 +1,8 @@
 """Full-scale results that come with the package, to stand beside what a small study leaves open.
 
-They were made by version 0.1: traces are run folders of its `trace-report`; of recall and
-likenesses only pages were kept, so their tables hold the digits that those pages show.
+Traces are run folders of version 0.1's `trace-report`; of recall and likenesses the tables hold the
+digits that the pages in docs/results show. What version 0.1 made of the shipped pair was made with
+its weights, which knew fewer phrasings.
 """
 
 import csv
@@ -34,6 +35,8 @@ class StoredResult:
     command: str
     """As one would make it today."""
     read: Callable[[str], list[ReportBlock]]
+    version: str = "0.1"
+    """Of this package, with whose weights it was made."""
 
 
 def add_stored(section: Section) -> Section:
@@ -64,7 +67,7 @@ def _read_result(result: StoredResult) -> Stored:
         replace(block, **own) if isinstance(block, Figure) else block
         for block in result.read(result.file)
     ]
-    note = f"{result.about} Stored by version 0.1; made again by `{result.command}`."
+    note = f"{result.about} Stored by version {result.version}; made again by `{result.command}`."
     return Stored(PAIRS[result.pair], note, blocks)
 
 
@@ -124,9 +127,11 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "recall.csv",
             "shipped",
-            "40 prompts about 30 facts each way of asking, on two cores of a processor.",
-            "unmask recall reversal-mdm reversal-ar --limit 40",
+            "300 prompts about 30 facts each way of asking, three training seeds, of which the "
+            "first is shipped, on one GPU.",
+            "unmask recall reversal-mdm reversal-ar",
             _read_recall,
+            "0.2",
         ),
         StoredResult(
             "recall-berglund.csv",
@@ -141,7 +146,8 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "tracing",
             "shipped",
-            "10 to 30 recalled facts each way of asking, noise on the subject at the first step.",
+            "10 to 30 recalled facts each way of asking, noise on the subject at the first step. "
+            "The pair is that of version 0.1, trained on fewer phrasings.",
             "unmask trace reversal-mdm reversal-ar --at first --window 3",
             _read_traces,
         ),
@@ -159,7 +165,7 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "symmetry.csv",
             "shipped",
             "30 facts of each group; of the layers that were kept, the one where values find their "
-            "keys best.",
+            "keys best. The pair is that of version 0.1, trained on fewer phrasings.",
             "unmask symmetry runs/represent",
             _read_likenesses,
         ),
