@@ -22,7 +22,7 @@ from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.tracing.averages import TOTAL
-from unmask.tracing.grid import WHOLE_ANSWER, WHOLE_SUBJECT
+from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
 
 TITLE = "Where facts are recalled"

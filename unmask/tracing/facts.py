@@ -21,11 +21,11 @@ from unmask.tracing.corruption import (
     get_corruption,
     measure_sigma,
 )
-from unmask.tracing.grid import WHOLE_ANSWER, TraceGrid
+from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, get_metric, needs_foil
 from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.record import Activations, average_states
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import WHOLE_ANSWER, Tracing
 from unmask.tracing.steps import trace_steps
 from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, SHUFFLED, tabulate
 

@@ -12,9 +12,6 @@ from unmask.data.facts import Span
 from unmask.data.tokenizer import Tokenizer
 from unmask.tracing.metrics import Metric, score
 
-WHOLE_SUBJECT, WHOLE_ANSWER = "whole subject", "whole answer"
-"""Rows of a grid that restore all of the subject's tokens, or all rows the answer is read from."""
-
 
 @dataclass(frozen=True)
 class Flow:

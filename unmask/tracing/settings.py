@@ -17,6 +17,8 @@ PartName = Literal["resid", "mlp", "attn", "attn_z", "attn_q", "attn_k", "attn_v
 PARTS: tuple[PartName, ...] = get_args(PartName)
 NOT_REPLACED = ("attn_q", "attn_k", "attn_v")
 """Parts without zero or mean values: they are turned by their positions."""
+WHOLE_SUBJECT, WHOLE_ANSWER = "whole subject", "whole answer"
+"""Rows of a grid that restore all of the subject's tokens, or all rows the answer is read from."""
 STEPS = ("first", "t1", "last", "t2", "all", "t1..t2")
 """Steps by name; others are numbers. The last two are the same steps, by their numbers and counted
 from t1."""

@@ -18,11 +18,11 @@ from unmask.tracing.clean_run import (
     generate_corrupted,
 )
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
-from unmask.tracing.grid import WHOLE_ANSWER, WHOLE_SUBJECT, Flow, TraceGrid
+from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, check_foil
 from unmask.tracing.record import Activations
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT, Tracing
 from unmask.tracing.sweep import WatchCells
 from unmask.tracing.tokens import trace_tokens
 

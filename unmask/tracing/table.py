@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.tracing.grid import WHOLE_ANSWER
+from unmask.tracing.settings import WHOLE_ANSWER
 
 if TYPE_CHECKING:
     import pyarrow
