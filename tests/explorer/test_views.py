@@ -168,7 +168,7 @@ def test_a_position_is_read_as_it_is_written(client, explorer, facts, key, guida
     # Guidance extrapolates, and with it what float32 rounds: 1.5e-5 here, 1e-14 in float64.
     expected = pytest.approx([each["p"] for each in read["top"]], rel=5e-5)
     assert copied["top"].values.tolist() == expected
-    assert float(copied["entropy"]) == pytest.approx(read["entropy"], rel=1e-5)
+    assert float(copied["entropy"]) == pytest.approx(read["entropy"], rel=5e-5)
     for layer, rows in enumerate(read["attention"]):
         assert copied["attention"][layer].tolist() == rows
         assert [sum(row) for row in rows] == pytest.approx([1.0] * 4)

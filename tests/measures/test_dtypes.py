@@ -56,7 +56,7 @@ def test_stages_of_a_study(device, name, tmp_path):
     measure, stage = list_stages()[name]
     plain, study = replace(stage, adjust=None), StudyRun(tmp_path)
     dtype = choose_settings(study, StudySettings(), measure, plain).dtype
-    is_fast = device is CUDA and measure.name in ("recall", "trace")
+    is_fast = device is CUDA and measure.name in ("recall", "trace", "knockout")
     assert dtype == ("bfloat16" if is_fast else "float32")
     assert choose_settings(study, StudySettings(dtype="float64"), measure, plain).dtype == "float64"
 

@@ -54,7 +54,8 @@ def test_two_processes_equal_one(how, one, two):
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     nets = [unmask.load(f / "model", "cpu").net for f in (one, two / how)]
     for a, b in zip(*(net.parameters() for net in nets), strict=True):
-        assert torch.allclose(a, b, rtol=0, atol=1e-6)
+        # Sums in another order, divided by small second moments: 1.1e-6 after six steps of 1e-3.
+        assert torch.allclose(a, b, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

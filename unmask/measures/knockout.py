@@ -65,7 +65,10 @@ class KnockoutSettings(MachineSettings):
         "tokens), last (its last token), answer (where it is read), written, masks and others.",
     )
     windows: tuple[int, ...] = option(
-        (1, 5), "How many layers are cut together, around each layer; all of them are cut as well."
+        (1, 5),
+        "How many layers are cut together, around each layer; all of them are cut as well.",
+        least=1,
+        most=1_000_000,
     )
     at: tuple[str, ...] = option(
         ("first",),
@@ -97,8 +100,6 @@ class KnockoutSettings(MachineSettings):
     dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
 
     def _problems(self) -> Iterator[str]:
-        if any(width < 1 for width in self.windows):
-            yield f"'windows' is {self.windows}, expected numbers of layers from 1"
         if not self.edges or len(set(self.edges)) < len(self.edges):
             yield f"'edges' is {self.edges}, expected at least one, and none twice"
 

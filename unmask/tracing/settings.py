@@ -92,7 +92,10 @@ class Tracing(CheckedSettings):
         least=1,
     )
     windows: tuple[int, ...] = option(
-        (), "Further windows of mlp and attn, restored beside it: parts mlp@1, attn@3, …"
+        (),
+        "Further windows of mlp and attn, restored beside it: parts mlp@1, attn@3, …",
+        least=1,
+        most=1_000_000,
     )
     together: bool = option(
         False,
@@ -159,8 +162,8 @@ class Tracing(CheckedSettings):
     def _problems(self) -> Iterator[str]:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             yield f"'parts' is {self.parts}, expected at least one, and none twice"
-        if any(width < 1 for width in self.windows) or len({*self.windows}) < len(self.windows):
-            yield f"'windows' is {self.windows}, expected numbers of layers from 1, and none twice"
+        if len({*self.windows}) < len(self.windows):
+            yield f"'windows' is {self.windows}, expected no number of layers twice"
         if not self.at:
             yield "'at' is empty, expected at least one step"
         for step in self.at:
