@@ -163,7 +163,7 @@ def test_a_study_that_was_cut_short_is_drawn_as_far_as_it_goes(copy):
     titles = list_titles(draw_report([copy]).read_text("utf-8"))
     assert titles[0] == "What is recalled" and titles[-1] == "Settings and versions"
     assert "What an answer needs to read" in titles and len(titles) == 5
-    for stage in ("recall", "order", "factorization"):
+    for stage in ("recall", "order", "factorization", "knockout"):
         shutil.rmtree(copy / stage)
     with pytest.raises(unmask.UserError, match="a study without a finished stage: resume it"):
         draw_report([copy])
