@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.berglund import write_berglund_files
+from tests.shapes import forget_calls
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
@@ -25,6 +26,12 @@ torch.set_num_threads(1)
 def hear_interrupts() -> None:
     """For `preexec_fn`: a child hears Ctrl-C even where tests were started in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_sizes_of_other_tests() -> None:
+    """A call that an earlier test broke off has no say in the shapes of this one."""
+    forget_calls()
 
 
 KINDS = [

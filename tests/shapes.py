@@ -20,6 +20,7 @@ import jaxtyping
 import numpy as np
 import torch
 from beartype import BeartypeConf, beartype
+from jaxtyping import _storage
 
 CONF = BeartypeConf(is_random=False)
 """Of a list of tensors the first is checked, not a random one: a test fails always or never."""
@@ -48,11 +49,25 @@ def check(decorated: Any) -> Any:
         shapes = _describe(args), tuple(kwargs), _describe(kwargs.values())
         if shapes in seen:
             return decorated(*args, **kwargs)
-        result = checked(*args, **kwargs)
+        depth = _count_calls()
+        try:
+            result = checked(*args, **kwargs)
+        except BaseException:
+            forget_calls(depth)  # a signal or full stack may come before the checker's own clean-up
+            raise
         seen.add(shapes)
         return result
 
     return run
+
+
+def forget_calls(depth: int = 0) -> None:
+    """Have the checker forget the sizes of all calls but the outermost `depth`."""
+    del getattr(_storage._shape_storage, "memo_stack", [])[depth:]
+
+
+def _count_calls() -> int:
+    return len(getattr(_storage._shape_storage, "memo_stack", []))
 
 
 def _check_arrays(function: Callable) -> Callable:

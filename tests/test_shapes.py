@@ -3,8 +3,10 @@
 import jaxtyping
 import pytest
 import torch
+from jaxtyping import Float, _storage
+from torch import Tensor
 
-from tests.shapes import check
+from tests.shapes import check, forget_calls
 from unmask.net.transformer import select_rows
 from unmask.net.view import View
 from unmask.noise.guidance import mix
@@ -52,3 +54,11 @@ def test_only_arrays_are_checked():
         with pytest.raises(jaxtyping.TypeCheckError, match="'rows'"):
             checked([torch.zeros(2, 2)], 3)
     assert check(count) is count
+
+
+def test_a_call_that_was_broken_off_is_forgotten():
+    _storage.push_shape_memo({})
+    _storage.get_shape_memo()[0]["B"] = 3
+    assert not isinstance(torch.zeros(2), Float[Tensor, "B"])
+    forget_calls()
+    assert isinstance(torch.zeros(2), Float[Tensor, "B"])
