@@ -50,13 +50,13 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
     cards.nth(1).wait_for()
     question = PROMPT.replace(SUBJECT, "{}")
     fact = unmask.Fact.of(SUBJECT, ANSWER, question, fact_id="explorer")
-    settings = {"layers": 1, "steps": 12, "prefixes": 1, "length": 40, "clamp": 8.0}
+    settings = {"layers": 1, "steps": 12, "prefixes": 1, "length": 44, "clamp": 8.0}
     edit = unmask.edit(model, fact, texts["new"], reveal="cycle", **settings)
     reverse = "After years of work, {} is remembered as"
     asked = [PROMPT, reverse.format(texts["new"]), reverse.format(ANSWER)]
-    before = [unmask.sample(model, each, steps=8, length=40).texts[0] for each in asked]
+    before = [unmask.sample(model, each, steps=8, length=44).texts[0] for each in asked]
     with edit.on(model):
-        after = [unmask.sample(model, each, steps=8, length=40).texts[0] for each in asked]
+        after = [unmask.sample(model, each, steps=8, length=44).texts[0] for each in asked]
     for name, expected in (("before", before), ("after", after)):
         shown = cards.first.locator(f"dd.{name}").all_inner_texts()
         ends = [
@@ -72,14 +72,14 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
     write(page, PROMPT, steps=8, canvas_length=40)
     first = page.locator("#write article.run").first
     with edit.on(model):
-        changed = unmask.sample(model, PROMPT, steps=8, length=40).tokens[0].tolist()
+        changed = unmask.sample(model, PROMPT, steps=8, length=44).tokens[0].tolist()
     assert read_ids(first) == changed
     with open_page(browser, page.url.split("#")[0]) as other:
         assert "reversal-mdm and reversal-ar are edited" in other.locator("#edited").inner_text()
     page.locator("#edited").get_by_role("button", name="Undo").click()
     page.locator("#edited").wait_for(state="hidden")
     write(page, PROMPT, steps=8, canvas_length=40)
-    usual = unmask.sample(model, PROMPT, steps=8, length=40).tokens[0].tolist()
+    usual = unmask.sample(model, PROMPT, steps=8, length=44).tokens[0].tolist()
     assert read_ids(first) == usual != changed
 
 

@@ -205,7 +205,7 @@ def test_mistakes_are_sentences(browser, address):
         page.fill("#write-prompt", "very long " * 200)
         page.press("#write-prompt", "Enter")
         page.locator("#status.error").wait_for()
-        assert "40" in page.locator("#status").inner_text()
+        assert "44" in page.locator("#status").inner_text()
         choose_settings(page, "write", steps=0)
         page.fill("#write-prompt", PROMPT)
         page.press("#write-prompt", "Enter")

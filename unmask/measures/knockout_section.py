@@ -236,7 +236,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         {"model": "model", "asked": tidy.name_asked, "scored": "joint", "prompts": "prompts",
          "kept": "kept"},
     )  # fmt: skip
-    return [*findings, figure, table, *more, counts]
+    return [*findings, figure, blocks.Fold("Numbers", [table, counts]), *more]
 
 
 def _state(whole: Rows, verdicts: Mapping[str, blocks.Verdict]) -> Iterator[blocks.Finding]:
