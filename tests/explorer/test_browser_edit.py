@@ -69,7 +69,7 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
     assert cards.nth(1).locator("dd.after").all_inner_texts() == written
     # The edit is on in every view, and on a page that is opened later.
     page.click("#tab-write")
-    write(page, PROMPT, steps=8, canvas_length=40)
+    write(page, PROMPT, steps=8, canvas_length=44)
     first = page.locator("#write article.run").first
     with edit.on(model):
         changed = unmask.sample(model, PROMPT, steps=8, length=44).tokens[0].tolist()
@@ -78,7 +78,7 @@ def test_a_fact_is_edited_and_undone(page, browser, model):
         assert "reversal-mdm and reversal-ar are edited" in other.locator("#edited").inner_text()
     page.locator("#edited").get_by_role("button", name="Undo").click()
     page.locator("#edited").wait_for(state="hidden")
-    write(page, PROMPT, steps=8, canvas_length=40)
+    write(page, PROMPT, steps=8, canvas_length=44)
     usual = unmask.sample(model, PROMPT, steps=8, length=44).tokens[0].tolist()
     assert read_ids(first) == usual != changed
 

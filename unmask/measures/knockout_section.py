@@ -205,8 +205,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         curves,
         "knockout",
         "What is lost where rows cannot read others",
-        "The answer's score with nothing cut minus that with the edge cut, in a window of layers "
-        "around the one shown. Bands are 95 % intervals by fact.",
+        "Score without a cut minus that with the edge cut in a window around the layer. "
+        "Bands: 95 % intervals by fact.",
         x="layer",
         line="label",
         colour=lambda row: f"p{1 + names.index(row['edge']) % 8}",
@@ -227,7 +227,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         METRICS,
         most=24,
     )
-    findings = list(_state(whole, result.verdicts))
+    findings, further = (
+        list(_state(whole, result.verdicts, edge)) for edge in ("answer:subject", "others:subject")
+    )
     more = [_tabulate_tests(result)] if result.summary["tests"] else []
     counts = tidy.tabulate(
         "counts",
@@ -236,27 +238,24 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         {"model": "model", "asked": tidy.name_asked, "scored": "joint", "prompts": "prompts",
          "kept": "kept"},
     )  # fmt: skip
-    return [*findings, figure, blocks.Fold("Numbers", [table, counts]), *more]
+    return [*findings, figure, blocks.Fold("Numbers", [*further, table, counts]), *more]
 
 
-def _state(whole: Rows, verdicts: Mapping[str, blocks.Verdict]) -> Iterator[blocks.Finding]:
-    """Of each model, what its answer loses where no row, or the answer's own alone, reads the
-    subject."""
-    for (model, split), rows in tidy.group_by(whole, "model", "split").items():
-        own = {row["edge"]: row for row in rows if row["metric"] == COMPARED}
-        for edge in ("answer:subject", "others:subject"):
-            if edge not in own:
-                continue
-            row = own[edge]
-            share = "" if row["share"] is None else f", {row['share']:.0%} of what hiding it takes"
-            who = "its rows" if edge == "answer:subject" else "no other row"
-            does = "cannot read" if edge == "answer:subject" else "can read"
-            yield blocks.Finding(
-                f"In {model}, asked {labels.name_split(split)}, an answer loses "
-                f"{tidy.say(row, 'nats per token')} where {who} {does} the subject in any layer"
-                f"{share} ({labels.count(row['facts'], 'fact')}).",
-                verdicts[_name(row)],
-            )
+def _state(
+    whole: Rows, verdicts: Mapping[str, blocks.Verdict], edge: str
+) -> Iterator[blocks.Finding]:
+    """Of each model, what an answer loses where its rows, or all, cannot read the subject."""
+    who = "its rows cannot" if edge == "answer:subject" else "no other row can"
+    for row in whole:
+        if row["metric"] != COMPARED or row["edge"] != edge:
+            continue
+        share = "" if row["share"] is None else f", {row['share']:.0%} of what hiding it takes"
+        yield blocks.Finding(
+            f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
+            f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"
+            f"{share} ({labels.count(row['facts'], 'fact')}).",
+            verdicts[_name(row)],
+        )
 
 
 def _tabulate_tests(result: Result) -> blocks.Fold:
