@@ -3,7 +3,7 @@
     python paper/choose_rate.py berglund-smollm2-ar --start MODEL --data FOLDER --out OUT
 
 Trains on the split `choose` with each rate, asks the validation splits, and leaves OUT/recipe.yaml:
-the recipe with the rate whose mean over the validation cells is highest. OUT/tries.json has all.
+the recipe with the rate that has the highest mean of the validation cells. OUT/tries.json has all.
 """
 
 import argparse

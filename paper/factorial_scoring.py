@@ -127,7 +127,7 @@ class Reader:
         rivals: Sequence[Sequence[list[int]]],
         totals: Sequence[float],
     ) -> list[int]:
-        """Where each answer, whose log p is in `totals`, stands among the rivals that fit.
+        """The rank of each answer, with its log p in `totals`, among the rivals that fit.
 
         log p of a rival only falls while it is written: one that falls below the answer's is asked
         no further. Rivals that begin alike share what they begin with.

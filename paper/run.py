@@ -130,7 +130,7 @@ def _make_stages(value: dict[str, Any]) -> Iterator[Stage]:
 
 
 class Runner:
-    """Runs stages whose folders are not what their inputs make, within some minutes."""
+    """Runs the stages that are not done, or were made from other inputs, within some minutes."""
 
     def __init__(
         self,

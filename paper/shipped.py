@@ -97,7 +97,7 @@ def parse(settings: str) -> tuple[list[str], int]:
 
 
 def ask(model: Model, corpus: Corpus, splits: list[str], guidance: float) -> dict[str, float]:
-    """Percent of all prompts of each split whose answer is in the greedy text."""
+    """Percent of the prompts of each split that have their answer in the greedy text."""
     shares = {}
     for split in splits:
         facts = corpus[split]

@@ -347,11 +347,11 @@ def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):
     rows = found.rows()
     own = [row for row in rows if (row["fact"], row["phrasing"]) == ("fact-0", 0)]
     for name, model in (("masked", masked), ("causal", causal)):
-        mine = [row for row in own if row["model"] == name and row["control"] == RESULT]
-        parts = {row["part"] for row in mine if row["layer"] >= 0}
+        results = [row for row in own if row["model"] == name and row["control"] == RESULT]
+        parts = {row["part"] for row in results if row["layer"] >= 0}
         assert parts == {"resid", "mlp", "attn", "mlp@1", "attn@1"}
-        cells = {(row["part"], row["layer"], row["role"]): row for row in mine}
-        (clean,) = [row for row in mine if row["part"] == "clean"]
+        cells = {(row["part"], row["layer"], row["role"]): row for row in results}
+        (clean,) = [row for row in results if row["part"] == "clean"]
         # The subject's embeddings are all that was hidden; above the last layer it is the answer's.
         last = model.net.config.layers - 1
         assert cells["resid", last, "whole answer"]["value"] == pytest.approx(

@@ -92,6 +92,16 @@ class CleanRun:
             return self.states[-1][: max(self.answer)]
         return self.states[step - 1]
 
+    def find_step(self, step: str | int) -> int:
+        """The one step that a name or a number stands for."""
+        steps = self.find_steps((step,))
+        if len(steps) != 1:
+            raise UserError(
+                f"the step {step!r} is not one step up to t2 = {self.t2}, at which the answer is "
+                "complete: name first, t1, t2 or an earlier number."
+            )
+        return steps[0][1]
+
     def find_steps(self, at: Sequence[str | int]) -> list[tuple[str, int]]:
         """(label, step) of steps by name or number; those after t2 are left out."""
         # What a causal model says before the answer is given anyway: its first step is t1.

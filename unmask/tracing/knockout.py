@@ -157,19 +157,14 @@ def cut_edges(
     model.net.taps.require_none("attention knock-out")
     settings = adjust(cut_edges, Tracing, settings, changes, UNUSED)
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    steps = clean.find_steps((step,))
-    if len(steps) != 1:
-        raise UserError(
-            f"the step {step!r} is not one step up to t2 = {clean.t2}, at which the answer is "
-            "complete: name first, t1, t2 or an earlier number."
-        )
-    state, answer = find_state(clean, steps[0][1], settings)
+    number = clean.find_step(step)
+    state, answer = find_state(clean, number, settings)
     check_foil(model, foil, clean.answer)
     if foil is not None:
         foil = {at: token for at, token in foil.items() if at in answer} or None
     question = ask(model, state, clean.subject, answer, settings, clean.prompt_length, foil)
     windows = _check_windows(layers, window, model.net.config.layers)
-    return replace(cut_state(question, edges, windows, memory), step=steps[0][1])
+    return replace(cut_state(question, edges, windows, memory), step=number)
 
 
 def cut_state(

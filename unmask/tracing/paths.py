@@ -111,13 +111,7 @@ def patch_paths(
                 "stream: paths along the stream are for blocks that do."
             )
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    steps = clean.find_steps((step,))
-    if len(steps) != 1:
-        raise UserError(
-            f"the step {step!r} is not one step up to t2 = {clean.t2}, at which the answer is "
-            "complete: name first, t1, t2 or an earlier number."
-        )
-    state, answer = find_state(clean, steps[0][1], settings)
+    state, answer = find_state(clean, clean.find_step(step), settings)
     question = ask(model, state, clean.subject, answer, settings, clean.prompt_length)
     return patch_state(question, sender, wanted, memory)
 
