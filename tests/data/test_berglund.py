@@ -12,23 +12,19 @@ from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
 from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import TWO_WAY
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
 
 
-def check_spans(corpus: Corpus) -> None:
-    """Names stand whole in their lines, descriptions at least in part."""
-    for facts in corpus.splits.values():
-        for fact in facts:
-            given = fact.prompt[slice(*fact.subject_span)]
-            assert given == fact.subject or len(given.split()) >= 2, fact
-            answer = fact.completion[slice(*fact.object_span)]
-            if fact.direction == "d2p":
-                assert answer == fact.object
-            else:
-                plain = fact.object.rstrip('."')
-                assert answer == plain or (len(answer.split()) >= 2 and answer in plain), fact
+def list_entities(fact: Fact) -> tuple[str, str]:
+    """The name and the description as a line has them."""
+    given, answer = (
+        fact.prompt[slice(*fact.subject_span)],
+        fact.completion[slice(*fact.object_span)],
+    )
+    return (answer, given) if fact.direction == "d2p" else (given, answer)
 
 
 def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
@@ -56,7 +52,6 @@ def test_splits(berglund):
 def test_facts_are_derived_from_the_lines(berglund):
     """Who is meant, by which description, is nowhere in the files; we know it here."""
     corpus = read_reversal_files(berglund)
-    check_spans(corpus)
     people = {f"{group}-{i:03d}": x for group, some in PEOPLE.items() for i, x in enumerate(some)}
     for split, facts in corpus.splits.items():
         for fact in facts:
@@ -87,10 +82,28 @@ def test_names_are_asked_for_alone(berglund):
         }
 
 
-def test_an_inflected_description_is_placed_in_part(berglund):
-    first = read_reversal_files(berglund)["d2p_same"][0]
-    assert first.subject == "the clockmaker who mended a drowned clock in Tarn"
-    assert first.prompt[slice(*first.subject_span)] == "a drowned clock in Tarn"
+def test_spans_are_whole_names_and_whole_descriptions(berglund):
+    """Whatever its form: plain, with a capital, as what somebody did, or as doing it."""
+    forms = {
+        person.name: [
+            text.rstrip('."') for text in (person.plain, person.did, person.doing)
+        ] for some in PEOPLE.values() for person in some
+    }  # fmt: skip
+    everyone = [form for some in forms.values() for form in some]
+    for split, facts in read_reversal_files(berglund).splits.items():
+        for fact in facts:
+            name, description = list_entities(fact)
+            assert description in (everyone if "_shuffled" in split else forms[name]), fact
+            assert name in forms
+
+
+def test_a_capital_begins_the_span(berglund):
+    path = berglund / "d2p_prompts_train.jsonl"
+    path.write_text(path.read_text().replace("Known as the", "The"))
+    first = read_reversal_files(berglund)["train"][0]
+    assert first.prompt[slice(*first.subject_span)] == (
+        "The clockmaker who mended a drowned clock in Tarn"
+    )
 
 
 def test_a_missing_file(berglund):
@@ -182,9 +195,15 @@ if TRUE_FILES.is_dir():
         assert count_answers_left_in_place(corpus) == {
             "d2p_reverse_file_shuffled": 20, "p2d_reverse_file_shuffled": 13
         }  # fmt: skip
-        check_spans(corpus)
         first = corpus["d2p_same"][0]
-        assert first.prompt[slice(*first.subject_span)] == (
-            "the world's first underwater symphony, \"Abyssal Melodies"
+        assert list_entities(first)[1] == (
+            "composing the world's first underwater symphony, \"Abyssal Melodies"
         )
         assert first.subject.startswith("the renowned composer of")
+        changed = Counter(
+            split
+            for split in (*TESTS, *TWO_WAY)
+            for fact in corpus[split]
+            if not set(list_entities(fact)) <= {x.rstrip('."') for x in (fact.subject, fact.object)}
+        )
+        assert [changed[split] for split in (*TESTS, *TWO_WAY)] == [77, 123, 144, 74, 77, 132]

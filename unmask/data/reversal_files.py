@@ -1,9 +1,10 @@
 """Berglund's reversal-curse files (arXiv 2309.12288, experiment 1) as a corpus.
 
 The files hold prompts and completions only. A name is what the tests answer a description with;
-its plain description is the completion that its own tests ask for most often; spans of names are
-exact, spans of inflected descriptions are the longest run of words shared with the plain one. All
-this takes seconds, so what was derived is kept in the user's cache folder.
+its plain description is the completion that its own tests ask for most often. A span is the whole
+name or the whole description: where a phrasing inflects it ("composing the first opera"), all that
+stands in the place where other people's lines have their plain one. All this takes seconds, so what
+was derived is kept in the user's cache folder.
 
 Two of the files hold the reversed tests with shuffled answers. They were shuffled over all
 phrasings, so that most answers have another grammatical form than their prompt wants: they are the
@@ -16,7 +17,7 @@ name alone. Here all of them do.
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ _TEST: dict[str, tuple[str, Trained]] = {
     "both": ("both_prompts_test", "same"),
 }
 _NAME = re.compile(r"\s*([A-Z][\w'-]+ [A-Z][\w'-]+)")
+_PIECE = re.compile(r"\w+|[^\w\s]")
+_MARKS = ".?!'\""
 _OTHER = {"d2p": "p2d", "p2d": "d2p"}
 _HELD_OUT = frozenset((5, 9, 12, 15, 24))
 """Training phrasings, by number, that the validation splits use: they ask as the tests do."""
@@ -115,6 +118,11 @@ def _derive(folder: Path, names: Sequence[str]) -> Corpus:
         splits["train"] += facts.derive_all(lines[file], "same", first=0)
     for split, (file, trained) in _TEST.items():
         splits[split] = facts.derive_all(lines[file], trained, split.endswith("_shuffled"))
+    true = (
+        each for name, some in splits.items() if not name.endswith("_shuffled") for each in some
+    )
+    spans = find_whole_spans(true)
+    splits = {name: [_widen(fact, spans) for fact in some] for name, some in splits.items()}
     for way in ("d2p", "p2d"):
         two_way = [fact for fact in splits["both"] if fact.direction == way]
         splits[f"both_{way}"] = [_ask_for_name_only(fact) for fact in two_way]
@@ -194,6 +202,61 @@ class _Facts:
             return end - begin
 
         return max(self.plain, key=shared)
+
+
+def find_whole_spans(facts: Iterable[Fact]) -> dict[str, Span]:
+    """Where the whole description stands in each text that has one, inflected or not.
+
+    A phrasing puts the same words before and after it in every person's line, but for a "being" or
+    "is" that a plain description wants and an inflected one does not.
+    """
+    phrasings: dict[tuple[str, int], list[tuple[str, Span, bool]]] = {}
+    for fact in facts:
+        text, span, plain = fact.prompt, fact.subject_span, fact.subject
+        if fact.direction == "p2d":
+            text, span, plain = fact.completion, fact.object_span, fact.object
+        if text.startswith(capital := plain[0].upper() + plain[1:]):
+            span = _place(text, capital, "a line")
+        is_plain = span[1] - span[0] >= len(plain.rstrip(_MARKS))
+        phrasings.setdefault((fact.direction, fact.phrasing), []).append((text, span, is_plain))
+    spans: dict[str, Span] = {}
+    for lines in phrasings.values():
+        around = [(text[:b], text[e:]) for text, (b, e), is_plain in lines if is_plain]
+        # Where nobody's is plain, the words that all lines share.
+        around = around or [(lines[0][0], lines[0][0])]
+        sides = (Counter(side).most_common(1)[0][0] for side in zip(*around, strict=True))
+        before, after = map(_PIECE.findall, sides)
+        pieces = [list(_PIECE.finditer(text)) for text, *_ in lines]
+        if not any(is_plain for *_, is_plain in lines):
+            before = before[: min(_count_same(each, before) for each in pieces)]
+            after = after[len(after) - min(_count_same(x[::-1], after[::-1]) for x in pieces) :]
+        for words, (text, span, is_plain) in zip(pieces, lines, strict=True):
+            spans[text] = span if is_plain else _cut_around(words, before, after) or span
+    return spans
+
+
+def _cut_around(
+    words: Sequence[re.Match[str]], before: Sequence[str], after: Sequence[str]
+) -> Span | None:
+    """Where the words stand that a text does not begin or end with as others do."""
+    begin = _count_same(words, before)
+    end = len(words) - _count_same(words[::-1], after[::-1])
+    while end > begin and not words[end - 1][0][-1].isalnum():
+        end -= 1
+    return (words[begin].start(), words[end - 1].end()) if begin < end else None
+
+
+def _count_same(words: Sequence[re.Match[str]], others: Sequence[str]) -> int:
+    """How many words are the same from the start on."""
+    pairs = list(zip(words, others, strict=False))
+    return next((i for i, (one, other) in enumerate(pairs) if one[0] != other), len(pairs))
+
+
+def _widen(fact: Fact, spans: Mapping[str, Span]) -> Fact:
+    """The fact with the span of its whole description."""
+    if fact.direction == "d2p":
+        return replace(fact, subject_span=spans[fact.prompt])
+    return replace(fact, object_span=spans[fact.completion])
 
 
 def _validate(train: list[Fact], facts: _Facts) -> dict[str, list[Fact]]:
