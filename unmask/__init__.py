@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unmask.editing.edit import Edit
     from unmask.editing.editor import edit
     from unmask.editing.moments import moments
+    from unmask.measures.erasure import MEASURE as erasure
     from unmask.measures.factorization import MEASURE as factorization
     from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
@@ -117,6 +118,7 @@ _HOME_OF = {
 } | {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
+        "erasure",
         "factorization",
         "interchange",
         "knockout",
@@ -158,6 +160,7 @@ __all__ = [
     "cut_edges",
     "draw_report",
     "edit",
+    "erasure",
     "estimate_effects",
     "extract_key",
     "extract_value",

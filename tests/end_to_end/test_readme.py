@@ -30,6 +30,7 @@ SMALLER = {
     "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --layer 2",
     "symmetry": "--permutations 20",
     "interchange": "--facts 2 --phrasings 1 --splits d2p_same --tokens last --layers 0",
+    "erasure": "--facts 2 --phrasings 1 --groups d2p --states 8 --starts 0 --draws 1",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "train": "network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",

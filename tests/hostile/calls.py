@@ -129,6 +129,8 @@ TINY: dict[str, dict[str, Any]] = {
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
     "symmetry": {"permutations": 19},
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
+    "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4,
+                "starts": (0,), "draws": 1},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip
@@ -194,7 +196,7 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "represent", "interchange")
+                     "knockout", "represent", "interchange", "erasure")
     },
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}

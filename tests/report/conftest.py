@@ -8,6 +8,7 @@ from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.conftest import finished, place
 from unmask.measures.edit import MEASURE as EDIT
+from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.nll import MEASURE as NLL
@@ -43,6 +44,10 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     )
     results["interchange"] = INTERCHANGE(
         place.model, data=place.data, out=folder / "interchange", device="cpu", length=24
+    )
+    few = {"phrasings": 1, "states": 8, "starts": (-1, 0), "draws": 1, "length": 48}
+    results["erasure"] = ERASURE(
+        place.model, data=place.data, out=folder / "erasure", device="cpu", **few
     )
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

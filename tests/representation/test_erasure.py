@@ -235,9 +235,9 @@ def test_erasers_are_compared_with_their_controls():
     }
     fitted, asked = ({way: each[p] for way, each in facts.items()} for p in (0, 1))
     rows = list(compare_erasers(model, fitted, asked, PREFIXES, starts=(0, 2), length=40))
-    cells = {(row["asked"], row["fitted"], row["eraser"], row["start"]) for row in rows}
+    cells = {(row["direction"], row["fitted"], row["eraser"], row["start"]) for row in rows}
     assert len(cells) == 2 * (1 + 2 * 3 * 2) and len(rows) == 5 * len(cells)
-    plain = [row for row in rows if row["eraser"] == "none" and row["asked"] == "d2p"]
+    plain = [row for row in rows if row["eraser"] == "none" and row["direction"] == "d2p"]
     scores = ask_erased(model, asked["d2p"], {}, 40)
     assert [row["logp"] for row in plain] == pytest.approx([score.logp for score in scores])
     # The other direction's eraser, put on by hand.
@@ -245,7 +245,7 @@ def test_erasers_are_compared_with_their_controls():
     on, _ = collect_labelled(model, fitted["d2p"], PREFIXES, length=40)
     eraser = fit_eraser(states[2], labels).recentre(on[2])
     (scores,) = [ask_erased(model, asked["d2p"], {2: eraser}, 40)]
-    way = {"asked": "d2p", "fitted": "p2d", "start": 2}
+    way = {"direction": "d2p", "fitted": "p2d", "start": 2}
     by_kind = {
         kind: [row for row in rows if row.items() >= (way | {"eraser": kind}).items()]
         for kind in ("fact", "permuted", "random")

@@ -28,6 +28,7 @@ BUILT_IN = (
     "represent",
     "symmetry",
     "interchange",
+    "erasure",
     "edit",
 )
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""

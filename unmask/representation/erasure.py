@@ -1,8 +1,7 @@
 """Least-squares concept erasure: states changed as little as possible, labels linearly gone.
 
-LEACE (Belrose et al. 2023, arXiv 2306.03819, theorems 4.2 and 4.3). With Σ the covariance of the
-states, Σ_xz that of states and one-hot labels, W = Σ^(-1/2) and U an orthonormal basis of the
-columns of W Σ_xz, the map
+LEACE (Belrose et al. 2023, arXiv 2306.03819). With Σ the covariance of the states, Σ_xz that of
+states and one-hot labels, W = Σ^(-1/2) and U an orthonormal basis of the columns of W Σ_xz, the map
 
     r(x) = x - W⁺ U Uᵀ W (x - μ)
 
@@ -19,6 +18,7 @@ variance of the states they are put on.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -222,6 +222,7 @@ def compare_erasers(
     shrinkage: float | None = None,
     length: int | None = None,
     seed: int = 0,
+    draws: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each question, direction fitted, eraser and layer from which on it acts.
 
@@ -229,53 +230,66 @@ def compare_erasers(
     its own. From layer 0 on, the first layer's attention still reads the subject as it is; from -1
     on, nothing does. The first rows of a direction, `eraser` "none", are the model's own answers.
     `changed` is the mean squared change of a state, averaged over the layers that are erased;
-    `states` how many states each eraser was fitted to.
+    `states` how many states each eraser was fitted to. Permuted labels and random subspaces are
+    drawn `draws` times.
     """
     layers = range(EMBEDDINGS, model.net.config.layers)
+    # One canvas for all: with prefixes, states are read where answers are asked without them.
+    texts = [
+        put_before(prefix, fact) for own in fitted.values() for fact in own for prefix in prefixes
+    ]
+    prompts = [lay_out_prompt(model, text, []) for text in texts]
+    prompts += [lay_out_prompt(model, fact, [fact]) for own in questions.values() for fact in own]
+    length = choose_canvas(model, prompts, length)
     collected = {
         way: collect_labelled(model, facts, prefixes, layers, tokens, length)
         for way, facts in fitted.items()
     }
-    erasers = {way: _fit_layers(*each, shrinkage, seed) for way, each in collected.items()}
 
     def ask(way: str, applied: Mapping[int, Eraser], **columns: Any) -> Iterator[dict[str, Any]]:
         scores = ask_erased(model, questions[way], applied, length)
         for fact, score in zip(questions[way], scores, strict=True):
-            question = {"asked": way, "fact": fact.fact_id, "phrasing": fact.phrasing}
+            question = {"direction": way, "fact": fact.fact_id, "phrasing": fact.phrasing}
             answer = {"logp": score.logp, "tokens": len(score.terms), "says": score.is_said}
             yield columns | question | answer
 
     for way in questions:
-        nothing = {"fitted": None, "eraser": "none", "start": None}
+        nothing = {"fitted": None, "eraser": "none", "draw": 0, "start": None}
         yield from ask(way, {}, **nothing, rank=0, changed=0.0, states=0)
-        at = collected[way][0]
-        for other, kinds in erasers.items():
+    for other, (states, labels) in collected.items():
+        fit = partial(_fit_layers, states, shrinkage=shrinkage)
+        erasers = {("fact", 0): fit(labels)}
+        for draw in range(draws):
+            erasers["permuted", draw] = fit(permute_labels(labels, derive_seed(seed, draw)))
+        for way in questions:
+            at = collected[way][0]
             put_on = {
-                kind: {layer: eraser.recentre(at[layer]) for layer, eraser in own.items()}
-                for kind, own in kinds.items()
+                key: {layer: eraser.recentre(at[layer]) for layer, eraser in own.items()}
+                for key, own in erasers.items()
             }
-            put_on["random"] = {
-                layer: make_random_eraser(eraser, at[layer], seed)
-                for layer, eraser in kinds["fact"].items()
-            }
-            for (kind, own), start in product(put_on.items(), starts):
+            for draw in range(draws):
+                put_on["random", draw] = {
+                    layer: make_random_eraser(eraser, at[layer], derive_seed(seed, draw))
+                    for layer, eraser in erasers["fact", 0].items()
+                }
+            for ((kind, draw), own), start in product(put_on.items(), starts):
                 above = {layer: eraser for layer, eraser in own.items() if layer >= start}
+                if not above:
+                    raise UserError(
+                        f"states are to be erased from layer {start} on: {model.name} has layers 0 "
+                        f"to {len(layers) - 2}, and -1 for the stream before them."
+                    )
                 changed = float(np.mean([eraser.removed for eraser in above.values()]))
                 rank = max(eraser.rank for eraser in above.values())
-                columns = {"fitted": other, "eraser": kind, "start": start}
-                states = len(collected[other][1])
-                yield from ask(way, above, **columns, rank=rank, changed=changed, states=states)
+                columns = {"fitted": other, "eraser": kind, "draw": draw, "start": start}
+                more = {"rank": rank, "changed": changed, "states": len(labels)}
+                yield from ask(way, above, **columns, **more)
 
 
 def _fit_layers(
-    states: Mapping[int, np.ndarray], labels: list[str], shrinkage: float | None, seed: int
-) -> dict[str, dict[int, Eraser]]:
-    """Each layer's eraser of facts, and of as many labels that mean nothing."""
-    kinds = {"fact": labels, "permuted": permute_labels(labels, seed)}
-    return {
-        kind: {layer: fit_eraser(each, own, shrinkage) for layer, each in states.items()}
-        for kind, own in kinds.items()
-    }
+    states: Mapping[int, np.ndarray], labels: Sequence[object], shrinkage: float | None
+) -> dict[int, Eraser]:
+    return {layer: fit_eraser(each, labels, shrinkage) for layer, each in states.items()}
 
 
 def _encode(states: np.ndarray, labels: Sequence[object]) -> np.ndarray:
