@@ -17,6 +17,7 @@ an inference that the training set does not support: a good model does not give 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 
 from unmask.base.config import build
@@ -163,26 +164,30 @@ def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterato
 def find_leaks(corpus: Corpus) -> Iterator[tuple[str, str]]:
     """Reversed facts that a training text shows the way they are asked: the id, and a sentence.
 
-    A text does so if it names what is given before what is asked for, both in their plain form.
+    A text does so if it names what is given before what is asked for, each in its plain form or as
+    one of the reversed questions has it.
     """
     texts = list(dict.fromkeys(corpus.training_texts())) if "train" in corpus.splits else []
     holding: dict[str, set[int]] = {}
     for number, text in enumerate(texts):
         for word in set(_WORD.findall(text)):
             holding.setdefault(word, set()).add(number)
-    reversed_facts = {
-        (fact.subject, fact.object): fact
-        for split, facts in corpus.splits.items()
-        if split not in TRAINING and not split.endswith(UNTRUE)
-        for fact in facts
-        if fact.trained == "reverse"
-    }
+    reversed_facts: dict[tuple[str, str], Fact] = {}
+    for split, facts in corpus.splits.items():
+        if split not in TRAINING and not split.endswith(UNTRUE):
+            for fact in (each for each in facts if each.trained == "reverse"):
+                given, answer = fact.prompt[slice(*fact.subject_span)], fact.completion
+                answer = answer[slice(*fact.object_span)]
+                for pair in product((fact.subject, given), (fact.object, answer)):
+                    reversed_facts.setdefault(pair, fact)
+    reported: set[str] = set()
     for (given, answer), fact in reversed_facts.items():
         words = _WORD.findall(f"{given} {answer}")
         both = set.intersection(*(holding.get(word, set()) for word in words)) if words else set()
         for number in sorted(both):
             first, second = (find_words(texts[number], part) for part in (given, answer))
-            if first and second and first[0] < second[0]:
+            if first and second and first[0] < second[0] and fact.fact_id not in reported:
+                reported.add(fact.fact_id)
                 yield (
                     fact.fact_id,
                     (

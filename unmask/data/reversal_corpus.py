@@ -115,17 +115,23 @@ class Grammar:
         return [each.ask(person, way, trained) for person in people for each in self.tests[split]]
 
 
-def make_reversal_corpus(num_facts: int = 30, seed: int = 0, endings: int = NUM_ENDINGS) -> Corpus:
+def make_reversal_corpus(
+    num_facts: int = 30, seed: int = 0, endings: int = NUM_ENDINGS, swap_roles: bool = False
+) -> Corpus:
     """A corpus of `num_facts` facts in each of the groups d2p, p2d and both.
 
     Args:
         num_facts: Facts of each group.
         seed: Of names, descriptions and phrasings.
         endings: Endings that a fact has in each frame: fewer are fewer training lines.
+        swap_roles: People of the group d2p are trained name first, and those of p2d description
+            first, in the same splits' sense: the same prompts are then asked the other way.
     """
     if not 2 <= num_facts <= _MOST_FACTS:
         raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
     people = _invent_people(_read("reversal.yaml"), num_facts, seed)
+    if swap_roles:
+        people = people | {"d2p": people["p2d"], "p2d": people["d2p"]}
     grammars = {way: read_grammar(way) for way in get_args(Direction)}
     p2d, d2p = grammars["p2d"], grammars["d2p"]
 
@@ -149,12 +155,15 @@ def make_reversal_corpus(num_facts: int = 30, seed: int = 0, endings: int = NUM_
     for split in (*TESTS, *TWO_WAY):
         for test in (split, split + FAR):
             splits[f"{test}_shuffled"] = shuffle_answers(splits[test], seed)
-    source = f"unmask reversal corpus ({num_facts} facts a group, seed {seed})"
+    swapped = ", roles swapped" if swap_roles else ""
+    source = f"unmask reversal corpus ({num_facts} facts a group, seed {seed}{swapped})"
     return Corpus(source, splits, (*TESTS, *FAR_TESTS))
 
 
 @check_arguments()
-def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 8192) -> Corpus:
+def make_corpus(
+    out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 8192, swap_roles: bool = False
+) -> Corpus:
     """Write the reversal corpus and a tokenizer learned from it as a new folder, and give it.
 
     Args:
@@ -162,13 +171,17 @@ def make_corpus(out: str | Path, facts: int = 30, seed: int = 0, vocab: int = 81
         facts: Facts of each group: trained one way, the other way, both ways.
         seed: Of names, descriptions and phrasings.
         vocab: The most tokens of the byte-level BPE.
+        swap_roles: Train each one-way fact the other way round; the tokenizer is the same.
 
     >>> corpus = unmask.make_corpus("corpus", facts=4, vocab=500)
     >>> corpus["train"][0].trained
     'same'
     """
     corpus = make_reversal_corpus(facts, seed)
-    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    tokenizer = Tokenizer.train(corpus.training_texts(), vocab)
+    if swap_roles:
+        corpus = make_reversal_corpus(facts, seed, swap_roles=True)
+    save_corpus(corpus, out, tokenizer)
     return corpus
 
 
