@@ -21,11 +21,28 @@ def make_reversal(
     vocab: int = typer.Option(
         8192, help="At most this many tokens of the byte-level BPE learned from the lines."
     ),
+    swap_roles: bool = typer.Option(
+        False, help="Train each one-way fact the other way round, with the same tokenizer."
+    ),
 ) -> None:
     """Make the reversal corpus: invented people, asked forwards and backwards."""
     from unmask.data.reversal_corpus import make_corpus
 
-    make_corpus(out, facts, seed, vocab)
+    make_corpus(out, facts, seed, vocab, swap_roles)
+    _show(out)
+
+
+@make.command("swapped")
+def make_swapped(
+    files: Path = typer.Argument(..., help="The folder of Berglund's files."),
+    out: Path = typer.Argument(..., help="The folder to make."),
+) -> None:
+    """Swap the roles of Berglund's facts: what was trained one way is trained the other way."""
+    from unmask.data.corpus import save_corpus
+    from unmask.data.reversal_files import read_reversal_files
+    from unmask.data.swapped_files import swap_roles
+
+    save_corpus(swap_roles(read_reversal_files(files)), out, tokenizer=None)
     _show(out)
 
 
