@@ -29,6 +29,7 @@ LAYERS = (
     "study",
     "explorer",
     "harness",
+    "sweep",
     "cli",
 )
 """The packages of `unmask`; each imports only from itself and from those before it."""

@@ -107,6 +107,7 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "explore": ["explore", model, "--no-open", "--device", "cpu"],
         "harness": ["harness", model, "--tasks", "none.yaml", "--out", str(out),
                     "--device", "cpu"],
+        "sweep": ["sweep", "none.yaml", "--out", str(out), "--device", "cpu"],
         "report": ["report", str(pieces.represent), "--out", f"{out}.html"],
         "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.html"],
         "models": ["models"],

@@ -1,13 +1,15 @@
-"""Locks of run folders: one process at a time, or several that share one run.
+"""Locks of run folders: one process at a time, or several that share one run or a list of work.
 
 A lock is a small file in the folder that says which process holds it. It goes when the process ends
 its run; one that a killed process left is recognised, since no process of that number and start is
-there any more.
+there any more. A claim on one piece of work is a lock that its holder also touches now and then, so
+that it is recognised from other hosts as well.
 """
 
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -21,6 +23,8 @@ from unmask.base.files import create_file
 PATTERN = "run-*-of-*.lock"
 _WRITING_SECONDS = 0.5
 """Longer than a process takes between making its lock and writing into it."""
+BEAT_SECONDS, STALE_SECONDS = 20.0, 600.0
+"""How often a claim is touched, and how long it is untouched when its holder counts as gone."""
 
 
 class RunRefusedError(UserError):
@@ -82,7 +86,61 @@ def lock_run(folder: str | Path, rank: int = 0, world: int = 1) -> Generator[Non
                 folder.rmdir()
 
 
-def _take(path: Path) -> None:
+@contextmanager
+def claim(path: str | Path) -> Generator[bool]:
+    """Whether the work that this lock file stands for is this process's inside the block.
+
+    It is not where another process holds the file; of several that try at once one succeeds. The
+    claim of a process that is gone, or on another host has not touched it for `STALE_SECONDS`, is
+    taken over.
+    """
+    path, own = Path(path), _describe_holder()
+    if not _take_claim(path, own):
+        yield False
+        return
+    ended = threading.Event()
+    beat = threading.Thread(target=_touch, args=(path, ended), daemon=True)
+    beat.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        beat.join()
+        with suppress(OSError):
+            if path.read_text("utf-8") == own:  # else it was taken over
+                path.unlink()
+
+
+def _take_claim(path: Path, own: str) -> bool:
+    if create_file(path, own):
+        return True
+    holder = _read_holder(path)
+    is_there = holder is not None and not holder.is_gone
+    if holder is not None and is_there and (holder.is_here or _find_age(path) < STALE_SECONDS):
+        return False
+    _remove_stale(path, holder)
+    return create_file(path, own)
+
+
+def _find_age(path: Path) -> float:
+    """Seconds since a claim was touched, by the clock of the file system; 0 where it is gone."""
+    clock = path.with_name(f".{path.name}.{uuid4().hex[:8]}.draft")
+    with suppress(FileNotFoundError):
+        try:
+            clock.touch()
+            return clock.stat().st_mtime - path.stat().st_mtime
+        finally:
+            clock.unlink(missing_ok=True)
+    return 0.0
+
+
+def _touch(path: Path, ended: threading.Event) -> None:
+    while not ended.wait(BEAT_SECONDS):
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _describe_holder() -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     own = Holder(
         host=socket.gethostname(),
@@ -91,7 +149,11 @@ def _take(path: Path) -> None:
         started=find_start(os.getpid()) or "",
         since=since,
     )
-    while not create_file(path, json.dumps(asdict(own))):
+    return json.dumps(asdict(own))
+
+
+def _take(path: Path) -> None:
+    while not create_file(path, _describe_holder()):
         holder = _read_holder(path)
         if holder is not None and not holder.is_gone:
             raise _refuse(path.parent, holder, path)

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from unmask import __version__
-from unmask.cli import data, explore, harness, models, sample, study, toy, train
+from unmask.cli import data, explore, harness, models, sample, study, sweep, toy, train
 from unmask.cli.exits import MISTAKE, explain_errors, show_any_text, stop_alike
 from unmask.cli.verbs import add_measures
 
@@ -36,6 +36,7 @@ app.command("explore")(explore.explore)
 add_measures(app)
 app.command("harness")(harness.harness)
 app.command("train")(train.train)
+app.command("sweep")(sweep.sweep)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)
 app.command("info")(models.info)

@@ -32,16 +32,25 @@ def draw_report(runs: Sequence[str | Path | Result], out: str | Path | None = No
             it) or a folder for figures alone; by default page.html in the run.
     """
     place = _choose_place(runs) if out is None else Path(out)
+    check_place(place)
+    write_document(read_document(runs), place)
+    return place
+
+
+def check_place(place: Path) -> None:
+    """Raise where no page can be drawn to a path of that name."""
     if place.suffix not in (".html", ".md", ""):
         raise UserError(f"{place} ends in {place.suffix}: expected .html, .md or a folder.")
-    document = read_document(runs)
+
+
+def write_document(document: Document, place: Path) -> None:
+    """Write a page to a .html file, a .md file, or its figures alone to a folder."""
     if place.suffix == ".html":
         _write_html(document, place)
     elif place.suffix == ".md":
         _write_markdown(document, place)
     else:
         _draw_figures(document, place)
-    return place
 
 
 def _choose_place(runs: Sequence[str | Path | Result]) -> Path:

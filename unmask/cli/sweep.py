@@ -1,0 +1,58 @@
+"""`unmask sweep`: a grid of recipes, trained, measured and compared."""
+
+from pathlib import Path
+
+import typer
+
+from unmask.cli.exits import note_when_stopped, repeat_command
+from unmask.cli.train import EXITS
+
+
+def sweep(
+    file: Path = typer.Argument(..., help="A YAML file: recipe, grids, measures, figures."),
+    changes: list[str] = typer.Argument(
+        None,
+        metavar="[KEY=VALUE …]",
+        help="Entries of the file, or settings of every cell such as budget.steps=10.",
+    ),
+    out: Path | None = typer.Option(
+        None, help="Folder of the sweep, which several processes may share; runs/FILE by default."
+    ),
+    page: Path | None = typer.Option(
+        None, help="Draw the comparison to this .html or .md file; page.html in --out by default."
+    ),
+    minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
+    dry_run: bool = typer.Option(False, help="List the cells, and stop."),
+) -> None:
+    """Train and measure a grid of recipes, and compare them; several processes share the work."""
+    from rich.console import Console
+
+    from unmask.base.extras import require_study
+    from unmask.base.progress import watch
+    from unmask.report.page import check_place
+    from unmask.report.render_terminal import show_section
+    from unmask.sweep.compare import compare_sweep, describe_sweep, draw_sweep
+    from unmask.sweep.grid import read_sweep
+    from unmask.sweep.run import choose_folder, run_sweep
+
+    require_study("unmask sweep")
+    console, words = Console(), list(changes or [])
+    if page is not None:
+        check_place(page)
+    if dry_run:
+        for cell in read_sweep(file, words).cells:
+            console.print(cell.name, markup=False, highlight=False, soft_wrap=True)
+        return
+    folder = choose_folder(file, out)
+    resume = f"what is done is kept in {folder}; go on with: {repeat_command()}"
+    with note_when_stopped(lambda: resume):
+        outcome = run_sweep(file, folder, *words, minutes=minutes, device=device, watch=watch)
+        places = draw_sweep(outcome, page)
+    show_section(console, describe_sweep(outcome, compare_sweep(outcome.sweep, folder)))
+    shown = ", ".join(map(str, places))
+    console.print(f"written: {shown}", markup=False, highlight=False, soft_wrap=True)
+    if outcome.ended != "done":
+        console.print(f"stopped ({outcome.ended}): {resume}", markup=False, soft_wrap=True)
+        raise typer.Exit(EXITS.get(outcome.ended, 0))
+    raise typer.Exit(1 if outcome.failed else 0)

@@ -1,0 +1,1 @@
+"""Sweeps: a grid of recipes, trained and measured cell by cell, and the comparison drawn."""

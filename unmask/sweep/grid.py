@@ -1,0 +1,293 @@
+"""Sweep files: a recipe, a grid of changes to it, what is measured of every model, what is drawn.
+
+    title: Schedules
+    recipe: text-mdm
+    changes: {network.preset: 19M, budget.tokens: 30000000}
+    grids:
+      - noise.schedule: [linear, cosine]                 # an axis that is a setting: its values
+        size: {small: {network.preset: 6M}, large: {}}   # or named changes of settings
+        seed: [0, 1, 2]
+    measures:
+      bound: {verb: perplexity, data: valid.txt, value: nll, per: tokens, cluster: document}
+    figures:
+      - {value: bound, x: tokens, line: noise.schedule, panel: size}
+    best: bound
+
+A cell is one choice from every axis of one grid. Cells that differ in `seed` alone are one model
+trained with several seeds, and share an interval.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.base.config import SettingsError, build
+from unmask.base.errors import UserError, suggest
+from unmask.base.reading import parse_yaml, read_text
+from unmask.measures.inputs import ModelsAndData
+from unmask.measures.table import find_measure
+from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import read_recipe
+
+SEED = "seed"
+"""The axis whose cells are one model."""
+MEASURED = ("step", "tokens", "flops", "seconds", "parameters")
+"""What is known of every trained model, beside its axes: for the x axis of figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureEntry:
+    """A measure of every trained model, and which number of its table is compared."""
+
+    verb: str
+    value: str
+    """The column of the measure's main table that is compared."""
+    data: str | None = None
+    settings: dict = field(default_factory=dict)
+    per: str | None = None
+    """The column that the sum of `value` is divided by the sum of; None: the mean over rows."""
+    cluster: str | None = None
+    """Rows of one value of this column are not independent: a document, a fact."""
+    by: tuple[str, ...] = ()
+    """Columns whose values are kept apart, such as `split` or `steps`."""
+    where: dict = field(default_factory=dict)
+    """Only rows that have these values."""
+    label: str = ""
+    better: Literal["lower", "higher"] = "lower"
+    is_share: bool = False
+    """Whether all values lie between 0 and 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureEntry:
+    """A figure of one measured value: a line for each value of an axis."""
+
+    value: str
+    x: str
+    line: str
+    panel: str | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CooldownSettings:
+    """Copies of a run at a constant rate whose rate falls to the floor over their last steps.
+
+    A copy that ends at step n is what a run of n steps under the schedule `wsd` would be.
+    """
+
+    steps: tuple[int, ...]
+    """At which the copies end."""
+    share: float = 0.2
+    """The share of a copy's steps over which its rate falls."""
+
+    def find_start(self, step: int) -> int:
+        """Where the rate of the copy that ends at `step` begins to fall, as `wsd` has it."""
+        return max(1, step - round(self.share * step))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFile:
+    """What a sweep file says."""
+
+    title: str
+    recipe: str
+    grids: tuple[dict, ...]
+    measures: dict
+    note: str = ""
+    changes: dict = field(default_factory=dict)
+    """Settings of every cell, by their names with dots."""
+    cooldowns: dict | None = None
+    figures: tuple[dict, ...] = ()
+    best: str | None = None
+    """The measure that says which cell is best; the first by default."""
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One choice from every axis, and the recipe that it gives."""
+
+    name: str
+    """Unique in the sweep; its folder."""
+    labels: Mapping[str, str]
+    """The choice on every axis, in words."""
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file that was read and checked: every cell has a recipe."""
+
+    file: SweepFile
+    cells: Sequence[SweepCell]
+    measures: Mapping[str, MeasureEntry]
+    figures: Sequence[FigureEntry]
+    cooldowns: CooldownSettings | None
+    values: Mapping[str, Any]
+    """All that the file and the command say, for the record of the run."""
+
+    @property
+    def axes(self) -> list[str]:
+        return list(dict.fromkeys(axis for cell in self.cells for axis in cell.labels))
+
+    @property
+    def best(self) -> str:
+        return self.file.best or next(iter(self.measures))
+
+
+def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep of a file; an override such as `best=bound` replaces an entry of the file.
+
+    All others, such as `budget.steps=10`, are settings of every cell, whatever its axes say.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no sweep file {str(path)!r:.200}: expected a YAML file.")
+    values = parse_yaml(read_text(path), str(path))
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no settings: expected `key: value` lines.")
+    return _make_sweep(values, _override(values, overrides), path)
+
+
+def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Put what concerns the file into its values; the settings of all cells come back."""
+    forced = dict[str, Any]()
+    known = [each.name for each in fields(SweepFile)]
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not key or not equals:
+            raise UserError(f"{override!r} is not a setting: expected key=value.")
+        value = parse_yaml(text, override)
+        first, *rest = key.split(".")
+        if first not in known:
+            forced[key] = value
+            continue
+        inner = values
+        for name in (first, *rest)[:-1]:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{override!r} goes into {name!r}, which has no entries by name.")
+        inner[(first, *rest)[-1]] = value
+    return forced
+
+
+def _make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sweep:
+    file = build(SweepFile, values, str(path))
+    if not file.measures:
+        raise SettingsError(str(path), ["'measures' is empty: name at least one measure"])
+    measures = {
+        name: build(MeasureEntry, _require_entries(value, name, path), f"{path}: measures.{name}")
+        for name, value in file.measures.items()
+    }
+    figures = [build(FigureEntry, value, f"{path}: figures") for value in file.figures]
+    cooldowns = None
+    if file.cooldowns is not None:
+        cooldowns = build(CooldownSettings, file.cooldowns, f"{path}: cooldowns")
+    cells = list(_list_cells(file, forced, path))
+    sweep = Sweep(file, cells, measures, figures, cooldowns, values | {"forced": forced})
+    if problems := list(_find_problems(sweep)):
+        raise SettingsError(str(path), problems)
+    return sweep
+
+
+def _require_entries(value: Any, name: str, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        problem = f"'measures.{name}' is {value!r:.60}, expected entries by name"
+        raise SettingsError(str(path), [problem])
+    return value
+
+
+def _find_problems(sweep: Sweep) -> Iterator[str]:
+    """What is wrong between entries that are sound alone."""
+    for name, entry in sweep.measures.items():
+        measure = find_measure(entry.verb)
+        if not isinstance(measure.inputs, ModelsAndData):
+            yield f"'measures.{name}' is {entry.verb}, which does not ask models: name another verb"
+            continue
+        build(measure.settings, entry.settings, f"measures.{name}.settings")
+        if measure.inputs.is_required and entry.data is None:
+            yield f"'measures.{name}' has no data, which {entry.verb} needs"
+        elif entry.data is not None and "/" in entry.data and not Path(entry.data).exists():
+            yield f"'measures.{name}.data' is {entry.data!r}, where nothing is"
+    if sweep.best not in sweep.measures:
+        yield f"'best' is {sweep.best!r}: {suggest(sweep.best, sweep.measures)}"
+    places = (*sweep.axes, *MEASURED)
+    for entry in sweep.figures:
+        if entry.value not in sweep.measures:
+            yield f"'figures' draws {entry.value!r}: {suggest(entry.value, sweep.measures)}"
+            continue
+        own = (*places, *sweep.measures[entry.value].by)
+        for name in (entry.x, entry.line, *([entry.panel] if entry.panel else [])):
+            if name not in own:
+                yield f"'figures' names {name!r}: {suggest(name, own)}"
+    if sweep.cooldowns is not None:
+        yield from _check_cooldowns(sweep, sweep.cooldowns)
+
+
+def _check_cooldowns(sweep: Sweep, cooldowns: CooldownSettings) -> Iterator[str]:
+    if not cooldowns.steps or any(step < 2 for step in cooldowns.steps):
+        yield "'cooldowns.steps' lists the steps at which copies end: expected 2 or more each"
+    if not 0 < cooldowns.share < 1:
+        yield f"'cooldowns.share' is {cooldowns.share}, expected between 0 and 1"
+    if wrong := [cell for cell in sweep.cells if cell.recipe.schedule.name != "constant"]:
+        yield f"'cooldowns' are of runs at a constant rate: {wrong[0].name} has another schedule"
+
+
+def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Iterator[SweepCell]:
+    """Every cell of every grid; two that are alike are refused."""
+    problems, known = list[str](), dict[str, str]()
+    if not file.grids:
+        problems.append("'grids' is empty: expected a list of axes with their values")
+    for number, grid in enumerate(file.grids, 1):
+        axes = {axis: _list_choices(axis, given, problems) for axis, given in grid.items()}
+        if not axes:
+            problems.append(f"grid {number} is empty: it has no axes")
+        problems += [f"grid {number} is empty: its axis {axis!r} has no values"
+                     for axis, choices in axes.items() if not choices]  # fmt: skip
+        if problems:
+            break
+        for choice in product(*axes.values()):
+            labels = {axis: label for axis, (label, _) in zip(axes, choice, strict=True)}
+            changes = dict(file.changes)
+            for _, own in choice:
+                changes |= own
+            name = "_".join(_shorten(f"{axis}-{label}") for axis, label in labels.items())
+            recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name)
+            for key in (name, repr(recipe)):
+                if key in known:
+                    problems.append(f"the cells {known[key]} and {name} are alike")
+                known[key] = name
+            yield SweepCell(name, labels, recipe)
+    if problems:
+        raise SettingsError(str(path), problems)
+
+
+def _list_choices(axis: str, given: Any, problems: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The values of an axis: a label, and the settings it stands for."""
+    if isinstance(given, Mapping) and all(isinstance(each, Mapping) for each in given.values()):
+        return [(str(label), dict(changes)) for label, changes in given.items()]
+    if isinstance(given, list):
+        return [(str(value), {axis: value}) for value in given]
+    expected = "expected a list of values, or settings by name under each label"
+    problems.append(f"'grids' has {axis!r} as {given!r:.80}, {expected}")
+    return [("", {})]
+
+
+def _make_recipe(base: str, changes: Mapping[str, Any], path: Path, cell: str) -> Recipe:
+    changes = dict(changes)
+    name = str(changes.pop("recipe", base))
+    beside = path.parent / name
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    try:
+        return read_recipe(beside if beside.is_file() else name, overrides)
+    except SettingsError as error:
+        raise SettingsError(f"{path}, cell {cell}", error.problems) from None
+
+
+def _shorten(text: str) -> str:
+    """A part of a folder's name, which is also part of a model's path: no `=` and no comma."""
+    return re.sub(r"[^\w.+]+", "-", text)

@@ -1,0 +1,259 @@
+"""Running a sweep: every cell is trained and measured once, by whichever process claims it.
+
+Processes that run the same sweep in one folder, on one machine or many, share its cells: a cell is
+claimed by creating a file, and what is done of it is kept, so that a cell goes on where it stopped.
+A cell that fails is noted, and the rest goes on.
+"""
+
+import gc
+import logging
+import math
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from shutil import copyfile, copytree
+from typing import Any
+
+import torch
+
+from unmask.base.config import build, check_arguments
+from unmask.base.errors import UserError
+from unmask.base.files import replace_folder, write_json
+from unmask.base.locks import PATTERN as LOCKS
+from unmask.base.locks import claim
+from unmask.base.reading import read_json_object
+from unmask.base.runs import RECORD, check_run, make_record, write_record
+from unmask.measures.runner import describe_machine, run_measure, settle
+from unmask.measures.table import find_measure
+from unmask.sweep.grid import Sweep, SweepCell, read_sweep
+from unmask.toy.examples import SOURCES
+from unmask.training.folder import FILE
+from unmask.training.journal import FILE as JOURNAL
+from unmask.training.loop import CHECKPOINTS, MODEL
+from unmask.training.recipe import BudgetSettings
+from unmask.training.run import Watch, train
+
+_log = logging.getLogger(__name__)
+
+CELLS, CLAIM, FAILED, DONE, TRUNK = "cells", "claim.lock", "failed.json", "done.json", "trunk"
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A model that a cell trains: its only one, or a copy that cools down at a step."""
+
+    cell: SweepCell
+    folder: Path
+    cooldown: int | None = None
+
+
+@dataclass
+class SweepOutcome:
+    """How a call of `run_sweep` ended."""
+
+    sweep: Sweep
+    folder: Path
+    done: list[str] = field(default_factory=list)
+    """Cells that are trained and measured, by this call or before."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """What went wrong in the others that were tried, by the name of the cell."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Cells that other processes are at work on."""
+    ended: str = "done"
+    """`done`, or what stopped it: `minutes`, `SIGINT`, `SIGTERM`."""
+
+
+@check_arguments()
+def run_sweep(
+    file: str | Path,
+    out: str | Path | None = None,
+    *changes: str,
+    minutes: float | None = None,
+    device: str = "auto",
+    watch: Watch | None = None,
+) -> SweepOutcome:
+    """Train and measure the cells of a sweep file that nobody has done or is at work on.
+
+    Args:
+        file: A YAML file as described in `unmask.sweep.grid`.
+        out: The folder of the sweep, which several processes may share; by default one named after
+            the file.
+        changes: Entries of the file such as "best=bound", or settings of every cell such as
+            "budget.steps=10".
+        minutes: The longest time to work now; the same call goes on after it.
+        device: "auto", "cpu", "cuda", "mps".
+        watch: Opens something that is notified of progress, such as a progress bar.
+    """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
+    sweep = read_sweep(file, changes)
+    folder = choose_folder(file, out)
+    _open_folder(sweep, folder, device)
+    outcome, begun = SweepOutcome(sweep, folder), time.time()
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    worker = _Worker(sweep, folder, device, deadline, watch)
+    for cell in sweep.cells:
+        place = folder / CELLS / cell.name
+        if (place / DONE).is_file():
+            outcome.done.append(cell.name)
+            continue
+        if (problem := _read_failure(place, begun)) is not None:
+            outcome.failed[cell.name] = problem  # of another process, while this one was at work
+            continue
+        if deadline is not None and time.monotonic() >= deadline:
+            outcome.ended = "minutes"
+            break
+        with claim(place / CLAIM) as is_own:
+            if not is_own:
+                outcome.elsewhere.append(cell.name)
+                continue
+            try:
+                ended = worker.work(cell, place)
+            except Exception as error:
+                outcome.failed[cell.name] = _note_failure(place, cell, error)
+                continue
+        if ended != "done":
+            outcome.ended = ended
+            break
+        outcome.done.append(cell.name)
+    return outcome
+
+
+def choose_folder(file: str | Path, out: str | Path | None) -> Path:
+    """The folder that was named, else one named after the file."""
+    return Path(out) if out is not None else Path("runs", Path(file).stem)
+
+
+def list_points(sweep: Sweep, folder: Path) -> Iterator[SweepPoint]:
+    """Every model of the sweep, and where its run and its measures lie."""
+    for cell in sweep.cells:
+        yield from _list_own(sweep, cell, folder / CELLS / cell.name)
+
+
+def _list_own(sweep: Sweep, cell: SweepCell, place: Path) -> Iterator[SweepPoint]:
+    if sweep.cooldowns is None:
+        yield SweepPoint(cell, place)
+        return
+    for step in sorted(sweep.cooldowns.steps):
+        yield SweepPoint(cell, place / f"step-{step}", step)
+
+
+def _open_folder(sweep: Sweep, folder: Path, device: str) -> None:
+    """Make the folder of a sweep, or refuse one that holds another sweep."""
+    record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
+    check_run(folder, record)
+    if not (folder / RECORD).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_record(folder, record)
+
+
+def _read_failure(place: Path, begun: float) -> str | None:
+    """How a cell failed since `begun`; one that failed earlier is tried again."""
+    if not (place / FAILED).is_file():
+        return None
+    record = read_json_object(place / FAILED)
+    return str(record.get("error")) if float(record.get("time", 0)) >= begun else None
+
+
+def _note_failure(place: Path, cell: SweepCell, error: Exception) -> str:
+    """Log a cell's failure and keep it in its folder; the sentence comes back."""
+    is_mistake = isinstance(error, UserError)
+    text = str(error) if is_mistake else f"{type(error).__name__}: {error}"
+    _log.warning("the cell %s failed, the rest goes on: %s", cell.name, text)
+    trace = "" if is_mistake else traceback.format_exc()
+    write_json(place / FAILED, {"error": text, "time": time.time(), "traceback": trace})
+    return text
+
+
+class _Worker:
+    """Trains and measures one cell after the other."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        device: str,
+        deadline: float | None,
+        watch: Watch | None,
+    ):
+        self.sweep, self.folder, self.device = sweep, folder, device
+        self.deadline, self.watch, self.shapes = deadline, watch, ""
+
+    def work(self, cell: SweepCell, place: Path) -> str:
+        """Do what is missing of a cell; how that ended."""
+        for lock in place.rglob(LOCKS):
+            lock.unlink(missing_ok=True)  # the claim is ours: whoever left it is gone
+        points = list(_list_own(self.sweep, cell, place))
+        for point in points:
+            ended = self._train(point, place / TRUNK)
+            if ended != "done":
+                return ended
+            for name in self.sweep.measures:
+                self._measure(name, point)
+        (place / FAILED).unlink(missing_ok=True)
+        write_json(place / DONE, {"points": len(points)})
+        return "done"
+
+    def _train(self, point: SweepPoint, trunk: Path) -> str:
+        run, cooldowns = point.folder / "train", self.sweep.cooldowns
+        if (run / MODEL).is_dir():
+            return "done"
+        if point.cooldown is None or cooldowns is None:
+            return self._resume(run, point.cell)
+        # 1. The trunk, at a constant rate, up to where the copy's rate begins to fall.
+        if not (run / FILE).is_file():
+            stop = cooldowns.find_start(point.cooldown)
+            if (ended := self._resume(trunk, point.cell, stop)) != "done":
+                return ended
+            # 2. A copy of its run, without its model.
+            with replace_folder(run) as draft:
+                for name in (FILE, RECORD, JOURNAL):
+                    copyfile(trunk / name, draft / name)
+                copytree(trunk / CHECKPOINTS, draft / CHECKPOINTS)
+        # 3. The copy to its end.
+        falling = ("schedule.name=wsd", f"schedule.decay={cooldowns.share}")
+        return self._resume(run, point.cell, point.cooldown, *falling)
+
+    def _resume(self, run: Path, cell: SweepCell, steps: int | None = None, *changes: str) -> str:
+        """Train a run to its end, or to a step, from where it stopped; how that ended."""
+        minutes = None
+        if self.deadline is not None and (minutes := self._find_minutes()) <= 0:
+            return "minutes"
+        options: dict[str, Any] = {"minutes": minutes, "device": self.device, "sources": SOURCES}
+        options |= {"watch": self.watch}
+        self._forget_kernels(cell)
+        if (run / FILE).is_file():
+            budget = () if steps is None else (f"budget={{steps: {steps}}}",)
+            options |= {"resume": run, "allow_changes": steps is not None}
+            outcome = train(None, None, *budget, *changes, **options)
+        else:
+            recipe = cell.recipe
+            if steps is not None:
+                recipe = replace(recipe, budget=BudgetSettings(steps=steps))
+            outcome = train(recipe, run, **options)
+        assert outcome is not None, "each process of a sweep works alone"
+        return outcome.ended
+
+    def _find_minutes(self) -> float:
+        assert self.deadline is not None
+        return (self.deadline - time.monotonic()) / 60
+
+    def _forget_kernels(self, cell: SweepCell) -> None:
+        """Drop compiled code of other shapes: the compiler gives up where there are too many."""
+        recipe = cell.recipe
+        shapes = (recipe.kind, recipe.network, recipe.batch, recipe.data.context, recipe.objective)
+        if repr(shapes) != self.shapes:
+            gc.collect()
+            torch.compiler.reset()
+            self.shapes = repr(shapes)
+
+    def _measure(self, name: str, point: SweepPoint) -> None:
+        entry, out = self.sweep.measures[name], point.folder / name
+        measure = find_measure(entry.verb)
+        known = {each.name for each in fields(measure.settings)}
+        values = ({"device": self.device} if "device" in known else {}) | entry.settings
+        settings = settle(build(measure.settings, values, f"measures.{name}.settings"))
+        given = {"models": [f"model={point.folder / 'train' / MODEL}"], "data": entry.data}
+        run_measure(measure, measure.inputs.read(given, settings), settings, out)
