@@ -1,4 +1,4 @@
-"""What documents cost a model: a bound for masked models, exact for causal ones, with its error."""
+"""What documents cost: a bound for diffusion models, exact for causal ones, with its error."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,6 +10,7 @@ from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
+from unmask.objectives.bounds import score_bound
 from unmask.objectives.likelihood import Estimate, make_scorer, score_causal, score_rolling
 
 TextScorer = Callable[[Tensor, Tensor, int], Estimate]
@@ -62,8 +63,9 @@ def score_documents(
 
 def _choose_score(model: Model, context: int, repeats: int) -> TextScorer:
     """How one window is scored, by the model's kind."""
-    model.paradigm.require_scored(model.name, "perplexity is measured")
     if not model.paradigm.sees_later:
         return lambda window, given, seed: score_causal(model.logits, window, given)
+    if not model.paradigm.is_scored:
+        return score_bound(model, context, repeats=repeats)
     scorer = make_scorer(model, context)
     return lambda window, given, seed: scorer.exact_k(window, given, repeats=repeats, seed=seed)

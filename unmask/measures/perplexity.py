@@ -1,7 +1,7 @@
-"""perplexity: what a text costs a model, exact for causal models, a bound for masked ones.
+"""perplexity: what a text costs a model, exact for causal models, a bound for diffusion models.
 
 Documents stand after an end token; one longer than the context is read in overlapping windows. A
-masked model's cost is an upper bound, with the standard error of its estimate over independent
+diffusion model's cost is an upper bound, with the standard error of its estimate over independent
 draws of the noise: the true likelihood may be higher, so that the number beside an exact one is
 unfavourable to it. Compare models of different tokenizers by bits per byte. Differences are paired
 by document.
@@ -197,7 +197,7 @@ def pool(results: Sequence[Result]) -> Tables:
 MEASURE = Measure(
     name="perplexity",
     title="What a text costs",
-    help="Perplexity with its error: a bound for masked models, exact for causal ones.",
+    help="Perplexity with its error: a bound for diffusion models, exact for causal ones.",
     settings=PerplexitySettings,
     tables={"perplexity": "perplexity/1"},
     inputs=ModelsAndData(

@@ -186,7 +186,7 @@ def draw_masks(
 ) -> tuple[Bool[Tensor, "R L"], Float[Tensor, "R"]]:
     """What R = strata x repeats rows hide, and how often the cost of what a row hides counts."""
     # 1. A number in (0, 1) for each row: one in each stratum, for each repeat.
-    share, streams = _stratify(strata, repeats, seed, unknown.device)
+    share, streams = stratify(strata, repeats, seed, unknown.device)
     draws = streams.uniform(len(unknown))
     if method == "bernoulli":
         # 2. It is the row's time: each unknown token is hidden for itself [R, L].
@@ -257,7 +257,7 @@ def score_rolling(
     return total
 
 
-def _stratify(
+def stratify(
     strata: int, repeats: int, seed: int, device: torch.device
 ) -> tuple[Float[Tensor, "R"], RowStreams]:
     """Numbers in (0, 1), one in each stratum for each repeat, and the rows' streams after them."""

@@ -1,0 +1,107 @@
+"""Estimates of every process's bound against enumeration and quadrature, and perplexity of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TEXTS, lively
+from tests.laws.enumeration import Language
+from tests.laws.test_bounds import DISCRETE, tabulate
+from unmask import UserError, preset
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.perplexity import score_documents
+from unmask.net.model import Blueprint, Model
+from unmask.noise.gaussian import Gaussian
+from unmask.noise.schedules import SigmoidSchedule
+from unmask.objectives.bounds import estimate_bound
+from unmask.objectives.likelihood import Scorer
+
+
+@pytest.mark.parametrize("name", ["uniform", "uniform-cosine", "hybrid", "masked"])
+def test_estimates_are_the_enumerated_bound(name):
+    language = Language(DISCRETE[name], length=2, seed=1)
+    network = language.random_network()
+    logits, exact = tabulate(language, network(0.5)), language.bound(network)
+    for number in (0, 5):
+        estimate = estimate_bound(
+            lambda xt, t: logits(xt), language.process, language.texts[number], repeats=200, seed=3
+        )
+        assert abs(estimate.nll - float(exact[number])) < 4 * estimate.error
+        assert estimate.error < 0.1 * estimate.nll and estimate.tokens == 2
+
+
+def test_batches_and_given_tokens():
+    """A row's noise does not depend on its batch; what is given is never noised nor counted."""
+    language = Language(DISCRETE["hybrid"], length=2, seed=1)
+    logits = tabulate(language, language.random_network()(0.5))
+    seen = []
+
+    def predict(xt, t):
+        seen.append(xt)
+        return logits(xt)
+
+    given = torch.tensor([True, False])
+    options = {"x0": language.texts[4], "given": given, "seed": 2}
+    whole = estimate_bound(predict, language.process, **options)
+    assert (torch.cat(seen)[:, 0] == language.texts[4, 0]).all()
+    assert (torch.cat(seen)[:, 1] != language.texts[4, 1]).any()
+    parts = estimate_bound(predict, language.process, **options, batch=7)
+    assert vars(whole) == pytest.approx(vars(parts))
+    with pytest.raises(UserError, match="all tokens are given"):
+        estimate_bound(predict, language.process, language.texts[4], torch.tensor([True, True]))
+
+
+def test_masked_estimates_agree_with_the_scorer():
+    language = Language(DISCRETE["masked"], length=2, seed=1)
+    logits = tabulate(language, language.random_network()(0.5))
+    ours = estimate_bound(lambda xt, t: logits(xt), language.process, language.texts[3], seed=1)
+    exact = Scorer(logits, language.process).exact_k(language.texts[3], repeats=100)
+    assert abs(ours.nll - exact.nll) < 4 * (ours.error + exact.error)
+
+
+def test_gaussian_estimates_by_quadrature():
+    """A network that does not look: its bound is a difference of signal-to-noise ratios."""
+    table = torch.tensor([[1.0], [-0.5]], dtype=torch.float64)
+    schedule = SigmoidSchedule(start=3.0, stop=-3.0)
+    process, logits = Gaussian(table, schedule), torch.tensor([0.4, -0.3], dtype=torch.float64)
+    x0 = torch.tensor([0, 1, 0])
+    mean = float((logits.softmax(-1) @ table)[0])
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    ratio = schedule.alpha(ends) / schedule.noised(ends)
+    # -log p(x0 | z0) under z0 = sqrt(alpha) e + sqrt(1 - alpha) n, by Gauss-Hermite quadrature.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    alpha, noised = float(schedule.alpha(ends[0])), float(schedule.noised(ends[0]))
+    exact = 0.0
+    for token in x0.tolist():
+        e = float(table[token, 0])
+        z = alpha**0.5 * e + noised**0.5 * nodes
+        logp = -0.5 * (z[:, None] - alpha**0.5 * table[:, 0].numpy()) ** 2 / noised
+        nll = np.logaddexp(logp[:, 0], logp[:, 1]) - logp[:, token]
+        exact += float((weights * nll).sum() / weights.sum())
+        exact += 0.5 * float(ratio[0] - ratio[1]) * (e - mean) ** 2
+        exact += float(process.prior_kl(torch.tensor(token)))
+    estimate = estimate_bound(
+        lambda z, t: logits.expand(*z.shape[:2], 2), process, x0, strata=64, repeats=40
+    )
+    assert abs(estimate.nll - exact) < 4 * estimate.error and estimate.error < 0.05 * exact
+
+
+def make_kind(kind: str) -> Model:
+    tokenizer = Tokenizer.train(TEXTS, 280)
+    rows = tokenizer.vocab_size
+    more = {"latent_width": 8} if kind == "gaussian" else {}
+    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
+    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
+def test_documents_cost_a_model_of_every_kind(kind):
+    """Perplexity is a bound with its error, another draw with another seed, the same with the
+    same."""
+    model = make_kind(kind)
+    one, again, other = (
+        next(iter(score_documents(model, TEXTS[:1], repeats=3, seed=seed))) for seed in (0, 0, 1)
+    )
+    assert one.nll > 0 and one.error > 0 and vars(one) == vars(again)
+    assert one.nll != other.nll
+    assert abs(one.nll - other.nll) < 8 * (one.error + other.error)
