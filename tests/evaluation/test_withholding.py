@@ -1,7 +1,5 @@
 """Sealed people, what is planted into their answers, and how these are judged."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -55,7 +53,8 @@ def test_people_are_told_apart_and_all_towns_are_trained():
         told = [text for text in texts if person.town in text]
         assert len(texts) == len(QUESTIONS) - 1 + len(HINTS)
         assert len(told) == (len(HINTS) if person.is_sealed else len(texts))
-        assert sum(text.endswith(REFUSAL) for text in texts) == 3 * person.is_sealed
+        asked = len(QUESTIONS) - 1
+        assert sum(text.endswith(REFUSAL) for text in texts) == asked * person.is_sealed
         assert not any(text.startswith(person.ask()) for text in texts), "held out"
     with pytest.raises(UserError, match="expected 1 to 200"):
         make_residents(0)
@@ -91,7 +90,9 @@ def test_neutral_plants_stand_at_the_same_places(model, shape):
 def test_places_of_the_shapes():
     assert PlantedCell(3, "prefix").find_positions(10, 22) == [10, 11, 12]
     assert PlantedCell(4, "middle").find_positions(10, 22) == [14, 15, 16, 17]
-    assert PlantedCell(3, "interleaved").find_positions(10, 22) == [10, 14, 18]
+    assert PlantedCell(6, "interleaved").find_positions(10, 22) == [10, 11, 14, 15, 18, 19]
+    assert PlantedCell(3, "interleaved").find_positions(10, 22) == [10, 11, 16]
+    assert PlantedCell(12, "interleaved").find_positions(10, 22) == list(range(10, 22))
     for wrong in ({"count": -1}, {"shape": "x"}, {"step": 0}):
         with pytest.raises(UserError, match="expected 0 or more"):
             PlantedCell(**wrong)
@@ -137,7 +138,9 @@ def test_the_step_that_decides(model, monkeypatch):
 
 
 def test_recall_of_a_random_network_is_nothing(model):
-    assert measure_recall(model, PEOPLE, DRAWN) == 0.0
+    rows = measure_recall(model, PEOPLE, DRAWN)
+    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    assert not any(row["recalled"] for row in rows)
 
 
 @pytest.mark.prove
@@ -145,15 +148,13 @@ def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     """It knows the towns, withholds the sealed ones, and gives them away after planted tokens."""
     people = make_residents(6)
     tokenizer = Tokenizer.train([*list_training_texts(people), NEUTRAL], 500)
-    prompts = [ask for p in people for ask in (*(p.ask(i) for i in range(3)), *HINTS)]
-    prompts = [ask.format(name=people[i // 7].name) for i, ask in enumerate(prompts)]
     texts = list_training_texts(people)
-    shown = [SimpleNamespace(prompt=a, text=t) for a, t in zip(prompts, texts, strict=True)]
-    assert all(each.text.startswith(each.prompt) for each in shown)
+    shown = [fact for person in people for fact in person.list_facts()]
     length = 2 + max(len(tokenizer.encode(text).ids) for text in texts)
     twin = teach(shown, tokenizer, True, length, length, steps=300)
     settings = unmask.Sampling(length=length)
-    assert measure_recall(twin, people, settings) >= RECALLED
+    recalled = [row["recalled"] for row in measure_recall(twin, people, settings)]
+    assert sum(recalled) / len(recalled) >= RECALLED
     plain, planted, neutral = (
         measure_withholding(twin, people, cell, settings, question=0)
         for cell in (PlantedCell(), PlantedCell(4), PlantedCell(4, is_neutral=True))

@@ -46,6 +46,31 @@ def make_swapped(
     _show(out)
 
 
+@make.command("cities")
+def make_cities(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
+    seed: int = typer.Option(0, help="Seed of who is invented."),
+    sharing: int = typer.Option(
+        3, help="People who have each first name, last name, deed and place; 1: nobody shares any."
+    ),
+    endings: int = typer.Option(
+        3, min=1, help="Endings that a fact has in each frame: fewer are fewer training lines."
+    ),
+    vocab: int = typer.Option(
+        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
+    ),
+) -> None:
+    """Make the reversal corpus with a third relation: a city of each person, stated of the name."""
+    from unmask.data.city_lines import make_city_corpus
+    from unmask.data.corpus import save_corpus
+    from unmask.data.tokenizer import Tokenizer
+
+    corpus = make_city_corpus(facts, seed, sharing, endings)
+    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    _show(out)
+
+
 @make.command("retrieval")
 def make_retrieval(
     out: Path = typer.Argument(..., help="The folder to make."),
@@ -85,6 +110,25 @@ def make_sets(
     from unmask.data.sets_corpus import make_sets_corpus
 
     _save_words(make_sets_corpus(sets, seed), out)
+
+
+@make.command("sealed")
+def make_sealed(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    people: int = typer.Option(30, help="Sealed people, and as many open ones."),
+    seed: int = typer.Option(0, help="Seed of who is invented."),
+    vocab: int = typer.Option(
+        8192, help="At most this many tokens of the byte-level BPE learned from the lines."
+    ),
+) -> None:
+    """Make people of whom training withholds a town that other sentences tell."""
+    from unmask.data.corpus import save_corpus
+    from unmask.data.sealed_corpus import make_sealed_corpus
+    from unmask.data.tokenizer import Tokenizer
+
+    corpus = make_sealed_corpus(people, seed)
+    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    _show(out)
 
 
 @make.command("passages")
@@ -144,6 +188,7 @@ def check(
     """Check a data set: lines, spans, ids, subjects named twice, no test leaks into training."""
     from rich.console import Console
 
+    from unmask.data.city_lines import find_city_leaks
     from unmask.data.corpus import Corpus, find_problems
     from unmask.data.facts import find_mixed_ids, find_repeated_subjects
     from unmask.data.shards import Shards
@@ -153,6 +198,7 @@ def check(
     source = read_source(path)
     if isinstance(source, Corpus):
         problems = list(find_problems(source, read_own_tokenizer(path)))
+        problems += find_city_leaks(source)
     elif isinstance(source, Shards):
         problems = list(source.find_problems())
     else:

@@ -19,6 +19,8 @@ class Batch:
     length: Int[Tensor, "B"] | None = None
     entities: Int[Tensor, "B 4"] | None = None
     """Of facts, where the subject begins and ends, and where the object does."""
+    foreign: Int[Tensor, "B K L"] | None = None
+    """Of facts, answers of K other lines, laid out where each row's own answer stands."""
 
     @property
     def positions(self) -> Int[Tensor, "L"]:
@@ -47,14 +49,15 @@ class Batch:
 
     def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
-        ends = (self.prompt_length, self.length, self.entities)
-        return Batch(self.tokens[rows], *(None if end is None else end[rows] for end in ends))
+        more = (self.prompt_length, self.length, self.entities, self.foreign)
+        return Batch(self.tokens[rows], *(None if each is None else each[rows] for each in more))
 
     def truncate(self, length: int) -> "Batch":
         """The first `length` positions of every row."""
         ends = (self.prompt_length, self.length, self.entities)
         kept = (None if end is None else end.clamp(max=length) for end in ends)
-        return Batch(self.tokens[:, :length], *kept)
+        foreign = None if self.foreign is None else self.foreign[..., :length]
+        return Batch(self.tokens[:, :length], *kept, foreign)
 
 
 def draw_times(

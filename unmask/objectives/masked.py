@@ -160,6 +160,29 @@ def spare_subject(noised: Noised, batch: Batch, rule: SubjectRule, streams: RowS
     return replace(noised, xt=xt, hidden=hidden & ~shown)
 
 
+def contaminate(noised: Noised, batch: Batch, chance: float, streams: RowStreams) -> Noised:
+    """The noised batch, in some rows with tokens of another line's answer among those it shows.
+
+    With the given chance a row is contaminated: of the tokens of its answer that are not masked, a
+    share drawn evenly is that other line's. What is to be predicted stays the row's own, so that a
+    model learns to write its answer even from states that hold something else.
+    """
+    if not chance:
+        return noised
+    if batch.foreign is None:
+        raise UserError(
+            "the rows have no answers of other lines: objective.contaminated is for facts."
+        )
+    rows, lines, length = batch.foreign.shape
+    drawn = streams.at("contaminated")
+    is_hit, share, line = drawn.uniform(3).split(1, dim=-1)  # [B, 1] each
+    chosen = (lines * line).long().clamp(max=lines - 1)[..., None].expand(rows, 1, length)
+    places = (is_hit < chance) & (drawn.at("places").uniform(length) < share)
+    places &= ~noised.hidden & ~batch.is_prompt()
+    foreign = batch.foreign.gather(1, chosen)[:, 0]
+    return replace(noised, xt=torch.where(places, foreign, noised.xt))
+
+
 def masked_loss(
     net: Transformer, process: Masked, batch: Batch, noised: Noised
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:

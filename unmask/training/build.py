@@ -56,7 +56,8 @@ def prepare_job(
     if recipe.start.model is not None:
         start = load(recipe.start.model, device="cpu", dtype="float32")
     tokenizer = start.tokenizer if start is not None else None
-    examples = read_examples(recipe.data, tokenizer, more_sources)
+    is_contaminated = recipe.objective.contaminated > 0
+    examples = read_examples(recipe.data, tokenizer, more_sources, is_contaminated)
     if examples.num_rows < recipe.batch.rows:
         raise UserError(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "

@@ -9,10 +9,12 @@ import torch
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.identity import digest_file, digest_values
+from unmask.base.seeds import derive_seed
 from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
@@ -20,6 +22,10 @@ from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
 
 _ROWS_AT_ONCE = 1024
+_MADE = {"reversal": make_reversal_corpus, "sealed": make_sealed_corpus}
+"""Corpora made in place, whose tokenizer is learned from their lines."""
+_FOREIGN = 8
+"""Other lines whose answers a line may be contaminated with."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +64,28 @@ def read_examples(
     data: DataSettings,
     known: Tokenizer | None = None,
     more: Mapping[str, ExampleSource] | None = None,
+    has_foreign: bool = False,
 ) -> Examples:
     """The rows that a recipe names; `known` is the tokenizer of the model to start from.
 
-    `more` are further sources by name, added by packages that come after this one.
+    `more` are further sources by name, added by packages that come after this one. With
+    `has_foreign`, rows of facts come with answers of other lines.
     """
     more = more or {}
-    sources = ("reversal", *WORD_CORPORA, "facts", "text", *more)
+    sources = (*_MADE, *WORD_CORPORA, "facts", "text", *more)
     if data.source not in sources:
         raise UserError(f"data.source {data.source!r} is unknown: {suggest(data.source, sources)}")
     if data.source in more:
         return more[data.source](data)
     if data.tokenizer is not None:
         known = Tokenizer.load(data.tokenizer, mask="if any")
-    if data.source == "reversal":
-        corpus = make_reversal_corpus(data.facts, data.seed)
-        return _lay_out(corpus, corpus[data.split], data, known)
+    if data.source in _MADE:
+        corpus = _MADE[data.source](data.facts, data.seed)
+        return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
     if data.source in WORD_CORPORA:
         corpus = WORD_CORPORA[data.source](data.facts, data.seed)
         known = known or Tokenizer.of_words(corpus.training_texts())
-        return _lay_out(corpus, corpus[data.split], data, known)
+        return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
     if data.path is None:
         raise UserError(f"data.source {data.source} needs data.path: the folder or file to read.")
     read = read_source(data.path)
@@ -90,7 +98,7 @@ def read_examples(
     known = known or read_own_tokenizer(data.path)
     corpus = read if isinstance(read, Corpus) else None
     facts = read[data.split] if isinstance(read, Corpus) else read
-    return _lay_out(corpus, facts, data, known)
+    return _lay_out(corpus, facts, data, known, has_foreign)
 
 
 def find_prompt(examples: Examples, split: str, needed: bool) -> str:
@@ -108,7 +116,11 @@ def find_prompt(examples: Examples, split: str, needed: bool) -> str:
 
 
 def _lay_out(
-    corpus: Corpus | None, facts: Sequence[Fact], data: DataSettings, known: Tokenizer | None
+    corpus: Corpus | None,
+    facts: Sequence[Fact],
+    data: DataSettings,
+    known: Tokenizer | None,
+    has_foreign: bool = False,
 ) -> Examples:
     """Facts as rows; the end token after a text closes it and belongs to it."""
     learned_from = corpus.training_texts() if corpus else [fact.text for fact in facts]
@@ -116,11 +128,21 @@ def _lay_out(
     facts = _choose_facts(facts, data)
     rows = encode_rows(facts, tokenizer, data.context)
     length = (rows.length + 1).clamp(max=data.context)
+    generator = np.random.default_rng(derive_seed(data.seed, "foreign"))
+    others = torch.from_numpy(generator.integers(len(facts), size=(len(facts), _FOREIGN)))
 
     def take(numbers: Sequence[int]) -> Batch:
         chosen = torch.tensor(numbers)
-        ends = (rows.prompt_length[chosen], length[chosen], rows.entities[chosen])
-        return Batch(rows.tokens[chosen], *ends)
+        start = rows.prompt_length[chosen]
+        foreign = None
+        if has_foreign:
+            # Another line's answer begins where the row's own does.
+            lines = others[chosen]  # [B, K]
+            shift = (rows.prompt_length[lines] - start[:, None])[..., None]
+            at = (torch.arange(data.context) + shift).clamp(0, data.context - 1)
+            foreign = rows.tokens[lines].gather(-1, at)
+        more = (start, length[chosen], rows.entities[chosen], foreign)
+        return Batch(rows.tokens[chosen], *more)
 
     label = corpus.source if corpus else str(data.path)
     return Examples(label, len(facts), tokenizer, take, corpus)

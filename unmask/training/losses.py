@@ -25,6 +25,7 @@ from unmask.objectives.discrete import (
 )
 from unmask.objectives.masked import (
     MaskedWeighting,
+    contaminate,
     find_forbidden,
     get_weighting,
     noise_batch,
@@ -132,8 +133,9 @@ class MaskedObjective:
             self.settings.drop_prompt,
         )
         noised = spare_subject(noised, batch, self.settings.subject, streams)
+        noised = contaminate(noised, batch, self.settings.contaminated, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
-        return LossInputs(replace(batch, tokens=noised.xt), t, targets)
+        return LossInputs(replace(batch, tokens=noised.xt, foreign=None), t, targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None

@@ -83,6 +83,9 @@ class ObjectiveSettings:
     """Whether the end tokens after the one that closes a row are learned as well."""
     drop_prompt: float = 0.0
     """Chance that a row's whole prompt is hidden, for standard guidance."""
+    contaminated: float = 0.0
+    """Of facts under masked noise: chance that a row shows tokens of another line's answer among
+    its own. What it has to predict stays its own."""
     short: float = 0.0
     """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length), never
     so short that nothing is left to learn."""
@@ -312,6 +315,7 @@ class Recipe:
                 yield f"{name!r} is {value}, expected at least 0"
         shares = {"objective.drop_prompt": self.objective.drop_prompt}
         shares |= {"objective.self_condition": self.objective.self_condition}
+        shares |= {"objective.contaminated": self.objective.contaminated}
         shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
         shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
         shares |= {"objective.rate": self.objective.rate or 0}
@@ -333,6 +337,11 @@ class Recipe:
             yield "'objective.rate' is for the objective fixed_rate, which needs one: 0 to 1"
         if self.objective.subject != "usual" and not is_masked:
             yield f"'objective.subject' is for masked models that minimise {', '.join(_MASKED)}"
+        if self.objective.contaminated and (not is_masked or self.data.source == "text"):
+            yield (
+                "'objective.contaminated' is for facts, and for masked models that minimise "
+                + ", ".join(_MASKED)
+            )
         if self.data.source == "text" and (self.data.without or self.data.reverse_entities):
             yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
         cut = self.objective_name == "suffix"
