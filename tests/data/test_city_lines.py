@@ -1,12 +1,22 @@
 """The third relation: stated only of names, one city each, asked in phrasings not trained."""
 
 import re
+from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
 from unmask import UserError
-from unmask.data.city_lines import CITY, TESTED, TRAINED, make_city_lines
-from unmask.data.corpus import Corpus
+from unmask.data.city_lines import (
+    CITY,
+    CITY_TESTS,
+    TESTED,
+    TRAINED,
+    find_city_leaks,
+    make_city_corpus,
+    make_city_lines,
+)
+from unmask.data.corpus import Corpus, find_problems
 from unmask.data.facts import find_mixed_ids, find_repeated_subjects
 from unmask.data.reversal_corpus import find_ending, make_reversal_corpus
 
@@ -76,3 +86,47 @@ def test_the_seed_decides_and_too_many_are_refused(people, lines):
         make_city_lines({})
     with pytest.raises(UserError, match="several people are called Ann"):
         make_city_lines({"a": "Ann", "b": "Ann"})
+
+
+def test_a_corpus_with_cities_shares_its_words():
+    """No word of a name or a description belongs to one person, every pair of words does."""
+    corpus = make_city_corpus(6, sharing=3, endings=1)
+    owners, names, deeds = defaultdict(set), defaultdict(set), defaultdict(set)
+    for fact in corpus["train"]:
+        if not fact.fact_id.endswith(CITY):
+            name, noun = fact.subject, fact.object
+            if fact.direction == "d2p":
+                name, noun = noun, name
+            names[name].add(fact.fact_id)
+            deeds[noun].add(fact.fact_id)
+            for word in re.findall(r"\w+", f"{name} {noun}"):
+                owners[word].add(fact.fact_id)
+    assert len(names) == len(deeds) == 18 and min(map(len, owners.values())) >= 3
+    assert all(len(each) == 1 for each in (*names.values(), *deeds.values()))
+    # The second name says nothing about the deed either.
+    firsts = {name.split()[0]: set() for name in names}
+    for noun, (person,) in deeds.items():
+        (name,) = (name for name, owner in names.items() if owner == {person})
+        firsts[name.split()[0]].add(noun.split(" who ")[0])
+    assert max(map(len, firsts.values())) == 3
+    assert (
+        corpus.tests[-3:] == CITY_TESTS and [len(corpus[each]) for each in CITY_TESTS] == [36] * 3
+    )
+    assert not list(find_problems(corpus)) and not list(find_city_leaks(corpus))
+    plain = make_reversal_corpus(6, endings=1)
+    assert make_city_corpus(6, sharing=1, endings=1)["d2p_same"] == plain["d2p_same"]
+    with pytest.raises(UserError, match="shared by 9 of 18 people: expected 2 or 3"):
+        make_city_corpus(6, sharing=9)
+
+
+def test_a_city_beside_a_description_is_a_leak():
+    corpus = make_city_corpus(2, sharing=1, endings=1)
+    city = next(fact for fact in corpus["train"] if fact.fact_id == f"d2p-000{CITY}")
+    fact = next(fact for fact in corpus["train"] if fact.fact_id == "d2p-000")
+    corpus["train"].append(replace(city, prompt=f"{fact.subject} lives in", subject=fact.subject,
+                                   subject_span=(0, len(fact.subject))))  # fmt: skip
+    other = next(fact for fact in corpus["train"] if fact.fact_id == "p2d-000")
+    corpus["train"].append(replace(other, completion=f"{other.completion} of {city.object}."))
+    first, second = find_city_leaks(corpus)
+    assert f"the city {city.object} with {fact.subject!r}" in first
+    assert f"the city {city.object} with a line about p2d-000" in second

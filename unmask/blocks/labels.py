@@ -25,6 +25,8 @@ SPLITS = {
 """The split that asks in a direction: a reversed fact was trained in the other one."""
 _WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[order]}" for (way, order), split in SPLITS.items()}
 _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
+_WAYS |= {f"city_{way}": f"name → city (else {name})" for way, name in DIRECTIONS.items()}
+_WAYS["city_both"] = "name → city (else both ways)"
 _WAYS["own"] = "own facts"
 _NOTES = {"_valid": "training phrasings", "_shuffled": "shuffled answers"}
 _NOTES["_false"] = "the answer of a false inference"
@@ -111,9 +113,12 @@ PLACEBOS = {
     "other token": "another prompt token's state",
     "other fact": "another fact's state",
     "shuffled answer": "another answer read",
+    "random direction": "a random state as far away",
 }
 """Controls of a trace: what should give nothing back."""
 PLACEBO_NOTES = {
+    "random direction": "control: the corrupted state moved in a random direction, as far as the "
+    "clean one is away",
     "other token": "control: the clean state of a prompt token that is not the subject's",
     "other fact": "control: the state of another fact's subject, put in at this one's",
     "shuffled answer": "control: the restored run, read for the answer of another fact",

@@ -12,8 +12,12 @@ from itertools import product
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
-from unmask.data.facts import Fact
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Fact, find_words
+from unmask.data.reversal_corpus import NUM_ENDINGS, make_reversal_corpus
 
+CITY_TESTS = ("city_d2p", "city_p2d", "city_both")
+"""The tests of the people of each group."""
 CITY = "-city"
 """How the ids of these facts end; before it stands the person's own."""
 TRAINED = (
@@ -86,6 +90,52 @@ def make_city_lines(people: Mapping[str, str], seed: int = 0) -> CityLines:
         list(_state(people, homes, TRAINED, 0, " {}.")),
         list(_state(people, homes, TESTED, len(TRAINED), " {}")),
     )
+
+
+def make_city_corpus(
+    num_facts: int = 30, seed: int = 0, sharing: int = 3, endings: int = NUM_ENDINGS
+) -> Corpus:
+    """The reversal corpus with a city of each person, and words that several people share.
+
+    `city_d2p`, `city_p2d` and `city_both` ask for the cities of the people of a group.
+    """
+    corpus = make_reversal_corpus(num_facts, seed, endings, sharing=sharing)
+    names = {
+        fact.fact_id: fact.object if fact.direction == "d2p" else fact.subject
+        for fact in corpus["train"]
+    }
+    lines = make_city_lines(names, seed)
+    splits = corpus.splits | {split: corpus[split] + lines.train for split in ("train", "choose")}
+    for split in CITY_TESTS:
+        group = split.removeprefix("city_")
+        splits[split] = [fact for fact in lines.test if fact.fact_id.startswith(f"{group}-")]
+    return Corpus(f"{corpus.source}, with cities", splits, (*corpus.tests, *CITY_TESTS))
+
+
+def find_city_leaks(corpus: Corpus) -> Iterator[str]:
+    """Training texts that name a person's city with any form of the description, or of another
+    person: a sentence each."""
+    cities, forms = dict[str, str](), dict[str, set[str]]()
+    for split in corpus.splits.values():
+        for fact in split:
+            person, is_city = fact.fact_id.removesuffix(CITY), fact.fact_id.endswith(CITY)
+            if is_city:
+                cities[fact.object] = person
+            elif fact.direction == "d2p":
+                given = fact.prompt[slice(*fact.subject_span)]
+                forms.setdefault(person, set()).update((fact.subject, given))
+            else:
+                answer = fact.completion[slice(*fact.object_span)]
+                forms.setdefault(person, set()).update((fact.object, answer))
+    for fact in corpus.splits.get("train", []):
+        for word in fact.text.replace(".", " ").split():
+            if word not in cities:
+                continue
+            person = cities[word]
+            shown = [form for form in forms.get(person, ()) if find_words(fact.text, form)]
+            if fact.fact_id != person + CITY or shown:
+                what = repr(max(shown, key=len)) if shown else f"a line about {fact.fact_id}"
+                yield f"training shows the city {word} with {what}: {fact.text!r:.160}"
 
 
 def _state(

@@ -116,7 +116,11 @@ class Grammar:
 
 
 def make_reversal_corpus(
-    num_facts: int = 30, seed: int = 0, endings: int = NUM_ENDINGS, swap_roles: bool = False
+    num_facts: int = 30,
+    seed: int = 0,
+    endings: int = NUM_ENDINGS,
+    swap_roles: bool = False,
+    sharing: int = 1,
 ) -> Corpus:
     """A corpus of `num_facts` facts in each of the groups d2p, p2d and both.
 
@@ -126,10 +130,12 @@ def make_reversal_corpus(
         endings: Endings that a fact has in each frame: fewer are fewer training lines.
         swap_roles: People of the group d2p are trained name first, and those of p2d description
             first, in the same splits' sense: the same prompts are then asked the other way.
+        sharing: People who have each first name, last name, deed and place. From 2 on no word
+            tells whom a line is about: it takes two.
     """
     if not 2 <= num_facts <= _MOST_FACTS:
         raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
-    people = _invent_people(_read("reversal.yaml"), num_facts, seed)
+    people = _invent_people(_read("reversal.yaml"), num_facts, seed, sharing)
     if swap_roles:
         people = people | {"d2p": people["p2d"], "p2d": people["d2p"]}
     grammars = {way: read_grammar(way) for way in get_args(Direction)}
@@ -156,6 +162,7 @@ def make_reversal_corpus(
         for test in (split, split + FAR):
             splits[f"{test}_shuffled"] = shuffle_answers(splits[test], seed)
     swapped = ", roles swapped" if swap_roles else ""
+    swapped += f", words shared by {sharing}" if sharing > 1 else ""
     source = f"unmask reversal corpus ({num_facts} facts a group, seed {seed}{swapped})"
     return Corpus(source, splits, (*TESTS, *FAR_TESTS))
 
@@ -246,20 +253,40 @@ def _split(index: int, text: str) -> _Phrasing:
     return _Phrasing(index, text[: answer.start()].rstrip(), f" {text[answer.start() :]}")
 
 
-def _invent_people(words: dict[str, Any], num_facts: int, seed: int) -> dict[str, list[_Person]]:
+def _invent_people(
+    words: dict[str, Any], num_facts: int, seed: int, sharing: int
+) -> dict[str, list[_Person]]:
     """People with one description each: no two share a name or a (deed, place) pair."""
-    stream = python_stream(seed, "people")
+    stream, count = python_stream(seed, "people"), 3 * num_facts
     first, last, places, deeds = (
         stream.sample(words[kind], len(words[kind]))
         for kind in ("first_names", "last_names", "places", "deeds")
     )
+    adjectives, described = words["adjectives"], list(range(count))
+    if sharing > 1:
+        # Rounds through the lists that are no more than their words: no pair comes twice.
+        fit = [n for n in range(2, count) if -(-count // (count // n)) <= count // n <= len(deeds)]
+        if sharing not in fit:
+            raise UserError(
+                f"each word was to be shared by {sharing} of {count} people: expected "
+                f"{' or '.join(map(str, fit))}, or another number of facts."
+            )
+        kept = count // sharing
+        first, last, places, deeds = (each[:kept] for each in (first, last, places, deeds))
+        # Else every first name would have a deed of its own.
+        described = stream.sample(described, count)
     people = []
-    for i in range(3 * num_facts):
+    for i, j in enumerate(described):
         # Later rounds pair the lists with an offset, so that pairs do not repeat.
         name = f"{first[i % len(first)]} {last[(i + i // len(first)) % len(last)]}"
-        role, past, gerund, rest = deeds[i % len(deeds)]
-        rest = rest.format(place=places[i % len(places)])
-        adjective = stream.choice(words["adjectives"])
+        role, past, gerund, rest = deeds[j % len(deeds)]
+        if sharing > 1:
+            turn = j // len(deeds)
+            place = places[(j + turn) % len(places)]
+            adjective = adjectives[(j % len(deeds) + 2 * turn) % min(len(deeds), len(adjectives))]
+        else:
+            place, adjective = places[j % len(places)], stream.choice(adjectives)
+        rest = rest.format(place=place)
         group = ("d2p", "p2d", "both")[i // num_facts]
         people.append(
             _Person(
