@@ -45,6 +45,8 @@ KINDS = [
     ("tiny-blocks", "masked"),
     ("tiny-blocks", "causal"),
     ("tiny-bert", "masked"),
+    ("tiny-llada2", "masked"),
+    ("tiny-experts", "causal"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
 
@@ -72,7 +74,16 @@ def berglund(tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> Path:
     return write_berglund_files(tmp_path_factory.mktemp("berglund"))
 
 
-BLOCKS = ("tiny", "tiny-grouped", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert")
+BLOCKS = (
+    "tiny",
+    "tiny-grouped",
+    "tiny-gpt2",
+    "tiny-pythia",
+    "tiny-blocks",
+    "tiny-bert",
+    "tiny-experts",
+    "tiny-llada2",
+)
 
 
 @pytest.fixture(params=[(name, causal) for name in BLOCKS for causal in (False, True)], ids=str)
@@ -86,7 +97,7 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
     """A random network whose logits and attention patterns differ visibly between inputs."""
     net = Transformer(config, seed=seed).eval().requires_grad_(False)
     for name, parameter in net.named_parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim > 1:
             parameter.mul_(5.0)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             parameter.normal_(1.0, 0.3, generator=torch.Generator().manual_seed(seed))

@@ -43,7 +43,9 @@ def test_padding_changes_nothing(net, tokens, side):
 def test_padding_content_changes_nothing(net, tokens):
     batch, real = pad([tokens[0], tokens[1, :4]], 11, "right")
     other = torch.where(real, batch, 99)
-    torch.testing.assert_close(net(batch, real)[real], net(other, real)[real], atol=0, rtol=0)
+    # Experts multiply groups of tokens, and padding in a group changes how its sums are rounded.
+    atol = 0 if net.config.experts is None else 1e-5
+    torch.testing.assert_close(net(batch, real)[real], net(other, real)[real], atol=atol, rtol=0)
 
 
 def test_causal_is_the_difference(net, tokens):
@@ -68,7 +70,7 @@ def test_capture_changes_no_bit(net, tokens):
     assert tuple(sites) == site_names(net.config.layers)
     config, shape = net.config, tokens.shape
     assert sites["layers.1.attn_z"].shape == (*shape, config.heads, config.head_dim)
-    assert sites["layers.1.mlp_key"].shape == (*shape, config.mlp_width)
+    assert sites["layers.1.mlp_key"].shape == (*shape, config.key_width(1))
     assert sites["logits"].shape == (*shape, config.logit_rows)
 
 

@@ -15,29 +15,34 @@ from unmask.net.model import Model
 
 CLOSE = {"atol": 1e-4, "rtol": 0.0}
 PEERS = {
-    "sdar-tiny": (317, False, 4),
-    "a2d-qwen3-tiny": (295, False, None),
-    "fast-dllm-v2-tiny": (314, True, 8),
+    "sdar-tiny": ("sdar", 317, False, 4),
+    "a2d-qwen3-tiny": ("a2d", 295, False, None),
+    "fast-dllm-v2-tiny": ("fast_dllm", 314, True, 8),
+    "llada-moe-tiny": ("llada_moe", 253, False, None),
+    "llada2-tiny": ("llada2_moe", 252, False, 8),
+    "rnd1-tiny": ("rnd1", 249, True, None),
 }
-"""Mask id, shift and block. The settings of the last two do not name their mask."""
+"""Dialect, mask id, shift and block; not all settings name their mask and block."""
 
 
 def load(folder: str) -> Model:
-    return load_peer(folder, mask=PEERS[folder][0])
+    block = PEERS[folder][3] if folder == "llada2-tiny" else None
+    return load_peer(folder, mask=PEERS[folder][1], block=block)
 
 
 @pytest.mark.parametrize("folder", PEERS)
 def test_logits(folder):
     model, expected = load(folder), load_expected(folder)
-    mask, shift, block = PEERS[folder]
+    _, mask, shift, block = PEERS[folder]
     assert (model.kind, model.mask_id) == ("masked", mask)
     assert (model.blueprint.shift, model.net.config.block) == (shift, block)
     torch.testing.assert_close(model.net(expected["tokens"]), expected["logits"], **CLOSE)
 
 
-def test_padding():
+@pytest.mark.parametrize("folder", ["a2d-qwen3-tiny", "llada-moe-tiny"])
+def test_padding(folder):
     """Padding at the end of a row changes nothing before it."""
-    model, expected = load("a2d-qwen3-tiny"), load_expected("a2d-qwen3-tiny")
+    model, expected = load(folder), load_expected(folder)
     real = expected["padded_mask"].bool()
     logits = model.net(expected["padded_tokens"], real)
     torch.testing.assert_close(logits[real], expected["padded_logits"][real], **CLOSE)
@@ -57,8 +62,8 @@ def test_last_block_behind_the_cache(folder):
 
 @pytest.mark.parametrize("folder", PEERS)
 def test_round_trip_key_for_key(folder, tmp_path):
-    model, dialect = load(folder), inspect_peer(folder)
-    unmask.save(model, tmp_path / "back", dialect)
+    model = load(folder)
+    unmask.save(model, tmp_path / "back", PEERS[folder][0])
     before = load_file(FIXTURES / folder / "model.safetensors")
     after = load_file(tmp_path / "back" / "model.safetensors")
     if model.net.config.tied:
@@ -67,10 +72,6 @@ def test_round_trip_key_for_key(folder, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
     again = unmask.load(tmp_path / "back", device="cpu")  # the mask is in its settings now
     assert again.blueprint == model.blueprint
-
-
-def inspect_peer(folder: str) -> str:
-    return {"sdar-tiny": "sdar", "a2d-qwen3-tiny": "a2d", "fast-dllm-v2-tiny": "fast_dllm"}[folder]
 
 
 @pytest.fixture
@@ -139,12 +140,27 @@ def test_settings_of_a_causal_model(copy):
         unmask.load(copy, device="cpu")
 
 
-def test_experts_are_refused_by_name(tmp_path):
-    """LLaDA-MoE's settings say llada."""
-    for file in (FIXTURES / "llada-tiny").glob("*"):
+def test_llada2_sees_everything_without_blocks():
+    """As its own code does where no mask is passed; its settings name no block, so 32 is usual."""
+    expected = load_expected("llada2-tiny")
+    model = load_peer("llada2-tiny", mask=252, block=0)
+    torch.testing.assert_close(model.net(expected["tokens"]), expected["full_logits"], **CLOSE)
+    assert load_peer("llada2-tiny", mask=252).net.config.block == 32
+
+
+def test_experts_of_another_router_are_refused_by_name(tmp_path):
+    """LLaDA-MoE's settings say llada, and have fields of their own."""
+    for file in (FIXTURES / "llada-moe-tiny").glob("*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    change(tmp_path, "config.json", num_experts=8)
-    with pytest.raises(UserError, match="'num_experts' is 8: this is LLaDA-MoE"):
+    change(tmp_path, "config.json", moe_router_score_function="sigmoid", clip_qkv=1.0)
+    with pytest.raises(UserError, match=r"'sigmoid', but only 'softmax'|'clip_qkv' is 1.0"):
+        unmask.load(tmp_path, device="cpu")
+    change(tmp_path, "config.json", moe_router_score_function="softmax", clip_qkv=None)
+    change(tmp_path, "config.json", moe_layer_freq=[1, 0, 1])
+    with pytest.raises(UserError, match=r"'moe_layer_freq' is \[1, 0, 1\], expected zeros"):
+        unmask.load(tmp_path, device="cpu")
+    change(tmp_path, "config.json", moe_layer_freq=[0, 1, 1])
+    with pytest.raises(UserError, match="missing .*layers.0.mlp.gate_proj.* too many"):
         unmask.load(tmp_path, device="cpu")
 
 

@@ -49,7 +49,9 @@ def test_windows_that_begin_together_make_one_trunk():
     assert found == [Trunk(0, (5, 6, 7, 8)), Trunk(1, (8,)), Trunk(2, (8,))]
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-llada2"]
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 3, 10])
 @pytest.mark.parametrize("part", ["resid", "mlp", "attn", "attn_k"])

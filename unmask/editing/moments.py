@@ -100,7 +100,8 @@ def moments(
     if not 0 <= shrink <= 1:
         raise UserError(f"shrink is {shrink}: expected a share from 0 to 1.")
     names = list_layers(model, layers)
-    chosen, width = _choose_states(model, states), model.net.config.mlp_width
+    chosen = _choose_states(model, states)
+    width = model.net.config.mlp_width  # edits are written into dense MLPs alone
     length = min(LENGTH, model.net.config.context) if length is None else length
     if length > model.net.config.context:
         raise UserError(

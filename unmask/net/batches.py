@@ -29,7 +29,7 @@ def count_row_bytes(model: Model, length: int, num_logits: int, passes: int = 1)
     A guided step is two `passes` over the same row.
     """
     config, itemsize = model.net.config, model.net.embedding.weight.dtype.itemsize
-    stream = length * (8 * config.width + 4 * config.mlp_width) * itemsize
+    stream = length * (8 * config.width + 4 * config.widest_mlp) * itemsize
     if config.causal:
         stream += count_cache_bytes(config, 1, length, itemsize)
     logits = num_logits * config.logit_rows * (itemsize * passes + _WORKING_BYTES)

@@ -14,6 +14,7 @@ from unmask.net.cache import Cache, Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
 from unmask.net.layers import Linear, RMSNorm, add_and_norm, make_norm
+from unmask.net.mlp import Experts, make_mlp
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
@@ -135,46 +136,6 @@ class Attention(nn.Module):
         return keys, values
 
 
-class SwiGLU(nn.Module):
-    """Llama's MLP: down(silu(gate x) * up x)."""
-
-    def __init__(self, config: NetConfig):
-        super().__init__()
-        self.gate = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
-        self.up = Linear(config.width, config.mlp_width, bias=config.mlp_bias)
-        self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
-
-    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
-        """The inner activation, input of the down projection."""
-        gate, up = self.gate(x), self.up(x)
-        if fuses(up, gate) and up.is_contiguous():
-            from unmask.net import kernels
-
-            return kernels.gate(gate, up)
-        return F.silu(gate) * up
-
-
-class GELU(nn.Module):
-    """GPT-2's MLP: down(gelu(up x)), with the tanh approximation or exact.
-
-    Gated, as in ModernBERT, `up` has twice the rows: down(gelu(first half) * second half).
-    """
-
-    def __init__(self, config: NetConfig):
-        super().__init__()
-        self.approximate = "tanh" if config.gelu == "tanh" else "none"
-        self.gated = config.mlp == "geglu"
-        self.up = Linear(config.width, (1 + self.gated) * config.mlp_width, bias=config.mlp_bias)
-        self.down = Linear(config.mlp_width, config.width, bias=config.mlp_bias)
-
-    def forward(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n F"]:
-        """The inner activation, input of the down projection."""
-        if not self.gated:
-            return F.gelu(self.up(x), approximate=self.approximate)
-        gate, up = self.up(x).chunk(2, dim=-1)
-        return F.gelu(gate, approximate=self.approximate) * up
-
-
 class Block(nn.Module):
     """One layer, in pieces. Whatever runs a layer, whole or in part, is composed of these:
 
@@ -198,7 +159,7 @@ class Block(nn.Module):
         self.attn_norm = nn.Identity() if bare else make_norm(config)
         self.attn = Attention(config, layer)
         self.mlp_norm = make_norm(config)
-        self.mlp = SwiGLU(config) if config.mlp == "swiglu" else GELU(config)
+        self.mlp = make_mlp(config, layer)
         self.recompute = False
         """Whether only the input is kept for the backward pass, which runs the block again."""
 
@@ -218,9 +179,8 @@ class Block(nn.Module):
             keys, values = self.attn.extend(view.cache, keys, values)
         z = tap("attn_z", self._attend_tapped(queries, keys, values, view, tap))
         attn = tap("attn_out", self.attn_out(z))
-        key, stream = self.enter_mlp(x, attn, tap)
-        mlp = tap("mlp_out", self.mlp_out(tap("mlp_key", key)))
-        return tap("resid_out", self.after_mlp(stream, mlp))
+        mlp, stream = self.run_mlp(x, attn, tap)
+        return tap("resid_out", self.after_mlp(stream, tap("mlp_out", mlp)))
 
     def _attend_tapped(
         self, queries: Tensor, keys: Tensor, values: Tensor, view: View, tap: Tap
@@ -301,6 +261,30 @@ class Block(nn.Module):
         reads, stream = self.after_attention(x, attn)
         return self.mlp_key(reads, tap), stream
 
+    def run_mlp(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
+    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+        """What the MLP adds, and the stream that it adds to, once attention is done.
+
+        `mlp_out` of `enter_mlp`, or what `through_mlp` makes of `after_attention`.
+        """
+        if isinstance(self.mlp, Experts):
+            reads, stream = self.after_attention(x, attn)
+            return self.through_mlp(reads, tap), stream
+        key, stream = self.enter_mlp(x, attn, tap)
+        return self.mlp_out(tap("mlp_key", key)), stream
+
+    def through_mlp(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:
+        """What the MLP adds, having read `x`: `mlp_out` of `mlp_key`.
+
+        Experts go without their wide key where nobody looks at it.
+        """
+        own = type(self)
+        is_plain = own.mlp_key is Block.mlp_key and own.mlp_out is Block.mlp_out
+        if isinstance(self.mlp, Experts) and is_plain and not is_wanted(tap, "mlp_key"):
+            return self.mlp.add(tap("mlp_in", self.mlp_norm(x)))
+        return self.mlp_out(tap("mlp_key", self.mlp_key(x, tap)))
+
     def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
         """What the MLP adds to the stream."""
         return self.mlp.down(key)
@@ -315,8 +299,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
         """The stream that leaves the block, and what the MLP added, once attention is done."""
-        key, stream = self.enter_mlp(x, attn)
-        mlp = self.mlp_out(key)
+        mlp, stream = self.run_mlp(x, attn)
         return self.after_mlp(stream, mlp), mlp
 
 
@@ -373,6 +356,6 @@ def initialise(module: nn.Module, layers: int, generator: torch.Generator | None
         elif parameter.ndim < 2:
             parameter.fill_(1.0)
         else:
-            adds_to_stream = name.endswith(("attn.out.weight", "mlp.down.weight"))
+            adds_to_stream = name.endswith(("attn.out.weight", "down.weight", ".downs"))
             deviation = 0.02 / math.sqrt(2 * layers) if adds_to_stream else 0.02
             parameter.normal_(0.0, deviation, generator=generator)

@@ -67,6 +67,27 @@ class NetConfig:
     """`gelu` is GPT-2's: one up projection."""
     gelu: Literal["tanh", "exact"] = "tanh"
     """GPT-2's approximation, or the function itself."""
+    experts: int | None = None
+    """A mixture of experts: so many SwiGLUs in place of the MLP, of which a token goes through a
+    few (Shazeer et al. 2017, arXiv 1701.06538). None: one MLP for all tokens."""
+    experts_per_token: int = 1
+    expert_width: int | None = None
+    """Width of an expert's inner activation. None: `mlp_width`."""
+    shared_width: int | None = None
+    """That of a further expert, which takes every token. None: there is none."""
+    dense_layers: int = 0
+    """First layers that have one MLP of `mlp_width` for all tokens."""
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    """What scores are: a distribution over the experts, or each for itself."""
+    router_bias: bool = False
+    """Whether experts are chosen by score plus a bias, which has no part in their weights."""
+    router_groups: int | None = None
+    router_top_groups: int | None = None
+    """Experts are chosen from the best of so many groups. None: from all."""
+    router_renorm: bool = False
+    """Whether the weights of the chosen experts are divided by their sum."""
+    router_scale: float = 1.0
+    """What the weights are multiplied by."""
     residual: str = "sequential"
     """How attention and MLP meet the stream: `sequential`, `parallel`, or a block of one's own by
     the name that `unmask.net.blocks.register_block` gave it."""
@@ -119,9 +140,36 @@ class NetConfig:
     def rotary_dim(self) -> int:
         return int(self.head_dim * self.rotary_share)
 
+    @property
+    def expert_inner(self) -> int:
+        return self.expert_width if self.expert_width is not None else self.mlp_width
+
+    @property
+    def active_mlp_width(self) -> int:
+        """Inner activations that a token meets in a layer of experts, or in any layer without."""
+        if self.experts is None:
+            return self.mlp_width
+        return self.experts_per_token * self.expert_inner + (self.shared_width or 0)
+
+    @property
+    def widest_mlp(self) -> int:
+        """The most inner activations that a token meets in a layer."""
+        widest = self.active_mlp_width
+        return max(widest, self.mlp_width) if self.dense_layers else widest
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts in place of its MLP."""
+        return self.experts is not None and layer >= self.dense_layers
+
+    def key_width(self, layer: int) -> int:
+        """Width of a layer's `mlp_key`; with experts, of all of them (`unmask.net.mlp.Experts`)."""
+        if self.experts is None or layer < self.dense_layers:
+            return self.mlp_width
+        return self.experts * self.expert_inner + (self.shared_width or 0)
+
     def _problems(self) -> Iterator[str]:
         stretch = ("rotary_factor", "rotary_slow", "rotary_fast", "rotary_gain")
-        for name in ("norm_eps", "rotary_base", "window_base", *stretch):
+        for name in ("norm_eps", "rotary_base", "window_base", "router_scale", *stretch):
             if not 0 < getattr(self, name) < inf:
                 yield f"{name!r} is {getattr(self, name)}, expected a finite number above 0"
         is_share = 0 < self.rotary_share <= 1
@@ -139,6 +187,12 @@ class NetConfig:
             "block",
             "adaln",
             "classes",
+            "experts",
+            "experts_per_token",
+            "expert_width",
+            "shared_width",
+            "router_groups",
+            "router_top_groups",
         )
         given = {name: value for name in counts if (value := getattr(self, name)) is not None}
         small = [name for name, value in given.items() if value < 1]
@@ -146,6 +200,7 @@ class NetConfig:
             yield f"{name!r} is {given[name]}, expected at least 1"
         if small:  # the rest divides by them
             return
+        yield from self._expert_problems()
         if self.window is not None and (self.causal or self.block is not None):
             yield f"'window' is {self.window}, but the network does not see both directions"
         if self.head_mlp and self.norm != "layer":
@@ -184,3 +239,30 @@ class NetConfig:
                 f"a tied head has one row per token ({self.vocab_size}), "
                 f"but 'num_logits' is {self.logit_rows}: untie it or leave 'num_logits' out"
             )
+
+    def _expert_problems(self) -> Iterator[str]:
+        """What is wrong with the settings of experts, or set where there are none."""
+        if self.experts is None:
+            fields = self.__dataclass_fields__
+            for name in fields:
+                about = (
+                    name.startswith(("expert", "router_", "shared_", "dense_")) or name == "router"
+                )
+                if about and getattr(self, name) != fields[name].default:
+                    yield f"{name!r} is {getattr(self, name)!r}, but there are no 'experts'"
+            return
+        if self.mlp != "swiglu" or self.mlp_bias:
+            yield "'experts' need 'mlp' \"swiglu\" without 'mlp_bias'"
+        if not 0 <= self.dense_layers <= self.layers:
+            yield f"'dense_layers' is {self.dense_layers}, expected 0 to {self.layers}"
+        groups, top = self.router_groups, self.router_top_groups
+        if (groups is None) != (top is None):
+            yield "'router_groups' and 'router_top_groups' need each other"
+        if groups is None or top is None:
+            groups = top = 1
+        elif self.experts % groups or self.experts < 2 * groups:
+            yield f"'router_groups' {groups} do not hold two or more each of {self.experts} experts"
+        if top > groups:
+            yield f"'router_top_groups' is {top}, but there are {groups} groups"
+        elif self.experts_per_token > (room := self.experts // groups * top):
+            yield f"'experts_per_token' is {self.experts_per_token}, to be chosen among {room}"

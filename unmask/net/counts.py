@@ -72,7 +72,8 @@ def count_flops(config: NetConfig, length: int, num_logits: int | None = None) -
     """
     num_logits = length if num_logits is None else num_logits
     attention = 4 * length * length * config.heads * config.head_dim
-    layers = config.layers * (2 * length * _block_matrices(config) + attention)
+    matrices = sum(_block_matrices(config, layer) for layer in range(config.layers))
+    layers = 2 * length * matrices + config.layers * attention
     return (
         layers
         + 2 * num_logits * (config.logit_rows + config.head_mlp * config.width) * config.width
@@ -95,9 +96,16 @@ def count_training_bytes(config: NetConfig) -> int:
     return 4 * 4 * count_parameters(config).total
 
 
-def _block_matrices(config: NetConfig) -> int:
-    """Entries of one block's matrices, each of which meets every token once."""
+def count_mlp_entries(config: NetConfig, layer: int) -> int:
+    """Entries of the MLP's matrices that a token meets in a layer; with experts, in a few."""
+    if config.has_experts(layer):
+        assert config.experts is not None
+        return config.width * (3 * config.active_mlp_width + config.experts)
+    return config.width * (2 if config.mlp == "gelu" else 3) * config.mlp_width
+
+
+def _block_matrices(config: NetConfig, layer: int) -> int:
+    """Entries of one block's matrices that every token meets once."""
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     out = config.heads * config.head_dim
-    mlp = 2 if config.mlp == "gelu" else 3
-    return config.width * (qkv + out + mlp * config.mlp_width)
+    return config.width * (qkv + out) + count_mlp_entries(config, layer)

@@ -39,6 +39,8 @@ def can_replay(net: "Transformer", x: Tensor) -> bool:
     """Whether passes over so many positions may and should be replayed; `x` is tokens or stream."""
     if not x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
+    if net.config.experts is not None:  # how many rows an expert gets differs from pass to pass
+        return False
     if net.taps.attached or torch.cuda.is_current_stream_capturing():
         return False
     tokens = x.numel() // (x.shape[-1] if x.is_floating_point() else 1)

@@ -82,7 +82,8 @@ def load(
             such as a diffusion model in the settings of the causal one that it came from.
         mask: Its mask id, where neither its settings nor its tokenizer say it.
         shift: Whether row i of a diffusion network predicts position i + 1, as Dream's does.
-        block: Positions of a block, for block-causal attention that its settings do not mention.
+        block: Positions of a block, for block-causal attention that its settings do not mention; 0
+            where every position sees every other.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> model.kind, model.net.config.layers

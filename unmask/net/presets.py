@@ -74,6 +74,24 @@ _OTHERS = {
     "tiny-qwen3": replace(_TINY, kv_heads=2, head_width=24, qk_norm=True, norm_eps=1e-6),
     # Block-causal as a diffusion network.
     "tiny-blocks": replace(_TINY, kv_heads=2, qk_norm=True, head_bias=True, block=4),
+    # Softmax over the experts; LLaDA2's router, with a dense first layer and a shared expert.
+    "tiny-experts": replace(_TINY, experts=6, experts_per_token=2, expert_width=48),
+    "tiny-llada2": replace(
+        _TINY,
+        qk_norm=True,
+        rotary_share=0.5,
+        experts=8,
+        experts_per_token=3,
+        expert_width=24,
+        shared_width=40,
+        dense_layers=1,
+        router="sigmoid",
+        router_bias=True,
+        router_groups=4,
+        router_top_groups=2,
+        router_renorm=True,
+        router_scale=2.5,
+    ),
     "tiny-bert": replace(
         _TINY,
         norm="layer",

@@ -79,7 +79,7 @@ def find_keys(model: Model, cases: Sequence[Case], layer: int) -> list[Key]:
 def map_keys(model: Model, keys: Float[Tensor, "n F"], layer: int) -> Float[Tensor, "n D"]:
     """What the layer's own MLP gives for these keys."""
     block = model.net.block(layer)
-    return block.mlp_out(keys.to(block.mlp.down.weight)).to(keys.dtype)
+    return block.mlp_out(keys.to(block.attn.out.weight)).to(keys.dtype)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def find_values(
     config, itemsize = model.net.config, model.net.embedding.weight.dtype.itemsize
     length = max(case.length for case in cases)
     # What a row keeps for its gradient, at worst.
-    streams = (config.layers - layer + 2) * length * (16 * config.width + 6 * config.mlp_width)
+    streams = (config.layers - layer + 2) * length * (16 * config.width + 6 * config.widest_mlp)
     logits = 16 * max(case.num_targets for case in cases) * config.logit_rows
 
     def find(batch: Sequence[Case]) -> list[Value]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from unmask.net.config import NetConfig
-from unmask.net.counts import count_flops
+from unmask.net.counts import count_flops, count_mlp_entries
 from unmask.tracing.windows import PROJECTED, plan_part
 
 
@@ -25,22 +25,20 @@ class _Costs:
     def out(self, positions: int) -> int:
         return 2 * positions * self.config.heads * self.config.head_dim * self.config.width
 
-    def mlp(self, positions: int) -> int:
-        matrices = 2 if self.config.mlp == "gelu" else 3
-        return 2 * positions * matrices * self.config.width * self.config.mlp_width
+    def mlp(self, layer: int, positions: int) -> int:
+        return 2 * positions * count_mlp_entries(self.config, layer)
 
     def attend(self, queries: int) -> int:
         return 4 * queries * self.length * self.config.heads * self.config.head_dim
 
-    def layer(self, changed: int, active: int) -> int:
+    def layer(self, layer: int, changed: int, active: int) -> int:
         """A layer whose input changed at some positions and whose output is wanted at others."""
-        return (
-            self.project(changed) + self.attend(self.length) + self.out(active) + self.mlp(active)
-        )
+        attention = self.project(changed) + self.attend(self.length) + self.out(active)
+        return attention + self.mlp(layer, active)
 
     def last(self, changed: int) -> int:
-        read = self.num_read
-        return self.project(changed) + self.attend(read) + self.out(read) + self.mlp(read)
+        read, last = self.num_read, self.config.layers - 1
+        return self.project(changed) + self.attend(read) + self.out(read) + self.mlp(last, read)
 
     def logits(self) -> int:
         config = self.config
@@ -52,7 +50,7 @@ class _Costs:
         last = self.config.layers - 1
         total = self.logits()
         for between in range(layer, last):
-            total += self.layer(1 if fresh and between == layer else active, active)
+            total += self.layer(between, 1 if fresh and between == layer else active, active)
         if layer <= last:
             total += self.last(1 if fresh and layer == last else active)
         return total
@@ -73,7 +71,8 @@ def count_trace_flops(
     `same_before` the first corrupted position of a causal network.
     """
     costs = _Costs(config, length, len(read_rows))
-    total = (1 + samples) * (config.layers * costs.layer(length, length) + costs.logits())
+    layers = sum(costs.layer(layer, length, length) for layer in range(config.layers))
+    total = (1 + samples) * (layers + costs.logits())
     for part in parts:
         for position in range(same_before if config.causal else 0, length):
             block = 1 if config.causal else config.block or length
@@ -93,11 +92,11 @@ def _count_position(costs: _Costs, part: str, window: int, active: int, is_read:
         if trunk.start == last and not is_read:
             continue
         if part == "attn":
-            total += costs.mlp(1)
+            total += costs.mlp(trunk.start, 1)
         inside = range(trunk.start + 1, min(trunk.end, last))
         for layer in inside:
-            total += costs.layer(1 if layer == inside[0] else active, active)
-            total += costs.mlp(1) if part == "attn" else 0
+            total += costs.layer(layer, 1 if layer == inside[0] else active, active)
+            total += costs.mlp(layer, 1) if part == "attn" else 0
             if layer in trunk.stops:
                 total += costs.finish(layer + 1, active, fresh=False)
         fresh = not inside

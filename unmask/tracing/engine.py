@@ -272,8 +272,7 @@ class Engine:
             kept = record.pick(kept, batch.sample[:, None], rows)
             return torch.where(batch.is_patched(rows)[..., None], kept, now)
 
-        key, middle = block.enter_mlp(x, keep(attn) if frozen == "attn" else attn)
-        mlp = block.mlp_out(key)
+        mlp, middle = block.run_mlp(x, keep(attn) if frozen == "attn" else attn)
         return block.after_mlp(middle, keep(mlp) if frozen == "mlp" else mlp)
 
     def _project(
@@ -325,5 +324,5 @@ class Engine:
 
 def _finish_in_place(block: Block, x: Float[Tensor, "N D"], attn: Float[Tensor, "N D"]) -> None:
     """`Block.finish` over the stream that entered; the blocks that are replayed are sums."""
-    key, stream = block.enter_mlp(x, attn)
-    torch.add(stream, block.mlp_out(key), out=x)
+    mlp, stream = block.run_mlp(x, attn)
+    torch.add(stream, mlp, out=x)

@@ -279,7 +279,7 @@ def _run_cells(
             attn = block.attn_out(torch.where(heads[:, layer, :, :, None], z_change, z))
             reads_change, _ = block.after_attention(with_change, attn)
         reads, stream = block.after_attention(x, attn)
-        mlp, mlp_change = (block.mlp_out(block.mlp_key(each)) for each in (reads, reads_change))
+        mlp, mlp_change = (block.through_mlp(each) for each in (reads, reads_change))
         x = block.after_mlp(stream, torch.where(mlps[:, layer, :, None], mlp_change, mlp))
     is_final = reached.final.repeat_interleave(samples)[:, None, None]
     return torch.where(is_final, x + change, x)

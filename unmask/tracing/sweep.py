@@ -156,6 +156,6 @@ def ran_out_of_memory(error: RuntimeError) -> bool:
 def count_batch_bytes(config: NetConfig, bytes_per_number: int) -> tuple[int, int]:
     """Bytes that a batch needs at its worst, per active position and per position of a row."""
     heads = (config.heads + 2 * config.kv) * config.head_dim
-    active = 8 * config.width + 3 * config.mlp_width + 2 * heads
+    active = 8 * config.width + 3 * config.widest_mlp + 2 * heads
     dense = heads + 2 * config.heads * config.head_dim
     return active * bytes_per_number, dense * bytes_per_number

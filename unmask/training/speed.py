@@ -65,7 +65,7 @@ def estimate_bytes(config: NetConfig, recipe: Recipe, rows: int, short: bool) ->
     tokens = rows * recipe.input_length
     qkv = (config.heads + 2 * config.kv) * config.head_dim
     # Two streams and their norms, queries to values, mixture, gate, up and their product.
-    layer = 8 * config.width + width * (3 * config.width + qkv + 3 * config.mlp_width)
+    layer = 8 * config.width + width * (3 * config.width + qkv + 3 * config.widest_mlp)
     kept = 4 * config.width if recipe.machine.recompute else layer
     once = layer if recipe.machine.recompute else 0
     logits = min(tokens, CHUNK) * config.logit_rows * (width + 4)

@@ -1,4 +1,4 @@
-"""Masked diffusion in a causal model's layout: dllm's A2D, SDAR and Fast-dLLM v2.
+"""Masked diffusion in a causal model's layout: dllm's A2D, SDAR, Fast-dLLM v2 and RND1.
 
 Tensors and most settings are those of the causal model that each was adapted from (its base). What
 differs is what a position sees, which token a row predicts, and where the mask id is written.
@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
-from unmask.net.dialects import llama, qwen2, qwen3
+from unmask.net.dialects import experts, llama, qwen2, qwen3
 from unmask.net.dialects.dialect import Dialect, Source, find_mask
 from unmask.net.dialects.dream import read_qwen2_tokenizer
 from unmask.net.model import Blueprint
@@ -81,6 +81,14 @@ ADAPTATIONS = (
         shift=True,
         block_field="bd_size",
         default_block=32,
+    ),
+    Adaptation("rnd1", {"rnd1": experts.QWEN3_MOE}, {"rnd1": "RND1LM"}, shift=True),
+    Adaptation(
+        "sdar_moe",
+        {"sdar_moe": experts.QWEN3_MOE},
+        {"sdar_moe": "SDARMoeForCausalLM"},
+        block_field="block_size",
+        default_block=4,
     ),
 )
 

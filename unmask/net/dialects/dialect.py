@@ -197,9 +197,8 @@ def override(
     paradigm, mask = get_paradigm(kind), blueprint.mask_id if mask is None else mask
     if paradigm.has_mask and mask is None:
         mask = find_mask(source)
-    config = replace(
-        config, causal=not paradigm.sees_later, block=config.block if block is None else block
-    )
+    block = config.block if block is None else block or None
+    config = replace(config, causal=not paradigm.sees_later, block=block)
     shift = blueprint.shift if shift is None else shift
     return replace(blueprint, config=config, kind=kind, mask_id=mask, shift=shift)
 

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from unmask.base.config import SettingsError
 from unmask.net.dialects.dialect import Dialect, FieldTable, Source, build_config
 from unmask.net.dialects.names import BlockNames, llama_map
 from unmask.net.model import Blueprint
@@ -57,14 +56,6 @@ _TABLE = FieldTable(
 
 def _read(source: Source) -> Blueprint:
     config = dict(source.config)
-    if config.get("num_experts") is not None:  # LLaDA-MoE calls itself llada, too
-        raise SettingsError(
-            source.label,
-            [
-                f"'num_experts' is {config['num_experts']!r}: this is LLaDA-MoE, and layers of "
-                "experts are not supported"
-            ],
-        )
     if config.get("embedding_size") is None:
         config["embedding_size"] = config.get("vocab_size")
     values = _TABLE.read(config, source.label)
@@ -83,7 +74,10 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="llada",
-    recognise=lambda source: source.config.get("model_type") == "llada",
+    # LLaDA-MoE calls itself llada, too (`unmask.net.dialects.experts`).
+    recognise=lambda source: (
+        source.config.get("model_type") == "llada" and source.config.get("num_experts") is None
+    ),
     read=_read,
     map_tensors=partial(llama_map, names=_NAMES),
     write=_write,

@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import TensorMap
+
+_MLP = ("gate", "up", "down")
 
 
 @dataclass(frozen=True)
 class BlockNames:
-    """What a checkpoint calls each part of a network whose q, k and v are kept apart."""
+    """What a checkpoint calls each part of a network with Llama's block."""
 
     embedding: str
     block: str
@@ -28,6 +32,12 @@ class BlockNames:
     q_norm: str = ""
     k_norm: str = ""
     """Empty where a layout has no norms of queries and keys."""
+    qkv: str = ""
+    """Of one tensor that holds the rows of q, k and v; empty where they are kept apart."""
+    router: str = "mlp.gate"
+    experts: str = "mlp.experts.{e}"
+    """With {e} for the expert; its parts are called as those of the MLP."""
+    shared: str = "mlp.shared_expert"
 
 
 TRANSFORMERS = BlockNames(
@@ -56,12 +66,15 @@ def llama_map(config: NetConfig, names: BlockNames) -> Iterator[TensorMap]:
     yield TensorMap(f"{names.norm}.weight", "norm.weight")
     if not config.tied:
         yield TensorMap(f"{names.head}.weight", "head.weight")
+    # Rows of our `attn.qkv`.
     queries, keys = config.heads * config.head_dim, config.kv * config.head_dim
     rows = {
         names.q: (0, queries),
         names.k: (queries, queries + keys),
         names.v: (queries + keys, queries + 2 * keys),
     }
+    if names.qkv:
+        rows = {names.qkv: None}
     mlp = {names.gate: "mlp.gate", names.up: "mlp.up", names.down: "mlp.down"}
     for i in range(config.layers):
         theirs, ours = names.block.format(i=i), f"layers.{i}."
@@ -75,9 +88,45 @@ def llama_map(config: NetConfig, names: BlockNames) -> Iterator[TensorMap]:
             yield TensorMap(f"{theirs}{names.k_norm}.weight", f"{ours}attn.k_norm.weight")
         for kind in _kinds(config.out_bias):
             yield TensorMap(f"{theirs}{names.out}.{kind}", f"{ours}attn.out.{kind}")
+        if config.has_experts(i):
+            yield from _map_experts(config, names, theirs, ours)
+            continue
         for kind in _kinds(config.mlp_bias):
             for part, own in mlp.items():
                 yield TensorMap(f"{theirs}{part}.{kind}", f"{ours}{own}.{kind}")
+
+
+def _map_experts(
+    config: NetConfig, names: BlockNames, theirs: str, ours: str
+) -> Iterator[TensorMap]:
+    """The maps of one layer's experts, each a row of our stacks."""
+    yield TensorMap(f"{theirs}{names.router}.weight", f"{ours}mlp.router.weight")
+    if config.router_bias:
+        yield TensorMap(f"{theirs}{names.router}.expert_bias", f"{ours}mlp.choice_bias")
+    parts = {part: name.rpartition(".")[2] for part, name in vars(names).items() if part in _MLP}
+    if config.shared_width is not None:
+        for part, name in parts.items():
+            yield TensorMap(
+                f"{theirs}{names.shared}.{name}.weight", f"{ours}mlp.shared.{part}.weight"
+            )
+    for e in range(config.experts or 0):
+        expert = names.experts.format(e=e)
+        for part, name in parts.items():
+            yield TensorMap(
+                f"{theirs}{expert}.{name}.weight",
+                f"{ours}mlp.{part}s",
+                (e, e + 1),
+                _stack,
+                _unstack,
+            )
+
+
+def _stack(tensor: Tensor) -> Tensor:
+    return tensor[None]
+
+
+def _unstack(tensor: Tensor) -> Tensor:
+    return tensor[0]
 
 
 def _kinds(biased: bool) -> tuple[str, ...]:

@@ -5,23 +5,23 @@ from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
+from unmask.net.dialects import qwen2
 from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config, find_mask
 from unmask.net.dialects.llama import SHAPES, read_rotary, write_rotary
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
-from unmask.net.dialects.qwen2 import TABLE
 from unmask.net.model import Blueprint
 
-_TABLE = replace(
-    TABLE,
+TABLE = replace(
+    qwen2.TABLE,
     same=SHAPES
     | {"head_width": "head_dim", "qkv_bias": "attention_bias", "out_bias": "attention_bias"},
-    optional=dict(TABLE.optional) | {"head_dim": 128, "attention_bias": False},
+    optional=dict(qwen2.TABLE.optional) | {"head_dim": 128, "attention_bias": False},
 )
 
 
 def _read(source: Source) -> Blueprint:
     rotary = read_rotary(source.config, source.label)
-    values = _TABLE.read(source.config, source.label)
+    values = TABLE.read(source.config, source.label)
     config = build_config(values, source, **rotary, qk_norm=True, causal=True)
     # NVIDIA's Efficient-DLM is a diffusion model in Qwen3's settings.
     paradigm = source.config.get("dlm_paradigm")
@@ -39,7 +39,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
-        **_TABLE.write(blueprint.config),
+        **TABLE.write(blueprint.config),
         **write_rotary(blueprint.config),
     }
 
