@@ -17,7 +17,7 @@ from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.settings import PARTS
-from unmask.tracing.table import OTHER_FACT, PLACEBO_ROLES, RESULT, SHUFFLED, SUBJECT_ROLES
+from unmask.tracing.table import OTHER_FACT, PLACEBO_ROLES, RANDOM, RESULT, SHUFFLED, SUBJECT_ROLES
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_every_id_has_its_words(done):
     assert set(labels.PARTS) == set(PARTS)
     assert set(labels.CORRUPTIONS) == set(CORRUPTIONS)
     assert set(labels.METRICS) == set(METRICS)
-    assert set(labels.PLACEBOS) == {OTHER_TOKEN, OTHER_FACT, SHUFFLED}
+    assert set(labels.PLACEBOS) == {OTHER_TOKEN, OTHER_FACT, SHUFFLED, RANDOM}
     helps = {field.name: field.metadata["help"] for field in fields(TraceSettings)}
     for name, table in (("corruption", CORRUPTIONS), ("metric", METRICS), ("parts", PARTS)):
         assert all(each in helps[name] for each in table)

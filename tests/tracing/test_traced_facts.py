@@ -22,8 +22,9 @@ from unmask.tracing.facts import (
     trace_fact,
 )
 from unmask.tracing.question import Donor
+from unmask.tracing.record import make_random, record_run
 from unmask.tracing.settings import Tracing
-from unmask.tracing.table import OTHER_FACT, RESULT, SHUFFLED
+from unmask.tracing.table import OTHER_FACT, RANDOM, RESULT, SHUFFLED
 
 SETTINGS = Tracing(steps=6, length=LENGTH, window=2, samples=2)
 KEYS = {"model": "net", "split": "own"}
@@ -101,7 +102,8 @@ def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
     noise = Noise(sigma=0.5, samples=2)
     settings = Tracing(parts=("resid", "mlp"), window=2, corruption=noise)
     given = (taught, state, clean.subject, clean.open_at(1), settings)
-    places = tuple(range(*clean.subject))
+    rows = {taught.row_of(position) for position in clean.answer}
+    places = (*range(*clean.subject), *sorted(rows))
     more = {"places": places, "prompt_length": clean.prompt_length}
     prompt = tuple(state[: clean.prompt_length].tolist())
     own = Donor(prompt, {place: place for place in places})
@@ -116,6 +118,46 @@ def test_a_donor_that_is_oneself_is_no_placebo(taught, facts):
     assert set(other.moved) == set(places)
     with pytest.raises(UserError, match="restored, not ablated"):
         unmask.trace_tokens(*given, donor=own, mode="ablate", **more)
+
+
+def test_a_random_placebo_is_as_far_away_as_the_clean_state(taught, facts):
+    """But in another direction, and where nothing was corrupted it changes nothing."""
+    net = taught.net
+    x = torch.randn(3, 5, net.config.width, generator=torch.Generator().manual_seed(0))
+    x[1:, 0] = x[0, 0]
+    both = record_run(net, x)
+    clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, None))
+    random = make_random(clean, corrupted, 0)
+    for ours, right, wrong in zip(random.lists(), clean.lists(), corrupted.lists(), strict=True):
+        for placebo, good, bad in zip(ours, right, wrong, strict=True):
+            wanted, moved = good - bad, placebo - bad
+            torch.testing.assert_close(
+                moved.norm(dim=-1), wanted.norm(dim=-1), atol=1e-4, rtol=1e-4
+            )
+    streams = [each.entering[1] for each in (random, clean, corrupted)]
+    cosine = torch.cosine_similarity(streams[0] - streams[2], streams[1] - streams[2], dim=-1)
+    assert cosine[:, 1:].abs().max() < 0.9
+    assert torch.equal(make_random(clean, corrupted, 0).entering[1], random.entering[1])
+    assert not torch.equal(make_random(clean, corrupted, 1).entering[1], random.entering[1])
+    if net.config.causal:
+        assert torch.equal(random.entering[-1][:, 0], corrupted.entering[-1][:, 0])
+
+
+def test_placebos_are_put_in_at_the_rows_of_the_answer(taught, facts):
+    corruption = make_corruption(SETTINGS, taught, facts)
+    recalled(taught, facts)
+    both = (OTHER_FACT, RANDOM)
+    trace = trace_fact(taught, facts[0], facts, SETTINGS, corruption, KEYS, placebos=both)
+    assert trace.cells is not None
+    rows = trace.cells.to_pylist()
+    for control in (OTHER_FACT, RANDOM):
+        roles = {row["role"] for row in rows if row["control"] == control and row["token"] >= 0}
+        assert "last subject" in roles and roles & {"answer mask", "last prompt"}
+    values = {
+        control: [row["value"] for row in rows if row["control"] == control and row["layer"] >= 0]
+        for control in (OTHER_FACT, RANDOM)
+    }
+    assert values[OTHER_FACT] != values[RANDOM]
 
 
 def test_corruptions_by_name(masked, facts):

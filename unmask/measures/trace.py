@@ -21,7 +21,7 @@ from unmask.measures.trace_runs import pool, read_old
 from unmask.measures.trace_section import TITLE, describe
 from unmask.measures.trace_summary import judge, summarise
 from unmask.tracing.settings import Tracing
-from unmask.tracing.table import FACTS_SCHEMA, SCHEMA, TOKENS_SCHEMA
+from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, SCHEMA, TOKENS_SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,6 +49,11 @@ class TraceSettings(Tracing, MachineSettings):
     )
     also: tuple[Literal["p", "logp", "logp_per_token", "logit_difference"], ...] = option(
         (), "Further metrics of the same runs, side by side with --metric."
+    )
+    placebos: tuple[Literal["other fact", "random direction"], ...] = option(
+        (OTHER_FACT,),
+        "What is put in at the subject and at the answer's rows instead of the clean states: "
+        "another fact's, or the corrupted ones moved as far in a random direction.",
     )
     memory: float | None = option(
         None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False
@@ -151,9 +156,8 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         keys = {**member.columns, "split": split}
         memory = None if settings.memory is None else int(settings.memory * 1e9)
         corruption, means = prepared[member.key]
-        trace = trace_fact(
-            model, fact, pool, settings, corruption, keys, memory, tuple(settings.also), means
-        )
+        more = (memory, settings.also, means, settings.placebos)
+        trace = trace_fact(model, fact, pool, settings, corruption, keys, *more)
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:
             raise trace.error

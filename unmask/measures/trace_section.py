@@ -307,7 +307,8 @@ def _describe_statistics(counts: Rows) -> str:
     averaged = "phrasings" if seeds == 1 else f"phrasings and {seeds} training seeds"
     return (
         f"Effects of a fact's {averaged} are averaged first; intervals are 95 % t intervals over "
-        "facts. Placebos are a prompt token that is not the subject's, another fact's state put in "
-        "at the subject, and the same restored run read for another answer. An effect is clear if "
+        "facts. Placebos are a prompt token that is not the subject's, another fact's state (or a "
+        "state as far away in a random direction) put in at the subject and at the answer's rows, "
+        "and the same restored run read for another answer. An effect is clear if "
         "its interval lies above 0 and above those of all placebos that were measured."
     )

@@ -198,13 +198,14 @@ def _list_peaks(
     cells: Mapping[tuple[Any, ...], tidy.Record], lost: float
 ) -> Iterator[dict[str, Any]]:
     """The best layer (of heads the best head and layer) of each part and role, its share of what
-    was lost, and its placebos: another token, another fact's state, another answer."""
+    was lost, and its placebos: another token or answer, another fact's state, a random one."""
     effects = [
         row for row in cells.values() if row["control"] == traced.RESULT and row["layer"] >= 0
     ]
     for (part, role), rows in group_by(effects, "part", "role").items():
         best = max(rows, key=lambda row: row["mean"])
-        roles = {averaging.OTHER_TOKEN: averaging.PLACEBO, traced.OTHER_FACT: role}
+        roles = {averaging.OTHER_TOKEN: averaging.PLACEBO}
+        roles |= {traced.OTHER_FACT: role, traced.RANDOM: role}
         keys = {
             control: (part, best["layer"], best["head"], at, control)
             for control, at in (roles | {traced.SHUFFLED: role}).items()

@@ -27,7 +27,7 @@ from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.record import Activations, average_states
 from unmask.tracing.settings import WHOLE_ANSWER, Tracing
 from unmask.tracing.steps import trace_steps
-from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, SHUFFLED, tabulate
+from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RANDOM, SHUFFLED, tabulate
 
 if TYPE_CHECKING:
     import pyarrow
@@ -124,12 +124,14 @@ def trace_fact(
     memory: int | None = None,
     metrics: Sequence[str] = (),
     means: Activations | None = None,
+    placebos: Sequence[str] = (OTHER_FACT,),
 ) -> FactTrace:
     """A fact's rows, controls included, and what became of it; no rows if it is left out.
 
     Its placebos are chosen from the `pool`. `keys` are columns of all rows that say which model
     and split they are about; `memory` bounds the bytes used beside the weights. Further `metrics`
-    are columns beside the value; `means` are what the mode "mean" puts in.
+    are columns beside the value; `means` are what the mode "mean" puts in. `placebos` are put in at
+    the subject and at the rows that the answer is read from.
     """
     import pyarrow
 
@@ -149,7 +151,7 @@ def trace_fact(
     try:
         clean = generate(model, fact, settings)
         record |= {"said": clean.text, "forced": clean.forced, "t1": clean.t1, "t2": clean.t2}
-        grids, placebos = _trace_with_placebo(clean, fact, pool, settings, memory, means)
+        grids, controls = _trace_with_placebos(clean, fact, pool, settings, memory, means, placebos)
     except NotTracedError as error:
         return FactTrace(record | {"reason": error.reason}, error)
     tables = []
@@ -163,8 +165,9 @@ def trace_fact(
         # A logit difference has both answers in it already.
         if grid.corrupted_logp.shape[1] > 1 and not needs_foil(settings.metric):
             tables.append(tabulate(grid, at, SHUFFLED, metrics))
-        if step in placebos:
-            tables.append(tabulate(placebos[step], at, OTHER_FACT, metrics))
+        for control, own in controls.items():
+            if step in own:
+                tables.append(tabulate(own[step], at, control, metrics))
     # Grids come in the order of their steps.
     p_clean = next(iter(grids.values())).clean_value("p")
     return FactTrace(
@@ -174,22 +177,26 @@ def trace_fact(
     )
 
 
-def _trace_with_placebo(
+GridsByStep = dict[int | None, TraceGrid]
+
+
+def _trace_with_placebos(
     clean: CleanRun,
     fact: Fact,
     pool: Sequence[Fact],
     settings: Tracing,
     memory: int | None,
     means: Activations | None,
-) -> tuple[dict[int | None, TraceGrid], dict[int | None, TraceGrid]]:
-    """Grids by step, of the fact's own states and of another fact's put in their place."""
+    placebos: Sequence[str],
+) -> tuple[GridsByStep, dict[str, GridsByStep]]:
+    """Grids by step, of the fact's own states and of placebos put in their place."""
     tokenizer = require_tokenizer(clean.model)
     other = choose_other(fact, pool, tokenizer, settings.seed)
     foil = make_foil(clean, other, tokenizer) if other is not None else None
     if needs_foil(settings.metric) and not foil:
         raise NotTracedError("no other answer", NO_FOIL)
 
-    def trace(**more: Any) -> dict[int | None, TraceGrid]:
+    def trace(**more: Any) -> GridsByStep:
         more |= {"foil": foil or None, "memory": memory, "means": means}
         grids = trace_steps(clean.model, clean, settings, **more)
         return {grid.step: grid for grid in grids}
@@ -205,11 +212,19 @@ def _trace_with_placebo(
             f"{settings.source!r}: the answer is written at steps {clean.t1} to {clean.t2}; "
             "name others.",
         )
+    controls: dict[str, GridsByStep] = {}
+    if settings.mode != "restore":
+        return grids, controls
+    subject = tuple(range(*clean.subject))
+    rows = tuple(sorted({clean.model.row_of(position) for position in clean.answer}))
     # Of a foil that was named for the same prompt, the states are the fact's own.
-    if other is None or other.prompt == fact.prompt or settings.mode != "restore":
-        return grids, {}
-    donor, places = make_donor(clean, other, tokenizer), tuple(range(*clean.subject))
-    return grids, trace(donor=donor, places=places)
+    if OTHER_FACT in placebos and other is not None and other.prompt != fact.prompt:
+        donor = make_donor(clean, other, tokenizer)
+        places = (*subject, *(row for row in rows if row in donor.moved))
+        controls[OTHER_FACT] = trace(donor=donor, places=places)
+    if RANDOM in placebos:
+        controls[RANDOM] = trace(donor="random", places=(*subject, *rows))
+    return grids, controls
 
 
 def _list_tokens(clean: CleanRun) -> Iterator[dict[str, Any]]:
@@ -250,13 +265,21 @@ def choose_other(
 
 
 def make_donor(clean: CleanRun, other: Fact, tokenizer: Tokenizer) -> Donor:
-    """The other fact's prompt, its subject aligned with ours from the end."""
+    """The other fact's prompt, its subject aligned with ours from the end, and the rows that the
+    answer is read from as far after its end as ours are."""
     tokens = tokenize_fact(other, tokenizer)
     begin, end = tokens.subject
     moved = {
         ours: max(begin, end - 1 - back)
         for back, ours in enumerate(reversed(range(*clean.subject)))
     }
+    further, model = tokens.prompt_length - clean.prompt_length, clean.model
+    length = model.net.config.context
+    if model.paradigm.sees_later:  # the canvas stays as long as it is
+        length = clean.states.shape[1]
+    for row in sorted({model.row_of(position) for position in clean.answer}):
+        if clean.prompt_length - 1 <= row and row + further < length:
+            moved[row] = row + further
     return Donor(tuple(tokens.ids[: tokens.prompt_length]), moved)
 
 

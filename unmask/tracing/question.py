@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -34,6 +35,11 @@ class Donor:
     """Which of its positions stands for each position of ours."""
 
 
+Placebo = Donor | Literal["random"]
+"""States put in instead of the clean ones: another prompt's, or the corrupted ones moved as far as
+the clean ones are away, in a random direction."""
+
+
 @dataclass(frozen=True)
 class Question:
     """What is traced: a state, its corruption, and what is asked of it, all checked."""
@@ -48,7 +54,7 @@ class Question:
     corrupted: Corrupted
     prompt_length: int
     foil: dict[int, int] | None = None
-    donor: Donor | None = None
+    donor: Placebo | None = None
 
     @property
     def window(self) -> int:
@@ -62,10 +68,15 @@ class Question:
         return max(self.model.row_of(position) for position in self.answer) + 1
 
     def continue_donor(self) -> Int[Tensor, "1 M"]:
-        """The donor's prompt, and after it our state, as far as there is room."""
-        assert self.donor is not None
+        """The donor's prompt, and after it our state, as far as there is room.
+
+        A diffusion model's canvas stays as long as it is; a causal one sees nothing later anyway.
+        """
+        assert isinstance(self.donor, Donor)
         prompt = torch.tensor([self.donor.prompt], device=self.model.device)
         room = max(self.clean.shape[1], prompt.shape[1])
+        if not self.model.paradigm.sees_later:
+            room = self.model.net.config.context
         return torch.cat((prompt, self.clean[:, self.prompt_length :]), 1)[:, :room]
 
     def embed(self) -> tuple[Tensor, Tensor]:
@@ -147,7 +158,7 @@ def ask(
     settings: Tracing,
     prompt_length: int | None = None,
     foil: Answer | None = None,
-    donor: Donor | None = None,
+    donor: Placebo | None = None,
 ) -> Question:
     """The question, once it makes sense; what does not is a sentence."""
     model.net.taps.require_none("tracing")

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.base.seeds import torch_stream
 from unmask.net.fused import fuses
 from unmask.net.model import Model
 from unmask.net.transformer import Transformer
@@ -107,6 +108,24 @@ def make_constant(record: Activations, is_zero: bool, length: int) -> Activation
     )
     first = torch.zeros(length, dtype=torch.long, device=record.entering[0].device)
     return Activations(*lists, moved=first)
+
+
+def make_random(clean: Activations, corrupted: Activations, seed: int) -> Activations:
+    """The corrupted run, moved as far as the clean one is away, in a random direction instead.
+
+    One direction for each layer and position, the same in all samples and on every device.
+    """
+    generator = torch_stream(seed, "random directions")
+    lists = []
+    for ours, theirs in zip(corrupted.lists(), clean.lists(), strict=True):
+        moved = []
+        for x, y in zip(ours, theirs, strict=True):
+            direction = torch.randn(x[:1].shape, generator=generator).to(x.device)
+            direction = direction / direction.norm(dim=-1, keepdim=True)
+            length = (y.float() - x.float()).norm(dim=-1, keepdim=True)
+            moved.append((x.float() + length * direction).to(x.dtype))
+        lists.append(moved)
+    return Activations(*lists, moved=corrupted.moved)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from unmask.tracing.clean_run import (
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
 from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
-from unmask.tracing.question import Donor, check_foil
+from unmask.tracing.question import Donor, Placebo, check_foil
 from unmask.tracing.record import Activations
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT, Tracing
 from unmask.tracing.sweep import WatchCells
@@ -36,7 +36,7 @@ def trace_steps(
     *,
     foil: Mapping[int, int] | None = None,
     places: Sequence[int | tuple[int, ...]] | None = None,
-    donor: Donor | None = None,
+    donor: Placebo | None = None,
     means: Activations | None = None,
     memory: int | None = None,
     watch: WatchCells | None = None,
@@ -125,7 +125,8 @@ def _trace_step(
         places: list[Any] = list(range(len(state)) if more["places"] is None else more["places"])
         rows = sorted({model.row_of(position) for position in answer})
         for name, at in ((WHOLE_SUBJECT, range(*clean.subject)), (WHOLE_ANSWER, rows)):
-            if more["donor"] is None or set(at) <= set(more["donor"].moved):
+            donor = more["donor"]
+            if not isinstance(donor, Donor) or set(at) <= set(donor.moved):
                 together[name] = len(places)
                 places.append(tuple(at))
         more = {**more, "places": places}

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 SCHEMA, TOKENS_SCHEMA, FACTS_SCHEMA = "trace/2", "trace-tokens/1", "trace-facts/2"
 RESULT, OTHER_FACT, SHUFFLED = "none", "other fact", "shuffled answer"
-"""What a row is a control for: nothing, another fact's state put in, another fact's answer read."""
+RANDOM = "random direction"
+"""What a row is a control for: nothing, another fact's state put in, another fact's answer read, or
+the corrupted state moved in a random direction, as far as the clean one is away."""
 ONE_TOKEN = "one token"
 """In place of a control: rows scored by one answer token alone, at the row it is read from and at
 rows that restore several positions."""

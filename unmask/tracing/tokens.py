@@ -15,8 +15,8 @@ from unmask.net.model import Model
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
-from unmask.tracing.question import Answer, Donor, Question, TokenRow, ask, reveal
-from unmask.tracing.record import Activations, make_constant, record_run
+from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
+from unmask.tracing.record import Activations, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
@@ -35,7 +35,7 @@ def trace_tokens(
     foil: Answer | None = None,
     places: Sequence[int | tuple[int, ...]] | None = None,
     prompt_length: int | None = None,
-    donor: Donor | None = None,
+    donor: Placebo | None = None,
     means: Activations | None = None,
     memory: int | None = None,
     watch: WatchCells | None = None,
@@ -58,7 +58,8 @@ def trace_tokens(
         places: Rows of the grid: every position by default, or several positions at once.
         prompt_length: Positions that guidance hides: by default all before the first mask and the
             first answer.
-        donor: Another prompt whose clean states are put in instead: a placebo.
+        donor: A placebo: another prompt whose clean states are put in instead, or "random" for the
+            corrupted states moved as far as the clean ones are away, in random directions.
         means: What the mode "mean" puts in, from `unmask.tracing.record.average_states`; by default
             the mean over this state's own positions.
         memory: Bytes to use beside the weights, the clean and corrupted runs included, as far as a
@@ -82,7 +83,7 @@ def trace_tokens(
     if needs_foil(settings.metric) and foil is None:
         raise UserError(NO_FOIL)
     if donor is not None and settings.mode != "restore":
-        raise UserError("another text's states are restored, not ablated: use mode 'restore'.")
+        raise UserError("a donor's states are restored, not ablated: use mode 'restore'.")
     rows = _check_places(places, question)
     is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
     factors = reveal(question) if is_revealed else [question]
@@ -123,7 +124,7 @@ def _run(
     logp_corrupted = read_corrupted.read_stream(corrupted.entering[-1])
     _check_numbers(logp_clean, logp_corrupted)
     if settings.mode == "restore":
-        source = clean if question.donor is None else _record_donor(question)
+        source = _choose_source(question, clean, corrupted)
         engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
     elif settings.mode == "ablate":
         engine = Engine(net, clean, corrupted, read_clean)
@@ -133,7 +134,8 @@ def _run(
         constant = make_constant(source, settings.mode == "zero", question.length)
         engine, start = Engine(net, clean, constant, read_clean), logp_clean
     same_before = 0
-    if net.config.causal and question.donor is None and settings.mode in ("restore", "ablate"):
+    is_own = not isinstance(question.donor, Donor)
+    if net.config.causal and is_own and settings.mode in ("restore", "ablate"):
         changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
         same_before = min(changed, default=0)
     plans = [
@@ -154,9 +156,13 @@ def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
         )
 
 
-def _record_donor(question: Question) -> Activations:
-    """The clean run of another text, its positions named as ours."""
-    assert question.donor is not None
+def _choose_source(question: Question, clean: Activations, corrupted: Activations) -> Activations:
+    """What is restored: the clean run, or a placebo."""
+    if question.donor is None:
+        return clean
+    if question.donor == "random":
+        return make_random(clean, corrupted, question.settings.seed)
+    # The clean run of another text, its positions named as ours.
     net, device = question.model.net, question.model.device
     record = record_run(net, net.embed(question.continue_donor()))
     moved = torch.zeros(question.length, dtype=torch.long, device=device)
@@ -174,7 +180,7 @@ def _check_places(
     for at in rows:
         if any(not 0 <= position < length for position in at):
             raise UserError(f"the places {at} are not all in 0..{length - 1}.")
-        if donor is not None and not set(at) <= set(donor.moved):
+        if isinstance(donor, Donor) and not set(at) <= set(donor.moved):
             raise UserError(
                 f"the places {at} are not all among those that the donor stands in for, "
                 f"{sorted(donor.moved)}: name `places` that are."
