@@ -55,7 +55,7 @@ def test_every_question_has_an_answer(kind):
     answers = {question: getattr(paradigm, question) for question in QUESTIONS}
     assert answers == {question: question in YES[kind] for question in QUESTIONS}
     assert paradigm.sampler == SAMPLERS[kind] and paradigm.kind == kind
-    causal = ("next_token", "masked", "masked_copy", "permuted")
+    causal = ("next_token", "masked", "masked_copy", "permuted", "fixed_orders")
     expected = causal if kind == "causal" else PROCESSES[kind].objectives
     assert paradigm.objectives == expected
     assert paradigm == get_paradigm(kind) and hash(paradigm) == hash(get_paradigm(kind))

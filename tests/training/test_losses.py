@@ -29,6 +29,8 @@ KINDS = {
     "left": {"kind": "causal", "objective": {"name": "masked"}},
     "masked_copy": {"kind": "causal", "objective": {"name": "masked_copy"}},
     "permuted": {"kind": "causal", "objective": {"name": "permuted"}},
+    "fixed_orders": {"kind": "causal", "objective": {"name": "fixed_orders", "orders": 3}},
+    "mask_inputs": {"kind": "causal", "objective": {"mask_inputs": 0.2}},
     "uniform": {"kind": "uniform"} | TOY,
     "hybrid": {"kind": "hybrid"} | TOY,
     "gaussian": {"kind": "gaussian", "objective": {"name": "bound"}} | TOY,

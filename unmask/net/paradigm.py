@@ -52,7 +52,7 @@ class Paradigm:
     @property
     def objectives(self) -> tuple[str, ...]:
         """What can be minimised; the first is what `auto` means."""
-        causal = ("next_token", "masked", "masked_copy", "permuted")
+        causal = ("next_token", "masked", "masked_copy", "permuted", "fixed_orders")
         return causal if self.noise is None else self.noise.objectives
 
     @property

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.base.seeds import derive_seed
+from unmask.base.streams import RowStreams
 from unmask.objectives.batch import Batch
 from unmask.objectives.targets import Targets
 
@@ -102,3 +104,28 @@ def interleave(
     weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
     targets = Targets(row * tokens.shape[1] + 2 * turn, written[row, turn], weights)
     return Rearranged(tokens, targets, order.repeat_interleave(2, dim=1))
+
+
+def list_orders(number: int, length: int) -> Int[Tensor, "N L"]:
+    """Fixed orders of reading: positions sorted by position + N(0, i²) for i = 0 … number - 1.
+
+    The first is from left to right, later ones move tokens farther; a text's first token stays
+    first (Prabhudesai et al. 2025, arXiv 2507.15857). Order i is the same among any number of them.
+    """
+    noise = RowStreams.make(derive_seed(0, "orders", length), number).normal(length)
+    spread = torch.arange(number, dtype=torch.float64)[:, None]
+    places = torch.arange(length) + spread * noise
+    places[:, 0] = -torch.inf
+    return places.argsort(-1)
+
+
+def reorder(batch: Batch, may: Bool[Tensor, "B L"], order: Int[Tensor, "B L"]) -> Rearranged:
+    """The tokens in that order, each predicted where the one before it is read.
+
+    Positions stay with the tokens; which position is asked for next is not said.
+    """
+    read = batch.tokens.gather(1, order)
+    row, turn = may.gather(1, order)[:, 1:].nonzero(as_tuple=True)
+    weights = torch.full((len(row),), 1 / max(len(row), 1), device=read.device)
+    at = row * read.shape[1] + turn
+    return Rearranged(read, Targets(at, read[row, turn + 1], weights), order)

@@ -2,8 +2,10 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -26,15 +28,25 @@ class Learner(nn.Module):
             return self.objective.loss(self.net, inputs)
 
 
-def prepare_blocks(net: Transformer, machine: ComputeSettings, device: torch.device) -> bool:
-    """Have the blocks recomputed and compiled as asked; whether they are compiled.
+def prepare_blocks(
+    net: Transformer, machine: ComputeSettings, device: torch.device, dropout: float = 0.0
+) -> bool:
+    """Have the blocks drop, be recomputed and compiled as asked; whether they are compiled.
 
     All blocks share one compiled function, made for full rows; `run_plainly` is for others.
     """
+
+    def drop(block: nn.Module, given: tuple[Any, ...], stream: Tensor) -> Tensor:
+        if not block.training:
+            return stream
+        return given[0] + F.dropout(stream - given[0], dropout)
+
     compiled = machine.compile == "on" or (machine.compile == "auto" and device.type == "cuda")
     for layer in range(net.config.layers):
         block = net.block(layer)
         block.recompute = machine.recompute
+        if dropout:
+            block.register_forward_hook(drop)
         if compiled:
             block.compile(dynamic=False)
     return compiled

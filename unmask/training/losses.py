@@ -37,6 +37,8 @@ from unmask.objectives.rearranged import (
     draw_order,
     hide_suffix,
     interleave,
+    list_orders,
+    reorder,
 )
 from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import Form, gaussian_loss
@@ -145,9 +147,10 @@ class MaskedObjective:
 
 @dataclass(frozen=True)
 class CausalObjective:
-    """The next token."""
+    """The next token; some of those before it may be read as masks."""
 
     settings: ObjectiveSettings
+    mask_id: int | None = None
 
     def find_learnable(self, batch: Batch) -> Tensor:
         return _allow_noise(batch, self.settings) & (batch.positions > 0)
@@ -156,7 +159,11 @@ class CausalObjective:
         return float(self.find_learnable(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
-        return LossInputs(batch, t, next_targets(batch, self.find_learnable(batch)))
+        targets = next_targets(batch, self.find_learnable(batch))
+        if self.mask_id is not None and self.settings.mask_inputs:
+            hidden = streams.uniform(batch.tokens.shape[1]) < self.settings.mask_inputs
+            batch = replace(batch, tokens=torch.where(hidden, self.mask_id, batch.tokens))
+        return LossInputs(batch, t, targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
@@ -189,7 +196,7 @@ class RearrangedObjective(ABC):
         assert inputs.targets is not None
         x = net.embed(inputs.batch.tokens, t=inputs.t)
         x = net.run_layers(x, sees=inputs.sees, positions=inputs.positions)
-        forbidden = self.mask_id if self.mask_id < net.config.logit_rows else None
+        forbidden = self.mask_id if 0 <= self.mask_id < net.config.logit_rows else None
         return targets_loss(net, x, inputs.targets, forbidden)[0]
 
 
@@ -226,6 +233,20 @@ class PermutedObjective(RearrangedObjective):
         may = self.find_learnable(batch)
         order = draw_order(batch, may, streams.uniform(batch.tokens.shape[1]))
         return interleave(batch, may, order, self.mask_id)
+
+
+@dataclass(frozen=True)
+class FixedOrdersObjective(RearrangedObjective):
+    """The next token in one of a few orders, the same ones for all rows of all steps."""
+
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return _allow_noise(batch, self.settings) & (batch.positions > 0)
+
+    def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
+        assert self.settings.orders is not None
+        orders = list_orders(self.settings.orders, batch.tokens.shape[1])
+        chosen = orders[streams.below(len(orders), 1)[:, 0]]
+        return reorder(batch, self.find_learnable(batch), chosen)
 
 
 @dataclass(frozen=True)
@@ -324,7 +345,11 @@ def _make_causal(
 ) -> Objective:
     config, mask_id = blueprint.config, blueprint.mask_id
     if name == "next_token":
-        return CausalObjective(settings)
+        return CausalObjective(settings, mask_id)
+    if name in ("permuted", "fixed_orders"):
+        _require_movable(name, blueprint)
+    if name == "fixed_orders":
+        return FixedOrdersObjective(settings, -1 if mask_id is None else mask_id)
     assert mask_id is not None, "a model whose rows hold masks is made with one"
     if name == "masked":
         # Row i predicts position i + 1, as a causal network does anyway.
@@ -333,12 +358,17 @@ def _make_causal(
         )
     if name == "masked_copy":
         return MaskedCopyObjective(settings, mask_id, end_id)
+    return PermutedObjective(settings, mask_id)
+
+
+def _require_movable(name: str, blueprint: Blueprint) -> None:
+    """Raise where a network's attention depends on more than rotary positions of tokens."""
+    config = blueprint.config
     if config.positions != "rotary" or config.window is not None or config.block is not None:
         raise UserError(
-            "the objective permuted moves tokens with their positions: expected a network with "
+            f"the objective {name} moves tokens with their positions: expected a network with "
             "rotary positions, without windows or blocks; choose another preset."
         )
-    return PermutedObjective(settings, mask_id)
 
 
 def min_length(batch: Batch, recipe: Recipe) -> int:

@@ -50,6 +50,8 @@ class NetworkSettings:
     """Fields of `NetConfig` that differ from the preset's."""
     scale: float = 1.0
     """Initial matrices times this; narrow networks learn sooner from more than 0.02."""
+    dropout: float = 0.0
+    """Chance that, in a training step, a number of what a layer adds to the stream is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,10 @@ class ObjectiveSettings:
     """Times spread evenly over the rows of a step, all processes and micro-batches together."""
     self_condition: float = 0.5
     """Gaussian: chance that a row sees its own first guess."""
+    mask_inputs: float = 0.0
+    """Of `next_token`: chance that a token is read as a mask; what is predicted stays."""
+    orders: int | None = None
+    """Of `fixed_orders`: how many there are; the first is from left to right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +262,8 @@ class Recipe:
     @property
     def needs_mask(self) -> bool:
         """Whether the network reads masks; a causal one does under some objectives."""
-        return self.paradigm.has_mask or self.objective_name in ("masked", *_LONGER)
+        reads_masks = self.objective_name in ("masked", *_LONGER) or self.objective.mask_inputs > 0
+        return self.paradigm.has_mask or reads_masks
 
     @property
     def is_rearranged(self) -> bool:
@@ -298,6 +305,7 @@ class Recipe:
             "batch.micro": self.batch.micro,
             "start.lora_rank": self.start.lora_rank,
             "objective.rate": self.objective.rate,
+            "objective.orders": self.objective.orders,
         }
         maybe |= {"optimiser.clip": self.optimiser.clip, "guards.spike": self.guards.spike}
         above |= {name: value for name, value in maybe.items() if value is not None}
@@ -315,6 +323,8 @@ class Recipe:
                 yield f"{name!r} is {value}, expected at least 0"
         shares = {"objective.drop_prompt": self.objective.drop_prompt}
         shares |= {"objective.self_condition": self.objective.self_condition}
+        shares |= {"objective.mask_inputs": self.objective.mask_inputs}
+        shares |= {"network.dropout": self.network.dropout}
         shares |= {"objective.contaminated": self.objective.contaminated}
         shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
         shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
@@ -342,6 +352,10 @@ class Recipe:
                 "'objective.contaminated' is for facts, and for masked models that minimise "
                 + ", ".join(_MASKED)
             )
+        if self.objective.mask_inputs and self.objective_name != "next_token":
+            yield "'objective.mask_inputs' is for causal models that minimise next_token"
+        if (self.objective.orders is None) == (self.objective_name == "fixed_orders"):
+            yield "'objective.orders' is for the objective fixed_orders, which needs one: 1 or more"
         if self.data.source == "text" and (self.data.without or self.data.reverse_entities):
             yield "'data.without' and 'data.reverse_entities' are for facts, not for running text"
         cut = self.objective_name == "suffix"

@@ -37,7 +37,8 @@ class Trainer:
     def __init__(self, job: TrainingJob):
         self.job, recipe = job, job.recipe
         self.net: Transformer = job.model.net
-        self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device)
+        dropout = recipe.network.dropout
+        self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device, dropout)
         learner = Learner(self.net, job.objective, job.dtype)
         self.learner: nn.Module = spread(learner, job.world, recipe.machine.parallel)
         self.optimiser = Optimiser(self.net.named_parameters(), recipe.optimiser)
@@ -77,6 +78,9 @@ class Trainer:
         with nullcontext() if self.graphs is None else self.graphs.in_stream():
             self.optimiser.set_rate(rate_at(progress.step, progress.total, recipe.schedule))
             self._step.fill_(progress.step)
+            if recipe.network.dropout:
+                # What is dropped is a function of the seed and the step, as all noise is.
+                torch.manual_seed(derive_seed(recipe.seed, "dropout", progress.step, world.rank))
             try:
                 if self.graphs is None or rare or len(parts) > 1 or not self._can_replay(parts):
                     self._learn(parts, rare)
