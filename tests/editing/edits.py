@@ -2,8 +2,13 @@
 
 import torch
 
+from tests.conftest import KINDS
 from unmask.editing.edit import Edit, Factors, digest_downs
 from unmask.net.model import Model
+from unmask.net.presets import preset
+
+DENSE = [(name, kind) for name, kind in KINDS if preset(name).experts is None]
+"""Edits are written into MLPs with one down projection."""
 
 
 def make_edit(model: Model, *layers: int, facts: int = 2, seed: int = 0, size: float = 0.3) -> Edit:

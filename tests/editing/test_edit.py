@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import KINDS
-from tests.editing.edits import copy_weights, have_changed, make_edit
+from tests.editing.edits import DENSE, copy_weights, have_changed, make_edit
 from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.editing.edit import Edit, _find_stack
@@ -22,7 +21,7 @@ def model():
     return make_model()
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS)
+@pytest.mark.parametrize(("name", "kind"), DENSE)
 def test_an_edit_adds_its_update_and_goes_off_to_the_bit(name, kind):
     model = make_model(name, kind)
     edit, before = make_edit(model, 0, 2), copy_weights(model)
@@ -183,7 +182,7 @@ def test_files_that_are_no_edits_are_a_sentence(model, tmp_path):
             Edit.load(path)
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS)
+@pytest.mark.parametrize(("name", "kind"), DENSE)
 def test_shares_are_what_acts_at_every_position(name, kind):
     """The MLP of an edited layer gains residuals times shares, at masks as at words."""
     model = make_model(name, kind)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import unmask
-from tests.conftest import KINDS
-from tests.editing.edits import copy_weights, have_changed
+from tests.editing.edits import DENSE, copy_weights, have_changed
 from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import UserError
 from unmask.data.reversal_corpus import make_reversal_corpus
@@ -37,7 +36,7 @@ def lay_out(model, fact, **changes):
     return lay_out_case(model, fact, PREFIXES, Editing(**(QUICK | changes)))
 
 
-@pytest.mark.parametrize(("name", "kind"), KINDS)
+@pytest.mark.parametrize(("name", "kind"), DENSE)
 def test_an_edit_hits_the_value_that_was_searched(name, kind):
     """(W + dW) k = W k + delta at the mean key, and nothing changes before it is on."""
     model = make_model(name, kind)

@@ -104,28 +104,15 @@ def test_outcomes_compare_before_and_after(kind):
         for row in rows[-3:-1]:
             assert 1 <= row["rank_after"] <= 5 and isinstance(row["said_after"], bool)
         assert [row["success_after"] is None for row in rows[-3:]] == [False, True, False]
-        cosines = examination.read_cosines(number, 1)
-        assert len(cosines) == len(rows) and max(cosines) == cosines[0] > 0
-        swept = list(examination.sweep(number, edit, rows, (2,), (30, 8)))
-        texts = [row["text_after"] for row in rows if row["text_after"] is not None]
-        assert [row["text_after"] for row in swept[:3]] == texts
+        swept = [row for _, row in examination.sweep([(number, edit)], (2,), (30, 8))]
         # On a canvas of 8 nothing fits.
-        assert {(row["length"], row["steps"]) for row in swept} == {
-            (32, 3),
-            (32, 2),
-            (30, 3),
-            (30, 2),
-        }
+        assert {(row["length"], row["steps"]) for row in swept} == {(32, 2), (30, 3), (30, 2)}
         shorter = Examination(model, requests, steps=2, length=30)
         again = list(shorter.compare(number, edit, shorter.ask(request.questions)))
         for name in ("text_before", "text_after", "said_before", "said_after"):
             expected = [row[name] for row in again if row["text_after"] is not None]
             own = [row for row in swept if (row["length"], row["steps"]) == (30, 2)]
             assert [row[name] for row in own] == expected
-        steps = list(examination.follow(number, edit))
-        assert steps[0]["share"] == pytest.approx(first["share"], abs=1e-5)
-        is_constant = max(abs(row["share"] - first["share"]) for row in steps) < 1e-5
-        assert is_constant == (kind == "causal")
         nothing = edit_each(model, [request.fact], [request.object], 1, **(QUICK | {"steps": 0}))[0]
         for row in examination.compare(number, nothing, before[number]):
             assert row["gain"] == pytest.approx(0, abs=1e-6)
@@ -190,13 +177,3 @@ def test_counterfact_bake_and_zsre_are_read(tmp_path):
     (tmp_path / "d.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         read_requests(tmp_path / "d.json")
-
-
-def test_shares_are_read_where_the_subject_ends():
-    model = make_model()
-    (request, *_) = make_requests(SMALL, (), 1, "swap", paraphrases=0)
-    (edit,) = edit_each(model, [request.fact], [request.object], 1, **QUICK)
-    examination = Examination(model, [request], length=32)
-    (row, *_) = examination.compare(0, edit, examination.ask(request.questions))
-    # Written with this very prompt and canvas.
-    assert row["share"] == pytest.approx(1.0, abs=1e-5)

@@ -52,7 +52,7 @@ def groups(rows):
 
 
 def test_shares_by_step_are_constant_in_the_twin_only(result):
-    steps = result.tables["edit_steps"].to_pylist()
+    steps = select(result.tables["edit_steps"].to_pylist(), role="edited", states="own")
     spread = {"mdm": 0.0, "ar": 0.0}
     for (model, _), own in groups(steps):
         shares = [row["share"] for row in own]

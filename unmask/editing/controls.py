@@ -64,13 +64,22 @@ class Tuned:
             _write(parameters, self.weights)
             yield model
         finally:
-            _write(parameters, own)
+            _restore(parameters, own)
 
 
 @torch.no_grad()
 def _write(parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
         parameters[name].copy_(value)
+
+
+def _restore(parameters: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Write all own weights back; an interrupt is let through once all are written."""
+    try:
+        _write(parameters, own)
+    except BaseException:
+        _write(parameters, own)
+        raise
 
 
 def tune(
@@ -128,7 +137,7 @@ def tune(
             optimiser.step()
         weights = {name: parameter.detach().clone() for name, parameter in chosen.items()}
     finally:
-        _write(chosen, own)
+        _restore(chosen, own)
         for name, parameter in net.named_parameters():
             parameter.requires_grad_(needed[name])
             parameter.grad = None

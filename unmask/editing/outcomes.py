@@ -1,4 +1,4 @@
-"""What an edit did: likelihoods, ranks and texts before and after it, and how much of it acted.
+"""What an edit did: likelihoods, ranks and texts before and after it.
 
 Answers are scored as recall scores them: token by token with those before given and the rest
 masked. The usual metric of editors, the share of tokens that a network names at positions that hold
@@ -6,12 +6,13 @@ them already (EasyEdit's token match), cannot be used here: a bidirectional netw
 that it is asked for.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Int
 from torch import Tensor
 
 from unmask.data.facts import FactTokens, tokenize_fact
@@ -19,6 +20,7 @@ from unmask.editing.controls import Tuned
 from unmask.editing.edit import Edit
 from unmask.editing.editor import give_object
 from unmask.editing.requests import EditQuestion, EditRequest
+from unmask.editing.rows import RowEdits
 from unmask.evaluation.answers import Asked, score_answers
 from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.questions import check_scored, choose_length, require_tokenizer
@@ -27,10 +29,11 @@ from unmask.sampling.texts import sample
 
 WRITTEN = ("edited", "reverse new", "reverse old")
 """Questions that are also answered by generation."""
+Change = Edit | Tuned
 
 
 @dataclass(frozen=True)
-class _Reply:
+class Reply:
     """How a model answers one question."""
 
     nll: float
@@ -39,10 +42,16 @@ class _Reply:
     rank: int | None
     """Of the right answer among all answers in reverse; by the mean field for a masked model."""
     text: str | None
+    states: Int[Tensor, "S L"] | None = None
+    """Of the text that was written, from the prompt to its end."""
 
 
 class Examination:
-    """Requests in a model's tokens, on one canvas, asked as often as needed."""
+    """Requests in a model's tokens, on one canvas, asked as often as needed.
+
+    On an accelerator all edits are asked in the same passes (`RowEdits`). A processor gains nothing
+    by that: there each is put on in turn, so that a causal model can keep its prompts.
+    """
 
     def __init__(
         self,
@@ -59,114 +68,122 @@ class Examination:
         facts += [give_object(each.fact, each.rival) for each in questions if each.rival]
         self._encoded = {fact: tokenize_fact(fact, self.tokenizer) for fact in dict.fromkeys(facts)}
         self.length = choose_length(model, self._encoded.values(), length)
-        self._edited_keys: dict[int, Tensor] = {}
+        self.is_together = model.device.type != "cpu"
+        self._clean: dict[EditQuestion, Reply] = {}
         self._subjects: dict[tuple[str, ...], list[list[int]]] = {}
         for each in questions:
             if each.subjects and each.subjects not in self._subjects:
                 facts = [give_object(each.fact, subject) for subject in each.subjects]
                 tokens = [tokenize_fact(fact, self.tokenizer) for fact in facts]
-                self._subjects[each.subjects] = [self._cut(one)[1] for one in tokens]
+                self._subjects[each.subjects] = [self.cut(one)[1] for one in tokens]
 
-    def _cut(self, tokens: FactTokens) -> tuple[list[int], list[int]]:
+    def encode(self, question: EditQuestion) -> FactTokens:
+        """A question with its right answer, in tokens."""
+        return self._encoded[question.fact]
+
+    def cut(self, tokens: FactTokens) -> tuple[list[int], list[int]]:
         """The prompt, and the answer up to the end of the object."""
         return tokens.ids[: tokens.prompt_length], tokens.ids[
             tokens.prompt_length : tokens.object[1]
         ]
 
-    def ask(self, questions: Sequence[EditQuestion]) -> list[_Reply]:
-        """The answers of the model as it is now."""
+    def ask(
+        self,
+        questions: Sequence[EditQuestion],
+        edits: RowEdits | None = None,
+        owners: Sequence[int] = (),
+    ) -> list[Reply]:
+        """The answers of the model as it is now, each with one of the `edits` if there are any."""
         queries = []
         for question in questions:
-            prompt, answer = self._cut(self._encoded[question.fact])
+            prompt, answer = self.cut(self.encode(question))
             answers = [answer]
             if question.rival is not None:
                 rival = give_object(question.fact, question.rival)
-                answers.append(self._cut(self._encoded[rival])[1])
+                answers.append(self.cut(self._encoded[rival])[1])
             rivals = self._subjects[question.subjects] if question.subjects else []
             queries.append(Asked(prompt, answers, rivals))
         written = [i for i, question in enumerate(questions) if question.role in WRITTEN]
-        texts = self._write(written, queries)
+        prompts = [queries[i].prompt for i in written]
+        drawn = self._write(prompts, edits, [owners[i] for i in written] if edits else ())
+        texts = dict(zip(written, drawn, strict=True))
+        with nullcontext() if edits is None else edits.on(owners):
+            scores = score_answers(self.model, queries, self.length)
         results = []
-        for i, scored in enumerate(score_answers(self.model, queries, self.length)):
+        for i, scored in enumerate(scores):
             costs = [-each.logp / len(each.terms) for each in scored]
             rival = costs[1] if len(costs) > 1 else None
             rank = scored[0].rank if queries[i].rivals else None
-            results.append(_Reply(costs[0], rival, rank, texts.get(i)))
+            results.append(Reply(costs[0], rival, rank, *texts.get(i, (None, None))))
         return results
-
-    def sweep(
-        self,
-        number: int,
-        edit: Edit,
-        rows: Sequence[Mapping[str, Any]],
-        steps: Sequence[int] = (),
-        lengths: Sequence[int] = (),
-    ) -> Iterator[dict[str, Any]]:
-        """Generations before and after: those of `rows`, other step counts, other canvases.
-
-        Questions that do not fit a canvas are left out.
-        """
-        names = ("role", "said_before", "said_after", "text_before", "text_after")
-        first = {"length": self.length, "steps": self.steps}
-        yield from (
-            first | {name: row[name] for name in names}
-            for row in rows
-            if row["text_after"] is not None
-        )
-        for length in dict.fromkeys([self.length, *lengths]):
-            for count in dict.fromkeys([self.steps, *steps]):
-                canvas = {"length": length, "steps": count}
-                if canvas == first:
-                    continue
-                before = list(self._ask_on(number, count, length))
-                with edit.on(self.model):
-                    after = list(self._ask_on(number, count, length))
-                for (question, old), (_, new) in zip(before, after, strict=True):
-                    row: dict[str, Any] = canvas | {"role": question.role}
-                    for name, text in (("before", old), ("after", new)):
-                        is_said = is_contained(text, question.fact.object)
-                        row |= {f"text_{name}": text, f"said_{name}": is_said}
-                    yield row
-
-    def _ask_on(self, number: int, steps: int, length: int) -> Iterator[tuple[EditQuestion, str]]:
-        """What the model writes now on another canvas."""
-        for question in self.requests[number].questions:
-            prompt, answer = self._cut(self._encoded[question.fact])
-            if question.role in WRITTEN and len(prompt) + len(answer) <= length:
-                (text,) = self._write([0], [Asked(prompt, [answer], [])], steps, length).values()
-                yield question, text
 
     def _write(
         self,
-        numbers: Sequence[int],
-        queries: Sequence[Asked],
-        steps: int | None = None,
-        length: int | None = None,
-    ) -> dict[int, str]:
-        if not numbers:
-            return {}
-        prompts = [queries[i].prompt for i in numbers]
-        steps, length = steps or self.steps, length or self.length
-        drawn = sample(self.model, prompts, steps=steps, length=length, keep_states=False)
-        rows = zip(drawn.tokens.tolist(), prompts, strict=True)
-        texts = [self.tokenizer.decode(row[len(prompt) :]) for row, prompt in rows]
-        return dict(zip(numbers, texts, strict=True))
+        prompts: Sequence[list[int]],
+        edits: RowEdits | None = None,
+        owners: Sequence[int] = (),
+        canvas: tuple[int, int] | None = None,
+    ) -> list[tuple[str, Tensor]]:
+        """What the model writes after each prompt, and the states that it went through.
+
+        `canvas` is a length and a number of steps other than the usual ones.
+        """
+        if not prompts:
+            return []
+        length, steps = canvas or (self.length, self.steps)
+        with nullcontext() if edits is None else edits.on(owners):
+            drawn = sample(self.model, list(prompts), steps=steps, length=length)
+        assert drawn.states is not None
+        texts, states = [], drawn.states.cpu()
+        for i, prompt in enumerate(prompts):
+            own = states[:, i]
+            # A row that is done waits for the others of its batch.
+            moved = (own[1:] != own[:-1]).any(-1).nonzero()[:, 0]
+            end = int(moved[-1]) + 2 if len(moved) else 1
+            texts.append((self.tokenizer.decode(own[-1].tolist()[len(prompt) :]), own[:end]))
+        return texts
+
+    def ask_clean(self, numbers: Sequence[int]) -> list[list[Reply]]:
+        """Answers to some requests' questions without an edit; the same question is asked once."""
+        questions = [self.requests[i].questions for i in numbers]
+        new = [each for own in questions for each in own if each not in self._clean]
+        new = list(dict.fromkeys(new))
+        if new:
+            self._clean |= zip(new, self.ask(new), strict=True)
+        return [[self._clean[each] for each in own] for own in questions]
+
+    def ask_each(self, changes: Sequence[tuple[int, Change]]) -> list[list[Reply]]:
+        """Answers to the questions of requests, each asked with its own change on."""
+        edits = [(at, change) for at, (_, change) in enumerate(changes) if isinstance(change, Edit)]
+        replies: dict[int, list[Reply]] = {}
+        if self.is_together and edits:
+            items = [(owner, question) for owner, (at, _) in enumerate(edits)
+                     for question in self.requests[changes[at][0]].questions]  # fmt: skip
+            owners, questions = zip(*items, strict=True)
+            answered = iter(
+                self.ask(questions, RowEdits(self.model, [e for _, e in edits]), owners)
+            )
+            for at, _ in edits:
+                own = self.requests[changes[at][0]].questions
+                replies[at] = [next(answered) for _ in own]
+        for at, (number, change) in enumerate(changes):
+            if at not in replies:
+                with change.on(self.model):
+                    replies[at] = self.ask(self.requests[number].questions)
+        return [replies[at] for at in range(len(changes))]
 
     def compare(
-        self, number: int, edit: Edit | Tuned, before: Sequence[_Reply]
+        self,
+        number: int,
+        change: Change,
+        before: Sequence[Reply] | None = None,
+        after: Sequence[Reply] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """A row for each question of a request: answers before the edit and with it on.
-
-        Weights that were trained have no shares.
-        """
-        request = self.requests[number]
-        with edit.on(self.model):
-            after = self.ask(request.questions)
-        shares: Sequence[float | None] = [None] * len(after)
-        if isinstance(edit, Edit):
-            shares = self._read_shares(request.questions, edit)
-        for question, old, new, share in zip(request.questions, before, after, shares, strict=True):
-            row: dict[str, Any] = {"role": question.role, "share": share}
+        """A row for each question of a request: answers before the edit and with it on."""
+        before = self.ask_clean([number])[0] if before is None else before
+        after = self.ask_each([(number, change)])[0] if after is None else after
+        for question, old, new in zip(self.requests[number].questions, before, after, strict=True):
+            row: dict[str, Any] = {"role": question.role}
             for name, answer in (("before", old), ("after", new)):
                 text = answer.text
                 row |= {
@@ -186,56 +203,61 @@ class Examination:
                 "prompt": question.fact.prompt,
                 "wanted": question.fact.object,
                 "rival": question.rival,
+                "tokens": len(self.cut(self.encode(question))[1]),
             }
 
-    def _read_shares(self, questions: Sequence[EditQuestion], edit: Edit) -> list[float]:
-        """The share that acts at the end of each question's subject, before anything is written."""
-        encoded = [self._encoded[question.fact] for question in questions]
-        rows = [self._lay_out(self._cut(tokens)[0]) for tokens in encoded]
-        shares = edit.shares(self.model, torch.tensor(rows))[edit.layers[-1]].sum(-1)
-        return [float(shares[i, each.subject[1] - 1]) for i, each in enumerate(encoded)]
+    def sweep(
+        self,
+        edits: Sequence[tuple[int, Edit]],
+        steps: Sequence[int] = (),
+        lengths: Sequence[int] = (),
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Generations before and after on further canvases and in further step counts.
 
-    def _lay_out(self, prompt: list[int]) -> list[int]:
-        """The prompt on its canvas; a causal network does not see what fills it."""
-        fill = self.model.mask_id if self.model.paradigm.sees_later else prompt[-1]
-        assert fill is not None
-        return prompt + [fill] * (self.length - len(prompt))
-
-    def read_cosines(self, number: int, layer: int) -> list[float]:
-        """How far each question shares the key of the edited prompt, without the edit.
-
-        The cosine of both keys at the subject's end, minus its mean over the other requests.
+        Each with the place of its edit in `edits`. Questions that do not fit a canvas are left out.
         """
-        if layer not in self._edited_keys:
-            edited = [request.questions[0] for request in self.requests]
-            self._edited_keys[layer] = self._read_keys(edited, layer)
-        keys = self._read_keys(self.requests[number].questions, layer)
-        cosines = keys @ self._edited_keys[layer].T  # [questions, requests]
-        others = [i for i in range(len(self.requests)) if i != number]
-        mean = cosines[:, others].mean(-1) if others else 0.0
-        return (cosines[:, number] - mean).tolist()
+        settings = product(
+            dict.fromkeys([self.length, *lengths]), dict.fromkeys([self.steps, *steps])
+        )
+        for length, count in settings:
+            if (length, count) == (self.length, self.steps):
+                continue
+            asked = [
+                (at, question, self.cut(self.encode(question))[0])
+                for at, (number, _) in enumerate(edits)
+                for question in self.requests[number].questions
+                if question.role in WRITTEN
+                and sum(map(len, self.cut(self.encode(question)))) <= length
+            ]
+            prompts = list(dict.fromkeys(tuple(prompt) for _, _, prompt in asked))
+            clean = self._write([list(prompt) for prompt in prompts], canvas=(length, count))
+            before = dict(zip(prompts, clean, strict=True))
+            after = self._write_each(
+                edits, [(at, prompt) for at, _, prompt in asked], (length, count)
+            )
+            for (at, question, prompt), new in zip(asked, after, strict=True):
+                row: dict[str, Any] = {"role": question.role, "length": length, "steps": count}
+                for name, text in (("before", before[tuple(prompt)][0]), ("after", new)):
+                    is_said = is_contained(text, question.fact.object)
+                    row |= {f"text_{name}": text, f"said_{name}": is_said}
+                yield at, row
 
-    @torch.no_grad()
-    def _read_keys(
-        self, questions: Sequence[EditQuestion], layer: int
-    ) -> Float[Tensor, "questions F"]:
-        """The key at the end of each question's subject, of length 1."""
-        encoded = [self._encoded[question.fact] for question in questions]
-        rows = torch.tensor([self._lay_out(self._cut(tokens)[0]) for tokens in encoded])
-        net, site = self.model.net, f"layers.{layer}.mlp_key"
-        with net.capture(site) as taken:
-            net.run_layers(net.embed(rows.to(self.model.device)), 0, layer + 1)
-        ends = [tokens.subject[1] - 1 for tokens in encoded]
-        keys = taken[site][range(len(rows)), ends].double().cpu()
-        return keys / keys.norm(dim=-1, keepdim=True)
-
-    def follow(self, number: int, edit: Edit) -> Iterator[dict[str, Any]]:
-        """The share at the subject in every state of the edited model's own answer."""
-        tokens = self._encoded[self.requests[number].questions[0].fact]
-        prompt, answer = self._cut(tokens)
-        with edit.on(self.model):
-            drawn = sample(self.model, [prompt], steps=self.steps, length=self.length)
-            assert drawn.states is not None
-            shares = edit.shares(self.model, drawn.states[:, 0])[edit.layers[-1]].sum(-1)
-        for step, row in enumerate(shares[:, tokens.subject[1] - 1].tolist()):
-            yield {"step": step, "share": row, "length": len(answer)}
+    def _write_each(
+        self,
+        edits: Sequence[tuple[int, Edit]],
+        asked: Sequence[tuple[int, list[int]]],
+        canvas: tuple[int, int],
+    ) -> list[str]:
+        """What is written after prompts, each with the edit of its number on."""
+        if self.is_together:
+            together = RowEdits(self.model, [edit for _, edit in edits])
+            owners = [at for at, _ in asked]
+            drawn = self._write([prompt for _, prompt in asked], together, owners, canvas)
+            return [text for text, _ in drawn]
+        texts = []
+        for at, (_, edit) in enumerate(edits):
+            with edit.on(self.model):
+                own = [prompt for owner, prompt in asked if owner == at]
+                drawn = self._write(own, canvas=canvas)
+            texts += [text for text, _ in drawn]
+        return texts

@@ -6,9 +6,9 @@ the reverse question. Only fresh ones test whether the reverse follows.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,16 +16,20 @@ from unmask.base.errors import UserError
 from unmask.base.reading import read_text
 from unmask.base.seeds import python_stream
 from unmask.data.corpus import Corpus
-from unmask.data.facts import Direction, Fact
+from unmask.data.facts import Direction, Fact, tokenize_facts
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.editing.editor import give_object
+from unmask.evaluation.metrics import is_contained
+from unmask.evaluation.questions import choose_length, require_tokenizer
+from unmask.net.model import Model
 from unmask.representation.extraction import find_groups
+from unmask.sampling.texts import sample
 
 Role = Literal[
     "edited", "paraphrase", "neighbour", "reverse new", "reverse old", "reverse neighbour"
 ]
-_OTHER: dict[Direction, Direction] = {"p2d": "d2p", "d2p": "p2d"}
+OTHER: dict[Direction, Direction] = {"p2d": "d2p", "d2p": "p2d"}
 _FRESH_SEEDS = 20
 """Other corpora that are looked through for fresh objects."""
 
@@ -63,8 +67,12 @@ def make_requests(
     paraphrases: int = 2,
     neighbours: int = 3,
     seed: int = 0,
+    skip: int = 0,
+    only: Collection[str] | None = None,
 ) -> list[EditRequest]:
     """The first facts of each group, edited name → description and the other way in turn.
+
+    The first `skip` are left out, and those that are not among `only` if there are such.
 
     Paraphrases are further phrasings of the same question; neighbours are other facts of the group,
     asked alike. The reverse questions give the new object, and the old one, and ask for the
@@ -77,7 +85,8 @@ def make_requests(
         for split in splits:
             for fact in corpus[split]:
                 prompts.setdefault(fact.fact_id, {}).setdefault(fact.direction, []).append(fact)
-        for number, fact_id in enumerate(islice(prompts, facts)):
+        chosen = [fact_id for fact_id in prompts if only is None or fact_id in only]
+        for number, fact_id in enumerate(chosen[skip : skip + facts]):
             ways = list(prompts[fact_id])
             way = ways[number % len(ways)]
             others = [own[way] for name, own in prompts.items() if name != fact_id and way in own]
@@ -94,15 +103,38 @@ def make_requests(
                 fresh[way] = _list_fresh(corpus, way, seed)
             stream = python_stream(seed, "object", fact_id, way)
             text = stream.choice(fresh[way] if objects == "fresh" else owned)
-            back = prompts[fact_id].get(_OTHER[way], [])[:1]
+            back = prompts[fact_id].get(OTHER[way], [])[:1]
             again = prompts[fact_id][way][1 : 1 + paraphrases]
-            asked_back = [own.get(_OTHER[way]) for own in prompts.values()]
+            asked_back = [own.get(OTHER[way]) for own in prompts.values()]
             subjects = tuple(dict.fromkeys(own[0].object for own in asked_back if own))
             owners = [own[0] for own in asked_back if own and own[0].fact_id != fact_id]
             judged = python_stream(seed, "judged", fact_id).choice(owners) if owners else None
             questions = _list_questions(fact, text, again, near, back, subjects, judged)
             requests.append(EditRequest(fact, text, group, tuple(questions)))
     return requests
+
+
+def find_recalled(
+    model: Model, corpus: Corpus, groups: Sequence[str], steps: int = 8, length: int | None = None
+) -> set[str]:
+    """Facts whose object the model says in every direction that training showed them in."""
+    tokenizer, asked = require_tokenizer(model), dict[tuple[str, Direction], Fact]()
+    for splits in find_groups(corpus, groups).values():
+        for fact in (fact for split in splits for fact in corpus[split]):
+            if fact.trained == "same":
+                asked.setdefault((fact.fact_id, fact.direction), fact)
+    facts = list(asked.values())
+    encoded = list(tokenize_facts(facts, tokenizer))
+    length = choose_length(model, encoded, length)
+    prompts = [each.ids[: each.prompt_length] for each in encoded]
+    drawn = sample(model, prompts, steps=steps, length=length, keep_states=False)
+    rows = zip(drawn.tokens.tolist(), prompts, facts, strict=True)
+    missed = {
+        fact.fact_id
+        for row, prompt, fact in rows
+        if not is_contained(tokenizer.decode(row[len(prompt) :]), fact.object)
+    }
+    return {fact.fact_id for fact in facts} - missed
 
 
 def make_request(fact: Fact, text: str, back: Fact | None = None) -> EditRequest:
@@ -157,10 +189,31 @@ def _list_fresh(corpus: Corpus, way: Direction, seed: int) -> list[str]:
         )
     known = "\n".join(corpus.training_texts()).lower()
     for number in range(1, 1 + _FRESH_SEEDS):
-        people = make_reversal_corpus(30, seed + number, endings=1)[f"{way}_same"]
+        people = _make_others(seed + number)[f"{way}_same"]
         if fresh := sorted({each.object for each in people if each.object.lower() not in known}):
             return fresh
     raise UserError("no fresh object was found: training shows all that there are; use swap.")
+
+
+@cache
+def _make_others(seed: int) -> Corpus:
+    return make_reversal_corpus(30, seed, endings=1)
+
+
+def list_other_texts(corpus: Corpus, count: int, seed: int) -> list[str]:
+    """Statements about people of whom no training text speaks; none for one's own facts."""
+    if OWN in corpus.splits or "train" not in corpus.splits:
+        return []
+    known = "\n".join(corpus.training_texts()).lower()
+    facts = _make_others(seed + 1)["train"]
+    names = {name.lower() for fact in facts for name in (fact.subject, fact.object)}
+    strange = {name for name in names if name not in known}
+    texts = [
+        fact.text
+        for fact in facts
+        if fact.subject.lower() in strange and fact.object.lower() in strange
+    ]
+    return python_stream(seed, "other texts").sample(texts, min(count, len(texts)))
 
 
 def read_requests(path: str | Path) -> list[EditRequest]:

@@ -116,7 +116,8 @@ def _score_masked(model: Model, questions: Sequence[Asked], length: int) -> Scor
         for each in questions
         for answer in each.answers
     ]
-    terms = iter(score_chains(model, chains, length))
+    items = [i for i, each in enumerate(questions) for _ in each.answers]
+    terms = iter(score_chains(model, chains, length, items))
     for each, (joints, first) in zip(questions, _look(model, questions, length), strict=True):
         yield [next(terms) for _ in each.answers], joints, first
 
@@ -183,7 +184,8 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
     longest = max(len(answer) for answers in lists.values() for answer in answers)
     padded = {key: _pad(answers, longest) for key, answers in lists.items()}
 
-    def look(batch: Sequence[Asked]) -> list[tuple[list[float], float]]:
+    def look(numbers: Sequence[int]) -> list[tuple[list[float], float]]:
+        batch = [questions[i] for i in numbers]
         canvas = torch.full((len(batch), length), mask_id)
         most = max(len(each.answers + each.rivals) for each in batch)
         answers = torch.full((len(batch), most, longest), -1)
@@ -193,14 +195,16 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
             answers[i, : len(both)] = both
         start = torch.tensor([[len(each.prompt)] for each in batch])
         at = (start + torch.arange(longest)).clamp(max=length - 1)
-        logp = log_softmax(model, model.logits(canvas, None, at))
+        with model.net.taps.in_rows(numbers):
+            logp = log_softmax(model, model.logits(canvas, None, at))
         wanted = answers.transpose(1, 2).to(device)
         joint = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
         rows = zip(batch, joint.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
         return [(row[: len(each.answers + each.rivals)], first) for each, row, first in rows]
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
-    return [each for _, batch in map_batches(questions, rows, look) for each in batch]
+    numbers = range(len(questions))
+    return [each for _, batch in map_batches(numbers, rows, look) for each in batch]
 
 
 def _pad(answers: Sequence[list[int]], length: int) -> Int[Tensor, "N length"]:

@@ -28,11 +28,15 @@ class Chain:
 
 
 @torch.inference_mode()
-def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[list[float]]:
+def score_chains(
+    model: Model, chains: Sequence[Chain], length: int, items: Sequence[int] | None = None
+) -> list[list[float]]:
     """log p of each token of each chain under a masked model, in the order of writing.
 
-    Every text stands at the start of a canvas of `length`; masks fill it up.
+    Every text stands at the start of a canvas of `length`; masks fill it up. `items` are what the
+    chains are about, which is announced to patches (`Taps.in_rows`); by default themselves.
     """
+    about = range(len(chains)) if items is None else items
     mask_id, device = require_mask(model), model.device
     tokens = torch.full((len(chains), length), mask_id)
     rank = torch.full((len(chains), length), length)
@@ -46,8 +50,9 @@ def score_chains(model: Model, chains: Sequence[Chain], length: int) -> list[lis
     def score(batch: Sequence[tuple[int, int, int]]) -> list[float]:
         row, step, at = torch.tensor(batch, device=device).T
         xt = torch.where(rank[row] >= step[:, None], mask_id, tokens[row])
-        logp = log_softmax(model, model.logits(xt, None, at[:, None])[:, 0])
-        return logp.gather(-1, tokens[row, at][:, None])[:, 0].tolist()
+        with model.net.taps.in_rows([about[i] for i, _, _ in batch]):
+            logits = model.logits(xt, None, at[:, None])[:, 0]
+        return log_softmax(model, logits).gather(-1, tokens[row, at][:, None])[:, 0].tolist()
 
     terms: list[list[float]] = [[] for _ in chains]
     for batch, scores in map_batches(
@@ -82,9 +87,8 @@ def score_continuations(
         most = max(len(answers[i]) for i in rows)
 
         def score(batch: Sequence[int]) -> list[Continuations]:
-            return list(
-                _score_group(model, [prompts[i] for i in batch], [answers[i] for i in batch])
-            )
+            own = [prompts[i] for i in batch], [answers[i] for i in batch]
+            return list(_score_group(model, batch, *own))
 
         for batch, scores in map_batches(rows, max(1, fit_rows(model, each) // most), score):
             scored |= zip(batch, scores, strict=True)
@@ -92,9 +96,12 @@ def score_continuations(
 
 
 def _score_group(
-    model: Model, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[Sequence[int]]]
+    model: Model,
+    numbers: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[Sequence[int]]],
 ) -> Iterator[Continuations]:
-    """The same for prompts of one length."""
+    """The same for prompts of one length, which have these numbers."""
     device, past = model.device, len(prompts[0])
     flat = [answer for each in answers for answer in each]
     owner = torch.tensor([i for i, each in enumerate(answers) for _ in each], device=device)
@@ -106,9 +113,11 @@ def _score_group(
     last = torch.tensor([past - 1], device=device)
     if model.net.taps.attached:
         # Patches and captures see whole texts: every answer is run with its prompt before it.
-        first = log_softmax(model, model.net(given, None, last)[:, 0])
+        with model.net.taps.in_rows(numbers):
+            first = log_softmax(model, model.net(given, None, last)[:, 0])
         read_at = torch.arange(past - 1, past + longest - 1, device=device)
-        logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
+        with model.net.taps.in_rows([numbers[i] for i in owner.tolist()]):
+            logits = model.net(torch.cat((given[owner], padded[:, :-1]), 1), None, read_at)
         logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
     else:
         first, logp = _score_with_cache(model, given, last, owner, padded, counts)

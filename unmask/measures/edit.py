@@ -11,22 +11,30 @@ new object is given and the subject asked for, and the old one likewise; the sub
 all subjects of its group, by the mean field for a masked model. Fresh objects occur in no training
 text; swapped ones have another owner, who may answer in reverse.
 
-The share is how much of an edit acts at the last token of a prompt's subject, in closed form: 1 at
-the key that it was written with. By step it is read in the edited model's own states.
+The share is how much of an edit acts at a position, in closed form: 1 at the key that it was
+written with. It is read at the last token of a prompt's subject, and its mean size at the masks and
+at the other words: in states that show none, half or all of the right answer, and in those of the
+edited model's own texts.
 
 Statements are judged from two sides: given the new object, the subject against another one, and
 given that one's object, its owner against the edited subject; who always names the edited subject
-is right half of the time. KL and bits per token are read on the last training texts, noised at
-uniform times for a masked model, at the tokens that are hidden. Controls are the editor's own edit
+is right half of the time. KL and bits per token are read on text that no training showed (of
+a reversal corpus, statements about other people), noised at uniform times for a masked model, at
+the tokens that are hidden. Controls are the editor's own edit
 in a layer drawn at random, the wrong subject's key, and another fact's delta, of equal norm. A
 learned statement is trained by the model's own loss until its object costs as much as under the
-edit. The sharing of keys is the cosine of a reverse question's key with the edited prompt's, minus
-its mean over the other facts' edited prompts.
+edit; where it never does, the page says so.
+
+Whether the reverse follows is held against what both directions share before the edit, one number
+per fact: the log-odds that a probe of one direction's states gives the fact in the other, in held
+out phrasings, and the cosine of the key, through the down projection, with v0 in reverse, minus its
+mean over other facts (as `unmask symmetry` has it); and the share of the edit that acts in reverse.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,12 +47,15 @@ from unmask.measures.settings import MachineSettings
 from unmask.representation.settings import choose_layers
 
 if TYPE_CHECKING:
+    from unmask.data.corpus import Corpus
     from unmask.editing.requests import EditRequest
+    from unmask.measures.edit_work import Preparation
 
-CHUNK = 10
+CHUNK = 20
 """Requests whose edits are one part of a run."""
-NO_TEXT = {"text_kl": None, "text_bits_before": None, "text_bits_after": None}
 CONTROLS = ("layer", "key", "delta", "tuned", "tuned-layer")
+MOST_TEXTS = 5000
+"""Documents of a file to gather moments on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +69,10 @@ class EditSettings(MachineSettings):
         choices=lambda: ("p2d", "d2p", "both"),
     )
     facts: int = option(20, "Facts of each group, edited one way and the other in turn.", least=1)
+    skip: int = option(0, "Facts of each group to leave out before these.", least=0)
+    recalled: bool = option(
+        False, "Only facts that the model says before the edit, asked as they were trained."
+    )
     objects: Literal["fresh", "swap"] = option(
         "fresh", "New objects: of no training text, or another fact's."
     )
@@ -68,7 +83,10 @@ class EditSettings(MachineSettings):
     moments: Literal["states", "clean", "identity"] = option(
         "states", "Keys to spare: of the states that a model meets, of clean text, or all alike."
     )
-    moment_tokens: int = option(20_000, "Tokens of training text to gather them on.", least=1)
+    moment_tokens: int = option(20_000, "Tokens of text to gather them on.", least=1)
+    moment_text: str | None = option(
+        None, "A file of text (.txt, .jsonl, also .xz) for them; the training texts by default."
+    )
     shrink: float = option(0.0, "The share of the identity in the moments.", least=0, most=1)
     reveal: Literal["none", "cycle", "random"] = option(
         "none", "Tokens of the object that a masked model is shown at a step of the search."
@@ -90,7 +108,12 @@ class EditSettings(MachineSettings):
     )
     tune_updates: int = option(100, "Updates of a learned statement, at most.", least=1)
     tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
-    text_rows: int = option(8, "Rows of training text to compare KL and bits on.", least=0)
+    other_text: str | None = option(
+        None,
+        "A file of text that no training showed, to compare KL and bits on; by default statements "
+        "about other people.",
+    )
+    text_rows: int = option(8, "Rows of that text.", least=0)
     step_counts: tuple[int, ...] = option((), "Further step counts of generations.", least=1)
     lengths: tuple[int, ...] = option((), "Further canvases of generations.", least=2)
     examples: int = option(4, "Answers to show of each model.", least=0, is_identity=False)
@@ -100,221 +123,94 @@ class EditSettings(MachineSettings):
 
 @dataclass(frozen=True)
 class EditData:
-    """What is edited, and texts to gather moments on."""
+    """What is edited, texts to gather moments on, and texts on which nothing should change."""
 
     requests: "list[EditRequest]"
     texts: list[str]
+    other_texts: list[str]
+    corpus: "Corpus | None" = None
+    """Where requests come from; a file of requests has none."""
 
 
 def _read(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, str, str]:
     from unmask.base.identity import digest_values
-    from unmask.editing.requests import make_requests, read_requests
+    from unmask.base.seeds import python_stream
+    from unmask.editing.requests import list_other_texts, read_requests
 
+    corpus, texts, others = None, list[str](), list[str]()
     if isinstance(data, str | Path) and str(data).endswith(".json"):
-        requests, texts, source = read_requests(data), list[str](), str(data)
+        requests, source = read_requests(data), str(data)
+        if settings.recalled:
+            raise UserError(
+                f"{source} does not say how its facts were trained: leave recalled out, or give a "
+                "corpus."
+            )
+        requests = requests[settings.skip :][: settings.facts]
     else:
         corpus = find_corpus(data, families)
-        source = corpus.source
-        texts = corpus.training_texts() if "train" in corpus.splits else []
-        requests = make_requests(
-            corpus,
-            settings.groups,
-            settings.facts,
-            settings.objects,
-            settings.paraphrases,
-            settings.neighbours,
-            settings.seed,
-        )
+        source, requests = corpus.source, choose_requests(corpus, settings)
+        if "train" in corpus.splits:
+            texts = list(dict.fromkeys(corpus.training_texts()))
+            # Texts about one fact stand together: a part of them is to be about all.
+            python_stream(settings.seed, "moments").shuffle(texts)
+        others = list_other_texts(corpus, settings.text_rows, settings.seed)
+    texts = _read_texts(settings.moment_text, MOST_TEXTS) or texts
+    others = _read_texts(settings.other_text, settings.text_rows) or others
     if settings.moments != "identity" and not texts:
         raise UserError(
             f"{source} has no training texts to gather moments of keys on: use moments identity, "
-            "or a corpus with its training split."
+            "a file of text (--moment-text), or a corpus with its training split."
         )
-    return EditData(requests, texts), source, digest_values([*requests, *texts])
+    kept = EditData(requests, texts, others, corpus)
+    return kept, source, digest_values([*requests, *texts, *others])
+
+
+def _read_texts(path: str | None, most: int) -> list[str]:
+    from unmask.data.text import read_documents
+
+    return [] if path is None else list(islice(read_documents([path]), most))
+
+
+def choose_requests(
+    corpus: "Corpus", settings: EditSettings, only: set[str] | None = None
+) -> "list[EditRequest]":
+    """The requests of a corpus, of some of its facts."""
+    from unmask.editing.requests import make_requests
+
+    return make_requests(
+        corpus,
+        settings.groups,
+        settings.facts,
+        settings.objects,
+        settings.paraphrases,
+        settings.neighbours,
+        settings.seed,
+        settings.skip,
+        only,
+    )
 
 
 def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
     """For each checkpoint: its requests in chunks."""
-    requests = inputs.data.requests
-    if {"key", "delta"} & {*settings.controls} and len(requests) < 2:
+    from unmask.measures.edit_work import prepare, work
+
+    count = len(inputs.data.requests)
+    if {"key", "delta"} & {*settings.controls} and count < 2:
         raise UserError("one edit has no other to take a key or a delta from: edit two, or more.")
-    chunks = [range(len(requests))[i : i + CHUNK] for i in range(0, len(requests), CHUNK)]
     shared: dict[str, Preparation] = {}
 
-    def work(member: Member, layers: Sequence[int], numbers: Sequence[int]) -> dict[str, Any]:
+    def run(member: Member, layers: tuple[int, ...], chunk: range) -> dict[str, Any]:
         model = inputs.load(member)
         if member.key not in shared:
             shared.clear()
-            shared[member.key] = _prepare(model, layers, inputs.data, settings)
-        # One canvas for all requests, whatever part they are in.
-        ready = shared[member.key]
-        examination = ready.examination
-        # The next request's edit gives its key and its delta, whatever part it is in.
-        following = {(i + 1) % len(requests) for i in numbers} if settings.controls else set()
-        wanted = sorted({*numbers, *following})
-        before = {i: examination.ask(requests[i].questions) for i in numbers}
-        edits = _edit_each(model, ready, settings, [requests[i] for i in wanted], layers)
-        made = dict(zip(wanted, edits, strict=True))
-        moved: dict[int, Any] = {}
-        if "layer" in settings.controls:
-            own = [requests[i] for i in numbers]
-            elsewhere = _edit_each(model, ready, settings, own, [ready.random_layer])
-            moved = dict(zip(numbers, elsewhere, strict=True))
-        rows, steps, canvases = [], [], []
-        for i in numbers:
-            which = member.columns | _describe(requests[i], made[i], settings, layers)
-            cosines = examination.read_cosines(i, layers[-1])
-            changes = {"edit": made[i]}
-            if settings.controls:
-                other = made[(i + 1) % len(requests)]
-                changes |= _make_controls(
-                    model, requests[i], made[i], other, moved.get(i), settings, examination.length
-                )
-            for variant, change in changes.items():
-                one = which | {"variant": variant, "magnitude": change.magnitude}
-                one |= NO_TEXT if ready.text is None else ready.text.compare(change)
-                outcomes = list(examination.compare(i, change, before[i]))
-                rows += [
-                    one | outcome | {"cosine": cosine}
-                    for outcome, cosine in zip(outcomes, cosines, strict=True)
-                ]
-                if variant == "edit":
-                    more = settings.step_counts, settings.lengths
-                    swept = examination.sweep(i, change, outcomes, *more)
-                    canvases += [which | row for row in swept]
-            steps += [which | step for step in examination.follow(i, made[i])]
-        return {"edit": rows, "edit_steps": steps, "edit_canvases": canvases}
+            shared[member.key] = prepare(model, layers, inputs.data, settings)
+        return work(model, member.columns, shared[member.key], chunk, settings)
 
     for member in inputs.members():
         layers, _ = choose_layers(member.family.name, member.config.layers, settings.layer)
-        for number, chunk in enumerate(chunks):
-            yield Job(f"{member.key}-{number:03d}", partial(work, member, layers, chunk))
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """What all edits of a model share: the same in every process."""
-
-    examination: Any
-    """All requests on one canvas."""
-    moments: Any
-    prefixes: tuple[str, ...]
-    random_layer: int
-    text: Any
-    """Text to compare on; None where there is none."""
-
-
-def _prepare(
-    model: Any, layers: Sequence[int], data: EditData, settings: EditSettings
-) -> Preparation:
-    from unmask.base.seeds import python_stream
-    from unmask.editing.controls import UnrelatedText
-    from unmask.editing.moments import moments
-    from unmask.editing.outcomes import Examination
-    from unmask.representation.prompts import make_prefixes
-
-    # The last layer is not edited: what it writes at a subject is read nowhere else.
-    others = [i for i in range(model.net.config.layers - 1) if i not in layers]
-    if "layer" in settings.controls and not others:
-        raise UserError(
-            f"{model.name} has no layer beside those that are edited and its last: leave out the "
-            "control layer, or edit fewer."
-        )
-    random_layer = python_stream(settings.seed, "layer").choice(others or list(layers))
-    examination = Examination(model, data.requests, settings.steps, settings.length)
-    prefixes = make_prefixes(model, settings.prefixes, settings.seed)
-    gathered = None
-    if settings.moments != "identity":
-        needed = {*layers, *([random_layer] if "layer" in settings.controls else [])}
-        gathered = moments(
-            model,
-            data.texts,
-            sorted(needed),
-            None if settings.moments == "states" else "clean",
-            tokens=settings.moment_tokens,
-            shrink=settings.shrink,
-            seed=settings.seed,
-        )
-    text = None
-    if data.texts and settings.text_rows:
-        text = UnrelatedText(model, data.texts[::-1], settings.text_rows, settings.seed)
-    return Preparation(examination, gathered, prefixes, random_layer, text)
-
-
-def _edit_each(
-    model: Any,
-    ready: Preparation,
-    settings: EditSettings,
-    requests: "Sequence[EditRequest]",
-    layers: Sequence[int],
-) -> list[Any]:
-    from unmask.editing.editor import edit_each
-
-    names = ("method", "ridge", "reveal", "lr", "clamp", "length", "seed")
-    return edit_each(
-        model,
-        [request.fact for request in requests],
-        [request.object for request in requests],
-        layers,
-        ready.moments,
-        **{name: getattr(settings, name) for name in names},
-        steps=settings.search_steps,
-        prefixes=ready.prefixes,
-    )
-
-
-def _make_controls(
-    model: Any,
-    request: "EditRequest",
-    made: Any,
-    other: Any,
-    moved: Any,
-    settings: EditSettings,
-    length: int,
-) -> dict[str, Any]:
-    """The controls of one edit by name, in the order of `CONTROLS`."""
-    from unmask.editing.controls import find_cost, swap_factors, tune
-
-    makers: dict[str, Any] = {
-        "layer": lambda: moved,
-        "key": lambda: swap_factors(model, made, other, "key"),
-        "delta": lambda: swap_factors(model, made, other, "delta"),
-    }
-    statement = request.questions[0].fact
-    with made.on(model):
-        target = find_cost(model, statement, length)
-    for name, layers in (("tuned", None), ("tuned-layer", made.layers)):
-        makers[name] = partial(
-            tune,
-            model,
-            statement,
-            target,
-            layers,
-            updates=settings.tune_updates,
-            lr=settings.tune_lr,
-            length=length,
-            seed=settings.seed,
-        )
-    return {name: makers[name]() for name in CONTROLS if name in settings.controls}
-
-
-def _describe(
-    request: "EditRequest", made: Any, settings: EditSettings, layers: Sequence[int]
-) -> dict[str, Any]:
-    (search,) = made.record["facts"]
-    names = ("nll_before", "nll", "relative_distance", "stopped", "diverged")
-    return {
-        "group": request.group,
-        "fact": request.fact.fact_id,
-        "direction": request.fact.direction,
-        "trained": request.fact.trained,
-        "subject": request.fact.subject,
-        "old": request.fact.object,
-        "new": request.object,
-        "objects": settings.objects,
-        "layers": ",".join(map(str, layers)),
-        **{f"search_{name}": search[name] for name in names},
-    }
+        for number, first in enumerate(range(0, count, CHUNK)):
+            chunk = range(first, min(first + CHUNK, count))
+            yield Job(f"{member.key}-{number:03d}", partial(run, member, tuple(layers), chunk))
 
 
 MEASURE = Measure(
@@ -323,8 +219,8 @@ MEASURE = Measure(
     help="Write new objects into a model's weights, and ask forwards, nearby and in reverse.",
     settings=EditSettings,
     tables={
-        "edit": "edit/2",
-        "edit_steps": "edit-steps/1",
+        "edit": "edit/3",
+        "edit_steps": "edit-steps/2",
         "edit_canvases": "edit-canvases/1",
     },
     inputs=ModelsAndData(

@@ -32,10 +32,11 @@ and `logits`).
 
 Samplers announce the denoising step whose pass they run (`Taps.in_step`), so that a patch or a
 capture can be bound to steps; outside a sampler there are none, and one that was bound to a step
-that never came is an error.
+that never came is an error. Scores announce which of the given items the rows of a pass are about
+(`Taps.in_rows`), for patches that treat them differently.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -109,6 +110,8 @@ class Taps:
         self._attached: list[_Attachment] = []
         self.step: int | None = None
         """The denoising step whose pass is being run; None outside samplers."""
+        self.rows: Sequence[int] | None = None
+        """Of a pass of scores: which of the given items each row of the batch is about."""
 
     @property
     def attached(self) -> tuple[str, ...]:
@@ -149,6 +152,15 @@ class Taps:
             yield
         finally:
             self.step = None
+
+    @contextmanager
+    def in_rows(self, rows: Sequence[int]) -> Generator[None]:
+        """Inside the block, the rows of a pass are about these of the items that were given."""
+        self.rows = rows
+        try:
+            yield
+        finally:
+            self.rows = None
 
     def find(self, names: Iterable[str]) -> list[str]:
         """The sites that the names mean; `*` stands for any layer or part."""
