@@ -97,6 +97,8 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
             for metric, facts in metrics.items():
                 ends = mean_intervals(np.array([*facts.values()])[:, None])
                 mean, low, high = (float(end[0]) for end in ends)
+                if metric == "p":  # a difference of two probabilities
+                    low, high = max(low, -1.0), min(high, 1.0)
                 yield (
                     dict(zip((*GROUP, *CELL), (*group, *cell), strict=True))
                     | {"metric": metric, "mean": mean, "low": low, "high": high}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
+from unmask.evaluation.equivalence import MARGIN
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
@@ -54,6 +55,9 @@ class TraceSettings(Tracing, MachineSettings):
         (OTHER_FACT,),
         "What is put in at the subject and at the answer's rows instead of the clean states: "
         "another fact's, or the corrupted ones moved as far in a random direction.",
+    )
+    margin: float = option(
+        MARGIN, "Shares of the total effect that differ by less are alike.", above=0
     )
     memory: float | None = option(
         None, "Gigabytes a trace may use beside the weights.", above=0, is_identity=False

@@ -20,6 +20,7 @@ from unmask.blocks.blocks import (
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
+from unmask.measures.trace_shares import fold_bands, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
@@ -70,11 +71,13 @@ def describe(result: Result) -> Section:
         blocks.append(figures.tabulate_groups(result, groups, metric))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
         blocks += _tabulate_together(summary["averages"], metric)
+        blocks += tabulate_shares(summary.get("shares", ()), metric)
         blocks += _tabulate_further(summary, groups, metric)
         blocks += [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
         blocks.append(figures.fold_peaks(result, groups))
         blocks += figures.fold_tests(result, metric)
+        blocks += fold_bands(summary)
     blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
     title = TITLE
@@ -310,5 +313,7 @@ def _describe_statistics(counts: Rows) -> str:
         "facts. Placebos are a prompt token that is not the subject's, another fact's state (or a "
         "state as far away in a random direction) put in at the subject and at the answer's rows, "
         "and the same restored run read for another answer. An effect is clear if "
-        "its interval lies above 0 and above those of all placebos that were measured."
+        "its interval lies above 0 and above those of all placebos that were measured. Shares are "
+        "ratios of means over facts, their intervals by the delta method; layers are chosen by "
+        "two-fold cross-fitting over a hash of the fact."
     )

@@ -12,10 +12,12 @@ from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
+from unmask.evaluation.equivalence import MARGIN
 from unmask.evaluation.statistics import ENOUGH, is_clear
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
 from unmask.measures.result import open_table
 from unmask.tracing import averages as averaging
+from unmask.tracing import shares
 from unmask.tracing import table as traced
 from unmask.tracing.settings import STEPS, Tracing
 from unmask.tracing.table import SUBJECT_ROLES
@@ -28,6 +30,9 @@ MOST_TEXTS = 2
 """Texts of each model and split whose effects are kept cell by cell."""
 MOST_CELLS = 200_000
 """Cells of single texts that a summary holds; more texts are left out."""
+ENDS = ("low", "high")
+PROBABILITIES = ("p",)
+"""Metrics whose effects cannot leave −1 to 1."""
 GROUP = ("model", "kind", "split", "corruption", "stage")
 
 
@@ -39,9 +44,12 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     names = [*averaging.PROMPT, *averaging.CELL]
     table = open_table(tables, "trace")
     effects = averaging.find_effects(table.pieces([*names, "value"]), settings.mode)
+    name = settings.to_record()["metric"]
     summary: dict[str, Rows] = {
-        "averages": _add_windows(averaging.average(effects), facts),
-        "tests": averaging.compare_groups(effects, settings.seed),
+        "averages": bound(_add_windows(averaging.average(effects), facts), name),
+        "tests": bound(averaging.compare_groups(effects, settings.seed), name),
+        "shares": bound(shares.fit_shares(effects), name),
+        "bands": shares.compare_bands(effects, getattr(settings, "margin", MARGIN), settings.seed),
         "counts": list(count_facts(facts)),
         "texts": list(_list_texts(tables, facts, settings.mode)),
     }
@@ -51,8 +59,19 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
             piece.rename_columns([*names, "value"]) for piece in table.pieces([*names, metric])
         )
         averages = averaging.average(averaging.find_effects(pieces, settings.mode))
-        further += [{"metric": metric, **row} for row in _add_windows(averages, facts)]
+        rows = bound(_add_windows(averages, facts), metric)
+        further += [{"metric": metric, **row} for row in rows]
     return summary | ({"further": further} if further else {})
+
+
+def bound(rows: Rows, metric: str) -> list[dict[str, Any]]:
+    """The rows with intervals of probabilities, and of their differences, within −1 and 1."""
+    if metric not in PROBABILITIES:
+        return [dict(row) for row in rows]
+    return [
+        {**row, **{name: min(max(row[name], -1.0), 1.0) for name in ENDS if name in row}}
+        for row in rows
+    ]
 
 
 def _add_windows(averages: Rows, facts: Rows) -> list[dict[str, Any]]:
@@ -247,6 +266,12 @@ def name_cell(cell: tidy.Record) -> str:
     """The name of the verdict on a cell, or on the total effect."""
     where = ", ".join(cell[name] for name in ("model", "split", "corruption", "stage"))
     return f"{where}: {cell['part']} {cell['role']}".rstrip()
+
+
+def list_pairs(rows: Rows) -> dict[Any, list[tidy.Record]]:
+    """Comparisons by the pair of groups that they are of."""
+    names = ("model", "split", "other_model", "other_split", "corruption", "stage")
+    return group_by(rows, *names)
 
 
 def name_test(test: tidy.Record) -> str:

@@ -4,8 +4,9 @@ A prompt's effect at a role is the mean over its tokens of that role, against th
 baseline; phrasings and training seeds of one fact are averaged first, so that facts are counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,22 @@ class GroupEffects:
     cells: list[CellKey]
     effects: np.ndarray
     prompts: int
+
+    def take(self, cells: Mapping[str, CellKey]) -> dict[str, float]:
+        """Each fact's effect in a cell of its own; facts that have none there are left out."""
+        rows, columns = self._places
+        values = {
+            fact: float(self.effects[rows[fact], columns[cell]])
+            for fact, cell in cells.items()
+            if fact in rows and cell in columns
+        }
+        return {fact: value for fact, value in values.items() if np.isfinite(value)}
+
+    @cached_property
+    def _places(self) -> tuple[dict[str, int], dict[CellKey, int]]:
+        """The row of each fact, and the column of each cell."""
+        rows = {fact: i for i, fact in enumerate(self.facts)}
+        return rows, {cell: i for i, cell in enumerate(self.cells)}
 
     def average_layers(self, part: str, role: str) -> dict[str, float]:
         """Each fact's effect at a role, mean over layers; none where the group lacks the role."""
@@ -228,9 +245,9 @@ def compare_groups(effects: dict[GroupKey, GroupEffects], seed: int = 0) -> list
     part and role by role; `p_holm` is corrected for all comparisons of one pair.
     """
     rows = []
-    for one, other in _find_pairs(effects):
+    for one, other in find_pairs(effects):
         differences: list[tuple[str, str, Difference]] = []
-        for part, role in _find_roles(effects[one].cells):
+        for part, role in find_roles(effects[one].cells):
             means = [effects[group].average_layers(part, role) for group in (one, other)]
             difference = compare(*means, seed=seed)
             if difference is not None:
@@ -246,7 +263,7 @@ def compare_groups(effects: dict[GroupKey, GroupEffects], seed: int = 0) -> list
     return rows
 
 
-def _find_pairs(groups: Iterable[GroupKey]) -> Iterable[tuple[GroupKey, GroupKey]]:
+def find_pairs(groups: Iterable[GroupKey]) -> Iterable[tuple[GroupKey, GroupKey]]:
     """Pairs that differ in the model or in the split; models stay in the order they are met."""
     results = [group for group in groups if group[-1] == RESULT]
     models = list(dict.fromkeys(group[0] for group in results))
@@ -258,6 +275,6 @@ def _find_pairs(groups: Iterable[GroupKey]) -> Iterable[tuple[GroupKey, GroupKey
                 yield one, other
 
 
-def _find_roles(cells: Iterable[CellKey]) -> list[tuple[str, str]]:
+def find_roles(cells: Iterable[CellKey]) -> list[tuple[str, str]]:
     roles = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
     return [each for each in roles if each[0] != ASKED]

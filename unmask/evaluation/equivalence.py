@@ -1,0 +1,107 @@
+"""Are two groups alike? Shares of a total with their intervals, equivalence tests, cross-fitting.
+
+That no difference was detected does not mean that there is none. Two groups are alike where the
+difference of their means lies within a margin that was written down before, by two one-sided t
+tests (Schuirmann 1987); beside the outcome stand the smallest margin that the data would have
+passed, and how often the test would pass if there were no difference at all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from unmask.base.seeds import derive_seed
+from unmask.evaluation.statistics import ALPHA
+
+MARGIN = 0.1
+"""Shares of a total effect that differ by less are alike."""
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """A difference of two means, and whether it lies within a margin."""
+
+    gap: float
+    p_equivalent: float
+    """Of "as large as the margin, or larger": alike where it is at most 0.05."""
+    smallest_margin: float
+    """The smallest margin at which they would be called alike."""
+    power: float
+    """How often they would be called alike without any difference, given errors of this size."""
+    facts: int
+    paired: bool
+
+
+def measure_equivalence(
+    one: Mapping[str, float], other: Mapping[str, float], margin: float
+) -> Equivalence | None:
+    """Two one-sided t tests of the mean of `one` minus that of `other`, each a value for a fact.
+
+    Paired over the facts that both have, if at least two; else Welch's test of the two groups. None
+    without two facts a side.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    shared = sorted(one.keys() & other.keys())
+    if len(shared) >= 2:
+        gaps = np.array([one[fact] - other[fact] for fact in shared])
+        gap, square, freedom = gaps.mean(), gaps.var(ddof=1) / len(gaps), len(gaps) - 1.0
+    else:
+        sides = [np.array([*side.values()]) for side in (one, other)]
+        if min(map(len, sides)) < 2:
+            return None
+        squares = np.array([side.var(ddof=1) / len(side) for side in sides])
+        gap, square = sides[0].mean() - sides[1].mean(), squares.sum()
+        freedoms = np.array([len(side) - 1.0 for side in sides])
+        freedom = square**2 / (squares**2 / freedoms).sum() if square else freedoms.sum()
+    error = max(float(square) ** 0.5, 1e-12)
+    reach = float(stdtrit(freedom, 1 - ALPHA)) * error
+    # Without a difference, the mean must lie within the margin by that reach, on both sides.
+    inside = stdtr(freedom, (margin - reach) / error)
+    return Equivalence(
+        gap=float(gap),
+        p_equivalent=float(stdtr(freedom, (abs(gap) - margin) / error)),
+        smallest_margin=float(abs(gap) + reach),
+        power=max(0.0, float(2 * inside - 1)),
+        facts=len(shared) if len(shared) >= 2 else len(one) + len(other),
+        paired=len(shared) >= 2,
+    )
+
+
+def find_shares(values: ArrayLike, totals: ArrayLike) -> Float[np.ndarray, "F"]:
+    """A value for each fact whose mean is the mean value as a share of the mean total.
+
+    The share is a ratio of two means. To first order a fact moves it by how far its value lies from
+    that share of its own total, so that intervals and tests of these values are those of the ratio
+    (the delta method), the total's own variation included.
+    """
+    value, total = (np.asarray(each, dtype=float) for each in (values, totals))
+    if not total.mean():
+        return np.full(value.shape, np.nan)
+    share = value.mean() / total.mean()
+    return share + (value - share * total) / total.mean()
+
+
+def divide(names: Iterable[str]) -> dict[str, int]:
+    """Two halves, 0 and 1, of one size: names sorted by a hash of theirs, in turn."""
+    by_hash = sorted(names, key=lambda name: (derive_seed(0, "half", name), name))
+    return {name: rank % 2 for rank, name in enumerate(by_hash)}
+
+
+def cross_fit(
+    values: Float[np.ndarray, "F C"], names: Sequence[str]
+) -> Int[np.ndarray, "F"] | None:
+    """For each fact the column that is best on average for the other half of the facts.
+
+    Choosing a layer and reading it on the same facts would count luck as an effect. None without a
+    fact in each half.
+    """
+    halves = divide(names)
+    half = np.array([halves[name] for name in names], dtype=int)
+    if len(names) < 2:
+        return None
+    best = np.array([values[half != side].mean(0).argmax() for side in (0, 1)])
+    return best[half]
