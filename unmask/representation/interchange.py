@@ -17,7 +17,7 @@ stay within a half where it has several people.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -27,9 +27,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.base.seeds import derive_seed, python_stream
+from unmask.base.seeds import python_stream
 from unmask.data.city_lines import CITY
 from unmask.data.facts import Fact
+from unmask.evaluation.equivalence import divide
 from unmask.net.model import Model
 from unmask.representation.patched import (
     EMBEDDINGS,
@@ -79,12 +80,6 @@ class CrossFit:
 def person_of(fact: Fact) -> str:
     """The id that all facts about one person share."""
     return fact.fact_id.removesuffix(CITY)
-
-
-def divide(people: Iterable[str]) -> dict[str, int]:
-    """Two halves, 0 and 1, of one size: people sorted by a hash of their ids, in turn."""
-    by_hash = sorted(people, key=lambda person: (derive_seed(0, "half", person), person))
-    return {person: rank % 2 for rank, person in enumerate(by_hash)}
 
 
 def make_swaps(
