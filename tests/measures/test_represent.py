@@ -76,6 +76,7 @@ def test_tables_hold_every_question_layer_and_checkpoint(result):
     vectors = stack_vectors(result.tables["vectors"])
     assert {name: each.shape[1] for name, each in vectors.items()} == {
         "k_star": 64, "k_mapped": 32, "v0": 32, "delta": 32,
+        "k_bare": 64, "k_bare_mapped": 32, "v0_bare": 32,
     }  # fmt: skip
     distance = np.linalg.norm(vectors["delta"], axis=1)
     np.testing.assert_allclose(distance, [row["distance"] for row in rows], rtol=1e-5)
@@ -88,7 +89,11 @@ def test_tables_hold_every_question_layer_and_checkpoint(result):
     assert {(row["fitted"], row["tested"]) for row in probes} == {
         (one, other) for one in ("p2d", "d2p") for other in ("p2d", "d2p")
     }
-    assert {row["layer"] for row in probes} == {0, 1, 2}
+    assert {row["layer"] for row in probes} == {-1, 0, 1, 2}
+    assert {(row["model"], row["reading"]) for row in probes} == {
+        *(("mdm", each) for each in ("canvas", "prompt", "subject")),
+        ("ar", "canvas"), ("ar", "subject"),
+    }  # fmt: skip
 
 
 def test_vectors_are_kept_for_other_programs(result):
@@ -245,10 +250,12 @@ def make_tables(rows, probes=()) -> dict:
     }
 
 
-def make_probes(num_facts: int, hits: dict[int, int], tested: str = "p2d") -> list[dict]:
+def make_probes(
+    num_facts: int, hits: dict[int, int], tested: str = "p2d", reading: str = "canvas"
+) -> list[dict]:
     """Predictions by layer: the first so many facts are right, the others one off."""
     return [
-        {"layer": layer, "fitted": "d2p", "tested": tested, "fact": f"{i:02d}"}
+        {"reading": reading, "layer": layer, "fitted": "d2p", "tested": tested, "fact": f"{i:02d}"}
         | {"predicted": f"{i if i < count else (i + 1) % num_facts:02d}"}
         for layer, count in hits.items()
         for i in range(num_facts)
@@ -288,17 +295,34 @@ def test_probes_are_corrected_for_their_layers():
     summary = summarise(make_tables(rows, probes), settings)
     by_layer = {row["layer"]: row for row in summary["probes"]}
     assert [by_layer[layer]["mean"] for layer in (0, 1, 2)] == [0.0, 0.5, 0.0]
-    assert by_layer[1]["p"] == by_layer[1]["p_layers"] == pytest.approx(1 / 200)
+    assert by_layer[1]["p"] == by_layer[1]["p_layers"] == pytest.approx(1e-5, rel=1e-3)
+    assert by_layer[1]["p_family"] == by_layer[1]["p_layers"]
     assert by_layer[0]["p_layers"] == 1.0
     assert all(row["p_layers"] >= row["p"] for row in summary["probes"])
     verdicts = {each.claim: each for each in judge(summary, settings)}
-    assert verdicts["mdm: p2d: d2p to p2d"].outcome == "above"
+    assert verdicts["mdm: p2d: canvas: d2p to p2d"].outcome == "above"
     # The more layers, the likelier one of them is that good by chance.
     few, many = (
         summarise(make_tables(rows, make_probes(20, dict.fromkeys(range(n), 2))), settings)
         for n in (1, 12)
     )
     assert many["probes"][0]["p_layers"] >= few["probes"][0]["p_layers"] == few["probes"][0]["p"]
+
+
+def test_probes_of_one_question_are_a_family():
+    """Of three readings across directions, Holm's least p is three times as large."""
+    probes = [
+        row
+        for reading, hits in (("canvas", 3), ("prompt", 3), ("subject", 1))
+        for row in make_probes(20, {0: hits}, reading=reading)
+    ] + make_probes(20, {0: 20}, tested="d2p")
+    summary = summarise(make_tables([{"fact": "0"}], probes), RepresentSettings())
+    rows = {(row["reading"], row["tested"]): row for row in summary["probes"]}
+    assert rows["canvas", "p2d"]["p_family"] == pytest.approx(3 * rows["canvas", "p2d"]["p"])
+    assert rows["subject", "p2d"]["p_family"] >= rows["subject", "p2d"]["p"] > 0.3
+    assert rows["canvas", "d2p"]["p_family"] == rows["canvas", "d2p"]["p_layers"]
+    # Facts that change their names are right in one of so many.
+    assert rows["canvas", "p2d"]["null_mean"] == pytest.approx(1 / 20, abs=1e-3)
 
 
 def test_probes_within_a_direction_are_no_finding():
@@ -311,8 +335,9 @@ def test_probes_within_a_direction_are_no_finding():
 def test_the_section_leads_with_probes_across_directions(result):
     blocks = result.section.blocks
     findings = [block for block in blocks if isinstance(block, Finding)]
-    assert blocks[: len(findings)] == findings and len(findings) == 4
-    assert "linear probes are" in findings[0].text and "elicit their object" in findings[2].text
+    assert blocks[: len(findings)] == findings and len(findings) == 7
+    assert "linear probes are" in findings[0].text and "elicit their object" in findings[5].text
+    assert "without masks" in show(result) and "the subject alone" in findings[2].text
     text = show(result)
     assert "name → description, as trained" in text and "description → name, reversed" in text
     assert "nan" not in text

@@ -7,11 +7,13 @@ import torch
 from tests.conftest import KINDS
 from tests.representation.facts import make_fact, make_facts, make_model
 from unmask import UserError
+from unmask.representation.patched import lay_out_prompt
 from unmask.representation.prompts import lay_out_case
 from unmask.representation.readout import (
     can_probe,
     collect_streams,
     fit_and_predict,
+    list_readings,
     probe,
     read_facts_by_layer,
 )
@@ -43,12 +45,48 @@ def test_streams_are_those_of_the_subject():
     model = make_model()
     facts = make_facts()[:3]
     streams = collect_streams(model, facts, length=32)
-    for fact, found in zip(facts, streams, strict=True):
+    for fact, states in zip(facts, streams, strict=True):
         row = lay_out_case(model, fact, ("",), Extraction(length=32)).rows[0]
-        with model.net.capture("layers.*.resid_out") as taken:
+        with model.net.capture("layers.0.resid_in", "layers.*.resid_out") as taken:
             model.net(torch.tensor([row.tokens]))
         plain = np.stack([x[0, row.position].numpy() for x in taken.values()])
-        np.testing.assert_allclose(found, plain, atol=1e-4)
+        np.testing.assert_allclose(states, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_without_masks_is_with_all_reading_of_masks_cut(name, kind):
+    """The same stream as on a canvas whose prompt rows read no mask; a causal one never does."""
+    model = make_model(name, kind)
+    facts = make_facts()[:4]
+    canvas, bare = (collect_streams(model, facts, 32, reading) for reading in ("canvas", "prompt"))
+    if kind == "causal":
+        np.testing.assert_allclose(canvas, bare, atol=1e-4)
+        assert list_readings(model) == ["canvas", "subject"]
+        return
+    assert list_readings(model) == ["canvas", "prompt", "subject"]
+    # Subjects of a few tokens may be out of reach of masks where attention is local.
+    assert name == "tiny-blocks" or np.abs(canvas[:, 1:] - bare[:, 1:]).max() > 1e-3
+    np.testing.assert_array_equal(canvas[:, 0], bare[:, 0])
+    for fact, states in zip(facts, bare, strict=True):
+        row = lay_out_case(model, fact, ("",), Extraction(length=32)).rows[0]
+        is_given = torch.arange(32) < row.prompt_length
+        sees = ~is_given[:, None] | is_given
+        with model.net.capture("layers.*.resid_out") as taken:
+            model.net.run_layers(model.net.embed(torch.tensor([row.tokens])), sees=sees)
+        cut = np.stack([x[0, row.position].detach().numpy() for x in taken.values()])
+        np.testing.assert_allclose(states[1:], cut, atol=1e-4)
+
+
+def test_a_subject_alone_is_the_same_in_every_phrasing():
+    model = make_model()
+    pair = [make_fact(1, "d2p", phrasing) for phrasing in (0, 1)]
+    one, other = collect_streams(model, pair, reading="subject")
+    np.testing.assert_array_equal(one, other)
+    ids = lay_out_prompt(model, pair[0], []).tokens
+    begin, end = lay_out_prompt(model, pair[0], []).subject
+    with model.net.capture("layers.3.resid_out") as taken:
+        model.net(torch.tensor([ids[begin:end]]))
+    np.testing.assert_allclose(one[-1], taken["layers.3.resid_out"][0, -1].numpy(), atol=1e-4)
 
 
 def test_probes_find_planted_concepts_and_nothing_else():
@@ -68,7 +106,8 @@ def test_probes_are_tested_on_phrasings_held_out():
     facts = [make_fact(i, way, p) for i in range(5) for way in ("p2d", "d2p") for p in range(3)]
     rows = list(probe(model, facts, length=32))
     # Layers, pairs of directions, facts; of three phrasings the last is held out.
-    assert len(rows) == 4 * 4 * 5 and {row["phrasing"] for row in rows} == {2}
+    assert len(rows) == 5 * 4 * 5 and {row["phrasing"] for row in rows} == {2}
+    assert {row["layer"] for row in rows} == {-1, 0, 1, 2, 3}
     first = [row for row in rows if row["layer"] == 0 and row["fitted"] == "p2d"]
     within, across = (
         [row["predicted"] == row["fact"] for row in first if row["tested"] == way]

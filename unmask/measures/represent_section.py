@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,18 @@ if TYPE_CHECKING:
 
 ELICITED = 0.5
 """The probability from which on a value is said to elicit its object."""
-PERMUTATIONS = 199
+PERMUTATIONS = 100_000
 """Of the probes' nulls."""
+READINGS = {
+    "canvas": "on the canvas",
+    "prompt": "without masks",
+    "subject": "the subject alone",
+}
+"""What a subject sees where probes read it."""
 PLACE = ("model", "kind", "group", "split", "layer")
-PROBE = ("model", "kind", "group", "fitted", "tested")
+PROBE = ("model", "kind", "group", "reading", "fitted", "tested")
 FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
+READING = tidy.Choose("read", "reading", READINGS.__getitem__)
 REASONS = {
     "given": "as given",
     "middle": "the middle one, since no trace chose another",
@@ -61,12 +69,31 @@ def summarise(tables: Tables, settings: Any) -> Summary:
 
 
 def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
-    """Accuracy by layer with its interval by fact, its null, and p corrected for all layers."""
+    """Accuracy by layer with its interval by fact, its null, and p corrected for all layers.
+
+    `p_family` is corrected, too, for all probes across directions of a model and group.
+    """
+    assessed = list(_assess_layers(rows, seed))
+    best = {
+        key: min(row["p_layers"] for row in own)
+        for key, own in tidy.group_by(assessed, *PROBE).items()
+        if key[-1] != key[-2]
+    }
+    families = tidy.group_by([{"key": key} for key in best], lambda row: row["key"][:3])
+    corrected: dict[Any, float] = {}
+    for members in families.values():
+        keys = [row["key"] for row in members]
+        corrected |= zip(keys, statistics.holm([best[key] for key in keys]), strict=True)
+    for row in assessed:
+        key = tuple(row[name] for name in PROBE)
+        yield row | {"p_family": max(corrected.get(key, 0.0), row["p_layers"])}
+
+
+def _assess_layers(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     for key, tests in tidy.group_by(rows, *PROBE).items():
         names = sorted(tidy.distinct(tests, "fact"))
         at = {name: i for i, name in enumerate(names)}
-        generator = np.random.default_rng(derive_seed(seed, "probes", len(names)))
-        renamed = np.stack([generator.permutation(len(names)) for _ in range(PERMUTATIONS)])
+        renamed = _rename(len(names), seed)
         layers = tidy.group_by(tests, "layer")
         values, nulls = [], []
         for prompts in layers.values():
@@ -74,8 +101,10 @@ def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             predicted = np.array([at.get(row["predicted"], -1) for row in prompts])
             clusters = statistics.cluster(predicted == true, true, [row["seed"] for row in prompts])
             values.append(statistics.estimate_mean(clusters, is_share=True))
-            # Facts change their names, alike at every layer.
-            nulls.append((predicted == renamed[:, true]).mean(1))
+            # Facts change their names, alike at every layer: how often each is taken for another.
+            confused = np.zeros((len(names), len(names) + 1))
+            np.add.at(confused, (true, predicted), 1 / len(true))
+            nulls.append(confused[np.arange(len(names)), renamed].sum(1))
         means = np.array([value.mean for value in values])
         corrected = statistics.max_statistic_p(means, np.stack(nulls, 1))
         for layer, value, null, p in zip(layers, values, nulls, corrected, strict=True):
@@ -89,11 +118,18 @@ def _assess_probes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
+@lru_cache(maxsize=4)
+def _rename(count: int, seed: int) -> np.ndarray:
+    """Random orders of so many facts, the same for all probes."""
+    generator = np.random.default_rng(derive_seed(seed, "probes", count))
+    return generator.permuted(np.tile(np.arange(count, dtype=np.int16), (PERMUTATIONS, 1)), axis=1)
+
+
 def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
     """Whether probes tell facts across directions at any layer, and most values elicit objects."""
     for best in choose_best(summary["probes"]):
         if best["fitted"] != best["tested"]:
-            yield judge_p(name_probe(best), tidy.to_interval(best), best["p_layers"], best["facts"])
+            yield judge_p(name_probe(best), tidy.to_interval(best), best["p_family"], best["facts"])
     for row in tidy.select(summary["elicited"], metric="elicited"):
         value = tidy.to_interval(row)
         above_half = statistics.Interval(*(end - ELICITED for end in vars(value).values()))
@@ -120,7 +156,8 @@ def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
 
 def name_probe(row: tidy.Record) -> str:
     """The claim that a probe tells facts at some layer."""
-    return f"{row['model']}: {row['group']}: {row['fitted']} to {row['tested']}"
+    where = f"{row['model']}: {row['group']}: {row['reading']}"
+    return f"{where}: {row['fitted']} to {row['tested']}"
 
 
 def choose_best(probes: tidy.Records) -> list[tidy.Record]:
@@ -131,29 +168,30 @@ def choose_best(probes: tidy.Records) -> list[tidy.Record]:
 
 
 def _state_probes(result: "Result") -> Iterator[Finding | Number]:
-    """One sentence for each model; its verdict is that of the weaker of the two directions."""
+    """One sentence for each model and reading; its verdict is that of the weaker direction."""
     across = [
         row for row in choose_best(result.summary["probes"]) if name_probe(row) in result.verdicts
     ]
-    for model, rows in tidy.group_by(across, "model").items():
-        rows = tidy.select(rows, group=rows[0]["group"])
+    first = {row["model"]: row["group"] for row in reversed(across)}
+    across = [row for row in across if row["group"] == first[row["model"]]]
+    for (model, reading), rows in tidy.group_by(across, "model", "reading").items():
         parts = [
             f"{tidy.say(row, '%')} right when fitted on {labels.GIVEN[row['fitted']]}s and tested "
-            f"on {labels.GIVEN[row['tested']]}s"
+            f"on {labels.GIVEN[row['tested']]}s (best layer {row['layer']})"
             for row in rows
         ]
-        weaker = max(rows, key=lambda row: row["p_layers"])
+        weaker = max(rows, key=lambda row: row["p_family"])
         verdict, chance = (
             result.verdicts[name_probe(weaker)],
             f"chance {100 / weaker['facts']:.0f} %",
         )
         yield Finding(
             f"Asked across directions which fact a state of {model} "
-            f"({labels.KINDS[weaker['kind']]}) belongs to, linear probes are "
-            f"{' and '.join(parts)} (best layer; {labels.GROUPS[weaker['group']]}; {chance}).",
+            f"({labels.KINDS[weaker['kind']]}; {READINGS[reading]}) belongs to, linear probes are "
+            f"{' and '.join(parts)} ({labels.GROUPS[weaker['group']]}; {chance}).",
             verdict,
         )
-        if verdict.is_clear:
+        if verdict.is_clear and reading == "canvas":
             note = f"{model}, by probes across directions; {chance}"
             yield Number("which fact a state belongs to", tidy.say(weaker, "%"), note)
 
@@ -196,8 +234,8 @@ def _draw_probes(probes: tidy.Records) -> Figure:
         line=name,
         colour=lambda row: {"d2p": "p1", "p2d": "p5"}.get(row["fitted"], "control"),
         dash=dash,
-        choose=[FACTS],
-        xlabel="after layer",
+        choose=[FACTS, READING],
+        xlabel="after layer (−1: embeddings)",
         ylabel="accuracy",
         limits=(0.0, 1.0),
     )
@@ -213,10 +251,12 @@ def _tabulate_probes(result: "Result") -> Table:
             "facts": lambda row: labels.GROUPS[row["group"]],
             "fitted on": lambda row: f"{labels.GIVEN[row['fitted']]}s",
             "tested on": lambda row: f"{labels.GIVEN[row['tested']]}s",
+            "read": lambda row: READINGS[row["reading"]],
             "best layer": "layer",
             Column("right, %", 0, is_percent=True): tidy.to_interval,
             Column("chance, %", 0, is_percent=True): "null_mean",
             Column("p over all layers", 3): "p_layers",
+            Column("p over all probes", 3): "p_family",
         },
         result.mark(name_probe),
     )

@@ -12,12 +12,13 @@ from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.sources import OWN
 from unmask.net.model import Model
-from unmask.representation.keys import find_keys
+from unmask.representation.keys import find_keys, read_bare
 from unmask.representation.prompts import lay_out_case
 from unmask.representation.settings import Extraction
 from unmask.representation.values import find_values
 
-VECTORS = ("k_star", "k_mapped", "v0", "delta")
+VECTORS = ("k_star", "k_mapped", "v0", "delta", "k_bare", "k_bare_mapped", "v0_bare")
+"""`bare`: of the prompt without masks after it."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "p2d": ("p2d_same", "p2d_reverse"),
     "d2p": ("d2p_same", "d2p_reverse"),
@@ -139,6 +140,7 @@ def extract(
     cases = [lay_out_case(model, each.fact, prefixes, settings) for each in chosen]
     values = find_values(model, cases, layer, settings)
     keys = find_keys(model, cases, layer)
+    bare = zip(*read_bare(model, cases, layer), strict=True)
     rows = [
         each.columns
         | {"layer": layer}
@@ -151,7 +153,9 @@ def extract(
         [key.mapped for key in keys],
         [value.v0 for value in values],
         [value.delta for value in values],
+        *bare,
     )
     return rows, {
-        name: torch.stack(each).float().numpy() for name, each in zip(VECTORS, vectors, strict=True)
+        name: torch.stack(list(each)).float().numpy()
+        for name, each in zip(VECTORS, vectors, strict=True)
     }

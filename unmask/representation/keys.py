@@ -1,7 +1,7 @@
 """k*: what the MLP of a layer looks up at a subject, averaged over prefixes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.data.facts import Fact, FactTexts
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
 from unmask.representation.settings import OF_VALUES, Extraction
@@ -73,6 +74,38 @@ def find_keys(model: Model, cases: Sequence[Case], layer: int) -> list[Key]:
         return [Key(layer, star, mapped, case.prefixes) for star, mapped, case in results]
 
     return map_cases(model, cases, read)
+
+
+def read_bare(
+    model: Model, cases: Sequence[Case], layer: int
+) -> list[tuple[Float[Tensor, "F"], Float[Tensor, "D"], Float[Tensor, "D"]]]:
+    """k*, what the down projection makes of it, and v0 of prompts without any mask to look at.
+
+    The same as on the canvas with all reading of masks cut; in a causal network nothing changes.
+    """
+    rows = [
+        replace(row, tokens=row.tokens[: row.prompt_length], reads=[0], targets=[])
+        for case in cases
+        for row in case.rows[:: len(case.rows) // len(case.prefixes)]
+    ]
+    lengths = [len(row.tokens) for row in rows]
+    size = fit_rows(model, count_row_bytes(model, max(lengths), 1))
+    read: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(numbers: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        batch = stack_rows([rows[i] for i in numbers], model.device)
+        both = record_layer(model, batch, layer)
+        return list(zip(both.key.float(), both.value.float(), strict=True))
+
+    for group in model.paradigm.group_rows(lengths):
+        for numbers, made in map_batches(group, size, record):
+            read |= zip(numbers, made, strict=True)
+    results, per_case = [], len(rows) // len(cases)
+    for first in range(0, len(rows), per_case):
+        key = torch.stack([read[i][0] for i in range(first, first + per_case)]).mean(0)
+        mapped = map_keys(model, key[None], layer)[0]
+        results.append((key.cpu(), mapped.cpu(), read[first][1].cpu()))
+    return results
 
 
 @torch.no_grad()

@@ -5,15 +5,16 @@ several moments of denoising, while a share of its tokens is already shown. A ca
 the tokens before each, and has one moment.
 
 Probes ask whether a line can tell which fact a subject belongs to, in phrasings it never saw. They
-read the stream at the last subject token, are fitted on some phrasings and tested on others, within
-a direction and from one direction to the other: whether the state of a name says what that of its
-description says.
+read the stream at the last subject token, from the embeddings up, are fitted on some phrasings and
+tested on others, within a direction and from one direction to the other: whether the state of a
+name says what that of its description says. On a canvas a subject also sees the answer's masks,
+which can carry what is predicted there; without masks, or alone, it cannot.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,9 +25,19 @@ from unmask.base.errors import UserError
 from unmask.data.facts import Fact
 from unmask.evaluation.chain import log_softmax
 from unmask.net.model import Model
+from unmask.representation.patched import (
+    EMBEDDINGS,
+    PatchedPrompt,
+    choose_canvas,
+    collect_subjects,
+    lay_out_prompt,
+)
 from unmask.representation.prompts import Case, lay_out_case, map_cases, stack_rows
 from unmask.representation.settings import Extraction
 
+Reading = Literal["canvas", "prompt", "subject"]
+"""What a subject sees where its state is read: the prompt with the masks after it, the prompt, or
+its own tokens. Without masks is the same as with all reading of masks cut."""
 HELD_OUT = 3
 """Every third phrasing is held out."""
 PENALTY = 1.0
@@ -77,19 +88,24 @@ def _run_by_layer(model: Model, tokens: Tensor) -> Iterator[Float[Tensor, "R L D
         yield x
 
 
+def list_readings(model: Model) -> list[Reading]:
+    """The readings that differ: what comes after a prompt, a causal network does not see."""
+    return ["canvas", "prompt", "subject"] if model.paradigm.sees_later else ["canvas", "subject"]
+
+
 def probe(
-    model: Model, facts: Sequence[Fact], length: int | None = None
+    model: Model, facts: Sequence[Fact], length: int | None = None, reading: Reading = "canvas"
 ) -> Iterator[dict[str, Any]]:
     """A row for each layer, direction fitted, direction tested and tested prompt: the fact it says.
 
-    Tested prompts are in phrasings that no probe was fitted on.
+    Tested prompts are in phrasings that no probe was fitted on. Layer -1 are the embeddings.
     """
     if not can_probe(facts):
         raise UserError(
             f"probes need at least 2 facts in {HELD_OUT} phrasings in each direction, every third "
             "of them held out: ask more phrasings, or leave probes out."
         )
-    streams = collect_streams(model, facts, length)
+    streams = collect_streams(model, facts, length, reading)
     held_out = _hold_out(facts)
     is_out = np.array([fact.phrasing in held_out for fact in facts])
     directions = np.array([fact.direction for fact in facts])
@@ -100,7 +116,8 @@ def probe(
         predicted = fit_and_predict(streams[train, layer], labels[train], streams[test, layer])
         for i, label in zip(np.flatnonzero(test), predicted, strict=True):
             yield {
-                "layer": layer,
+                "reading": reading,
+                "layer": layer + EMBEDDINGS,
                 "fitted": fitted,
                 "tested": tested,
                 "fact": facts[i].fact_id,
@@ -138,17 +155,14 @@ def fit_and_predict(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> 
 
 
 def collect_streams(
-    model: Model, facts: Sequence[Fact], length: int | None = None
-) -> Float[np.ndarray, "facts layers D"]:
-    """The residual stream after every layer at the last subject token."""
-    settings = Extraction(length=length)
-    cases = [lay_out_case(model, fact, ("",), settings) for fact in facts]
-    return np.stack(map_cases(model, cases, partial(_read_streams, model)))
-
-
-@torch.inference_mode()
-def _read_streams(model: Model, cases: Sequence[Case]) -> list[np.ndarray]:
-    rows = stack_rows([case.rows[0] for case in cases], model.device)
-    at = torch.arange(len(cases), device=model.device)
-    streams = [x[at, rows.position].float() for x in _run_by_layer(model, rows.tokens)]
-    return list(torch.stack(streams, 1).cpu().numpy())
+    model: Model, facts: Sequence[Fact], length: int | None = None, reading: Reading = "canvas"
+) -> Float[np.ndarray, "facts streams D"]:
+    """The embeddings, and the stream after every layer, at the last subject token."""
+    prompts = [lay_out_prompt(model, fact, [fact]) for fact in facts]
+    canvas = choose_canvas(model, prompts, length) if reading == "canvas" else None
+    if reading == "subject":
+        own = [prompt.tokens[slice(*prompt.subject)] for prompt in prompts]
+        prompts = [PatchedPrompt(tokens, (0, len(tokens)), []) for tokens in own]
+    layers = range(EMBEDDINGS, model.net.config.layers)
+    states = collect_subjects(model, prompts, layers, canvas)
+    return torch.stack([each[:, -1] for each in states]).float().cpu().numpy()
