@@ -9,7 +9,7 @@ from tests.study.conftest import place
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.data.sources import read_asked
-from unmask.measures import edit, edit_section
+from unmask.measures import edit, edit_summary, edit_work
 from unmask.measures.edit import MEASURE, summarise
 from unmask.measures.runner import read_result
 from unmask.net.families import parse_families
@@ -40,6 +40,9 @@ def test_rows_hold_every_question_of_every_edit(result):
         assert own[0]["wanted"] == own[0]["new"] and own[0]["rival"] == own[0]["old"]
         assert own[2]["wanted"] == own[3]["wanted"] == own[0]["subject"]
         assert own[1]["rival"] == own[0]["new"] and own[0]["layers"] == "0"
+        assert own[0]["text_kl"] > 0 and own[0]["condition"] is None and own[0]["tokens"] > 0
+        assert isinstance(own[0]["recalled"], bool) and own[0]["reached"] is None
+        assert -2 < own[0]["cosine"] < 2 and own[0]["probe"] is None, "one phrasing"
     assert {row["direction"] for row in rows} == {"p2d", "d2p"}
     edited = select(rows, role="edited")
     assert sum(row["gain"] for row in edited) > 0
@@ -68,7 +71,9 @@ def test_the_section_says_what_the_summary_holds(result):
     assert "reversed, new object" in text and "harmonic mean" in text
     assert "the edited prompt" in text and result.section.title == MEASURE.title
     again = read_result(result.folder)
-    assert again.summary == result.summary
+    # As text: groups of one fact have no interval, and not a number is not itself.
+    for name, rows in result.summary.items():
+        assert str(again.summary[name]) == str(rows), name
 
 
 def test_the_score_is_the_harmonic_mean_of_three_means(result):
@@ -79,7 +84,7 @@ def test_the_score_is_the_harmonic_mean_of_three_means(result):
     def score(*successes):
         rows = [
             usual | {"role": role, "success_after": success, "fact": f"fact-{number}"}
-            for role, own in zip(edit_section.FORWARD, successes, strict=True)
+            for role, own in zip(edit_summary.FORWARD, successes, strict=True)
             for number, success in enumerate(own)
         ]
         tables = {"edit": pyarrow.Table.from_pylist(rows)}
@@ -137,13 +142,16 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
         assert abs(key["share"]) < 0.9 and key["gain"] != made["gain"] != delta["gain"]
         assert tuned["share"] is None and layer["share"] is None and made["share"] is not None
         assert tuned["gain"] > 0 and layer["gain"] > 0
+        for learned in (tuned, layer):
+            assert isinstance(learned["reached"], bool) and 0 < learned["updates"] <= 40
+            assert learned["reached"] or learned["updates"] == 40
         for row in own:
             assert row["text_kl"] > 0 and row["nll_before"] == made["nll_before"]
             assert row["text_bits_before"] == made["text_bits_before"] > 0
     # Two-sided: the mean of both judgements of each fact.
     for row in select(summary["judgement"], metric="success_after"):
         own = select(rows, model=row["model"], variant=row["variant"])
-        judged = [r["success_after"] for r in own if r["role"] in edit_section.JUDGED]
+        judged = [r["success_after"] for r in own if r["role"] in edit_summary.JUDGED]
         assert len(judged) == 4 and row["mean"] == pytest.approx(sum(judged) / 4)
     canvases = result.tables["edit_canvases"].to_pylist()
     pairs = {(row["length"], row["steps"]) for row in canvases}
@@ -151,8 +159,22 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
     first = select(canvases, length=24, steps=3, role="edited")
     edited = select(rows, role="edited", variant="edit")
     assert [row["text_after"] for row in first] == [row["text_after"] for row in edited]
+    # Learned against edited over the facts that reached the edit's cost alone.
+    for row in summary["baseline"]:
+        reached = select(rows, model=row["model"], variant=row["variant"], role="reverse new")
+        reached = [one for one in reached if one["reached"]]
+        assert row["facts"] == len(reached)
+        own = select(rows, model=row["model"], variant="edit", role="reverse new")
+        gain = {one["fact"]: one[row["metric"]] for one in own}
+        apart = [one[row["metric"]] - gain[one["fact"]] for one in reached]
+        assert row["mean"] == pytest.approx(sum(apart) / len(apart))
     text = show(result)
-    for words in ("the wrong subject's key", "judged from two sides", "by canvas and steps"):
+    for words in (
+        "the wrong subject's key",
+        "as likely as edited",
+        "judged from two sides",
+        "by canvas and steps",
+    ):
         assert words in text
     usual = ask(MEASURE, families, read_asked(place.data), tmp_path / "one", **(QUICK | SIDE))
     for one, other in zip(edited, select(usual.rows(), role="edited"), strict=True):
@@ -165,7 +187,22 @@ def test_a_random_layer_is_another_one(tmp_path):
     both = (select(result.rows(), variant=variant) for variant in ("edit", "layer"))
     for made, moved in zip(*both, strict=True):
         assert made["role"] == moved["role"] and made["magnitude"] != moved["magnitude"]
-        assert made["nll_before"] == moved["nll_before"]
+        assert made["nll_before"] == moved["nll_before"] and made["probe"] == moved["probe"]
+        assert made["probe"] is not None and made["updates"] is None
+
+
+def test_only_recalled_facts_are_edited(families, place, tmp_path, monkeypatch):
+    def run(folder, known):
+        monkeypatch.setattr(edit_work, "find_recalled", lambda *asked: known)
+        changes = QUICK | {"recalled": True, "search_steps": 2}
+        return ask(MEASURE, families[:1], read_asked(place.data), tmp_path / folder, **changes)
+
+    rows = run("some", {"fact-1", "fact-2", "fact-5"}).rows()
+    assert distinct(rows, "fact") == ["fact-5", "fact-1", "fact-2"]
+    for row in select(rows, role="edited"):
+        assert row["recalled"] == (row["old"] in row["text_before"])
+    with pytest.raises(UserError, match="says 1 of the facts, asked as they were trained"):
+        run("one", {"fact-1"})
 
 
 def test_sharing_is_correlated_over_facts(result):
@@ -193,6 +230,16 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("no layer beside those", controls=("layer",))
     refuse("one edit has no other", controls=("key",), facts=1, groups=("p2d",))
     refuse("burn", controls=("burn",))
+    refuse("text is read from .txt", other_text="words.pdf")
+    records = tmp_path / "records.json"
+    records.write_text(json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"]}]))
+    with pytest.raises(UserError, match="record 0 lacks 'alt'"):
+        ask(MEASURE, families, records, tmp_path / "lacking", **QUICK)
+    records.write_text(
+        json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"], "alt": "new"}])
+    )
+    with pytest.raises(UserError, match="does not say how its facts were trained"):
+        ask(MEASURE, families, records, tmp_path / "recalled", **(QUICK | {"recalled": True}))
     facts = read_asked(place.data)["p2d_same"]
     with pytest.raises(UserError, match="has no training texts"):
         ask(MEASURE, families, facts, tmp_path / "own", **(QUICK | {"moments": "clean"}))

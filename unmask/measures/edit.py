@@ -40,7 +40,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.measures.edit_section import describe, summarise
+from unmask.measures.edit_section import describe
+from unmask.measures.edit_summary import judge, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
 from unmask.measures.measure import Job, Measure
 from unmask.measures.settings import MachineSettings
@@ -230,6 +231,7 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
+    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -1,0 +1,188 @@
+"""What edits did, in numbers: the summary of the measure `edit`, and what may be said of it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Verdict
+from unmask.evaluation.statistics import rank_correlation
+from unmask.measures.measure import Rows, Summary, Tables, judge_differences, judge_interval
+from unmask.measures.summaries import compare_means, estimate_means, subtract_shares
+
+if TYPE_CHECKING:
+    from unmask.measures.edit import EditSettings
+
+SHARES = ("success_before", "success_after", "said_before", "said_after")
+METRICS = (*SHARES, "gain", "rank_before", "rank_after", "share")
+FORWARD = ("edited", "paraphrase", "neighbour")
+"""Roles whose success makes up the score."""
+JUDGED = ("reverse new", "reverse neighbour")
+"""Roles whose success is a judgement from two sides."""
+BY_VARIANT = ("model", "kind", "variant")
+CONTROL_METRICS = ("success_after", "said_after", "gain")
+CHANGE_METRICS = ("magnitude", "reached", "updates", "text_kl", "text_bits_before")
+CHANGE_METRICS += ("text_bits_after",)
+STATE_METRICS = ("share", "share_masks", "share_words")
+SHARING = ("probe", "cosine", "share")
+"""What the gain in reverse is held against, one number per fact."""
+
+
+def summarise(tables: Tables, settings: "EditSettings") -> Summary:
+    """Means by model and role, the score, forwards against reversed, controls, shares by state."""
+    all_rows, states = tables["edit"].to_pylist(), tables["edit_steps"].to_pylist()
+    rows = tidy.select(all_rows, variant="edit")
+    edited, back = (tidy.select(rows, role=role) for role in ("edited", "reverse new"))
+    means = estimate_means(rows, ("model", "kind", "role"), METRICS, SHARES)
+    own = tidy.select(states, role="edited", states="own")
+    steps = estimate_means(own, ("model", "kind", "step"), ["share"])
+    by_model = tidy.group_by(steps, "model").values()
+    given = [{**row, "shown": _name_shown(row)} for row in tidy.select(states, states="given")]
+    by_length = [{**row, "answer": _name_length(row)} for row in (*edited, *back)]
+    examples = [
+        row
+        for own in tidy.group_by(tidy.select(rows, seed=0), "model").values()
+        for fact in tidy.distinct(own, "fact")[: settings.examples]
+        for row in tidy.select(own, fact=fact)
+        if row["text_after"] is not None
+    ]
+    return {
+        "means": means,
+        "ways": estimate_means(
+            [*edited, *back], ("model", "kind", "group", "direction", "role"), METRICS, SHARES
+        ),
+        "scores": list(_score(means)),
+        "differences": list(_compare_directions(rows)),
+        "facts": list(_count_facts(edited)),
+        "controls": estimate_means(all_rows, (*BY_VARIANT, "role"), CONTROL_METRICS, SHARES),
+        "baseline": list(_compare_learned(all_rows, settings.seed)),
+        "judgement": estimate_means(
+            [row for row in all_rows if row["role"] in JUDGED], BY_VARIANT, SHARES[:2], SHARES
+        ),
+        "changes": estimate_means(
+            tidy.select(all_rows, role="edited"), BY_VARIANT, CHANGE_METRICS, ("reached",)
+        ),
+        "canvases": estimate_means(
+            tables["edit_canvases"].to_pylist(),
+            ("model", "kind", "length", "steps", "role"),
+            SHARES[2:],
+            SHARES,
+        ),
+        "lengths": estimate_means(
+            by_length, ("model", "kind", "role", "answer"), CONTROL_METRICS, SHARES
+        ),
+        "states": estimate_means(given, ("model", "kind", "role", "shown"), STATE_METRICS),
+        "sharing": list(_correlate(back, settings.seed)),
+        # As long as every fact has a state there: texts end at different steps.
+        "steps": [row for own in by_model for row in own if row["facts"] == own[0]["facts"]],
+        "examples": examples,
+    }
+
+
+def _name_shown(row: Mapping[str, Any]) -> str:
+    """How much of the right answer a given state shows."""
+    return "none" if not row["step"] else "all" if row["step"] == row["tokens"] else "half"
+
+
+def _name_length(row: Mapping[str, Any]) -> str:
+    """How many tokens an answer has; long ones are put together."""
+    tokens = row["tokens"]
+    return str(tokens) if tokens <= 4 else "5 to 8" if tokens <= 8 else "9 or more"
+
+
+def _score(means: Rows) -> Iterator[dict[str, Any]]:
+    """The harmonic mean of the three means, as in the papers; 0 where one of them is."""
+    after = tidy.select(means, metric="success_after")
+    for (model, kind), own in tidy.group_by(after, "model", "kind").items():
+        values = {row["role"]: row["mean"] for row in own if row["role"] in FORWARD}
+        score = None
+        if len(values) == len(FORWARD):
+            score = 3 / sum(1 / value for value in values.values()) if all(values.values()) else 0.0
+        yield {"model": model, "kind": kind, "score": score} | {
+            role: values.get(role) for role in FORWARD
+        }
+
+
+def _compare_directions(rows: Rows) -> Iterator[dict[str, Any]]:
+    """How much more often the new object is said forwards than the subject in reverse."""
+    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
+        reverse = tidy.select(own, role="reverse new")
+        facts = {row["fact"] for row in reverse}
+        forward = [row for row in tidy.select(own, role="edited") if row["fact"] in facts]
+        if reverse:
+            yield {"model": model, "kind": kind} | subtract_shares(forward, reverse, "said_after")
+
+
+def _count_facts(edited: Rows) -> Iterator[dict[str, Any]]:
+    """How many facts each model's edits are of, and of how many it said the old object before."""
+    for (model, kind, group, way), own in tidy.group_by(
+        edited, "model", "kind", "group", "direction"
+    ).items():
+        yield {
+            "model": model,
+            "kind": kind,
+            "group": group,
+            "direction": way,
+            "facts": len(tidy.distinct(own, "fact")),
+            "recalled": sum(row["recalled"] for row in own),
+            "condition": own[0]["condition"],
+        }
+
+
+def _compare_learned(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
+    """How much more the reverse gains where the statement is learned than where it is edited in.
+
+    Over the facts whose statement became as likely as under the edit: equal forward success.
+    """
+    reverse = tidy.select(rows, role="reverse new")
+    for (model, kind), own in tidy.group_by(reverse, "model", "kind").items():
+        edits = tidy.select(own, variant="edit")
+        for variant in ("tuned", "tuned-layer"):
+            learned = [row for row in tidy.select(own, variant=variant) if row["reached"]]
+            facts = {row["fact"] for row in learned}
+            beside = [row for row in edits if row["fact"] in facts]
+            which = {"model": model, "kind": kind, "variant": variant}
+            for column in ("gain", "said_after"):
+                difference = compare_means(learned, beside, column, seed)
+                if difference is not None:
+                    yield which | {"metric": column} | vars(difference)
+
+
+def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
+    """Whether the reverse follows more where both directions share more: Spearman, by fact."""
+    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
+        for column in SHARING:
+            kept = [row for row in own if row[column] is not None]
+            for outcome in ("gain", "rank") if kept else ():
+                values = [
+                    (row[column], row["gain"] if outcome == "gain" else _count_risen(row))
+                    for row in kept
+                ]
+                estimate = rank_correlation(*zip(*values, strict=True), seed=seed)
+                which = {"model": model, "kind": kind, "sharing": column, "outcome": outcome}
+                if math.isfinite(estimate.mean):  # it is not where all facts are alike
+                    yield which | vars(estimate) | {"facts": len(kept)}
+
+
+def _count_risen(row: Mapping[str, Any]) -> float:
+    """Ranks that the subject has risen by."""
+    return 0.0 if row["rank_after"] is None else row["rank_before"] - row["rank_after"]
+
+
+def judge(summary: Summary, settings: "EditSettings") -> Iterator[Verdict]:
+    """Whether forwards is above reversed, learned above edited, and each correlation from 0."""
+    yield from judge_differences(summary, settings)
+    for row in summary["baseline"]:
+        yield judge_interval(name_learned(row), tidy.to_interval(row), row["facts"])
+    for row in summary["sharing"]:
+        yield judge_interval(name_sharing(row), tidy.to_interval(row), row["facts"])
+
+
+def name_learned(row: Mapping[str, Any]) -> str:
+    """The claim that a learned statement gains more in reverse."""
+    return f"{row['model']}: {row['variant']}, {row['metric']}"
+
+
+def name_sharing(row: Mapping[str, Any]) -> str:
+    """The claim that the reverse follows what both directions share."""
+    return f"{row['model']}: {row['sharing']}, {row['outcome']}"
