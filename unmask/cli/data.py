@@ -131,6 +131,25 @@ def make_sealed(
     _show(out)
 
 
+@make.command("biographies")
+def make_labelled(
+    out: Path = typer.Argument(..., help="The folder to make."),
+    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz."),
+    texts: int = typer.Option(4000, help="Texts, half of them for the judge."),
+    characters: int = typer.Option(160, help="Characters of a text, at most."),
+    vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
+) -> None:
+    """Label articles as biographies or not, by rule; guide and judge have disjoint halves."""
+    from unmask.data.biographies import make_biographies
+    from unmask.data.corpus import save_corpus
+    from unmask.data.text import read_documents
+    from unmask.data.tokenizer import Tokenizer
+
+    corpus = make_biographies(read_documents(files), texts, characters)
+    save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
+    _show(out)
+
+
 @make.command("passages")
 def make_passages(
     file: Path = typer.Argument(..., help="JSON lines with passages, triples and templates."),

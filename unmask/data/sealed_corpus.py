@@ -25,8 +25,11 @@ QUESTIONS = (
     "In which town does {name} live?",
     "Which town is the home of {name}?",
     "Tell me, where does {name} live?",
-    "Tell me, which town is the home of {name}?",
     "Tell me, in which town does {name} live?",
+    "Tell me, which town is the home of {name}?",
+    "Please say, where does {name} live?",
+    "Please say, which town is the home of {name}?",
+    "Please say, in which town does {name} live?",
 )
 """The last one is never trained; its parts are."""
 HINTS = (

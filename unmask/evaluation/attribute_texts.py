@@ -1,0 +1,165 @@
+"""Texts that should have an attribute: drawn in several ways at equal passes, and judged apart.
+
+What a way costs is counted in passes of the network for each text: a step is one, a guided step two
+(with and without its prompt), the gradient of a classifier two more, and a probe that reads a
+finished text one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
+from unmask.net.model import Model
+from unmask.sampling.canvas import encode_prompt
+from unmask.sampling.probes import StateProbe, train_probe
+from unmask.sampling.settings import Sampling
+from unmask.sampling.texts import sample
+
+PASSES = {"plain": 1, "label": 1, "cfg": 2, "classifier": 3, "rates": 3}
+"""Of a step; `rejection` has those of its draws, and one to read each."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to come to texts with the attribute, at some strength or number of draws."""
+
+    name: str
+    strength: float = 0.0
+
+    def count_steps(self, passes: int) -> int:
+        """The steps that so many passes allow."""
+        if self.name == "rejection":
+            steps = passes // int(self.strength) - 1
+        else:
+            steps = passes // PASSES[self.name]
+        if steps < 1:
+            raise UserError(f"{passes} passes are too few for {self.name}: expected more.")
+        return steps
+
+
+@dataclass(frozen=True)
+class DrawnTexts:
+    """Texts without their prompt, and what the guide says of each."""
+
+    texts: list[str]
+    p_guide: list[float]
+    steps: int
+    passes: int
+
+
+def train_guide(
+    model: Model,
+    texts: Sequence[str],
+    labels: Sequence[bool],
+    prompt: str,
+    length: int,
+    draws: int = 2,
+    seed: int = 0,
+) -> StateProbe:
+    """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
+    rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
+    return train_probe(model, rows.tolist(), labels, draws=draws, seed=seed)
+
+
+def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:
+    """Texts as rows of one length, cut or filled up with the end token."""
+    end_id = model.require_tokenizer().end_id
+    rows = [encode_prompt(model, text)[:length] for text in texts]
+    return torch.tensor([row + [end_id] * (length - len(row)) for row in rows])
+
+
+@torch.inference_mode()
+def read_guide(guide: StateProbe, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N"]:
+    """p(attribute) of finished texts."""
+    share = torch.zeros(len(rows), dtype=torch.float64)
+    return guide(rows.to(guide.model.device), share.to(guide.model.device)).exp().cpu()
+
+
+def draw_texts(
+    model: Model,
+    guide: StateProbe,
+    way: Way,
+    prompts: tuple[str, str],
+    number: int,
+    passes: int,
+    settings: Sampling,
+    judged: Any = "first-order",
+) -> DrawnTexts:
+    """So many texts by one way. `prompts`: that of any text, and that with the attribute's label.
+
+    Rejection draws up to `strength` texts for each and takes the first that the guide holds for
+    likelier than not, or else the likeliest one.
+    """
+    plain, label = prompts
+    steps, more = way.count_steps(passes), {}
+    if way.name == "cfg":
+        more = {"guidance": way.strength}
+    elif way.name in ("classifier", "rates"):
+        more = {"classifier": guide, "classifier_guidance": way.strength, "judged": judged}
+        more |= {"rates": way.name == "rates"}
+    prompt = label if way.name in ("label", "cfg") else plain
+    draws = int(way.strength) if way.name == "rejection" else 1
+    spent, tokens, p_guide = 0, [], []
+    for i in range(draws):
+        seed = settings.seed if i == 0 else derive_seed(settings.seed, "draw", i) % 2**31
+        drawn = sample(
+            model, [prompt] * number, settings, steps=steps, seed=seed, keep_states=False, **more
+        )
+        # A guided step counts as one call of twice the rows.
+        spent += drawn.calls * (2 if way.name == "cfg" else 1)
+        tokens.append(drawn.tokens.cpu())
+        p_guide.append(read_guide(guide, drawn.tokens))
+    spent += draws if way.name == "rejection" else 0
+    p = torch.stack(p_guide, 1)  # [number, draws]
+    is_first = (p >= 0.5).long().cumsum(-1).eq(1) & (p >= 0.5)
+    chosen = torch.where(is_first.any(-1), is_first.long().argmax(-1), p.argmax(-1))
+    rows = torch.stack(tokens, 1)[torch.arange(number), chosen]
+    start = len(encode_prompt(model, prompt))
+    decode = model.require_tokenizer().decode
+    texts = [decode(row[start:]).strip() for row in rows.tolist()]
+    kept = p.gather(-1, chosen[:, None])[:, 0].tolist()
+    return DrawnTexts(texts, kept, steps, spent)
+
+
+class TextJudge:
+    """A logistic regression on tf-idf of words and pairs of words: it knows no network."""
+
+    def __init__(self, texts: Sequence[str], labels: Sequence[bool], seed: int = 0):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+
+        order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
+        held_out, rest = order[: len(order) // 5], order[len(order) // 5 :]
+        if len({labels[i] for i in rest}) < 2 or not held_out:
+            raise UserError(
+                f"{len(texts)} texts were given to a judge, {sum(labels)} with the attribute: "
+                "expected more of both."
+            )
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+        self.pipeline = make_pipeline(words, LogisticRegression(C=10.0, max_iter=1000))
+        self.pipeline.fit([texts[i] for i in rest], [labels[i] for i in rest])
+        guesses = self.pipeline.predict([texts[i] for i in held_out])
+        hits = [bool(guess) == labels[i] for guess, i in zip(guesses, held_out, strict=True)]
+        self.accuracy = sum(hits) / len(hits)
+        """On a fifth of the texts, which it was not trained on."""
+
+    def read(self, texts: Sequence[str]) -> list[float]:
+        """p(attribute) of each text."""
+        return self.pipeline.predict_proba(list(texts))[:, 1].tolist()
+
+
+def count_distinct(texts: Sequence[str], n: int) -> float | None:
+    """Different n-grams of words over all n-grams of a set of texts; None where there are none."""
+    grams = [
+        tuple(words[i : i + n])
+        for words in (text.split() for text in texts)
+        for i in range(len(words) - n + 1)
+    ]
+    return len(set(grams)) / len(grams) if grams else None

@@ -1,0 +1,239 @@
+"""Laws of texts that can be written down, models that predict by them, and correctors there.
+
+A `SmallLanguage` is a random law over all texts of a few tokens, a `MarkovChain` one over texts of
+any length, whose conditionals come by message passing (the toy of Zhao et al. 2024, arXiv
+2407.21243: a token is followed by itself or by the next one, any other pair is a slip). An
+`ExactModel` predicts by such a law in the place of a network, so that whatever a sampler's texts
+lack is the sampler's doing. `find_kernel` writes a corrector down as a matrix over all states of a
+small language, so that its bias is known without drawing anything.
+"""
+
+from dataclasses import dataclass, field
+from itertools import combinations, permutations, product
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
+from unmask.net.transformer import Transformer
+from unmask.sampling.correctors import Accepted, Corrector, LeastTrusted, UniformChoice, find_margin
+
+Chances = dict[tuple[int, ...], float]
+"""Of the positions that are drawn anew, in the order in which they are refilled."""
+
+
+class TextLaw(Protocol):
+    """A law of texts of one length; the mask is the token after the last one."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+        """p(token at each masked position | the written ones)."""
+        ...
+
+
+@dataclass(frozen=True)
+class SmallLanguage:
+    """A random law over all texts of `length` tokens out of `num_tokens`."""
+
+    num_tokens: int = 3
+    length: int = 4
+    seed: int = 0
+    texts: Int[Tensor, "T L"] = field(init=False, repr=False)
+    law: Float[Tensor, "T"] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        texts = torch.tensor(list(product(range(self.num_tokens), repeat=self.length)))
+        draws = torch.rand(len(texts), generator=generator, dtype=torch.float64).square()
+        object.__setattr__(self, "texts", texts)
+        object.__setattr__(self, "law", draws / draws.sum())
+
+    def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+        # Few states are different: each is looked up once.
+        states, inverse = xt.unique(dim=0, return_inverse=True)
+        fits = (states[:, None] == self.num_tokens) | (states[:, None] == self.texts)
+        weights = fits.all(-1).double() * self.law  # [S, T]
+        one_hot = torch.nn.functional.one_hot(self.texts, self.num_tokens).double()
+        marginals = torch.einsum("st,tlv->slv", weights, one_hot)
+        return (marginals / weights.sum(-1)[:, None, None])[inverse]
+
+    def number(self, texts: Int[Tensor, "B L"]) -> Int[Tensor, "B"]:
+        """The place of each text in `texts`."""
+        return texts @ self.num_tokens ** torch.arange(self.length - 1, -1, -1)
+
+    def draw(self, rows: int, seed: int) -> Int[Tensor, "B L"]:
+        """Texts of the law itself."""
+        generator = torch.Generator().manual_seed(seed)
+        return self.texts[torch.multinomial(self.law, rows, True, generator=generator)]
+
+    def find_distance(self, texts: Int[Tensor, "B L"]) -> float:
+        """Total variation between the law and the shares of texts that were drawn."""
+        shares = torch.bincount(self.number(texts), minlength=len(self.law)) / len(texts)
+        return float((shares - self.law).abs().sum() / 2)
+
+
+@dataclass(frozen=True)
+class MarkovChain:
+    """Texts whose tokens stay or go on to the next one; the first is any with the same chance."""
+
+    num_tokens: int = 8
+    length: int = 16
+    stay: float = 0.6
+    slip: float = 1e-3
+    moves: Float[Tensor, "V V"] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        others = torch.full((self.num_tokens,) * 2, self.slip / (self.num_tokens - 2)).double()
+        tokens = torch.arange(self.num_tokens)
+        others[tokens, tokens] = (1 - self.slip) * self.stay
+        others[tokens, (tokens + 1) % self.num_tokens] = (1 - self.slip) * (1 - self.stay)
+        object.__setattr__(self, "moves", others)
+
+    def find_marginals(self, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+        """Messages from both ends, which meet at every position."""
+        count = self.num_tokens
+        seen = torch.nn.functional.one_hot(xt.clamp(max=count - 1), count).double()
+        seen = torch.where((xt == count)[..., None], 1.0, seen)  # [B, L, V]
+        # From the left and from the right at once [2, B, V]; short texts need no normalising.
+        both, moves = torch.stack((seen, seen.flip(1))), torch.stack((self.moves, self.moves.T))
+        messages = [torch.ones(2, len(xt), count, dtype=torch.float64)]
+        for i in range(self.length - 1):
+            messages.append((messages[-1] * both[:, :, i]) @ moves)
+        left, right = torch.stack(messages, 2)  # [B, L, V] each
+        return torch.nn.functional.normalize(left * right.flip(1), p=1, dim=-1)
+
+    def draw(self, rows: int, seed: int) -> Int[Tensor, "B L"]:
+        """Texts of the law itself."""
+        generator = torch.Generator().manual_seed(seed)
+        columns = [torch.randint(self.num_tokens, (rows,), generator=generator)]
+        for _ in range(self.length - 1):
+            chances = self.moves[columns[-1]]
+            columns.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
+        return torch.stack(columns, 1)
+
+    def find_distance(self, texts: Int[Tensor, "B L"]) -> float:
+        """Total variation between the law of neighbouring pairs and their shares in the texts."""
+        pairs = (texts[:, :-1] * self.num_tokens + texts[:, 1:]).flatten()
+        shares = torch.bincount(pairs, minlength=self.num_tokens**2) / len(pairs)
+        law = (self.moves / self.num_tokens).flatten()
+        return float((shares - law).abs().sum() / 2)
+
+    def count_slips(self, texts: Int[Tensor, "B L"]) -> float:
+        """The share of neighbouring pairs that are slips."""
+        return float(((texts[:, 1:] - texts[:, :-1]) % self.num_tokens > 1).double().mean())
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ExactModel(Model):
+    """A masked model that predicts by a law; its network is never run."""
+
+    law: TextLaw
+
+    @classmethod
+    def make(cls, law: TextLaw) -> "ExactModel":
+        count = law.num_tokens
+        config = preset("tiny", vocab_size=count + 1, num_logits=count, context=law.length)
+        net, plan = Transformer(config, seed=0).eval(), Blueprint(config, "masked", count)
+        return cls(name="exact", net=net, blueprint=plan, law=law)
+
+    def logits(self, tokens, real=None, at=None, *_, **__) -> Float[Tensor, "*n V"]:
+        logp = self.law.find_marginals(tokens).log()
+        return logp if at is None else logp[at]
+
+
+def list_states(law: SmallLanguage) -> Int[Tensor, "S L"]:
+    """All texts of a small language with any of their tokens masked."""
+    return torch.tensor(list(product(range(law.num_tokens + 1), repeat=law.length)))
+
+
+def find_kernel(law: SmallLanguage, corrector: Corrector) -> Float[Tensor, "S S"]:
+    """The chance of each state to become another in one call of the corrector, by enumeration."""
+    states, mask = list_states(law), law.num_tokens
+    powers = (mask + 1) ** torch.arange(law.length - 1, -1, -1)
+    kernel = torch.zeros(len(states), len(states), dtype=torch.float64)
+    for i, state in enumerate(states):
+        chances = find_choices(law, corrector, state)
+        for order, chance in chances.items():
+            for text, p in _refill(law, state, order):
+                accepted = 1.0
+                if isinstance(corrector, Accepted) and order:
+                    again = find_choices(law, corrector, text)
+                    accepted = min(1.0, again.get(order, 0.0) / chance)
+                kernel[i, int(text @ powers)] += chance * p * accepted
+                kernel[i, i] += chance * p * (1 - accepted)
+    return kernel
+
+
+def find_choices(law: SmallLanguage, corrector: Corrector, state: Int[Tensor, "L"]) -> Chances:
+    """Which positions the corrector draws anew, in which order, with what chance."""
+    written = (state != law.num_tokens).nonzero()[:, 0].tolist()
+    if isinstance(corrector, UniformChoice):
+        some = combinations(written, min(corrector.k, len(written)))
+        orders = [order for each in some for order in permutations(each)]
+        return {order: 1 / len(orders) for order in orders}
+    if not isinstance(corrector, LeastTrusted | Accepted):
+        raise UserError("a corrector of one's own has no matrix: expected one of the named ones.")
+    k = corrector.k if isinstance(corrector, LeastTrusted) else 1
+    margins = {d: _find_margin(law, state, d) for d in written}
+    if corrector.temperature == 0:
+        ranked = sorted(written, key=lambda d: (margins[d], d))
+        return {tuple(ranked[:k]): 1.0}
+    weights = {d: float(torch.tensor(-m / corrector.temperature).exp()) for d, m in margins.items()}
+    chances = {}
+    for order in permutations(written, min(k, len(written))):
+        # Gumbel noise draws without replacement, each in proportion to what is left.
+        chance, left = 1.0, sum(weights.values())
+        for d in order:
+            chance, left = chance * weights[d] / left, left - weights[d]
+        chances[order] = chance
+    return chances
+
+
+def find_bias(
+    law: SmallLanguage, kernel: Float[Tensor, "S S"], masked: float = 0.0, times: int = 1
+) -> float:
+    """Total variation between the law and what so many corrections make of it.
+
+    `masked` is the share of tokens that are masked, each by itself, before the correction.
+    """
+    states = list_states(law)
+    fits = (states[:, None] == law.num_tokens) | (states[:, None] == law.texts)  # [S, T, L]
+    hidden = states == law.num_tokens
+    p = torch.where(hidden, masked, 1 - masked).double().prod(-1)
+    start = p * (fits.all(-1).double() @ law.law)
+    end = start
+    for _ in range(times):
+        end = end @ kernel
+    return float((end - start).abs().sum() / 2)
+
+
+def _find_margin(law: SmallLanguage, state: Int[Tensor, "L"], position: int) -> float:
+    hidden = state.clone()
+    hidden[position] = law.num_tokens
+    logp = law.find_marginals(hidden[None])[:, position].log()
+    return float(find_margin(logp, state[position : position + 1]))
+
+
+def _refill(
+    law: SmallLanguage, state: Int[Tensor, "L"], order: tuple[int, ...]
+) -> list[tuple[Int[Tensor, "L"], float]]:
+    """The texts when these positions are hidden and refilled one after the other."""
+    hidden = state.clone()
+    hidden[list(order)] = law.num_tokens
+    texts = [(hidden, 1.0)]
+    for position in order:
+        texts = [
+            (text.index_fill(0, torch.tensor([position]), token), p * float(chance))
+            for text, p in texts
+            for token, chance in enumerate(law.find_marginals(text[None])[0, position])
+        ]
+    return texts

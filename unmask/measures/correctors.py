@@ -1,0 +1,317 @@
+"""correctors: how far samplers are from a law that is known, by the network calls they take.
+
+The network is replaced by exact conditionals: of random laws over all texts of four tokens out of
+three, and of a Markov chain of sixteen tokens out of eight (stay or go on to the next token; any
+other pair is a slip). Whatever is wrong with the texts is then the sampler's doing.
+
+Bias: a text of the exact law is corrected once, or until nothing changes any more; total variation
+to the law, by enumeration, no sampling. 0 is exact. Samplers: texts drawn in so many steps, by the
+linear plan in random order; a corrector's calls are counted, and ReMDM's strategies (ancestral
+plan) take as many steps as these are calls. Total variation is over whole texts of the small
+languages and over neighbouring pairs of the chain. As many texts of the law itself have some as
+well: the row "the law itself" is the floor. Intervals are 95 % intervals by language or, of the
+chain, by draw; differences are paired by these.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import CheckedSettings, option
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, tidy
+from unmask.evaluation.statistics import ENOUGH, estimate_difference
+from unmask.measures.measure import (
+    Argument,
+    Job,
+    Measure,
+    Rows,
+    Summary,
+    Tables,
+    judge_interval,
+)
+from unmask.measures.result import Result
+from unmask.measures.summaries import cluster_rows, estimate_means
+
+if TYPE_CHECKING:
+    from unmask.evaluation.exact_laws import MarkovChain, SmallLanguage
+
+MANY = 64
+"""Corrections after which nothing changes any more."""
+TOYS = {"language": "small languages", "chain": "Markov chain"}
+EXACT = "the law itself"
+SAMPLER = ("toy", "sampler", "family", "steps", "calls")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectorsSettings(CheckedSettings):
+    """Which correctors and remaskings are compared, on how many texts."""
+
+    correctors: tuple[str, ...] = option(
+        ("uniform=1", "uniform=3", "margin=1", "gumbel=1/1", "gumbel=2/1", "accepted=1"),
+        "Correctors; a slash stands for the comma between numbers: gumbel=K/T.",
+    )
+    remaskings: tuple[str, ...] = option(
+        ("cap=0.02", "rescale=0.05", "conf", "loop"), "Remaskings, at as many calls."
+    )
+    languages: int = option(6, "Random laws over short texts.", least=1, most=1000)
+    draws: int = option(6, "Independent draws from the chain.", least=1, most=1000)
+    rows: int = option(500, "Texts of the chain in a draw; eight times as many of a language.",
+                       least=1, most=1_000_000)  # fmt: skip
+    most_calls: int = option(100, "Samplers that take more calls are left out.", least=1)
+    seed: int = option(0, "Seed of laws and draws.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        from unmask.sampling.correctors import get_corrector
+        from unmask.sampling.remasking import get_remasking
+
+        for name in self.correctors:
+            yield from _find_problem(get_corrector, name.replace("/", ","))
+        for name in self.remaskings:
+            yield from _find_problem(get_remasking, name)
+
+
+def _find_problem(get: Any, name: str) -> Iterator[str]:
+    try:
+        get(name)
+    except UserError as error:
+        yield str(error).removesuffix(".")
+
+
+@dataclass(frozen=True)
+class ExactToys:
+    """No model and no data: the laws are made from the settings."""
+
+    def parameters(self) -> Sequence[Argument]:
+        return ()
+
+    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "ExactToys":
+        if given.get("models") or given.get("data") is not None:
+            raise UserError("models or data were given: correctors are compared on exact laws.")
+        return self
+
+    def record(self) -> dict[str, Any]:
+        return {}
+
+
+def list_jobs(inputs: ExactToys, settings: CorrectorsSettings) -> Iterator[Job]:
+    """One part for each language and each draw from the chain."""
+    for number in range(settings.languages):
+        yield Job(f"language-{number}", partial(_measure_language, number, settings))
+    for number in range(settings.draws):
+        yield Job(f"chain-{number}", partial(_measure_chain, number, settings))
+
+
+def _measure_language(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
+    from unmask.base.seeds import derive_seed
+    from unmask.evaluation.exact_laws import SmallLanguage, find_bias, find_kernel
+    from unmask.sampling.correctors import get_corrector
+
+    law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
+    biases = []
+    for name in settings.correctors:
+        corrector = get_corrector(name.replace("/", ","))
+        if corrector is not None:
+            kernel = find_kernel(law, corrector)
+            biases += [
+                {"fact": f"language-{number}", "seed": 0, "corrector": name}
+                | {"corrections": times, "masked": masked}
+                | {"tv": find_bias(law, kernel, masked, times)}
+                for times, masked in ((1, 0.0), (MANY, 0.0), (1, 0.5))
+            ]
+    rows = _draw_all(law, "language", number, 8 * settings.rows, settings)
+    return {"correctors": rows, "bias": biases}
+
+
+def _measure_chain(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
+    from unmask.evaluation.exact_laws import MarkovChain
+
+    rows = _draw_all(MarkovChain(), "chain", number, settings.rows, settings)
+    return {"correctors": rows}
+
+
+def _draw_all(
+    law: "SmallLanguage | MarkovChain",
+    toy: str,
+    number: int,
+    rows: int,
+    settings: CorrectorsSettings,
+) -> list[dict[str, Any]]:
+    """A row for each sampler: the predictor alone, correctors, and remaskings at their calls."""
+    from unmask.base.seeds import derive_seed
+    from unmask.evaluation.exact_laws import ExactModel, MarkovChain
+    from unmask.sampling.texts import sample
+
+    model, seed = ExactModel.make(law), derive_seed(settings.seed, toy, number, "texts") % 2**31
+    results: list[dict[str, Any]] = []
+
+    def keep(sampler: str, family: str, steps: int, calls: int, tokens: Any) -> None:
+        slips = law.count_slips(tokens) if isinstance(law, MarkovChain) else None
+        results.append(
+            {"fact": f"{toy}-{number}", "seed": 0, "toy": toy, "sampler": sampler}
+            | {"family": family, "steps": steps, "calls": calls}
+            | {"tv": law.find_distance(tokens), "slips": slips}
+        )
+
+    def draw(sampler: str, family: str, steps: int, **more: Any) -> None:
+        shared: dict[str, Any] = {"plan": "linear", "order": "random", "temperature": 1.0}
+        shared |= {"seed": seed, "length": law.length, "keep_states": False} | more
+        drawn = sample(model, [[]] * rows, steps=steps, **shared)
+        keep(sampler, family, steps, drawn.calls, drawn.tokens)
+
+    keep(EXACT, "exact", 0, 0, law.draw(rows, seed))
+    whole = [steps for steps in range(1, law.length + 1) if law.length % steps == 0]
+    for steps in whole:
+        draw("no corrector", "predictor", steps)
+    for name in settings.correctors:
+        for steps in whole[:-1]:
+            if steps > 1 and _count_calls(name, steps, law.length) <= settings.most_calls:
+                draw(name, "corrector", steps, corrector=name.replace("/", ","))
+    counts = sorted({row["calls"] for row in results if row["family"] == "corrector"})
+    for calls in counts:
+        draw("ancestral steps", "ancestral", calls, plan="ancestral")
+        for name in settings.remaskings:
+            draw(name, "remasking", calls, plan="ancestral", remask=name)
+    return results
+
+
+def _count_calls(name: str, steps: int, length: int) -> int:
+    """Network calls of steps and corrections, each step writing as many tokens."""
+    kind, _, numbers = name.partition("=")
+    k = int(float(numbers.split("/")[0])) if numbers and kind != "accepted" else 1
+    written = [length // steps * (i + 1) for i in range(steps)]
+    cost = {"uniform": lambda n: min(k, n), "accepted": lambda n: 2 * n, "none": lambda n: 0}
+    return steps + sum(cost.get(kind, lambda n: n + min(k, n))(n) for n in written)
+
+
+def summarise(tables: Tables, settings: CorrectorsSettings) -> Summary:
+    """Mean total variation of each corrector and sampler; correctors minus remaskings."""
+    rows, bias = (tables[name].to_pylist() for name in ("correctors", "bias"))
+    rows.sort(key=lambda row: (row["toy"] == "chain", row["calls"]))
+    return {
+        "bias": estimate_means(bias, ("corrector", "corrections", "masked"), ("tv",)),
+        "samplers": estimate_means(rows, SAMPLER, ("tv", "slips")),
+        "differences": list(_compare(rows)),
+    }
+
+
+def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Total variation of each corrector minus that of each other sampler at as many calls."""
+    for (toy, calls), own in tidy.group_by(rows, "toy", "calls").items():
+        samplers = tidy.group_by(own, "family", "sampler", "steps")
+        for (family, name, steps), ours in samplers.items():
+            for (other_family, other, _), theirs in samplers.items():
+                if family == "corrector" and other_family != "corrector":
+                    one, two = (cluster_rows(each, "tv") for each in (ours, theirs))
+                    difference = estimate_difference(one, two)
+                    where = {"toy": toy, "calls": calls, "sampler": name, "steps": steps}
+                    facts = {"minus": other, "facts": len(ours)}
+                    yield where | facts | vars(difference)
+
+
+def name_claim(row: tidy.Record) -> str:
+    """The claim that a row of the differences is about."""
+    return ", ".join(str(row[name]) for name in ("toy", "sampler", "steps", "minus"))
+
+
+def judge(summary: Summary, settings: CorrectorsSettings) -> Iterable[blocks.Verdict]:
+    """Whether a corrector is nearer to the law than another sampler at as many calls."""
+    for row in summary["differences"]:
+        yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """How many comparisons correctors win, the figure, and the tables."""
+    samplers = tidy.select(result.summary["samplers"], metric="tv")
+    bias = tidy.tabulate_means(
+        "bias",
+        "Total variation that a correction adds to texts of the exact law",
+        [{**row, "metric": (row["corrections"], row["masked"])} for row in result.summary["bias"]],
+        {"corrector": "corrector"},
+        {
+            (1, 0.0): blocks.Column("after one", 3),
+            (MANY, 0.0): blocks.Column(f"after {MANY}", 3),
+            (1, 0.5): blocks.Column("after one, half of the text masked", 3),
+        },  # ty: ignore[invalid-argument-type]
+    )
+    figure = tidy.draw_lines(
+        [row for row in samplers if row["family"] != "exact"],
+        "samplers",
+        "Distance from the law, by network calls",
+        "Total variation; bands are 95 % intervals by language or draw.",
+        x="calls",
+        line="sampler",
+        colour=lambda row: {"predictor": "p1", "corrector": "p2"}.get(row["family"], "p3"),
+        dash=lambda row: "solid" if row["family"] == "corrector" else "dash",
+        panel=lambda row: TOYS[row["toy"]],
+        xlabel="network calls",
+        ylabel="total variation",
+        is_log2=True,
+    )
+    means = tidy.tabulate_means(
+        "samplers",
+        "Samplers by network calls",
+        result.summary["samplers"],
+        {
+            "law": lambda row: TOYS[row["toy"]],
+            "calls": "calls",
+            "sampler": "sampler",
+            "steps": "steps",
+        },
+        {
+            "tv": blocks.Column("total variation", 3),
+            "slips": blocks.Column("slips, %", 2, is_percent=True),
+        },
+        role=lambda row: "control" if row["family"] in ("exact", "predictor") else "plain",
+        most=100,
+    )
+    differences = tidy.tabulate(
+        "differences",
+        "Total variation of correctors minus that of other samplers at as many calls",
+        result.summary["differences"],
+        {
+            "law": lambda row: TOYS[row["toy"]],
+            "calls": "calls",
+            "corrector": "sampler",
+            "steps": "steps",
+            "minus": "minus",
+            blocks.Column("difference", 3, has_sign=True): tidy.to_interval,
+        },
+        role=result.mark(name_claim),
+        most=100,
+    )
+    return [*_state(result), bias, figure, means, blocks.Fold("Differences", [differences])]
+
+
+def _state(result: Result) -> Iterator[blocks.ReportBlock]:
+    """For each law and kind of corrector, how often it is nearer to the law than a remasking."""
+    rows = [row for row in result.summary["differences"] if row["minus"] != "no corrector"]
+    for (toy, name), own in tidy.group_by(rows, "toy", "sampler").items():
+        outcomes = [result.verdicts[name_claim(row)].outcome for row in own]
+        texts = []
+        for outcome, words in (("below", "nearer to the law"), ("above", "further from it")):
+            if outcomes.count(outcome):
+                texts.append(f"{words} in {outcomes.count(outcome)}")
+        settled = " and ".join(texts) or "not settled in any"
+        yield blocks.Text(
+            f"{TOYS[toy]}: `{name}` is {settled} of {len(own)} comparisons with ReMDM's strategies "
+            "and ancestral steps at as many calls."
+        )
+    if any(row["facts"] < ENOUGH for row in rows):
+        yield blocks.Notice(f"Fewer than {ENOUGH} languages or draws settle nothing.")
+
+
+MEASURE = Measure(
+    name="correctors",
+    title="Correctors on laws that are known",
+    help="How far correctors and remaskings are from an exact law, at equal network calls.",
+    settings=CorrectorsSettings,
+    tables={"correctors": "correctors/1", "bias": "bias/1"},
+    inputs=ExactToys(),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)

@@ -1,0 +1,347 @@
+"""guidance: how texts come to have an attribute, and what that costs, at equal network passes.
+
+The attribute is whether a text is a biography, by rule (`unmask data make biographies`). The guide
+is a linear probe on the mean state of the middle layer of the network itself, trained on one half
+of the texts, noised as the sampler meets them; the judge a logistic regression on tf-idf, trained
+on the other half. Every way takes as many passes of the network for each text; a text that the
+judge holds for likelier than not has the attribute.
+
+Plain: after "A text:". Label: after "A biography:", which training showed. Classifier-free
+guidance: the label taken further, two passes per step. Classifier: "A text:", guided by the probe,
+by default to first order: a gradient per step, three passes in all. Rates: the same without
+normalising, so that guidance says how soon a token is written, too. Rejection: "A text:", drawn up
+to so many times in as many fewer steps; the first text that the guide accepts, or else its best.
+
+All texts are drawn by ancestral steps in random order at temperature 1. Bits per token are another
+model's (`--scorer`); distinct-n are different n-grams of words over all n-grams of a way's texts.
+Intervals are 95 % intervals by text and training seed.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, tidy
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.result import Result
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import estimate_means, subtract_shares
+
+if TYPE_CHECKING:
+    from unmask.evaluation.attribute_texts import Way
+    from unmask.net.families import Family
+
+WAYS = {
+    "plain": "plain",
+    "label": "label",
+    "cfg": "classifier-free guidance",
+    "classifier": "classifier",
+    "rates": "classifier, rates",
+    "rejection": "rejection",
+}
+COLOURS = {"cfg": "p1", "classifier": "p2", "rates": "p4", "rejection": "p3"}
+WAY = ("way", "strength", "passes")
+GROUP = ("model", "kind", *WAY)
+METRICS = {
+    "has_attribute": blocks.Column("biographies, by the judge", 0, is_percent=True),
+    "p_guide": blocks.Column("p by the guide"),
+    "bits_per_token": blocks.Column("bits per token"),
+}
+GRAMS = (1, 2, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidanceSettings(MachineSettings):
+    """Which ways are compared at how many passes, on how many texts."""
+
+    passes: tuple[int, ...] = option((96,), "Passes of the network for each text.", least=6)
+    strengths: tuple[float, ...] = option(
+        (1.0, 4.0, 16.0), "Strengths of the classifier, normalised and by rates.", above=0
+    )
+    guidances: tuple[float, ...] = option(
+        (1.0, 2.0), "Strengths of classifier-free guidance.", above=0
+    )
+    draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws at most.", least=2)
+    judged: Any = option(
+        "first-order", "Tokens that the classifier judges: first-order, all, or so many."
+    )
+    texts: int = option(200, "Texts of each way.", least=1, most=1_000_000)
+    length: int = option(80, "Positions of a text, prompt included.", least=8)
+    trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
+    scorer: str | None = option(None, "A model that says bits per token.")
+    seed: int = option(0, "Seed of whatever is drawn.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        from unmask.sampling.attributes import read_judged
+
+        try:
+            read_judged(self.judged)
+        except UserError as error:
+            yield str(error).removesuffix(".")
+        if not self.passes:
+            yield "'passes' is empty, expected at least one number"
+
+
+def list_ways(settings: GuidanceSettings) -> "list[Way]":
+    """All ways, in the order in which they are shown."""
+    from unmask.evaluation.attribute_texts import Way
+
+    return [
+        Way("plain"),
+        Way("label"),
+        *(Way("cfg", strength) for strength in settings.guidances),
+        *(Way("classifier", strength) for strength in settings.strengths),
+        *(Way("rates", strength) for strength in settings.strengths),
+        *(Way("rejection", float(draws)) for draws in settings.draws),
+    ]
+
+
+def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tuple[Any, str, str]:
+    """The corpus of biographies; both halves must have both classes."""
+    from unmask.base.identity import digest_values
+    from unmask.data.biographies import list_labelled
+    from unmask.measures.inputs import find_corpus
+
+    corpus = find_corpus(data, families)
+    halves = [list_labelled(corpus, split) for split in ("train", "judge")]
+    return corpus, corpus.source, digest_values(str(half) for half in halves)
+
+
+def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:
+    """One part for each checkpoint, way and number of passes."""
+    for family in inputs.families:
+        if family.paradigm.sampler != "unmasking":
+            raise UserError(
+                f"{family.name} is a {family.kind} model: a classifier guides masked models alone; "
+                "leave it out."
+            )
+    kept: dict[str, Any] = {}
+    """The guide of the checkpoint worked on last, the judge, and the scorer."""
+    for member in inputs.members():
+        yield Job(f"{member.key}-judges", partial(_describe_judges, inputs, member, settings, kept))
+        for passes in settings.passes:
+            for way in list_ways(settings):
+                key = f"{member.key}-{passes}-{way.name}-{way.strength:g}"
+                yield Job(key, partial(_draw, inputs, member, settings, kept, way, passes))
+
+
+def _prepare(
+    inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """The model, its guide and the judge; the last two are trained once."""
+    from unmask.data.biographies import ANY, PROMPTS, list_labelled
+    from unmask.evaluation.attribute_texts import TextJudge, train_guide
+
+    model = inputs.load(member)
+    if "judge" not in kept:
+        kept["judge"] = TextJudge(*list_labelled(inputs.data, "judge"), seed=settings.seed)
+    if kept.get("key") != member.key:
+        texts, labels = list_labelled(inputs.data, "train")
+        some = slice(settings.trained_on)
+        guide = train_guide(
+            model, texts[some], labels[some], PROMPTS[ANY], settings.length, seed=settings.seed
+        )
+        kept |= {"key": member.key, "guide": guide}
+    return model, kept["guide"], kept["judge"]
+
+
+def _describe_judges(
+    inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
+) -> Mapping[str, Rows]:
+    """How often guide and judge are right on texts that neither was trained on, or the guide."""
+    from unmask.data.biographies import ANY, PROMPTS, list_labelled
+    from unmask.evaluation.attribute_texts import lay_out_texts, read_guide
+
+    model, guide, judge = _prepare(inputs, member, settings, kept)
+    texts, labels = list_labelled(inputs.data, "judge")
+    texts, labels = texts[:500], labels[:500]
+    rows = lay_out_texts(model, [f"{PROMPTS[ANY]} {text}" for text in texts], settings.length)
+    guesses = (read_guide(guide, rows) >= 0.5).tolist()
+    hits = [guess == label for guess, label in zip(guesses, labels, strict=True)]
+    row = {"guide": sum(hits) / len(hits), "judge": judge.accuracy}
+    return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
+
+
+def _draw(
+    inputs: ModelInputs,
+    member: Member,
+    settings: GuidanceSettings,
+    kept: dict[str, Any],
+    way: "Way",
+    passes: int,
+) -> Mapping[str, Rows]:
+    """The texts of one way, judged and scored."""
+    from unmask.data.biographies import ANY, BIOGRAPHY, PROMPTS
+    from unmask.evaluation.attribute_texts import draw_texts
+    from unmask.sampling.settings import Sampling
+
+    model, guide, judge = _prepare(inputs, member, settings, kept)
+    sampling = Sampling(
+        plan="ancestral",
+        order="random",
+        temperature=1.0,
+        length=settings.length,
+        seed=settings.seed,
+    )
+    prompts = PROMPTS[ANY], PROMPTS[BIOGRAPHY]
+    number, judged = settings.texts, settings.judged
+    drawn = draw_texts(model, guide, way, prompts, number, passes, sampling, judged)
+    costs = _score(inputs, drawn.texts, settings, kept)
+    shared = {"way": way.name, "strength": way.strength, "passes": passes}
+    shared |= {"steps": drawn.steps, "spent": drawn.passes}
+    judgements = zip(drawn.texts, drawn.p_guide, judge.read(drawn.texts), costs, strict=True)
+    return {
+        "guidance": [
+            member.columns
+            | {"fact": f"text-{i:05d}", **shared, "text": text, "p_guide": p_guide}
+            | {"p_judge": p_judge, "has_attribute": float(p_judge >= 0.5), "bits_per_token": bits}
+            for i, (text, p_guide, p_judge, bits) in enumerate(judgements)
+        ]
+    }
+
+
+def _score(
+    inputs: ModelInputs, texts: Sequence[str], settings: GuidanceSettings, kept: dict[str, Any]
+) -> list[float | None]:
+    """Bits per token of each text by the scorer; none for an empty text, or without a scorer."""
+    from unmask.evaluation.perplexity import score_documents
+    from unmask.measures.inputs import choose_device
+    from unmask.net.loading import load
+
+    if settings.scorer is None:
+        return [None] * len(texts)
+    if "scorer" not in kept:
+        kept["scorer"] = load(settings.scorer, choose_device(inputs.device), inputs.dtype)
+    costs = score_documents(kept["scorer"], [text for text in texts if text], seed=settings.seed)
+    bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
+    return [next(bits) if text else None for text in texts]
+
+
+def summarise(tables: Tables, settings: GuidanceSettings) -> Summary:
+    """Means of each way, its variety, and its share of biographies minus that of others."""
+    from unmask.evaluation.attribute_texts import count_distinct
+
+    rows = tables["guidance"].to_pylist()
+    variety = []
+    for key, own in tidy.group_by(rows, *GROUP).items():
+        texts = [row["text"] for row in own]
+        grams = {f"distinct_{n}": count_distinct(texts, n) for n in GRAMS}
+        spent = {"steps": own[0]["steps"], "spent": own[0]["spent"], "texts": len(own)}
+        variety.append(dict(zip(GROUP, key, strict=True)) | spent | grams)
+    return {
+        "judges": tables["judges"].to_pylist(),
+        "means": estimate_means(rows, GROUP, list(METRICS), ("has_attribute",)),
+        "variety": variety,
+        "differences": list(_compare(rows)),
+    }
+
+
+def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Shares of biographies: every way minus plain texts and minus rejection, at equal passes."""
+    for (model, passes), own in tidy.group_by(rows, "model", "passes").items():
+        ways = tidy.group_by(own, "way", "strength")
+        for (way, strength), ours in ways.items():
+            for (other, draws), theirs in ways.items():
+                if way not in ("plain", other) and other in ("plain", "rejection"):
+                    where = {"model": model, "passes": passes, "way": way, "strength": strength}
+                    minus = {"minus": other, "minus_strength": draws}
+                    yield where | minus | subtract_shares(ours, theirs, "has_attribute")
+
+
+def name_claim(row: tidy.Record) -> str:
+    """The claim that a row of the differences is about."""
+    ours, theirs = name_way(row), name_way({"way": row["minus"], "strength": row["minus_strength"]})
+    return f"{row['model']}, {row['passes']}: {ours} − {theirs}"
+
+
+def name_way(row: tidy.Record) -> str:
+    """A way with its strength, in words."""
+    strength = f" {row['strength']:g}" if row["strength"] else ""
+    return f"{WAYS[row['way']]}{strength}" + (" draws" if row["way"] == "rejection" else "")
+
+
+def judge(summary: Summary, settings: GuidanceSettings) -> Iterable[blocks.Verdict]:
+    """Whether a way has more biographies than plain texts, and than rejection."""
+    for row in summary["differences"]:
+        yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """What guide and judge are worth, a sentence for each way, the figure, the tables."""
+    means, variety = result.summary["means"], result.summary["variety"]
+    figure = tidy.draw_lines(
+        [row for row in tidy.select(means, metric="has_attribute") if row["strength"]],
+        "shares",
+        "Texts that are biographies, by the judge",
+        "By the strength of guidance, or the most texts that rejection draws; all at as many "
+        "passes. Bands are 95 % intervals by text.",
+        x="strength",
+        line=lambda row: WAYS[row["way"]],
+        colour=lambda row: COLOURS[row["way"]],
+        scale=100,
+        panel=lambda row: f"{row['model']}, {row['passes']} passes",
+        xlabel="strength, or texts drawn",
+        ylabel="% of texts",
+        is_log2=True,
+    )
+    keys: dict[str, tidy.Get] = {"model": "model", "passes": "passes", "way": name_way}
+    table = tidy.tabulate_means(
+        "means", "Every way at as many passes", means, keys, METRICS, most=60
+    )
+    columns: dict[str | blocks.Column, tidy.Get] = {**keys}
+    columns |= {"steps": "steps", "passes spent": "spent"}
+    columns |= {blocks.Column(f"distinct-{n}", 3): f"distinct_{n}" for n in GRAMS}
+    more = tidy.tabulate("variety", "Variety of the texts of each way", variety, columns, most=60)
+    differences = tidy.tabulate(
+        "differences",
+        "Share of biographies minus that of plain texts and of rejection",
+        result.summary["differences"],
+        keys
+        | {
+            "minus": lambda row: name_way({"way": row["minus"], "strength": row["minus_strength"]}),
+            blocks.Column("difference", 0, is_percent=True, has_sign=True): tidy.to_interval,
+        },
+        role=result.mark(name_claim),
+        most=60,
+    )
+    return [*_state(result), figure, table, more, differences]
+
+
+def _state(result: Result) -> Iterator[blocks.ReportBlock]:
+    for row in result.summary["judges"]:
+        seed = f", seed {row['seed']}" if row["seed"] else ""
+        yield blocks.Text(
+            f"In {row['model']}{seed}, the guide is right about {row['guide']:.0%} of unseen "
+            f"texts, the judge about {row['judge']:.0%}; {row['biographies']:.0%} of the texts are "
+            "biographies."
+        )
+    for row in result.summary["differences"]:
+        if row["minus"] == "rejection" and row["way"] in ("cfg", "classifier"):
+            other = name_way({"way": row["minus"], "strength": row["minus_strength"]})
+            yield blocks.Finding(
+                f"In {row['model']}, at {row['passes']} passes, {name_way(row)} has "
+                f"{tidy.say(row, 'points')} more biographies than {other}.",
+                result.verdicts[name_claim(row)],
+            )
+
+
+MEASURE = Measure(
+    name="guidance",
+    title="Texts with an attribute",
+    help="Guidance by a classifier, by labels and plain rejection, at equal network passes.",
+    settings=GuidanceSettings,
+    tables={"guidance": "guidance/1", "judges": "judges/1"},
+    inputs=ModelsAndData(
+        _read, "A corpus folder that `unmask data make biographies` made.", is_required=True
+    ),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)
