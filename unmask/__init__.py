@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
+    from unmask.measures.mending import MEASURE as mending
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
     from unmask.measures.perplexity import MEASURE as perplexity
+    from unmask.measures.quality import MEASURE as quality
     from unmask.measures.recall import MEASURE as recall
     from unmask.measures.represent import MEASURE as represent
     from unmask.measures.symmetry import MEASURE as symmetry
@@ -123,9 +125,11 @@ _HOME_OF = {
         "interchange",
         "knockout",
         "knowns",
+        "mending",
         "nll",
         "order",
         "perplexity",
+        "quality",
         "recall",
         "represent",
         "symmetry",
@@ -173,12 +177,14 @@ __all__ = [
     "load",
     "logit_lens",
     "make_corpus",
+    "mending",
     "moments",
     "nll",
     "order",
     "patch_paths",
     "perplexity",
     "preset",
+    "quality",
     "read_facts",
     "recall",
     "register",

@@ -112,18 +112,23 @@ def ask(name: str) -> Callable:
             given.pop("device", None)
             return unmask.symmetry(given.pop("subjects", str(pieces.pairs)), **given)
         given = {"data": pieces.corpus} | given
-        if name in ("knowns", "perplexity") and given["data"] is pieces.corpus:
-            given["data"] = pieces.folder / f"{name}.{'json' if name == 'knowns' else 'txt'}"
+        if name in ("knowns", *RUNNING_TEXT) and given["data"] is pieces.corpus:
+            file = "knowns.json" if name == "knowns" else "perplexity.txt"
+            given["data"] = pieces.folder / file
         return getattr(unmask, name)(given.pop("subjects", pieces.model), **given)
 
     return call
 
 
+RUNNING_TEXT = ("perplexity", "quality", "mending")
+"""Measures whose data are texts, not facts."""
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
     "order": {"limit": 1, "steps": 2},
     "nll": {"limit": 1}, "factorization": {"limit": 1},
     "perplexity": {"repeats": 1, "limit": 40},
+    "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
+    "mending": {"texts": 2, "length": 8, "calls": (2,)},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
@@ -196,7 +201,7 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "represent", "interchange", "erasure")
+                     "knockout", "represent", "interchange", "erasure", "quality", "mending")
     },
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import unmask
-from tests.hostile.calls import CALLS, NOT_CALLED, TINY, Pieces
+from tests.hostile.calls import CALLS, NOT_CALLED, RUNNING_TEXT, TINY, Pieces
 from tests.hostile.files import (
     fuzz_facts,
     fuzz_model,
@@ -92,8 +92,8 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
             return [name, str(pieces.pairs), "--out", str(out), *words]
         own = {
             "knowns": pieces.folder / "knowns.json",
-            "perplexity": pieces.folder / "perplexity.txt",
         }
+        own |= dict.fromkeys(RUNNING_TEXT, pieces.folder / "perplexity.txt")
         given = ["--data", str(own.get(name, data)), "--device", "cpu"]
         return [name, model, *given, "--out", str(out), *words]
     small = [f"{key}={json.dumps(value)}" for key, value in SMALL.items()]

@@ -50,8 +50,11 @@ def open_measure(name: str, folder: Path, fresh: bool = False, **changes) -> Non
     """Run a measure up to its first part."""
     measure = find_measure(name)
     runs = changes.pop("runs", None) or [make_run(folder / "represent", make_rows(0.5))]
+    if name == "quality":
+        changes = {"judge": "reversal-ar", "texts": 2, "length": 5} | changes
     settings = measure.settings(**changes)
-    data = folder / {"knowns": "knowns.json", "perplexity": "texts.txt"}.get(name, "corpus")
+    texts = dict.fromkeys(("perplexity", "quality", "mending"), "texts.txt")
+    data = folder / ({"knowns": "knowns.json"} | texts).get(name, "corpus")
     given = {"models": [str(folder / "small")], "data": str(data), "runs": runs}
     inputs = measure.inputs.read(given, settings)
     with pytest.raises(StopError):

@@ -11,9 +11,12 @@ from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
+from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
+from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.result import Result
+from unmask.net.loading import save
 from unmask.report.page import draw_report
 
 __all__ = ["finished", "place"]
@@ -49,6 +52,13 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["erasure"] = ERASURE(
         place.model, data=place.data, out=folder / "erasure", device="cpu", **few
     )
+    save(make_model(causal=True, seed=5), folder / "judge")
+    documents = folder / "documents.txt"
+    documents.write_text("\n\n".join(["The caves of Orsel are deep. " * 4] * 3))
+    few = {"data": documents, "texts": 3, "length": 10, "device": "cpu"}
+    more = {"judge": str(folder / "judge"), "steps": (2, 4), "out": folder / "quality"}
+    results["quality"] = QUALITY(model, **few, **more)
+    results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)
     return results

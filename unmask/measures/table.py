@@ -23,6 +23,8 @@ BUILT_IN = (
     "factorization",
     "knowns",
     "perplexity",
+    "quality",
+    "mending",
     "trace",
     "knockout",
     "represent",

@@ -1,0 +1,193 @@
+"""Quality of texts and planted errors: against counts by hand, and networks that know."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import TEXTS, make_model
+from tests.laws.test_estimated_bounds import make_kind
+from unmask.base.errors import UserError
+from unmask.base.streams import RowStreams
+from unmask.evaluation.perplexity import score_documents
+from unmask.evaluation.quality import (
+    MENDERS,
+    count_grams,
+    draw_texts,
+    find_text_entropy,
+    judge_texts,
+    list_menders,
+    list_samplers,
+    mend,
+    parse_sampler,
+    plant_errors,
+)
+from unmask.measures.mending import MEASURE as MENDING
+from unmask.measures.quality import MEASURE as QUALITY
+from unmask.measures.quality import REAL
+from unmask.net.paradigm import get_paradigm
+
+SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judge") / "judge"
+    unmask.save(make_model(causal=True, seed=5), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    lines = [{"text": " ".join([TEXTS[i % 2]] * 4)} for i in range(4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_entropy_and_grams_by_hand():
+    assert find_text_entropy([3, 3, 3]) == 0 and find_text_entropy([]) == 0
+    assert find_text_entropy([1, 2, 3, 4]) == pytest.approx(math.log(4))
+    words = ["a", "b", "a", "b", "a"]
+    assert [count_grams(words, n) for n in (1, 2, 3)] == [(2, 5), (2, 4), (2, 3)]
+    assert count_grams(["a"], 2) == (0, 0)
+
+
+def test_samplers_are_read():
+    assert parse_sampler("random;temperature=0.5;remask=cap=0.05") == {
+        "order": "random",
+        "temperature": 0.5,
+        "remask": "cap=0.05",
+    }
+    with pytest.raises(UserError, match="unknown setting"):
+        parse_sampler("random;no_such=1")
+    with pytest.raises(UserError, match="expected an order"):
+        parse_sampler("random;left")
+
+
+def test_each_kind_has_the_samplers_that_differ_for_it():
+    names = ["random;temperature=0.5", "confidence;temperature=0.5", "random;remask=cap=0.1"]
+    masked, uniform, causal = (get_paradigm(kind) for kind in ("masked", "uniform", "causal"))
+    assert len(list_samplers(masked, names, (2, 4))) == 6
+    assert list_samplers(uniform, names, (2, 4)) == [("temperature=0.5", 2), ("temperature=0.5", 4)]
+    assert list_samplers(causal, names, (2, 4)) == [("temperature=0.5", None)]
+
+
+def test_texts_are_what_the_judge_scores(judge, texts):
+    model = make_model()
+    result = QUALITY(
+        model,
+        data=texts,
+        judge=str(judge),
+        samplers=("random", "left;corrector=uniform=1"),
+        **SMALL,
+    )
+    rows = result.rows()
+    assert {(row["sampler"], row["steps"], row["calls"]) for row in rows} == {
+        (REAL, None, 0),
+        ("random", 2, 2),
+        ("random", 4, 4),
+        ("left;corrector=uniform=1", 2, 4),
+        ("left;corrector=uniform=1", 4, 8),
+    }
+    scorer = unmask.load(judge, device="cpu")
+    for row in (row for row in rows if row["text"].strip()):
+        (cost,) = score_documents(scorer, [row["text"]])
+        assert (row["nll"], row["judge_tokens"]) == pytest.approx((cost.nll, cost.tokens))
+    pooled = {(row["sampler"], row["steps"]): row for row in result.summary["texts"]}
+    own = [row for row in rows if row["sampler"] == REAL]
+    expected = sum(row["nll"] for row in own) / sum(row["judge_tokens"] for row in own)
+    assert pooled[REAL, None]["perplexity"] == pytest.approx(math.exp(expected))
+    # The control repeats four words of two texts: few different ones.
+    words = [row["text"].split() for row in own]
+    assert pooled[REAL, None]["distinct_1"] == pytest.approx(
+        len({word for each in words for word in each}) / sum(map(len, words))
+    )
+
+
+def test_drawn_texts_differ_and_repeat_with_the_seed():
+    model = make_model()
+    one, again, other = (
+        [each.text for each in draw_texts(model, [""] * 3, "random", 3, 12, seed)]
+        for seed in (0, 0, 1)
+    )
+    assert one == again and one != other and len(set(one)) == 3
+
+
+@pytest.mark.parametrize("kind", ["uniform", "gaussian", "hybrid"])
+def test_every_kind_is_drawn_from(kind):
+    drawn = list(draw_texts(make_kind(kind), ["", "The caves"], "temperature=1", 3, 12))
+    assert len(drawn) == 2 and drawn[1].text.startswith("The caves")
+    assert {each.calls for each in drawn} == {3}
+
+
+def test_the_judge_is_causal_and_another(judge, texts):
+    with pytest.raises(UserError, match="expected a causal one"):
+        judge_texts(make_model(), ["The caves"])
+    assert judge_texts(make_model(causal=True), ["", "The caves"])[0] == (0.0, 0)
+    with pytest.raises(UserError, match="judge itself"):
+        QUALITY(str(judge), data=texts, judge=str(judge), **SMALL)
+    with pytest.raises(UserError, match="no judge"):
+        QUALITY(make_model(), data=texts, **SMALL)
+
+
+def test_errors_are_planted_exactly():
+    clean = torch.randint(0, 50, (4, 41), generator=torch.Generator().manual_seed(0))
+    planted = plant_errors(clean, 0.1, 50, seed=1)
+    assert planted.wrong.sum(-1).tolist() == [4] * 4 and not planted.wrong[:, 0].any()
+    assert torch.equal(planted.tokens != clean, planted.wrong)
+    assert int(planted.tokens.max()) < 50
+
+
+def knows_the_text(model, clean):
+    """The model with logits that know the clean text, whatever it reads."""
+    sure = 50.0 * torch.nn.functional.one_hot(clean[:1], model.net.config.logit_rows)
+    return model.net.patch({"logits": lambda x: sure.expand(len(x), -1, -1).to(x.dtype)})
+
+
+@pytest.mark.parametrize("kind", ["masked", "uniform", "hybrid"])
+def test_who_knows_the_text_mends_all_and_damages_nothing(kind):
+    model = make_model() if kind == "masked" else make_kind(kind)
+    row = torch.randint(0, 200, (1, 24), generator=torch.Generator().manual_seed(3))
+    planted = plant_errors(row.expand(3, -1), 0.2, 200)
+    with knows_the_text(model, row):
+        for way in list_menders(model.paradigm):
+            for each in mend(model, planted, way, 8, 0.2):
+                if way == "remask unlikely":  # half the calls look: not all need be found
+                    assert each["mended"] > 0.5
+                else:
+                    assert each["found"] == each["mended"] == 1.0
+                assert each["damaged"] == 0.0 and each["selective"] == each["found"]
+
+
+def test_each_way_takes_its_calls(monkeypatch):
+    """Equal network calls: what is compared costs what it says."""
+    for kind in ("masked", "uniform"):
+        model = make_model() if kind == "masked" else make_kind(kind)
+        calls = []
+        tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
+        with (
+            model.net.capture("logits") as _,
+            model.net.patch({"logits": lambda x, calls=calls: (calls.append(1), x)[1]}),
+        ):
+            for way in list_menders(model.paradigm):
+                calls.clear()
+                MENDERS[way](model, tokens, 6, 0.1, RowStreams.make(0, 2))
+                assert len(calls) == 6, way
+
+
+def test_the_measure_of_mending(texts):
+    result = MENDING(
+        make_model(), data=texts, texts=3, length=12, shares=(0.2,), calls=(2, 4), device="cpu"
+    )
+    means = result.summary["means"]
+    assert {(row["way"], row["calls"]) for row in means} == {
+        (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)
+    }
+    assert all(0 <= row["mean"] <= 1 for row in means if row["metric"] != "selective")
+    with pytest.raises(UserError, match="no model here can correct"):
+        MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
+    with pytest.raises(UserError, match="expected 64"):
+        MENDING(make_model(), data=texts, length=12, device="cpu")

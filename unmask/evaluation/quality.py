@@ -1,0 +1,297 @@
+"""Quality of texts: what a judge makes of them, how varied they are, and errors that are mended.
+
+A text's generative perplexity falls where a sampler repeats itself, so that entropy and the share
+of different n-grams stand beside it: it is better where it is lower at no less of these.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.reading import parse_yaml
+from unmask.base.seeds import derive_seed
+from unmask.base.streams import RowStreams
+from unmask.evaluation.perplexity import score_documents
+from unmask.evaluation.questions import require_tokenizer
+from unmask.net.batches import count_row_bytes, fit_rows
+from unmask.net.model import Model
+from unmask.net.paradigm import Paradigm
+from unmask.noise.schedules import find_time
+from unmask.sampling.settings import Sampling
+from unmask.sampling.texts import sample
+from unmask.sampling.token_sampler import invert
+
+GRAMS = (1, 2, 3)
+_NOT_FOR_MASKED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
+"""Settings that models which do not fill masks read as well."""
+
+
+def parse_sampler(text: str) -> dict[str, Any]:
+    """Settings of `unmask.Sampling` such as "random;temperature=1;remask=cap=0.05".
+
+    The first word may be an order by its name alone.
+    """
+    settings: dict[str, Any] = {}
+    for number, part in enumerate(piece.strip() for piece in text.split(";")):
+        key, equals, value = part.partition("=")
+        if number == 0 and not equals:
+            settings["order"] = part
+        elif not key or not equals:
+            raise UserError(
+                f"the sampler {text!r} has the part {part!r}: expected an order, then settings "
+                "such as temperature=1, with ; between them."
+            )
+        else:
+            settings[key.strip()] = parse_yaml(value, text)
+    try:
+        Sampling(**settings)
+    except TypeError:
+        known = ", ".join(Sampling.__dataclass_fields__)
+        raise UserError(
+            f"the sampler {text!r} has an unknown setting: known are {known}."
+        ) from None
+    return settings
+
+
+def list_samplers(
+    paradigm: Paradigm, samplers: Sequence[str], steps: Sequence[int]
+) -> list[tuple[str, int | None]]:
+    """The samplers and numbers of steps that differ for a model of this kind.
+
+    One that does not fill masks has no order and nothing to remask; one that writes from left to
+    right has no steps.
+    """
+    if not paradigm.fills_masks:
+        kept = []
+        for text in samplers:
+            settings = parse_sampler(text)
+            own = {key: value for key, value in settings.items() if key in _NOT_FOR_MASKED}
+            if settings.keys() & {"remask", "corrector"}:
+                continue
+            kept.append(";".join(f"{key}={value}" for key, value in own.items()) or "temperature=1")
+        samplers = list(dict.fromkeys(kept))
+    has_steps = paradigm.has_steps
+    return [(each, number) for each in samplers for number in (steps if has_steps else [None])]
+
+
+@dataclass(frozen=True)
+class DrawnText:
+    """A text, its tokens, and the network calls that it took."""
+
+    text: str
+    tokens: list[int]
+    calls: int
+
+
+def draw_texts(
+    model: Model,
+    prompts: Sequence[str],
+    sampler: str,
+    steps: int | None,
+    length: int,
+    seed: int = 0,
+) -> Iterator[DrawnText]:
+    """A text for each prompt, in batches that fit the device; prompts may be empty."""
+    end = require_tokenizer(model).end_id
+    batch = fit_rows(model, count_row_bytes(model, length, length))
+    settings: dict[str, Any] = {"temperature": 1.0} | parse_sampler(sampler)
+    settings |= {"length": length, "keep_states": False}
+    if steps is not None:
+        settings["steps"] = steps
+    for first in range(0, len(prompts), batch):
+        given = [_begin(model, prompt, end) for prompt in prompts[first : first + batch]]
+        own = derive_seed(seed, "batch", first)
+        drawn = sample(model, given, Sampling(**settings, seed=own))
+        texts = drawn.texts or []
+        for text, row, size, ids in zip(
+            texts, drawn.tokens.tolist(), drawn.lengths.tolist(), given, strict=True
+        ):
+            tokens = row[:size]
+            # A text begins after the end token that stands for nothing before it.
+            if ids == [end]:
+                tokens, text = tokens[1:], _decode(model, tokens[1:], end)
+            yield DrawnText(text, _cut(tokens, end), drawn.calls)
+
+
+def _begin(model: Model, prompt: str, end: int) -> list[int]:
+    """The ids of a prompt; without one, what stands before every document."""
+    return model.tokenizer.encode(prompt).ids if prompt and model.tokenizer else [end]
+
+
+def _cut(tokens: list[int], end: int) -> list[int]:
+    return tokens[: tokens.index(end)] if end in tokens else tokens
+
+
+def _decode(model: Model, tokens: list[int], end: int) -> str:
+    assert model.tokenizer is not None
+    return model.tokenizer.decode(_cut(tokens, end))
+
+
+def judge_texts(judge: Model, texts: Sequence[str]) -> list[tuple[float, int]]:
+    """-log p of each text under a causal judge, in nats, and its tokens there; 0 if it is empty."""
+    if judge.paradigm.sees_later or not judge.paradigm.is_scored:
+        raise UserError(
+            f"the judge {judge.name} is a {judge.kind} model: expected a causal one, whose "
+            "likelihoods are exact."
+        )
+    held = [(number, text) for number, text in enumerate(texts) if text.strip()]
+    costs = dict.fromkeys(range(len(texts)), (0.0, 0))
+    scored = score_documents(judge, [text for _, text in held]) if held else ()
+    for (number, _), cost in zip(held, scored, strict=True):
+        costs[number] = (cost.nll, cost.tokens)
+    return list(costs.values())
+
+
+def find_text_entropy(tokens: Sequence[int]) -> float:
+    """Entropy of a text's tokens by their counts, in nats: 0 where one is repeated throughout."""
+    counts = Counter(tokens).values()
+    return -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts) if tokens else 0.0
+
+
+def count_grams(words: Sequence[str], size: int) -> tuple[int, int]:
+    """Different n-grams of a text's words, and all of them."""
+    grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+    return len(set(grams)), len(grams)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Texts with errors, and where these are."""
+
+    clean: Int[Tensor, "B L"]
+    tokens: Int[Tensor, "B L"]
+    wrong: Bool[Tensor, "B L"]
+
+
+def plant_errors(clean: Int[Tensor, "B L"], share: float, vocab: int, seed: int = 0) -> Planted:
+    """Replace exactly that share of each row's tokens by others, drawn evenly; the first stays."""
+    streams = RowStreams.make(derive_seed(seed, "errors"), len(clean), clean.device)
+    number = max(1, round(share * (clean.shape[1] - 1)))
+    draws = streams.uniform(clean.shape[1])
+    draws[:, 0] = torch.inf
+    wrong = draws.argsort(-1).argsort(-1) < number
+    others = (clean + 1 + streams.below(vocab - 1, clean.shape[1])) % vocab
+    return Planted(clean, torch.where(wrong, others, clean), wrong)
+
+
+Mender = Callable[[Model, Int[Tensor, "B L"], int, float, RowStreams], Int[Tensor, "B L"]]
+"""(model, texts, network calls, share of errors, streams) to texts."""
+
+
+def remask_evenly(
+    model: Model, tokens: Tensor, calls: int, share: float, streams: RowStreams
+) -> Tensor:
+    """Each call hides one of `calls` even parts of the text, drawn at random, and fills it anew."""
+    part = (streams.at("part").uniform(tokens.shape[1]).argsort(-1).argsort(-1) * calls).div(
+        tokens.shape[1], rounding_mode="floor"
+    )
+    for call in range(calls):
+        tokens = _refill(model, tokens, (part == call) & _all_but_first(tokens), streams.at(call))
+    return tokens
+
+
+def remask_unlikely(
+    model: Model, tokens: Tensor, calls: int, share: float, streams: RowStreams
+) -> Tensor:
+    """Every second call looks at the whole text, the next fills what it found least likely anew.
+
+    So many tokens at once as there are errors to find in all rounds together.
+    """
+    number = max(1, math.ceil(2 * share * tokens.shape[1] / max(calls // 2, 1)))
+    for call in range(max(calls // 2, 1)):
+        logp = _predict(model, tokens).gather(-1, tokens[..., None])[..., 0]
+        logp = torch.where(_all_but_first(tokens), logp, torch.inf)
+        hidden = logp.argsort(-1).argsort(-1) < number
+        tokens = _refill(model, tokens, hidden, streams.at(call))
+    return tokens
+
+
+def walk_again(
+    model: Model, tokens: Tensor, calls: int, share: float, streams: RowStreams
+) -> Tensor:
+    """The text taken for a noised one, at the time when that share of tokens is noise, and stepped
+    back to time 0 through the posteriors of the model's own process."""
+    process = model.make_process()
+    start = float(find_time(process.schedule, torch.tensor([share], dtype=torch.float64))[0])
+    times = torch.linspace(start, 0.0, calls + 1, dtype=torch.float64, device=tokens.device)
+    first = tokens[:, :1]
+    for step, (t, s) in enumerate(pairwise(times)):
+        at, to = (time.expand(len(tokens), 1) for time in (t, s))
+        network_time = at[:, 0] if model.net.config.time else None
+        logits = model.logits(tokens, t=network_time).double()
+        back = process.posterior(logits, tokens, at, to)
+        drawn = invert(back, streams.at(step).uniform(tokens.shape[1]))
+        tokens = torch.cat((first, drawn[:, 1:]), 1)
+    return tokens
+
+
+MENDERS: Mapping[str, Mender] = {
+    "remask evenly": remask_evenly,
+    "remask unlikely": remask_unlikely,
+    "walk again": walk_again,
+}
+
+
+def list_menders(paradigm: Paradigm) -> list[str]:
+    """The ways in which models of a kind can correct a finished text."""
+    if paradigm.fills_masks:
+        return ["remask evenly", "remask unlikely"]
+    return ["walk again"] if paradigm.sampler == "ancestral" else []
+
+
+@torch.no_grad()
+def mend(
+    model: Model, planted: Planted, way: str, calls: int, share: float, seed: int = 0
+) -> Iterator[dict[str, float]]:
+    """Of each text: the shares of errors that were changed and that were mended, and of right
+    tokens that were changed."""
+    rows, length = planted.tokens.shape
+    batch = fit_rows(model, count_row_bytes(model, length, length))
+    streams = RowStreams.make(derive_seed(seed, "mend", way), rows, planted.tokens.device)
+    for at in torch.arange(rows, device=planted.tokens.device).split(batch):
+        given = planted.tokens[at]
+        ended = MENDERS[way](model, given, calls, share, streams.pick(at))
+        wrong, clean = planted.wrong[at], planted.clean[at]
+        changed, right = ended != given, ended == clean
+        for each in zip(
+            _average(changed, wrong), _average(right, wrong), _average(changed, ~wrong), strict=True
+        ):
+            changed_share, mended, damaged = each
+            selective = changed_share - damaged
+            yield {"found": changed_share, "mended": mended, "damaged": damaged,
+                   "selective": selective}  # fmt: skip
+
+
+def _average(values: Tensor, where: Tensor) -> list[float]:
+    return ((values & where).sum(-1) / where.sum(-1)).tolist()
+
+
+def _all_but_first(tokens: Tensor) -> Tensor:
+    return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) > 0
+
+
+def _predict(model: Model, tokens: Tensor) -> Float[Tensor, "B L V"]:
+    return model.make_process().predict(model.logits(tokens, t=_guess_time(model, tokens)).double())
+
+
+def _guess_time(model: Model, tokens: Tensor) -> Tensor | None:
+    if not model.net.config.time:
+        return None
+    assert model.mask_id is not None
+    return tokens.eq(model.mask_id).double().mean(-1).clamp(1e-3, 1 - 1e-3)
+
+
+def _refill(model: Model, tokens: Tensor, hidden: Tensor, streams: RowStreams) -> Tensor:
+    """Hidden tokens drawn anew in one call, given all others."""
+    assert model.mask_id is not None
+    logp = _predict(model, torch.where(hidden, model.mask_id, tokens))
+    drawn = invert(logp, streams.uniform(tokens.shape[1]))
+    return torch.where(hidden, drawn, tokens)

@@ -1,0 +1,180 @@
+"""mending: errors are planted into real texts: are they found and mended, and what is damaged?
+
+A share of the tokens of real texts is replaced by others, drawn evenly from the vocabulary. Then
+the model corrects the text in so many network calls, in the ways of its kind. Masked models: every
+token is hidden once, in as many parts as calls (remask evenly); or every second call looks at the
+whole text, and the next redraws the tokens it found least likely (remask unlikely). Uniform and
+hybrid models take the text for a noised one, at the time when that share is noise, and step back
+(walk again). Found: the share of errors that are something else afterwards. Mended: that are what
+they were before. Damaged: the share of right tokens that are changed, the control: a way that finds
+errors changes more of them. 95 % intervals are by text and training seed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, tidy
+from unmask.blocks.blocks import Column
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.result import Result
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import estimate_means
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmask.net.model import Model
+
+MOST_DOCUMENTS = 2_000
+METRICS = ("found", "mended", "damaged", "selective")
+"""Selective: found less damaged, text by text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MendingSettings(MachineSettings):
+    """How many errors are planted, and how many calls there are to mend them."""
+
+    texts: int = option(64, "Texts.", least=2)
+    length: int = option(128, "Tokens of a text.", least=8)
+    shares: tuple[float, ...] = option((0.05,), "Shares of wrong tokens.", above=0, below=1)
+    calls: tuple[int, ...] = option((8, 32), "Network calls.", least=2, most=1_000_000)
+    seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
+
+
+def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, str]:
+    from unmask.base.identity import digest_values
+    from unmask.data.text import read_documents
+
+    documents = list(islice(read_documents([data]), MOST_DOCUMENTS))
+    return documents, str(data), digest_values(documents)
+
+
+def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
+    """One part for each checkpoint, way of mending, share and number of calls."""
+    from unmask.evaluation.quality import list_menders
+
+    pairs = [
+        (member, way) for member in inputs.members() for way in list_menders(member.family.paradigm)
+    ]
+    if not pairs:
+        raise UserError(
+            "no model here can correct a text: expected masked, uniform or hybrid ones."
+        )
+    for member, way in pairs:
+        for share in settings.shares:
+            for calls in settings.calls:
+                work = partial(_work, inputs, member, settings, way, share, calls)
+                yield Job(f"{member.key}-{way}-{share}-{calls}", work)
+
+
+def _work(
+    inputs: ModelInputs,
+    member: Member,
+    settings: MendingSettings,
+    way: str,
+    share: float,
+    calls: int,
+) -> Mapping[str, Rows]:
+    from unmask.evaluation.quality import mend, plant_errors
+
+    model = inputs.load(member)
+    clean = _cut_windows(model, inputs.data, settings)
+    # Any token but the mask, which stands last where there is one.
+    rows, mask_id = model.net.config.logit_rows, model.mask_id
+    planted = plant_errors(clean, share, rows - (mask_id == rows - 1), settings.seed)
+    columns = member.columns | {"way": way, "share": share, "calls": calls}
+    mended = mend(model, planted, way, calls, share, settings.seed)
+    return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
+
+
+def _cut_windows(model: "Model", documents: Sequence[str], settings: MendingSettings) -> "Tensor":
+    """Windows of documents, their beginnings first, each after an end token."""
+    import torch
+
+    from unmask.evaluation.questions import require_tokenizer
+
+    tokenizer, size = require_tokenizer(model), settings.length - 1
+    windows = [
+        (at, [tokenizer.end_id, *ids[at : at + size]])
+        for ids in tokenizer.encode_documents(list(documents))
+        for at in range(0, len(ids) - size + 1, size)
+    ]
+    if len(windows) < settings.texts:
+        raise UserError(
+            f"the texts have {len(windows)} windows of {settings.length} tokens: expected "
+            f"{settings.texts}; take fewer or shorter texts."
+        )
+    windows.sort(key=lambda window: window[0])
+    rows = [ids for _, ids in windows[: settings.texts]]
+    return torch.tensor(rows, device=model.device)
+
+
+def summarise(tables: Tables, settings: MendingSettings) -> Summary:
+    rows = tables["mending"].to_pylist()
+    by = ("model", "kind", "way", "share", "calls")
+    return {"means": estimate_means(rows, by, METRICS, METRICS[:3])}
+
+
+def judge(summary: Summary, settings: MendingSettings) -> Iterator[blocks.Verdict]:
+    """Whether errors are changed more often than right tokens: whether they are found at all."""
+    for row in tidy.select(summary["means"], metric="selective"):
+        yield judge_interval(_name(row), tidy.to_interval(row), row["facts"])
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['model']}, {row['way']}, {row['share']}, {row['calls']} calls"
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    means = result.summary["means"]
+    colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "model", "way"))}
+    titles = {"found": "errors changed", "mended": "errors mended", "damaged": "right ones changed"}
+    titles["selective"] = "difference of found and damaged"
+    table = tidy.tabulate_means(
+        "mending",
+        "Planted errors",
+        means,
+        {name: name for name in ("model", "way", "share", "calls")},
+        {name: Column(label, 1, True) for name, label in titles.items()},
+        most=60,
+    )
+    if len(tidy.distinct(means, "calls")) < 2:
+        return [table]
+    figure = tidy.draw_lines(
+        means,
+        "calls",
+        "Planted errors by network calls",
+        "95 % intervals by text and training seed.",
+        x="calls",
+        line=lambda row: f"{row['model']}, {row['way']}",
+        colour=lambda row: colours[row["model"], row["way"]],
+        panel=lambda row: titles[row["metric"]],
+        choose=[tidy.Choose("share of wrong tokens", "share")],
+        xlabel="network calls",
+        ylabel="share",
+        is_log2=True,
+    )
+    return [figure, table]
+
+
+MEASURE = Measure(
+    name="mending",
+    title="Planted errors, found and mended",
+    help="Plant errors into real texts: are they found and mended, and what is damaged?",
+    settings=MendingSettings,
+    tables={"mending": "mending/1"},
+    inputs=ModelsAndData(
+        _read, "Real texts: .txt, .md or .jsonl, also packed as .xz.", is_required=True
+    ),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)

@@ -1,0 +1,264 @@
+"""quality: what texts cost a judge, how varied they are, by sampler and network calls.
+
+Texts are drawn without a prompt, or after the first words of documents, by every sampler in every
+number of steps. A causal judge that none of the models stems from scores them: generative
+perplexity is exp of its nats per token. Texts that repeat themselves cost a judge little, so that
+their entropy (of a text's own tokens, nats) and the shares of different words, pairs and triples of
+words over all texts stand beside it. Samplers are compared at equal network calls. Real text of the
+same length is the control. 95 % intervals are by text and training seed.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.config import option
+from unmask.base.errors import UserError
+from unmask.blocks import blocks, labels, tidy
+from unmask.blocks.blocks import Column
+from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
+from unmask.measures.result import Result
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import estimate_means
+
+if TYPE_CHECKING:
+    from unmask.evaluation.quality import DrawnText
+    from unmask.net.model import Model
+
+REAL = "real text"
+"""The control's name, in the place of a sampler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualitySettings(MachineSettings):
+    """Which texts are drawn, how, and who judges them."""
+
+    judge: str = option("", "A causal model that scores the texts; no model may stem from it.")
+    texts: int = option(64, "Texts of each sampler.", least=2)
+    length: int = option(128, "Tokens of a text, its prompt included.", least=2)
+    words: int = option(0, "Words of a document that are given before a text.", least=0)
+    steps: tuple[int, ...] = option((16, 64), "Denoising steps.", least=1, most=1_000_000)
+    samplers: tuple[str, ...] = option(
+        ("random", "confidence"),
+        "An order and further settings, such as random;temperature=0.8;remask=cap=0.05.",
+    )
+    seed: int = option(0, "Seed of whatever is drawn.", least=0)
+
+    def _problems(self) -> Iterator[str]:
+        from unmask.evaluation.quality import parse_sampler
+
+        if not self.steps or not self.samplers:
+            yield "'steps' and 'samplers' are empty in part, expected at least one of each"
+        for text in self.samplers:
+            try:
+                parse_sampler(text)
+            except UserError as error:
+                yield str(error).removesuffix(".")
+
+
+def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, str]:
+    """Pieces of documents, as many words as texts have tokens; as many as texts are drawn."""
+    from unmask.base.identity import digest_values
+    from unmask.data.text import read_documents
+
+    if not settings.judge:
+        raise UserError("no judge was given: name a causal model by --judge.")
+    pieces = list[tuple[int, str]]()
+    for document in read_documents([data]):
+        words = document.split()
+        starts = range(0, len(words) - settings.length + 1, settings.length)
+        pieces += [(at, " ".join(words[at : at + settings.length])) for at in starts]
+    if len(pieces) < settings.texts:
+        raise UserError(
+            f"{data} has {len(pieces)} pieces of {settings.length} words: expected "
+            f"{settings.texts}; draw fewer or shorter texts."
+        )
+    # The beginnings of all documents come first.
+    pieces.sort(key=lambda piece: piece[0])
+    texts = [text for _, text in pieces[: settings.texts]]
+    return texts, str(data), digest_values([texts, settings.judge])
+
+
+def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
+    """One part for each checkpoint, sampler and number of steps, and the control of each."""
+    from unmask.evaluation.quality import list_samplers
+    from unmask.net.loading import load
+
+    judges: dict[str, Model] = {}
+
+    def judge() -> "Model":
+        if not judges:
+            judges["judge"] = load(settings.judge, inputs.device, settings.dtype)
+        return judges["judge"]
+
+    for member in inputs.members():
+        if settings.judge in map(str, member.family.places):
+            raise UserError(f"{settings.judge} would judge itself: name another judge.")
+        work = partial(_work, inputs, member, settings, judge)
+        pairs = list_samplers(member.family.paradigm, settings.samplers, settings.steps)
+        for sampler, steps in [(REAL, None), *pairs]:
+            yield Job(f"{member.key}-{sampler}-{steps}", partial(work, sampler, steps))
+
+
+def _work(
+    inputs: ModelInputs,
+    member: Member,
+    settings: QualitySettings,
+    judge: Any,
+    sampler: str,
+    steps: int | None,
+) -> Mapping[str, Rows]:
+    from unmask.evaluation.quality import GRAMS, count_grams, find_text_entropy, judge_texts
+
+    drawn = list(_draw(inputs.load(member), inputs.data, settings, sampler, steps))
+    rows = []
+    for number, (each, cost) in enumerate(
+        zip(drawn, judge_texts(judge(), [each.text for each in drawn]), strict=True)
+    ):
+        row = member.columns | {"sampler": sampler, "steps": steps, "calls": each.calls}
+        row |= {"fact": str(number), "text": each.text, "tokens": len(each.tokens)}
+        row |= {"nll": cost[0], "judge_tokens": cost[1]}
+        row["per_token"] = cost[0] / cost[1] if cost[1] else None
+        row["entropy"] = find_text_entropy(each.tokens)
+        for size in GRAMS:
+            row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
+        rows.append(row)
+    return {"quality": rows}
+
+
+def _draw(
+    model: "Model",
+    documents: Sequence[str],
+    settings: QualitySettings,
+    sampler: str,
+    steps: int | None,
+) -> "Iterable[DrawnText]":
+    from unmask.evaluation.quality import DrawnText, draw_texts
+    from unmask.evaluation.questions import require_tokenizer
+
+    if sampler != REAL:
+        prompts = [" ".join(text.split()[: settings.words]) for text in documents]
+        return draw_texts(model, prompts, sampler, steps, settings.length, settings.seed)
+    tokenizer = require_tokenizer(model)
+    rows = [ids[: settings.length - 1] for ids in tokenizer.encode_documents(list(documents))]
+    return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
+
+
+def summarise(tables: Tables, settings: QualitySettings) -> Summary:
+    """Means by model, sampler and steps; shares of different n-grams over all texts of a seed."""
+    rows = tables["quality"].to_pylist()
+    by = ("model", "kind", "sampler", "steps", "calls")
+    return {"means": estimate_means(rows, by, ("per_token", "entropy")), "texts": _pool(rows)}
+
+
+def _pool(rows: Rows) -> list[dict[str, Any]]:
+    """Over all texts together: generative perplexity, and shares of different n-grams."""
+    pooled = []
+    for key, own in tidy.group_by(rows, "model", "sampler", "steps", "calls").items():
+        tokens = sum(row["judge_tokens"] for row in own)
+        perplexity = math.exp(sum(row["nll"] for row in own) / tokens) if tokens else math.nan
+        row = dict(zip(("model", "sampler", "steps", "calls"), key, strict=True))
+        shares = {f"distinct_{size}": _share_different(own, size) for size in (1, 2, 3)}
+        pooled.append(row | {"perplexity": perplexity} | shares)
+    return pooled
+
+
+def _share_different(rows: Rows, size: int) -> float:
+    """The share of different n-grams among all, over the texts of one training seed; the mean."""
+    shares = []
+    for own in tidy.group_by(rows, "seed").values():
+        grams = [
+            tuple(words[i : i + size])
+            for row in own
+            if (words := row["text"].split())
+            for i in range(len(words) - size + 1)
+        ]
+        shares.append(len(set(grams)) / len(grams) if grams else 0.0)
+    return sum(shares) / len(shares)
+
+
+def judge_nothing(summary: Summary, settings: QualitySettings) -> Iterator[blocks.Verdict]:
+    """Perplexity and variety are weighed by the reader: no single number says what is better."""
+    return iter(())
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """The table, and cost and entropy against network calls."""
+    means = [row for row in result.summary["means"] if row["sampler"] != REAL]
+    table = _tabulate(result)
+    colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "sampler"))}
+    names = {"per_token": "nats per token under the judge", "entropy": "entropy of a text (nats)"}
+    figures = [
+        tidy.draw_lines(
+            tidy.select(means, metric=metric),
+            metric,
+            label[0].upper() + label[1:],
+            "95 % intervals by text and training seed.",
+            x="calls",
+            line="sampler",
+            colour=lambda row: colours[row["sampler"]],
+            xlabel="network calls",
+            ylabel=label,
+            is_log2=True,
+        )
+        for metric, label in names.items()
+        if len(tidy.distinct(means, "calls")) > 1
+    ]
+    settings = result.settings.to_record()
+    text = (
+        f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens from each "
+        f"sampler, judged by {settings['judge']}."
+    )
+    return [blocks.Text(text), *figures, table]
+
+
+def _tabulate(result: Result) -> blocks.Table:
+    means = {
+        (row["model"], row["sampler"], row["steps"], row["metric"]): tidy.to_interval(row)
+        for row in result.summary["means"]
+    }
+
+    def get(metric: str) -> Any:
+        return lambda row: means.get((row["model"], row["sampler"], row["steps"], metric))
+
+    return tidy.tabulate(
+        "texts",
+        "Texts by sampler",
+        result.summary["texts"],
+        {
+            "model": "model",
+            "sampler": "sampler",
+            "steps": "steps",
+            "calls": "calls",
+            Column("generative perplexity", 1): "perplexity",
+            Column("nats per token", 3): get("per_token"),
+            Column("entropy, nats", 2): get("entropy"),
+            Column("distinct-1", 3): "distinct_1",
+            Column("distinct-2", 3): "distinct_2",
+            Column("distinct-3", 3): "distinct_3",
+        },
+        lambda row: "control" if row["sampler"] == REAL else "plain",
+        most=60,
+    )
+
+
+MEASURE = Measure(
+    name="quality",
+    title="Quality of texts",
+    help="What texts cost a judge and how varied they are, by sampler and network calls.",
+    settings=QualitySettings,
+    tables={"quality": "quality/1"},
+    inputs=ModelsAndData(
+        _read,
+        "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz).",
+        is_required=True,
+    ),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge_nothing,
+    describe=describe,
+    method=__doc__,
+)
