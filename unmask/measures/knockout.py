@@ -83,6 +83,14 @@ class KnockoutSettings(MachineSettings):
     )
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
     guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
+    order: str = option(
+        "confidence",
+        "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
+    )
+    remask: str = option(
+        "none",
+        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
+    )
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
     )
@@ -107,7 +115,7 @@ class KnockoutSettings(MachineSettings):
     def tracing(self) -> Tracing:
         """The same as settings of a trace."""
         names = ("corruption", "samples", "joint", "steps", "guidance", "length", "any_answer")
-        same = {name: getattr(self, name) for name in (*names, "seed", "at")}
+        same = {name: getattr(self, name) for name in (*names, "order", "remask", "seed", "at")}
         return Tracing(**same)
 
 

@@ -255,9 +255,14 @@ def pool_results(results: Sequence[Result]) -> Result:
 
 
 def pool_tables(results: Sequence[Result]) -> Tables:
-    """Rows one below the other; where two runs have a model of one name, both are renamed."""
+    """Rows one below the other; where two runs have a model of one name, both are renamed, unless
+    they are two trainings of it, with the roles of its facts swapped."""
     import pyarrow
 
+    from unmask.measures.trainings import join_trainings
+
+    if (joined := join_trainings(results)) is not None:
+        return joined
     labels = name_folders([result.folder for result in results])
     names = [name for result in results for name in _list_models(result)]
     twice = {name for name in names if names.count(name) > 1}

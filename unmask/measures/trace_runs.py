@@ -14,13 +14,14 @@ from unmask.blocks.tidy import distinct
 from unmask.measures.measure import Tables
 from unmask.measures.result import Result
 from unmask.measures.trace_summary import count_facts, summarise
+from unmask.measures.trainings import concatenate, number_trainings
 
 if TYPE_CHECKING:
     import pyarrow
 
 ALIKE = ("metric", "mode", "run", "severed", "source")
 """Settings that all runs must share for their effects to be compared."""
-ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer")
+ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order", "remask")
 """Settings that runs of one model must share; a model and its twin may differ in them."""
 OLD_TABLES = {
     "trace": ("parts", "trace/1"),
@@ -33,8 +34,6 @@ OLD_TABLES = {
 
 def pool(results: Sequence[Result]) -> Tables:
     """The tables of several runs as one, if what they say can be said together."""
-    import pyarrow
-
     from unmask.measures.runner import pool_tables
 
     for result in results:
@@ -43,30 +42,36 @@ def pool(results: Sequence[Result]) -> Tables:
     _check_settings(results, ALIKE, "these runs")
     facts = [result.tables["facts"].to_pylist() for result in results]
     _check_values([set(distinct(rows, "window")) for rows in facts], "window", "these runs")
-    by_model: dict[tuple[str, str], list[int]] = {}
+    trainings = number_trainings(facts)
+    by_model: dict[tuple[str, int, str], list[int]] = {}
     for i, rows in enumerate(facts):
         for model in distinct(rows, "model"):
-            by_model.setdefault((model, _identify(results[i], model)), []).append(i)
-    if len({model for model, _ in by_model}) < len(by_model):
+            key = (model, trainings[i][model], _identify(results[i], model))
+            by_model.setdefault(key, []).append(i)
+    if len({(model, training) for model, training, _ in by_model}) < len(by_model):
         # Different weights under one name: models are named by their runs.
         return pool_tables(results)
-    for (model, _), numbers in by_model.items():
+    for (model, *_), numbers in by_model.items():
+        data = [{results[i].records[0].inputs.get("data")} for i in numbers]
+        _check_values(data, "data", f"these runs of {model}")
+    for model in dict.fromkeys(model for model, *_ in by_model):
         which = f"these runs of {model}"
-        _check_settings([results[i] for i in numbers], ALIKE_OF_MODEL, which)
-        joints = [{row["joint"] for row in facts[i] if row["model"] == model} for i in numbers]
+        own = [i for i, each in enumerate(trainings) if model in each]
+        _check_settings([results[i] for i in own], ALIKE_OF_MODEL, which)
+        joints = [{row["joint"] for row in facts[i] if row["model"] == model} for i in own]
         _check_values(joints, "joint", which)
-        _check_values([{results[i].records[0].inputs.get("data")} for i in numbers], "data", which)
     keys = ("model", "seed", "split", "fact", "phrasing", "corruption")
-    prompts = [tuple(row[name] for name in keys) for rows in facts for row in rows]
+    prompts = [
+        (number[row["model"]], *(row[name] for name in keys))
+        for rows, number in zip(facts, trainings, strict=True)
+        for row in rows
+    ]
     if len(set(prompts)) < len(prompts):
         raise UserError(
             "a prompt was traced in two of these runs under one corruption, and would count twice: "
             "trace all its steps in one run, or report the runs apart."
         )
-    return {
-        name: pyarrow.concat_tables([r.tables[name] for r in results], promote_options="default")
-        for name in ("trace", "tokens", "facts")
-    }
+    return concatenate(results, facts, trainings)
 
 
 def _identify(result: Result, model: str) -> str:
