@@ -22,14 +22,14 @@ from unmask.measures.runner import read_result
 from unmask.measures.symmetry import MEASURE, SymmetrySettings, judge
 from unmask.measures.symmetry_section import _conclude, name_line
 from unmask.representation import comparisons
-from unmask.representation.likeness import LIKENESSES, OVERLAP
-from unmask.representation.nulls import assess
+from unmask.representation.likeness import LIKENESSES, OVERLAP, score_pairs
+from unmask.representation.nulls import assess, assess_layers
 
 FACTS, WIDTH, INNER = 12, 16, 24
 OTHER = {"p2d": "d2p", "d2p": "p2d"}
 
 
-def make_rows(shared: float, seed: int = 0, diverged: int = 0, **columns):
+def make_rows(shared: float, seed: int = 0, diverged: int = 0, unrestored: int = 0, **columns):
     """Names and descriptions whose values hold their own keys to some degree, in mixed order."""
     generator = np.random.default_rng(seed)
     down = generator.normal(size=(WIDTH, INNER)) / INNER**0.5
@@ -46,6 +46,7 @@ def make_rows(shared: float, seed: int = 0, diverged: int = 0, **columns):
                 | usual
                 | columns
                 | {"diverged": bool(i < diverged and way == "p2d")}
+                | {"nll_before": 3.0, "nll": 0.1 if i >= unrestored else 2.0}
             )
             tensors["k_star"].append(keys[way][i])
             tensors["k_mapped"].append(down @ keys[way][i])
@@ -76,7 +77,7 @@ def make_run(folder, *parts) -> Result:
 
 
 def compare(folder, *runs: Result, permutations: int = 199) -> Result:
-    return MEASURE(*runs, permutations=permutations, out=folder / "symmetry")
+    return MEASURE(*runs, permutations=permutations, tests=1999, out=folder / "symmetry")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,8 @@ def test_a_concept_s_key_meets_its_own_value(strong):
         for measure in LIKENESSES:
             line = find(result, f"{concept}: key and value", measure)
             assert line["p"] <= 0.05 and line["value"] > line["null_mean"], (concept, measure)
-            assert result.verdicts[name_line(line)].is_clear == (line["p_holm"] <= 0.05)
+            corrected = line["p_holm"] if line["p_family"] is None else line["p_family"]
+            assert result.verdicts[name_line(line)].is_clear == (corrected <= 0.05)
         assert find(result, f"{concept}: key and delta", "cosine")["matched"] > 0.99
         assert find(result, f"{concept}: key and v0", "retrieval")["p"] > 0.01
     (finding,) = (block for block in result.section.blocks if isinstance(block, Finding))
@@ -170,6 +172,71 @@ def test_diverged_facts_are_left_out_and_counted(names_only, tmp_path):
         assert len(row["per_fact"]) == FACTS - 2 and len(row["null"]) == 19
         value = np.mean(row["per_fact"])
         assert value == pytest.approx(row["value"])
+
+
+def test_values_that_restore_nothing_are_left_out(names_only, tmp_path):
+    """v*, its v0 and delta on the same facts; too few of them, and nothing is said of values."""
+    result = compare(tmp_path / "a", make_run(tmp_path, make_rows(4.0, unrestored=2)))
+    for row in result.rows():
+        assert (row["facts"], row["restored"]) == (FACTS - 2, FACTS - 2)
+        assert row["fact_ids"] == [f"fact-{i:02d}" for i in range(2, FACTS)]
+    assert "for 100 % [" in show(result)
+    run = make_run(tmp_path, make_rows(4.0, unrestored=3))
+    result = compare(tmp_path / "b", run)
+    assert {(row["facts"], row["restored"]) for row in result.rows()} == {(FACTS, FACTS - 3)}
+    line = find(result, "name: key and value", "top-1")
+    assert line["p_family"] < 0.01
+    assert result.verdicts[name_line(line)].outcome == "not measured"
+    control = find(result, "name: key and v0", "top-1")
+    assert result.verdicts[name_line(control)].outcome == "unsettled"
+    assert "Only 9 values restore their answers: nothing follows about values." in show(result)
+    every = MEASURE(run, permutations=19, restored=0.0, out=tmp_path / "c" / "symmetry")
+    assert {row["restored"] for row in every.rows()} == {FACTS}
+
+
+def test_layers_are_one_family():
+    """One strong layer among blank ones, facts missing here and there: its p is the least there is;
+    a blank one's is larger than alone, and the strong one alone has the p of its own null."""
+    generator = np.random.default_rng(0)
+    names = [f"{i}" for i in range(FACTS)]
+    blank = [generator.normal(size=(2, FACTS, WIDTH)) for _ in range(4)]
+    side = generator.normal(size=(FACTS, WIDTH))
+    layers = [(names, *each) for each in blank] + [(names[1:], side[1:], side[1:] + 0.1)]
+    together = assess_layers(layers, 1999)
+    for measure in ("retrieval", "top-1"):
+        assert together[measure][4] == pytest.approx(1 / 2000)
+        for i, layer in enumerate(layers[:4]):
+            (alone,) = assess_layers([layer], 1999)[measure]
+            assert together[measure][i] >= alone
+            plain = assess(LIKENESSES[measure], *layer[1:], permutations=1999)
+            assert alone == pytest.approx(plain.p, abs=0.05)
+    scores = score_pairs(side, blank[0][0])
+    order = generator.permutation(FACTS)
+    for measure, each in scores.items():
+        value = LIKENESSES[measure](side, blank[0][0][order]).value
+        assert each[order, np.arange(FACTS)].mean() == pytest.approx(value)
+    flat = [(names, side, np.zeros_like(side)), layers[0]]
+    assert assess_layers(flat, 199)["retrieval"][0] == 1.0
+
+
+def test_both_concepts_of_a_question_are_a_family(strong):
+    lines = select(strong.summary["lines"], measure="retrieval")
+    by = {row["comparison"]: row for row in lines}
+    pair = [by[f"{concept}: key and v0"] for concept in ("name", "description")]
+    assert [row["p_family"] for row in pair] == holm([row["p_layers"] for row in pair])
+    assert by["key and key"]["p_family"] == by["key and key"]["p_layers"]
+    assert find(strong, "name: key and value", "cka")["p_family"] is None
+
+
+def test_sides_without_masks_are_compared_where_a_run_has_them(tmp_path):
+    rows, tensors = make_rows(4.0)
+    bare = {"k_bare": tensors["k_star"], "k_bare_mapped": tensors["k_mapped"]}
+    result = compare(
+        tmp_path, make_run(tmp_path, (rows, tensors | bare | {"v0_bare": tensors["delta"]}))
+    )
+    line = find(result, "name: key and v0, no masks", "top-1")
+    assert line["value"] == 1.0 and line["restored"] is None and line["p_family"] < 0.01
+    assert len(result.rows()) == 11 * 9 and "without masks" in show(result)
 
 
 def test_too_few_facts_are_not_measured(tmp_path):

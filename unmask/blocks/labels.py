@@ -181,6 +181,11 @@ COMPARED = {
 COMPARED |= {
     "key and key": "keys of both directions",
     "value and value": "values of both directions",
+    "key and key, no masks": "keys of both directions, without masks",
+}
+COMPARED |= {
+    f"{concept}: key and v0, no masks": f"{concept}: key, v0, without masks"
+    for concept in ("name", "description")
 }
 """Two sides that are compared: a key is read where the concept is given, a value where it is asked
 for."""

@@ -4,17 +4,22 @@ The key of a name is read where it is given, its value where it is asked for; so
 Every comparison stands beside the same with v0, the MLP's own output before any search, and with
 delta, what the search added: what the key shares with v0 is no finding about values. Cosine,
 retrieval and the map take the key through the layer's down projection; the others take it as it
-is. All vectors are centred over the facts. Facts whose search diverged are left out.
+is. All vectors are centred over the facts. Facts whose search diverged are left out. v*, delta and
+the v0 beside them are compared on the facts whose value restores the answer; where these are too
+few, they are compared on all facts, and nothing is concluded about values.
 
-p is the share of shuffled pairings at least as alike, corrected (Holm) for the measures of one
-comparison at one layer in one group of facts, not for the number of comparisons. Of several layers
-the one where values find their keys best is shown: it was chosen on the same facts.
+Retrieval (reciprocal rank and first hit) is tested: the largest value over all layers, against that
+of pairs shuffled alike in all layers, corrected (Holm) for the two concepts of a question. The
+other measures describe: their p is the share of shuffled pairings at least as alike, corrected
+(Holm) for the measures of one comparison at one layer, not for layers or comparisons. Of several
+layers the one where values find their keys best is shown.
 
-A likeness says that pairs can be told apart, not that the network uses it. In a diffusion model the
-subject also sees the answer's masks, which can carry what is predicted there.
+A likeness says that pairs can be told apart, not that the network uses it. On the canvas the
+subject of a diffusion model sees the answer's masks, which can carry what is predicted there; keys
+and v0 are also compared without masks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -52,7 +57,19 @@ if TYPE_CHECKING:
 class SymmetrySettings(CheckedSettings):
     """How finely chance is sampled."""
 
-    permutations: int = option(999, "Shuffled pairings of each null.", least=19, most=10_000_000)
+    permutations: int = option(
+        999, "Shuffled pairings of each measure's null.", least=19, most=10_000_000
+    )
+    tests: int = option(
+        100_000, "Shuffled pairings of the tests over all layers.", least=19, most=10_000_000
+    )
+    restored: float = option(
+        0.5,
+        "Least share of the answer's cost that a value takes away to be one, unless each token is "
+        "more likely than not.",
+        least=0,
+        most=1,
+    )
     seed: int = option(0, "Seed of the nulls.", least=0)
 
 
@@ -61,6 +78,7 @@ class Place:
     """One group of facts at one layer of one checkpoint."""
 
     key: str
+    """Of the part: all layers of a checkpoint's group."""
     columns: dict[str, Any]
     pairs: "Pairs"
     names: dict[str, str]
@@ -70,23 +88,27 @@ class Place:
 
 
 def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:
-    """One part for each group of facts at each layer of each checkpoint."""
-    places = list(_find_places(inputs))
+    """One part for each group of facts of each checkpoint, all its layers together."""
+    places = list(_find_places(inputs, settings.restored))
     best = max((place.columns for place in places), key=lambda columns: columns["facts"])
     if not any(place.columns["facts"] + place.columns["diverged"] for place in places):
         raise NotMeasuredError("one direction")
     if best["facts"] < NEEDED_FACTS:
         raise NotMeasuredError("few pairs", **section.read_counts(best))
+    parts: dict[str, list[Place]] = {}
     for place in places:
-        yield Job(place.key, partial(_work, place, settings))
+        parts.setdefault(place.key, []).append(place)
+    for key, layers in parts.items():
+        yield Job(key, partial(_work, layers, settings))
 
 
-def _find_places(inputs: RunInputs) -> Iterator[Place]:
+def _find_places(inputs: RunInputs, least: float) -> Iterator[Place]:
     """Every place of every run; models of one name are told apart by their runs."""
     from unmask.representation.comparisons import pair_facts
 
     names = [model for _, result in inputs for model in result.kinds]
     needed = ["model", "kind", "seed", "group", "layer", "fact", "direction", "subject", "diverged"]
+    needed += ["nll", "nll_before"]
     for number, (run, result) in enumerate(inputs):
         if not result.is_complete:
             raise UserError(f"{result.folder} was cut short: run `unmask represent` to its end.")
@@ -99,9 +121,9 @@ def _find_places(inputs: RunInputs) -> Iterator[Place]:
             for group, layer in sorted(distinct(own, "group", "layer"), key=lambda at: at[1]):
                 at = {"model": model, "seed": seed, "group": group, "layer": layer}
                 members = {i: row for i, row in rows.items() if at.items() <= row.items()}
-                pairs = pair_facts(members)
+                pairs = pair_facts(members, least)
                 yield Place(
-                    f"{number}-{model}-{seed}-{group}-{layer:03d}",
+                    f"{number}-{model}-{seed}-{group}",
                     {"model": name, "kind": kind, "group": group, "layer": layer}
                     | {"facts": len(pairs.rows), "diverged": pairs.diverged},
                     pairs,
@@ -110,28 +132,40 @@ def _find_places(inputs: RunInputs) -> Iterator[Place]:
                 )
 
 
-def _work(place: Place, settings: SymmetrySettings) -> Mapping[str, Rows]:
-    """The comparisons and the cosines of one place; only its counts where facts are too few."""
-    from unmask.representation.comparisons import CONCEPTS, assess_comparisons, map_similarity
+def _work(places: Sequence[Place], settings: SymmetrySettings) -> Mapping[str, Rows]:
+    """The comparisons and the cosines at all layers; only counts where facts are too few."""
+    from unmask.representation.comparisons import (
+        CONCEPTS,
+        assess_compared,
+        assess_families,
+        list_compared,
+        map_similarity,
+    )
 
-    if place.columns["facts"] < NEEDED_FACTS:
-        return {"places": [place.columns]}
-    vectors = _read_vectors(place)
-    facts = list(place.pairs.rows)
-    lines = [
-        place.columns | row | {"fact_ids": facts}
-        for row in assess_comparisons(vectors, settings.permutations, settings.seed)
-    ]
-    where = {name: place.columns[name] for name in ("model", "kind", "group", "layer")}
-    similarity = [
-        where
-        | {"concept": concept, "key_of": facts[i], "value_of": facts[j]}
-        | {"key_name": place.names[facts[i]], "value_name": place.names[facts[j]]}
-        | {"cosine": float(cosine)}
-        for concept in CONCEPTS
-        for (i, j), cosine in np.ndenumerate(map_similarity(vectors, concept))
-    ]
-    return {"symmetry": lines, "similarity": similarity, "places": [place.columns]}
+    counts = [place.columns for place in places]
+    places = [place for place in places if place.columns["facts"] >= NEEDED_FACTS]
+    if not places:
+        return {"places": counts}
+    vectors = [_read_vectors(place) for place in places]
+    layers = [list(list_compared(x, at.pairs)) for x, at in zip(vectors, places, strict=True)]
+    corrected = assess_families(layers, settings.tests, settings.seed)
+    lines, similarity = [], []
+    for i, place in enumerate(places):
+        for each in layers[i]:
+            for row in assess_compared(each, settings.permutations, settings.seed):
+                p = corrected.get((row["comparison"], row["measure"], i), (None, None))
+                lines.append(place.columns | row | {"p_layers": p[0], "p_family": p[1]})
+        where = {name: place.columns[name] for name in ("model", "kind", "group", "layer")}
+        facts = list(place.pairs.rows)
+        similarity += [
+            where
+            | {"concept": concept, "key_of": facts[a], "value_of": facts[b]}
+            | {"key_name": place.names[facts[a]], "value_name": place.names[facts[b]]}
+            | {"cosine": float(cosine)}
+            for concept in CONCEPTS
+            for (a, b), cosine in np.ndenumerate(map_similarity(vectors[i], concept))
+        ]
+    return {"symmetry": lines, "similarity": similarity, "places": counts}
 
 
 def _read_vectors(place: Place) -> "Vectors":
@@ -203,12 +237,15 @@ def _compare_models(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
-    """Which measures tell true pairs from shuffled ones, corrected within a comparison, and which
-    differences between models leave out 0."""
+    """Which measures tell true pairs from shuffled ones, and which differences between models leave
+    out 0. Nothing is said of values where too few restore their answers."""
     for row in summary["lines"]:
         if row["measure"] != OVERLAP:
             value = to_interval(row, section.VALUE)
-            yield judge_p(section.name_line(row), value, row["p_holm"], row["facts"])
+            if section.lacks_values(row):
+                value = None
+            p = row["p_holm"] if row.get("p_family") is None else row["p_family"]
+            yield judge_p(section.name_line(row), value, p, row["facts"])
     for row in summary["differences"]:
         if row["measure"] != OVERLAP:
             yield judge_interval(section.name_difference(row), to_interval(row), row["facts"])
@@ -219,12 +256,12 @@ MEASURE = Measure(
     title="Do keys and values mirror each other?",
     help="Compare keys and values of the same concepts in both directions, chance beside them.",
     settings=SymmetrySettings,
-    tables={"symmetry": "symmetry/2", "similarity": "similarity/2", "places": "places/1"},
+    tables={"symmetry": "symmetry/3", "similarity": "similarity/2", "places": "places/1"},
     inputs=RunFolders("represent"),
     jobs=list_jobs,
     summarise=summarise,
     judge=judge,
     describe=section.describe,
     method=__doc__,
-    stages=[Stage(sizes={"quick": {"permutations": 199}})],
+    stages=[Stage(sizes={"quick": {"permutations": 199, "tests": 9999}})],
 )

@@ -28,6 +28,12 @@ def name_line(row: tidy.Record) -> str:
     return f"{place}: {row['comparison']}: {row['measure']}"
 
 
+def lacks_values(row: tidy.Record) -> bool:
+    """Whether a line is about values of which too few restore their answers."""
+    restored = row.get("restored")
+    return restored is not None and restored < NEEDED_FACTS and not row["control"]
+
+
 def name_difference(row: tidy.Record) -> str:
     """The claim that one model's sides are more alike than another's."""
     models = f"{row['one']} layer {row['layer_one']} − {row['other']} layer {row['layer_other']}"
@@ -99,7 +105,12 @@ def _state_retrieval(result: "Result", rows: tidy.Records) -> Iterator[Finding]:
             f"{shares['value']} of {labels.count(first['facts'], 'fact')}; without any search (v0) "
             f"for {shares['v0']}, with what the search added alone (delta) for {shares['delta']}; "
             f"chance {100 * sides['value']['null_mean']:.0f} %. "
-            + _conclude(*(verdicts[side].is_clear for side in SIDES)),
+            + (
+                f"Only {sides['value']['restored']} values restore their answers: nothing follows "
+                "about values."
+                if lacks_values(sides["value"])
+                else _conclude(*(verdicts[side].is_clear for side in SIDES))
+            ),
             verdicts["value"],
         )
 
@@ -221,9 +232,10 @@ def _tabulate_retrieval(result: "Result", rows: tidy.Records) -> Table:
             "layer": "layer",
             "facts": "facts",
             "diverged": "diverged",
+            "values that restore": "restored",
             **{Column(f"key and {side}, %", 0, is_percent=True): find(side) for side in SIDES},
             Column("chance, %", 0, is_percent=True): "null_mean",
-            Column("corrected p of the value", 3): "p_holm",
+            Column("corrected p of the value", 3): "p_family",
         },
         result.mark(name_line),
     )
@@ -249,6 +261,7 @@ def _tabulate_measures(result: "Result") -> Table:
             Column("shuffled", 3): lambda row: tidy.to_interval(row, NULL),
             Column("p", 3): "p",
             Column("corrected p", 3): "p_holm",
+            Column("over layers", 3): "p_family",
         },
         lambda row: "control" if row["control"] else mark(row),
         most=24,

@@ -99,6 +99,18 @@ def compare_ranks(left: Side, right: Sides) -> Score:
     return Score(each.mean(-1), each)
 
 
+def score_pairs(left: Side, right: Side) -> dict[str, Float[np.ndarray, "N N"]]:
+    """What right vector j gives to `retrieval` and `top-1` where left vector i is its own, [j, i].
+
+    Any pairing's value is the mean of its entries, so that nulls need no further comparing.
+    """
+    one, other = prepare_directions(left, right)
+    cosines = other @ one.T
+    apart = cosines[:, None, :] - cosines[:, :, None]  # [j, i, rival]
+    nearer, tied = (apart > _TIE).sum(-1), (np.abs(apart) <= _TIE).sum(-1)
+    return {"retrieval": 1 / (1 + nearer + (tied - 1) / 2), "top-1": (nearer == 0) / tied}
+
+
 def compare_hits(left: Side, right: Sides) -> Score:
     """The share of right vectors that find their left one first; of n that tie, one in n does."""
     nearer, tied = _count_nearer(left, right)

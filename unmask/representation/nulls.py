@@ -1,12 +1,20 @@
 """What a likeness would be by chance, and its interval: permutations of pairs, shares of facts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from unmask.base.seeds import derive_seed
-from unmask.evaluation.statistics import ALPHA, Clusters, Interval, estimate_mean, permutation_p
+from unmask.evaluation.statistics import (
+    ALPHA,
+    Clusters,
+    Interval,
+    estimate_mean,
+    max_statistic_p,
+    permutation_p,
+)
 from unmask.representation.likeness import (
     SHARED_DIRECTIONS,
     Likeness,
@@ -14,6 +22,7 @@ from unmask.representation.likeness import (
     Score,
     Side,
     choose_rank,
+    score_pairs,
     varies,
 )
 
@@ -66,6 +75,34 @@ def assess(
     stacks = (other[orders[i : i + STACK]] for i in range(0, permutations, STACK))
     null = [likeness.compare(one, stack).value for stack in stacks]
     return _conclude(likeness, left, right, np.concatenate(null))
+
+
+def assess_layers(
+    layers: Sequence[tuple[Sequence[str], Side, Side]], permutations: int, seed: int = 0
+) -> dict[str, Float[np.ndarray, "L"]]:
+    """A p of `retrieval` and `top-1` for each layer, corrected for all: against the largest value
+    over layers when facts are paired at random.
+
+    Layers are given as (facts, left, right). Facts are shuffled alike in all layers; where a layer
+    lacks some, the others keep their order.
+    """
+    union = sorted({fact for facts, _, _ in layers for fact in facts})
+    at = {fact: i for i, fact in enumerate(union)}
+    generator = np.random.default_rng(derive_seed(seed, "layers", len(union)))
+    observed: dict[str, list[float]] = {}
+    nulls: dict[str, list[np.ndarray]] = {}
+    draws = generator.random((permutations, len(union)), dtype=np.float32)
+    for facts, left, right in layers:
+        orders = draws[:, [at[fact] for fact in facts]].argsort(1)
+        measured = varies(left) and varies(right)
+        for name, scores in score_pairs(left, right).items():
+            null = scores[orders, np.arange(len(facts))].mean(1)
+            observed.setdefault(name, []).append(scores.diagonal().mean() if measured else np.nan)
+            nulls.setdefault(name, []).append(null)
+    return {
+        name: max_statistic_p(np.array(values), np.stack(nulls[name], 1))
+        for name, values in observed.items()
+    }
 
 
 def assess_overlap(
