@@ -46,7 +46,6 @@ KINDS = [
     ("tiny-blocks", "causal"),
     ("tiny-bert", "masked"),
     ("tiny-llada2", "masked"),
-    ("tiny-experts", "causal"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
 
@@ -81,7 +80,6 @@ BLOCKS = (
     "tiny-pythia",
     "tiny-blocks",
     "tiny-bert",
-    "tiny-experts",
     "tiny-llada2",
 )
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.conftest import TEXTS, make_model
 from unmask import Tokenizer, UserError
-from unmask.net import loading
+from unmask.net import loading, placing
 from unmask.net.dialects import known_dialects
 from unmask.net.model import Blueprint, Model
 
@@ -207,11 +207,11 @@ def test_memory_is_logged_and_checked(saved, caplog, capsys, monkeypatch):
     with caplog.at_level("INFO", "unmask"):
         unmask.load(saved, device="cpu")  # small: nobody waits for it
         assert caplog.messages == []
-        monkeypatch.setattr(loading, "_NOTICED_BYTES", 1000)
+        monkeypatch.setattr(placing, "_NOTICED_BYTES", 1000)
         unmask.load(saved, device="cpu")
     (message,) = caplog.messages
     assert message.startswith(f"loading {saved}: ") and "float32 on cpu" in message
-    monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(placing, "free_bytes", lambda device: 1000)
     with pytest.raises(
         UserError, match="does not fit: it needs .* 1 kB are free; choose a smaller"
     ):

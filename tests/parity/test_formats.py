@@ -148,6 +148,19 @@ def test_llada2_sees_everything_without_blocks():
     assert load_peer("llada2-tiny", mask=252).net.config.block == 32
 
 
+def test_mixtures_in_qwen3s_layout(tmp_path):
+    """SDAR's mixture has RND1's tensors: the same network under other settings."""
+    for file in (FIXTURES / "rnd1-tiny").glob("*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    change(tmp_path, "config.json", model_type="sdar_moe")
+    model, tokens = unmask.load(tmp_path, device="cpu"), load_expected("rnd1-tiny")["tokens"]
+    assert (model.net.config.block, model.blueprint.shift, model.mask_id) == (4, False, 249)
+    same = load_peer("rnd1-tiny", block=4, shift=False)
+    assert torch.equal(model.logits(tokens), same.logits(tokens))
+    unmask.save(model, tmp_path / "back", "sdar_moe")
+    assert unmask.load(tmp_path / "back", device="cpu").blueprint == model.blueprint
+
+
 def test_experts_of_another_router_are_refused_by_name(tmp_path):
     """LLaDA-MoE's settings say llada, and have fields of their own."""
     for file in (FIXTURES / "llada-moe-tiny").glob("*"):

@@ -19,6 +19,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 import unmask
@@ -34,6 +36,8 @@ LLAMA3 = BASE | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_facto
 LLAMA3 |= {"original_max_position_embeddings": 16}
 LINEAR = BASE | {"rope_type": "linear"}
 YARN = BASE | {"rope_type": "yarn", "beta_fast": 8, "original_max_position_embeddings": 48}
+EXPERTS = {"head_dim": 8, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
+EXPERTS |= {"moe_intermediate_size": 40}
 GPT2 = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 NEOX = SHAPE | {"num_attention_heads": 3, "eos_token_id": 0}
@@ -55,6 +59,7 @@ PEERS: dict[str, tuple[type, PretrainedConfig]] = {
     "llama3": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LLAMA3)),
     "llama-linear": (LlamaForCausalLM, LlamaConfig(**SHAPE, rope_parameters=LINEAR)),
     "qwen3-yarn": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=16, rope_parameters=YARN)),
+    "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SHAPE, **ROPE, **EXPERTS)),
     "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2)),
     "gpt2-narrow": (GPT2LMHeadModel, GPT2Config(**GPT2, n_inner=120)),
     "gpt-neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**NEOX)),
@@ -70,7 +75,7 @@ def peer(request, tmp_path) -> tuple[torch.nn.Module, Path]:
     generator = torch.Generator().manual_seed(3)
     for parameter in theirs.parameters():
         drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
+        parameter.copy_(0.15 * drawn if parameter.ndim > 1 else 1 + 0.3 * drawn)
     theirs.save_pretrained(tmp_path / "theirs")
     return theirs, tmp_path / "theirs"
 

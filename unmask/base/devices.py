@@ -16,9 +16,14 @@ DTYPES = {
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
-    """The device of that name; "auto" is the first of CUDA, MPS and CPU that is there."""
+    """The device of that name; "auto" is the first of CUDA, MPS and CPU that is there.
+
+    Of several, separated by commas, it is the first.
+    """
     if isinstance(name, torch.device):
         return name
+    if "," in name:
+        return resolve_devices(name)[0]
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -38,6 +43,17 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
             f"device {name!r} is not on this machine: use device auto, or cpu to run without it."
         )
     return device
+
+
+def resolve_devices(names: str) -> list[torch.device]:
+    """The devices of names separated by commas, such as "cuda:0,cuda:1,cpu"."""
+    devices = [resolve_device(name.strip()) for name in names.split(",") if name.strip()]
+    if len(devices) < 2:
+        raise UserError(f"devices {names!r}: expected two or more, separated by commas.")
+    # Weights know the number of their GPU.
+    return [
+        torch.device("cuda", each.index or 0) if each.type == "cuda" else each for each in devices
+    ]
 
 
 def resolve_dtype(name: str | torch.dtype) -> torch.dtype:

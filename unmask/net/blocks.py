@@ -15,6 +15,7 @@ from unmask.net.config import NetConfig
 from unmask.net.fused import fuses
 from unmask.net.layers import Linear, RMSNorm, add_and_norm, make_norm
 from unmask.net.mlp import Experts, make_mlp
+from unmask.net.pieces import PIECES, at_weights
 from unmask.net.rotary import rotate
 from unmask.net.sites import Tap, is_wanted, untouched
 from unmask.net.view import View
@@ -131,8 +132,10 @@ class Attention(nn.Module):
         values: Float[Tensor, "B n h d"],
     ) -> tuple[Float[Tensor, "B N h d"], Float[Tensor, "B N h d"]]:
         """All keys and values that the cache holds of this layer, the new ones among them."""
-        new = (keys.transpose(1, 2), values.transpose(1, 2))
-        keys, values = (kept.transpose(1, 2) for kept in cache.extend(self.layer, *new))
+        new = (x.transpose(1, 2).to(cache.keys.device) for x in (keys, values))
+        keys, values = (
+            kept.transpose(1, 2).to(keys.device) for kept in cache.extend(self.layer, *new)
+        )
         return keys, values
 
 
@@ -151,6 +154,15 @@ class Block(nn.Module):
     linear in what is added, so that a change of the MLP's addition can be added afterwards. A block
     of another kind overrides pieces and nothing else (`register_block`).
     """
+
+    elsewhere: torch.device | None = None
+    """Where the weights are, in a network that is cut over several devices, if not at its home."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in PIECES:
+            if name in vars(cls):
+                setattr(cls, name, at_weights(vars(cls)[name]))
 
     def __init__(self, config: NetConfig, layer: int):
         super().__init__()
@@ -214,6 +226,7 @@ class Block(nn.Module):
         """How much each position takes of each other, which `attend` itself does not keep."""
         return self.attn.weigh(queries, keys, mask, is_causal)
 
+    @at_weights
     def read(
         self, x: Float[Tensor, "*n D"], cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Float[Tensor, "*n H d"], Float[Tensor, "*n h d"], Float[Tensor, "*n h d"]]:
@@ -231,6 +244,7 @@ class Block(nn.Module):
         """Each head's mixture of values."""
         return self.attn.mix(queries, keys, values, mask, is_causal)
 
+    @at_weights
     def attn_out(self, z: Float[Tensor, "*n H d"]) -> Float[Tensor, "*n D"]:
         """What attention adds to the stream."""
         return self.attn.out(z.flatten(-2))
@@ -242,10 +256,12 @@ class Block(nn.Module):
         x = x + attn
         return x, x
 
+    @at_weights
     def mlp_key(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n F"]:
         """The MLP's inner activation, having read `x`."""
         return self.mlp(tap("mlp_in", self.mlp_norm(x)))
 
+    @at_weights
     def enter_mlp(
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
     ) -> tuple[Float[Tensor, "*n F"], Float[Tensor, "*n D"]]:
@@ -261,6 +277,7 @@ class Block(nn.Module):
         reads, stream = self.after_attention(x, attn)
         return self.mlp_key(reads, tap), stream
 
+    @at_weights
     def run_mlp(
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"], tap: Tap = untouched
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
@@ -274,6 +291,7 @@ class Block(nn.Module):
         key, stream = self.enter_mlp(x, attn, tap)
         return self.mlp_out(tap("mlp_key", key)), stream
 
+    @at_weights
     def through_mlp(self, x: Float[Tensor, "*n D"], tap: Tap = untouched) -> Float[Tensor, "*n D"]:
         """What the MLP adds, having read `x`: `mlp_out` of `mlp_key`.
 
@@ -285,6 +303,7 @@ class Block(nn.Module):
             return self.mlp.add(tap("mlp_in", self.mlp_norm(x)))
         return self.mlp_out(tap("mlp_key", self.mlp_key(x, tap)))
 
+    @at_weights
     def mlp_out(self, key: Float[Tensor, "*n F"]) -> Float[Tensor, "*n D"]:
         """What the MLP adds to the stream."""
         return self.mlp.down(key)
@@ -295,6 +314,7 @@ class Block(nn.Module):
         """The stream that leaves the block."""
         return stream + mlp
 
+    @at_weights
     def finish(
         self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
     ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.modules import module as torch_module
 
 from unmask.net.blocks import Block, ParallelBlock
+from unmask.net.pieces import is_cut
 
 if TYPE_CHECKING:
     from unmask.net.transformer import Transformer
@@ -39,7 +40,8 @@ def can_replay(net: "Transformer", x: Tensor) -> bool:
     """Whether passes over so many positions may and should be replayed; `x` is tokens or stream."""
     if not x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
-    if net.config.experts is not None:  # how many rows an expert gets differs from pass to pass
+    # How many rows an expert gets differs from pass to pass, and a graph is of one device.
+    if net.config.experts is not None or is_cut(net):
         return False
     if net.taps.attached or torch.cuda.is_current_stream_capturing():
         return False

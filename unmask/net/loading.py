@@ -1,6 +1,5 @@
 """Loading and saving models: tensor by tensor, everything checked."""
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.base.config import LARGEST, SettingsError, check_arguments
 from unmask.base.devices import (
@@ -19,7 +18,6 @@ from unmask.base.devices import (
 )
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
-from unmask.base.units import format_bytes
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import count_weight_bytes
@@ -35,13 +33,10 @@ from unmask.net.dialects.dialect import (
 from unmask.net.folding import fold_time, unfold_time
 from unmask.net.hub import find_model
 from unmask.net.model import Blueprint, Model
+from unmask.net.placing import allocate, choose_places
 from unmask.net.sources import Checkpoint, open_checkpoint
 from unmask.net.transformer import Transformer
 from unmask.net.weights import SHARD_BYTES, write_weights
-
-_log = logging.getLogger(__name__)
-_NOTICED_BYTES = 1 << 29
-"""Weights of this size take a while to load."""
 
 _BLOCK_BYTES = 8_000_000
 _OWN_FILES = (
@@ -74,7 +69,9 @@ def load(
 
     Args:
         name: A shipped or known name (`unmask models` lists them), a folder, a file or a hub id.
-        device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", "mps".
+        device: "auto" (a GPU where there is one; layers that it has no room for go to other GPUs
+            and to the processor), "cpu", "cuda", "cuda:1", "mps"; several, "cuda:0,cuda:1", share
+            the layers.
         dtype: A dtype, "stored" for the file's own, or "auto": the file's own unless it is a
             short one that a CPU has no instructions for.
         tokenizer: A path, "auto" for the one in the model's folder (if any), or None.
@@ -97,7 +94,6 @@ def load(
     stored = _find_stored(blueprint.config, dialect, checkpoint)
     maps = _find_tensors(stored, dialect, checkpoint)
     chosen_dtype = _choose_dtype(dtype, blueprint.config, checkpoint, maps, target)
-    _check_room(label, blueprint, target, chosen_dtype)
     known = None
     if tokenizer is not None:
         elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
@@ -106,7 +102,7 @@ def load(
     with torch.device("meta"):
         net = Transformer(stored, seed=None)
     _check_shapes(net, maps, checkpoint)
-    _allocate(net, target, chosen_dtype)
+    allocate(net, choose_places(label, net, device, chosen_dtype), chosen_dtype)
     _fill(net, maps, checkpoint, dialect.tied_head)
     if stored != blueprint.config:
         net = fold_time(net, 0.0)
@@ -235,16 +231,6 @@ def _check_shapes(net: Transformer, maps: dict[str, TensorMap], checkpoint: Chec
             )
 
 
-def _allocate(net: Transformer, device: torch.device, dtype: torch.dtype) -> None:
-    """Give the weights of a network their memory, but no values yet."""
-    for module in net.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            empty = torch.empty(parameter.shape, device=device, dtype=dtype)
-            setattr(module, name, nn.Parameter(empty, requires_grad=False))
-    net.tie_head()
-    net.eval()
-
-
 @torch.no_grad()
 def _fill(
     net: Transformer,
@@ -348,21 +334,6 @@ def _suit_device(stored: torch.dtype, config: NetConfig, device: torch.device) -
         return stored
     free, needed = free_bytes(device), count_weight_bytes(config, torch.float32.itemsize)
     return torch.float32 if free is None or needed < free else stored
-
-
-def _check_room(label: str, blueprint: Blueprint, device: torch.device, dtype: torch.dtype) -> None:
-    """Log how much memory the weights need, and refuse where they cannot fit."""
-    needed, free = count_weight_bytes(blueprint.config, dtype.itemsize), free_bytes(device)
-    amounts = f"{format_bytes(needed)} in {str(dtype).removeprefix('torch.')} on {device}"
-    if free is not None:
-        amounts += f", {format_bytes(free)} are free"
-    # A small model is there at once: nobody waits for it.
-    level = logging.INFO if needed > _NOTICED_BYTES else logging.DEBUG
-    _log.log(level, "loading %s: %s", label, amounts)
-    if free is not None and needed > free:
-        raise UserError(
-            f"{label} does not fit: it needs {amounts}; choose a smaller dtype or another device."
-        )
 
 
 def _read_tokenizer(

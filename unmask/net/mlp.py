@@ -126,10 +126,11 @@ class Experts(nn.Module):
         not in the weights.
         """
         config = self.config
+        wide = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.float(), self.router.weight.float())
+            logits = F.linear(x.to(wide), self.router.weight.to(wide))
         scores = logits.sigmoid() if config.router == "sigmoid" else logits.softmax(-1)
-        choice = scores + self.choice_bias.float() if config.router_bias else scores
+        choice = scores + self.choice_bias.to(wide) if config.router_bias else scores
         if config.router_groups is not None:
             assert config.router_top_groups is not None
             grouped = choice.unflatten(-1, (config.router_groups, -1))

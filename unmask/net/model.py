@@ -17,7 +17,8 @@ from unmask.net.cache import Snapshot
 from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.net.sites import site_names
-from unmask.net.transformer import Transformer, check_tokens
+from unmask.net.transformer import Transformer
+from unmask.net.view import check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import make_gaussian, make_process

@@ -18,7 +18,8 @@
 | `logits`                | logits                                          | [B, n, V]    |
 
 n is L, or the number of positions asked for; h is H, or the number of heads of keys and values that
-groups of queries share. The fused kernel of attention keeps no pattern: it is computed only where
+groups of queries share. In a layer of experts F counts all of them: `mlp_key` has a place for each,
+zero but for the chosen ones, and says so which these are (`unmask.net.mlp.Experts.split`). The fused kernel of attention keeps no pattern: it is computed only where
 something waits at it, and used for the mixture only where a patch changed it. All but the pattern
 have positions second. `final` and `logits` are as the caller aligned them:
 raw from the network, moved one position for Dream's models through `Model.logits`.
@@ -42,6 +43,7 @@ from fnmatch import fnmatchcase
 from numbers import Integral
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError
@@ -204,16 +206,25 @@ class Taps:
 class _AttachedTap:
     """A tap with functions behind it; in a class, so that a block can ask for what it computes."""
 
-    def __init__(self, prefix: str, attached: list["_Attachment"]):
-        self.prefix, self.attached = prefix, attached
+    def __init__(
+        self, prefix: str, attached: list["_Attachment"], home: torch.device | None = None
+    ):
+        self.prefix, self.attached, self.home = prefix, attached, home
 
     def __call__(self, part: str, x: Tensor) -> Tensor:
+        if self.home is not None:
+            return _AttachedTap(self.prefix, self.attached)(part, x.to(self.home)).to(x.device)
         for attachment in self.attached:
             x = attachment.act(self.prefix + part, x)
         return x
 
     def wants(self, part: str) -> bool:
         return any(self.prefix + part in each.functions for each in self.attached)
+
+
+def keep_home(tap: Tap, home: torch.device) -> Tap:
+    """A tap whose functions see activations on the network's own device, wherever a layer is."""
+    return _AttachedTap(tap.prefix, tap.attached, home) if isinstance(tap, _AttachedTap) else tap
 
 
 def is_wanted(tap: Tap, part: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,12 +18,14 @@ from unmask.net.conditioning import ConditionedNorm, ConditionInput, LatentInput
 from unmask.net.config import NetConfig
 from unmask.net.graphs import Graphs, can_replay
 from unmask.net.layers import Embedding, PredictionNorm, make_norm
+from unmask.net.pieces import locate_layers
 from unmask.net.rotary import RotaryTables
-from unmask.net.sites import Patch, Steps, Taps, check_steps
+from unmask.net.sites import Patch, Steps, Taps, check_steps, keep_home
 from unmask.net.view import (
     View,
     check_length,
     check_positions,
+    check_tokens,
     find_places,
     mask_attention,
     mask_blocks,
@@ -178,9 +180,13 @@ class Transformer(nn.Module):
         view = self.view(x, real, cache, sees, positions)
         if condition is not None:
             view = replace(view, condition=condition)
+        home = x.device
         for layer in range(start, stop):
-            x = self.layers[layer](x, view.of(layer), self.taps.at(f"layers.{layer}."))
-        return x
+            own, tap = view.of(layer), self.taps.at(f"layers.{layer}.")
+            if (away := self.block(layer).elsewhere) is not None:
+                own, tap = own.to(away), keep_home(tap, home)
+            x = self.layers[layer](x.to(away or home), own, tap)
+        return x.to(home)
 
     def block(self, layer: int) -> Block:
         """One layer, for those who run parts of it."""
@@ -301,6 +307,12 @@ class Transformer(nn.Module):
         if self.config.tied:
             self.head.weight = self.embedding.weight
 
+    def _apply(self, *given: Any, **more: Any) -> "Transformer":
+        """What moves a module, such as `net.to(device)`: layers may lie elsewhere afterwards."""
+        super()._apply(*given, **more)
+        locate_layers(self)
+        return self
+
     def new_cache(self, batch: int, length: int | None = None, padding: int = 0) -> Cache:
         """An empty cache that fits this network's weights, as long as its context by default.
 
@@ -357,26 +369,6 @@ class Transformer(nn.Module):
         turned = self._local_rotary.look_up(x, where, past, num_keys)
         local = View(*turned, mask if near is None else near, cache=cache)
         return replace(view, local=local, period=config.window_period)
-
-
-def check_tokens(tokens: object) -> None:
-    """Raise where what was given is not rows of token ids."""
-    if isinstance(tokens, str):
-        raise UserError(
-            f"the network was given the text {tokens!r:.60}: expected token ids [B, L], such as "
-            "torch.tensor([model.tokenizer.encode(text).ids])."
-        )
-    if not isinstance(tokens, Tensor):
-        raise UserError(
-            f"the network was given a {type(tokens).__name__}: expected a tensor of token ids "
-            "[B, L], such as torch.tensor([[1, 2, 3]])."
-        )
-    if tokens.ndim != 2 or tokens.is_floating_point():
-        raise UserError(
-            f"the network was given a tensor of shape {tuple(tokens.shape)} and dtype "
-            f"{str(tokens.dtype).removeprefix('torch.')}: expected token ids [B, L]; one text is a "
-            "batch of one row, tokens[None]."
-        )
 
 
 def select_rows(

@@ -1,6 +1,6 @@
 """What each position of a batch sees: its place, and the positions it may attend to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,9 +28,37 @@ class View:
     """Of the layers with a window: all but every `period`-th."""
     period: int = 1
 
+    def to(self, device: torch.device) -> "View":
+        """The same on another device; a cache stays where it is."""
+        tensors = ("cos", "sin", "mask", "condition", "local")
+        given = {name: getattr(self, name) for name in tensors}
+        return replace(
+            self, **{name: x if x is None else x.to(device) for name, x in given.items()}
+        )
+
     def of(self, layer: int) -> "View":
         """The view of one layer."""
         return self if self.local is None or layer % self.period == 0 else self.local
+
+
+def check_tokens(tokens: object) -> None:
+    """Raise where what was given is not rows of token ids."""
+    if isinstance(tokens, str):
+        raise UserError(
+            f"the network was given the text {tokens!r:.60}: expected token ids [B, L], such as "
+            "torch.tensor([model.tokenizer.encode(text).ids])."
+        )
+    if not isinstance(tokens, Tensor):
+        raise UserError(
+            f"the network was given a {type(tokens).__name__}: expected a tensor of token ids "
+            "[B, L], such as torch.tensor([[1, 2, 3]])."
+        )
+    if tokens.ndim != 2 or tokens.is_floating_point():
+        raise UserError(
+            f"the network was given a tensor of shape {tuple(tokens.shape)} and dtype "
+            f"{str(tokens.dtype).removeprefix('torch.')}: expected token ids [B, L]; one text is a "
+            "batch of one row, tokens[None]."
+        )
 
 
 def check_length(config: NetConfig, length: int) -> None:

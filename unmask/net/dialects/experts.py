@@ -39,7 +39,10 @@ _QWEN3_MOE = replace(
 
 def _read_qwen3(source: Source) -> Blueprint:
     rotary = read_rotary(source.config, source.label)
-    values = _QWEN3_MOE.read(source.config, source.label)
+    settings = dict(source.config)
+    if settings.get("num_experts") is None:  # newer files have another name for it
+        settings["num_experts"] = settings.get("num_local_experts")
+    values = _QWEN3_MOE.read(settings, source.label)
     config = build_config(values, source, **rotary, qk_norm=True, causal=True)
     return Blueprint(config, "causal")
 
@@ -49,6 +52,7 @@ def _write_qwen3(blueprint: Blueprint) -> dict[str, Any]:
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
         **_QWEN3_MOE.write(blueprint.config),
+        "num_local_experts": blueprint.config.experts,
         **write_rotary(blueprint.config),
     }
 
