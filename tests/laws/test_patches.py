@@ -73,6 +73,19 @@ def trace_along(model: Model) -> list[torch.Tensor]:
     return [grid.values("resid") for grid in grids]
 
 
+def cut(model: Model) -> list[torch.Tensor]:
+    how = {"corruption": "mean", "any_answer": True, "length": 20, "steps": 3}
+    grid = unmask.cut_edges(model, FACT, edges=("answer:subject", "others:subject"), **how)
+    return [grid.values("logp"), torch.tensor(grid.clean_value("logp"))]
+
+
+def follow(model: Model) -> list[torch.Tensor]:
+    how = {"corruption": "mean", "any_answer": True, "length": 20, "steps": 3}
+    receivers = ["final", ("answer", 2, "mlp")]
+    grid = unmask.patch_paths(model, FACT, ("subject", 1, "resid"), receivers, **how)
+    return [grid.values("logp")]
+
+
 def find_key(model: Model) -> list[torch.Tensor]:
     found = unmask.extract_key(model, FACT, LAYER, prefixes=PREFIXES)
     return [found.k_star, found.mapped]
@@ -96,6 +109,8 @@ REFUSED: dict[str, Feature] = {
     "trace_tokens": trace,
     "trace_steps": trace_along,
     "estimate_effects": estimate,
+    "cut_edges": cut,
+    "patch_paths": follow,
     "key": find_key,
     "value": find_value,
 }

@@ -13,7 +13,15 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import MEASURE
-from unmask.measures.knockout_section import CLEAN, HIDDEN, METRICS, TOTAL, compare_groups
+from unmask.measures.knockout_section import (
+    CLEAN,
+    HIDDEN,
+    METRICS,
+    TOTAL,
+    _average,
+    _find_effects,
+    compare_groups,
+)
 from unmask.measures.runner import read_result
 
 USUAL: dict[str, Any] = {
@@ -90,12 +98,32 @@ def test_models_are_compared_by_share_and_margin(done):
     assert not any(row["is_alike"] for row in wide)  # four facts cannot reach 0.05
     narrow = MEASURE.summarise(done.tables, replace(done.settings, margin=1e-9))["tests"]
     assert max(row["p_equivalent"] for row in narrow) > 0.5
+    for row, same in zip(wide, narrow, strict=True):
+        assert row["smallest_margin"] > 0 and row["power"] > 0.9
+        assert same["smallest_margin"] == row["smallest_margin"] and same["power"] == 0
+
+
+def test_the_clean_run_is_drawn_as_in_a_trace():
+    chosen = MEASURE.settings(order="left", remask="conf", at=("t1",), steps=4).tracing
+    assert (chosen.order, chosen.remask, chosen.at, chosen.steps) == ("left", "conf", ("t1",), 4)
+
+
+def test_differences_of_probabilities_stay_within_one():
+    keys = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
+    keys |= {"stage": "first", "layer": -1, "first": -1, "last": -1, "window": 0}
+    score = dict.fromkeys(METRICS, 0.0)
+    rows = []
+    for fact, p in (("a", 1.0), ("b", 0.1)):
+        rows += [keys | {"fact": fact, "edge": CLEAN} | score | {"p": p}]
+        rows += [keys | {"fact": fact, "edge": HIDDEN} | score | {"p": 0.0}]
+    (row,) = (each for each in _average(_find_effects(rows)) if each["metric"] == "p")
+    assert row["mean"] == pytest.approx(0.55) and (row["low"], row["high"]) == (-1.0, 1.0)
 
 
 def test_the_section_says_it(done, tmp_path):
     text = show(read_result(done.folder))
     assert "cannot read the subject in any layer" in text and "no other row can read" in text
-    assert "other masks, read by answer" in text and "not settled" in text
+    assert "other masks, read by answer" in text and "no difference detected" in text
     assert all(column.label in text for column in METRICS.values())
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
     assert "What an answer needs to read" in page.read_text("utf-8")

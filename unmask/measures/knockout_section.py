@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from unmask.blocks import blocks, labels, tidy
+from unmask.evaluation.equivalence import find_shares, measure_equivalence
 from unmask.evaluation.statistics import ALPHA, compare, equivalence_p, holm, mean_intervals
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
@@ -114,7 +115,8 @@ def compare_groups(effects: Effects, settings: Any) -> list[dict[str, Any]]:
     Compared are shares of each group's own total effect: `mean` is the difference's mean over
     layers. Groups are alike where each layer's difference is within the margin, by two one-sided
     tests at 0.05 where facts are paired (`p_equivalent`, the largest of all layers), else by its
-    95 % interval.
+    95 % interval. `smallest_margin` is the smallest at which t tests would call all layers alike,
+    `power` how often they would at the given one, in the least certain layer, without a difference.
     """
     rows: list[dict[str, Any]] = []
     for (one, ours), (other, theirs) in combinations(effects.items(), 2):
@@ -136,19 +138,20 @@ def compare_groups(effects: Effects, settings: Any) -> list[dict[str, Any]]:
 
 
 Layers = dict[int, dict[str, float]]
-"""By layer, each fact's share of the mean total effect."""
+"""By layer, each fact's share of the total effect, as a ratio of means (`find_shares`)."""
 
 
 def _share_by_edge(
     cells: Mapping[tuple, Mapping[str, Mapping[str, float]]],
 ) -> dict[tuple[str, int], Layers]:
     """Shares of the total effect by edge and window."""
-    total = float(np.mean([*cells[TOTAL][COMPARED].values()]))
+    totals = cells[TOTAL][COMPARED]
     shares: dict[tuple[str, int], Layers] = {}
     for (edge, window, layer, *_), metrics in cells.items():
-        if edge != HIDDEN and total:
-            own = {fact: effect / total for fact, effect in metrics[COMPARED].items()}
-            shares.setdefault((edge, window), {})[layer] = own
+        own = metrics[COMPARED]
+        if edge != HIDDEN and any(totals.values()):
+            values = find_shares([*own.values()], [totals[fact] for fact in own])
+            shares.setdefault((edge, window), {})[layer] = dict(zip(own, values, strict=True))
     return shares
 
 
@@ -160,10 +163,14 @@ def _average_layers(layers: Layers) -> dict[str, float]:
 def _test_likeness(one: Layers, other: Layers, settings: Any) -> dict[str, Any]:
     """Whether each layer's difference is within the margin; networks of other depths have none."""
     if one.keys() != other.keys():
-        return {"p_equivalent": None, "is_alike": False}
+        return dict.fromkeys(("p_equivalent", "smallest_margin", "power")) | {"is_alike": False}
     highest, is_within = 0.0, True
+    smallest, power = 0.0, 1.0
     for layer, ours in one.items():
         theirs = other[layer]
+        tested = measure_equivalence(ours, theirs, settings.margin)
+        assert tested is not None  # there is a difference
+        smallest, power = max(smallest, tested.smallest_margin), min(power, tested.power)
         shared = sorted(ours.keys() & theirs.keys())
         if len(shared) < 2:
             gap = compare(ours, theirs, settings.seed)
@@ -172,7 +179,12 @@ def _test_likeness(one: Layers, other: Layers, settings: Any) -> dict[str, Any]:
             continue
         gaps = [ours[fact] - theirs[fact] for fact in shared]
         highest = max(highest, equivalence_p(gaps, settings.margin, settings.seed))
-    return {"p_equivalent": highest or None, "is_alike": is_within and highest <= ALPHA}
+    return {
+        "p_equivalent": highest or None,
+        "is_alike": is_within and highest <= ALPHA,
+        "smallest_margin": smallest,
+        "power": power,
+    }
 
 
 def judge(summary: Summary, settings: Any) -> Iterator[blocks.Verdict]:
@@ -269,7 +281,9 @@ def _tabulate_tests(result: Result) -> blocks.Fold:
         return f"{one} − {row['other_model']}, {labels.name_split(row['other_split'])}"
 
     def say_outcome(row: tidy.Record) -> str:
-        return "differ" if row["p_holm"] <= ALPHA else "alike" if row["is_alike"] else "not settled"
+        if row["p_holm"] <= ALPHA:
+            return "differ"
+        return "alike" if row["is_alike"] else "no difference detected"
 
     table = tidy.tabulate(
         "tests",
@@ -283,6 +297,8 @@ def _tabulate_tests(result: Result) -> blocks.Fold:
             blocks.Column("difference", has_sign=True): tidy.to_interval,
             blocks.Column("p (Holm)", 3): "p_holm",
             blocks.Column("p of a layer beyond the margin", 3): "p_equivalent",
+            blocks.Column("smallest margin"): "smallest_margin",
+            blocks.Column("power"): "power",
             "": say_outcome,
         },
         most=40,
