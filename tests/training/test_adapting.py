@@ -9,7 +9,7 @@ from unmask.base.errors import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.training.adapt import adapt_model, open_attention, open_network
+from unmask.training.adapt import adapt_model, open_attention, open_network, untie_head
 from unmask.training.adapters import merge_adapters
 
 
@@ -139,3 +139,53 @@ def test_merging_by_hand():
 def test_recomputed_activations_change_nothing():
     plain = take_steps(make_trainer(), 3)
     assert take_steps(make_trainer(machine={"recompute": True}), 3) == plain
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory) -> str:
+    """A masked model whose head is its embedding, trained a little."""
+    folder = tmp_path_factory.mktemp("tied")
+    changes = {"layers": 2, "width": 32, "mlp_width": 48, "tied": True}
+    run(folder, network={"preset": "tiny", "changes": changes}, budget={"steps": 3})
+    return str(folder / "model")
+
+
+def test_an_untied_head_begins_as_the_embedding(tied, tokens):
+    model = unmask.load(tied, device="cpu")
+    assert model.net.config.tied
+    apart = untie_head(model)
+    assert not apart.net.config.tied and not apart.blueprint.config.tied
+    assert torch.equal(apart.net(tokens), model.net(tokens))
+    assert apart.net.head.weight is not apart.net.embedding.weight
+    with pytest.raises(UserError, match="that of .* has its own already: leave it out"):
+        untie_head(apart)
+
+
+@pytest.mark.parametrize("frozen", [(), ("embedding",), ("head",), ("embedding", "head")])
+def test_frozen_parts_stay_as_they_are(tied, frozen, tmp_path):
+    """What is frozen is the start's to the bit, the rest moves; the run is saved and read back."""
+    start_model = unmask.load(tied, device="cpu")
+    settings = start(tied, untie=True) | {"optimiser": {"frozen": frozen}}
+    run(tmp_path, budget={"steps": 3}, **settings)
+    trained = unmask.load(tmp_path / "model", device="cpu")
+    assert not trained.net.config.tied
+    before = start_model.net.embedding.weight
+    for name in ("embedding", "head"):
+        assert torch.equal(getattr(trained.net, name).weight, before) == (name in frozen), name
+    ours, theirs = (each.net.block(0).mlp.down.weight for each in (trained, start_model))
+    assert not torch.equal(ours, theirs)
+
+
+def test_what_cannot_be_frozen_or_untied_is_refused(tied):
+    with pytest.raises(UserError, match="the head is the embedding: freeze both"):
+        make_trainer(**start(tied) | {"optimiser": {"frozen": ("head",)}})
+    trainer = make_trainer(**start(tied) | {"optimiser": {"frozen": ("head", "embedding")}})
+    assert not any("embedding" in name or "head" in name for name, _ in trainer.optimiser.named)
+    with pytest.raises(
+        UserError, match="'optimiser.frozen' is .*'mlp'.*, expected embedding, head"
+    ):
+        make_recipe(optimiser={"frozen": ("mlp",)})
+    with pytest.raises(UserError, match="'start.untie' is for the head of a model to start from"):
+        make_recipe(start={"untie": True})
+    with pytest.raises(UserError, match="do not go together: adapters leave both"):
+        make_recipe(**start(tied, lora_rank=2) | {"optimiser": {"frozen": ("head",)}})

@@ -94,6 +94,22 @@ def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transforme
     return opened
 
 
+@torch.no_grad()
+def untie_head(model: Model) -> Model:
+    """The same model with a head of its own, equal to the embedding."""
+    config = model.net.config
+    if not config.tied:
+        raise UserError(
+            f"start.untie gives a tied head weights of its own; that of {model.name} has its own "
+            "already: leave it out."
+        )
+    with torch.device("meta"):
+        net = Transformer(replace(config, tied=False, num_logits=config.logit_rows), seed=None)
+    weights = model.net.state_dict() | {"head.weight": model.net.embedding.weight}
+    net.load_state_dict({k: nn.Parameter(v.clone()) for k, v in weights.items()}, assign=True)
+    return replace(model, net=net, blueprint=replace(model.blueprint, config=net.config))
+
+
 def open_attention(step: int, length: int, recipe: Recipe) -> Bool[Tensor, "L L"] | None:
     """Which positions see which at a step: all earlier ones, and of the later ones a growing share.
 

@@ -16,10 +16,10 @@ from unmask.net.loading import load
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.training.adapt import adapt_model, add_mask
+from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
 from unmask.training.examples import Examples, ExampleSource, read_examples
-from unmask.training.learner import freeze_unreached
+from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
@@ -73,6 +73,7 @@ def prepare_job(
         model = Model("trained", net, blueprint, tokenizer)
     else:
         model = adapt_model(start, recipe, examples.tokenizer)
+        model = untie_head(model) if recipe.start.untie else model
         check_room(model.net.config, recipe, world, short)
     if recipe.start.lora_rank is not None:
         seed = derive_seed(recipe.seed, "adapters")
@@ -80,6 +81,7 @@ def prepare_job(
     else:
         model.net.requires_grad_(True)
     freeze_unreached(model.net, recipe.paradigm)
+    freeze_named(model.net, recipe.optimiser.frozen)
     model.net.to(world.device).train()
     model.net.tie_head()
     end_id = examples.tokenizer.end_id

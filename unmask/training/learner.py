@@ -1,6 +1,6 @@
 """The network and its objective as one module, which is compiled, recomputed and spread."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.base.errors import UserError
 from unmask.net.paradigm import Paradigm
 from unmask.net.transformer import Transformer
 from unmask.training.losses import LossInputs, Objective
@@ -66,3 +67,15 @@ def freeze_unreached(net: Transformer, paradigm: Paradigm) -> None:
     """Take out of training what no objective of such models reaches."""
     if paradigm.noises_vectors and not net.config.tied:
         net.embedding.weight.requires_grad_(False)
+
+
+def freeze_named(net: Transformer, names: Sequence[str]) -> None:
+    """Take the embedding, the head or both out of training."""
+    if net.config.tied and len(set(names)) == 1:
+        raise UserError(
+            f"optimiser.frozen names the {names[0]}, and the head is the embedding: freeze both, "
+            "or give the head weights of its own by start.untie or network.changes.tied."
+        )
+    for name in names:
+        for weight in getattr(net, name).parameters():
+            weight.requires_grad_(False)

@@ -64,6 +64,8 @@ class StartSettings:
     """Adapting: steps over which attention to later positions opens; 0: open at once."""
     shift: bool = False
     """Adapting: keep the causal habit that row i predicts position i + 1, as Dream does."""
+    untie: bool = False
+    """Give a tied head weights of its own, which begin as the embedding's."""
     lora_rank: int | None = None
     """Train low-rank additions to the layers' matrices instead of the weights."""
     lora_alpha: float = 16.0
@@ -114,6 +116,8 @@ class OptimiserSettings:
     """Weight decay of matrices; vectors have none."""
     clip: float | None = 1.0
     """The longest gradient."""
+    frozen: tuple[str, ...] = ()
+    """`embedding`, `head` or both stay as they are."""
     ema: float | None = None
     """Keep a moving average of the weights with this decay; it is what is saved as the model."""
 
@@ -365,6 +369,15 @@ class Recipe:
             yield "'start.shift' is for masked models that started as causal ones"
         if self.start.open_over and (self.start.model is None or not self.paradigm.sees_later):
             yield "'start.open_over' is for a diffusion model that starts from a causal one"
+        if self.start.untie and self.start.model is None:
+            yield (
+                "'start.untie' is for the head of a model to start from: name it by 'start.model', "
+                "or set 'tied: false' in 'network.changes'"
+            )
+        if not set(self.optimiser.frozen) <= {"embedding", "head"}:
+            yield f"'optimiser.frozen' is {self.optimiser.frozen}, expected embedding, head or both"
+        if self.optimiser.frozen and self.start.lora_rank is not None:
+            yield "'optimiser.frozen' and 'start.lora_rank' do not go together: adapters leave both"
         if self.start.lora_rank is not None and self.start.model is None:
             yield "'start.lora_rank' adds to a trained model: name it by 'start.model'"
         if self.machine.parallel == "fsdp" and self.optimiser.name == "muon":

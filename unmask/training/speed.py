@@ -85,8 +85,11 @@ def _count_trained(config: NetConfig, recipe: Recipe) -> int:
         return _count_adapters(config, recipe)
     parts = count_parameters(config)
     is_unreached = recipe.paradigm.noises_vectors and not config.tied
-    unreached = parts.embedding if is_unreached else 0
-    return parts.total - unreached
+    left_out = {"embedding"} if is_unreached else set()
+    left_out |= set(recipe.optimiser.frozen)
+    if config.tied and left_out:
+        return parts.total - parts.embedding
+    return parts.total - sum(getattr(parts, name) for name in left_out)
 
 
 def _count_adapters(config: NetConfig, recipe: Recipe) -> int:
