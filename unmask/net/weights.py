@@ -1,6 +1,7 @@
 """Tensors in safetensors files, known by their headers and read one at a time."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from unmask.base.reading import read_json_object
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
+_MAPPED_BYTES = 16_000_000
+_ITEM_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
 
 
 class WeightFiles:
@@ -26,6 +29,9 @@ class WeightFiles:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
         self._home: dict[str, Path] = {}
+        self._opened: tuple[Path, safe_open] | None = None
+        self._room = 0
+        """Bytes to read before the file that is open is opened anew."""
         for path in self.files:
             with _open(path) as handle:
                 for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
@@ -69,21 +75,27 @@ class WeightFiles:
     def read(self, name: str) -> Tensor:
         """One tensor, mapped from its file; the mapping ends when the tensor is dropped.
 
-        Opened anew each time: one lasting mapping of the file would count every page it touched
-        as memory of this process.
+        A file is opened anew once a few tensors were read: one lasting mapping would count every
+        page it touched as memory of this process, and opening it for each of the thousands of
+        tensors of a mixture of experts would take longer than reading them.
         """
-        with _open(self._home[name]) as handle:
-            return handle.get_tensor(name)
+        path, size = self._home[name], self._count_bytes(name)
+        if self._opened is None or self._opened[0] != path or self._room < size:
+            self._opened, self._room = (path, _open(path)), _MAPPED_BYTES
+        self._room -= size
+        return self._opened[1].get_tensor(name)
+
+    def _count_bytes(self, name: str) -> int:
+        return math.prod(self.shapes[name]) * _ITEM_BYTES.get(self.dtypes[name], 8)
 
     def read_blocks(self, name: str, most_bytes: int) -> Iterator[tuple[slice, Tensor]]:
         """The same tensor a few rows at a time, none larger than `most_bytes` if it can be."""
         rows = self.shapes[name][0] if self.shapes[name] else 1
-        whole = self.read(name)
-        step = max(1, rows * most_bytes // max(whole.nbytes, 1))
-        del whole
+        step = max(1, rows * most_bytes // max(self._count_bytes(name), 1))
         if step >= rows:
             yield slice(None), self.read(name)
             return
+        self._opened = None
         for start in range(0, rows, step):
             with _open(self._home[name]) as handle:
                 yield slice(start, start + step), handle.get_slice(name)[start : start + step]
