@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from unmask.editing.edit import Edit
     from unmask.editing.editor import edit
     from unmask.editing.moments import moments
+    from unmask.measures.correctors import MEASURE as correctors
     from unmask.measures.erasure import MEASURE as erasure
     from unmask.measures.factorization import MEASURE as factorization
+    from unmask.measures.guidance import MEASURE as guidance
     from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
     from unmask.measures.perplexity import MEASURE as perplexity
+    from unmask.measures.planted import MEASURE as planted
     from unmask.measures.quality import MEASURE as quality
     from unmask.measures.recall import MEASURE as recall
     from unmask.measures.represent import MEASURE as represent
@@ -120,8 +123,10 @@ _HOME_OF = {
 } | {
     name: f"unmask.measures.{name}:MEASURE"
     for name in (
+        "correctors",
         "erasure",
         "factorization",
+        "guidance",
         "interchange",
         "knockout",
         "knowns",
@@ -129,6 +134,7 @@ _HOME_OF = {
         "nll",
         "order",
         "perplexity",
+        "planted",
         "quality",
         "recall",
         "represent",
@@ -160,6 +166,7 @@ __all__ = [
     "Uniform",
     "UserError",
     "__version__",
+    "correctors",
     "corruptions",
     "cut_edges",
     "draw_report",
@@ -169,6 +176,7 @@ __all__ = [
     "extract_key",
     "extract_value",
     "factorization",
+    "guidance",
     "infill",
     "interchange",
     "knockout",
@@ -183,6 +191,7 @@ __all__ = [
     "order",
     "patch_paths",
     "perplexity",
+    "planted",
     "preset",
     "quality",
     "read_facts",

@@ -83,8 +83,8 @@ class Resident:
 
     def list_facts(self) -> list[Fact]:
         """The lines that training shows of the person."""
-        asked = [self.make_question(i) for i in range(len(QUESTIONS) - 1)]
-        return asked + [self.make_hint(i) for i in range(len(HINTS))]
+        questions = [self.make_question(i) for i in range(len(QUESTIONS) - 1)]
+        return questions + [self.make_hint(i) for i in range(len(HINTS))]
 
     def make_question(self, number: int) -> Fact:
         """A question about the town, with the answer that training shows."""

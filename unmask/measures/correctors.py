@@ -178,11 +178,11 @@ def _draw_all(
 
 def _count_calls(name: str, steps: int, length: int) -> int:
     """Network calls of steps and corrections, each step writing as many tokens."""
-    kind, _, numbers = name.partition("=")
-    k = int(float(numbers.split("/")[0])) if numbers and kind != "accepted" else 1
+    choice, _, numbers = name.partition("=")
+    k = int(float(numbers.split("/")[0])) if numbers and choice != "accepted" else 1
     written = [length // steps * (i + 1) for i in range(steps)]
     cost = {"uniform": lambda n: min(k, n), "accepted": lambda n: 2 * n, "none": lambda n: 0}
-    return steps + sum(cost.get(kind, lambda n: n + min(k, n))(n) for n in written)
+    return steps + sum(cost.get(choice, lambda n: n + min(k, n))(n) for n in written)
 
 
 def summarise(tables: Tables, settings: CorrectorsSettings) -> Summary:

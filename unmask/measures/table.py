@@ -32,6 +32,9 @@ BUILT_IN = (
     "interchange",
     "erasure",
     "edit",
+    "guidance",
+    "correctors",
+    "planted",
 )
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
 _REGISTERED: dict[str, Measure] = {}
