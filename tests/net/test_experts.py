@@ -100,6 +100,19 @@ def test_groups_of_rows():
     assert multiply_by_group(x[:0], matrices, torch.zeros(4, dtype=torch.long)).shape == (0, 3)
 
 
+@pytest.mark.gpu
+def test_groups_of_rows_in_one_kernel():
+    """On a GPU in bfloat16, groups without rows among them."""
+    generator = torch.Generator("cuda").manual_seed(3)
+    draw = {"generator": generator, "device": "cuda", "dtype": torch.bfloat16}
+    x, matrices = torch.randn(70, 64, **draw), torch.randn(4, 24, 64, **draw)
+    counts = torch.tensor([0, 41, 0, 29], device="cuda")
+    with torch.no_grad():
+        product = multiply_by_group(x, matrices, counts)
+    expected = torch.cat((x[:41] @ matrices[1].T, x[41:] @ matrices[3].T))
+    torch.testing.assert_close(product, expected, atol=0.1, rtol=0.02)
+
+
 def test_learning_moves_the_router_and_the_chosen_experts():
     mlp, x = make(ROUTERS["groups"])
     mlp.requires_grad_()

@@ -153,9 +153,14 @@ class NetConfig:
 
     @property
     def widest_mlp(self) -> int:
-        """The most inner activations that a token meets in a layer."""
-        widest = self.active_mlp_width
-        return max(widest, self.mlp_width) if self.dense_layers else widest
+        """Numbers that a token takes up in a layer's MLP, for estimates of memory.
+
+        Where there are experts, the stream is copied for each of those that it goes through.
+        """
+        if self.experts is None:
+            return self.mlp_width
+        routed = self.active_mlp_width + 2 * self.experts_per_token * self.width
+        return max(routed, self.mlp_width) if self.dense_layers else routed
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer has experts in place of its MLP."""
