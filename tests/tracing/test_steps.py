@@ -17,7 +17,7 @@ from unmask.tracing.clean_run import (
     rank_facts,
 )
 from unmask.tracing.corruption import Corrupted, Mean, Noise
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import JOINT_ROLES, WHOLE_SUBJECT, Tracing
 from unmask.tracing.table import find_roles
 
 STEPS = 6
@@ -349,3 +349,23 @@ def test_masks_that_come_back_are_asked_again(masked, facts):
             assert run.open_at(step) and all(
                 run.state_at(step)[at] == mask for at in run.open_at(step)
             )
+
+
+@pytest.mark.parametrize("joint", ["mean_field", "chain_rule"])
+def test_roles_are_restored_as_a_whole(taught, facts, joint):
+    """Every position has one role, and a role's cell restores all of its positions."""
+    clean = recalled(taught, facts)
+    settings = {"at": "t2", "joint": joint, "corruption": "mean", "parts": ("resid", "mlp")}
+    settings |= {"window": 1, "metric": "logp"}
+    (grid,) = unmask.trace_steps(taught, clean, cells="roles", **settings)
+    rows = [grid.places[row] for row in grid.together.values()]
+    assert sorted(at for each in rows for at in each) == list(range(len(grid.tokens)))
+    assert list(grid.together) == [role for role in JOINT_ROLES if role in grid.together]
+    assert grid.places[grid.together[WHOLE_SUBJECT]] == tuple(range(*clean.subject))
+    (plain,) = unmask.trace_steps(taught, clean, places=rows, **settings)
+    for part in plain.logp:
+        torch.testing.assert_close(grid.values(part), plain.values(part), atol=1e-6, rtol=0)
+    (whole,) = unmask.trace_steps(
+        taught, clean, places=[tuple(range(len(grid.tokens)))], **settings
+    )
+    assert float(whole.values("resid")[0, -1]) == pytest.approx(whole.clean_value("logp"), abs=1e-4)

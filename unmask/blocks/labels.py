@@ -92,6 +92,9 @@ ROLES = {
     "other token": "other written tokens",
     "whole subject": "whole subject",
     "whole answer": "all rows of the answer",
+    "whole prompt": "all other prompt tokens",
+    "written": "all other written tokens",
+    "masks": "all other masks",
 }
 """What a token of a traced text is, in the order of a text."""
 ROLE_NOTES = {
@@ -108,6 +111,9 @@ ROLE_NOTES = {
     "other token": "tokens after the answer that earlier steps have written",
     "whole subject": "all tokens of the subject restored together",
     "whole answer": "all rows that the answer is read from restored together",
+    "whole prompt": "all prompt tokens but the subject's and the last restored together",
+    "written": "all written tokens after the prompt but the answer's restored together",
+    "masks": "all masks after the prompt but the answer's restored together",
 }
 PLACEBOS = {
     "other token": "another prompt token's state",

@@ -48,6 +48,9 @@ class TraceSettings(Tracing, MachineSettings):
         "Among so many facts of each split, those that the first model recalls are traced first.",
         least=1,
     )
+    first_recalled: bool = option(
+        False, "Of each fact, the first phrasings that the first model recalls."
+    )
     also: tuple[Literal["p", "logp", "logp_per_token", "logit_difference"], ...] = option(
         (), "Further metrics of the same runs, side by side with --metric."
     )
@@ -188,12 +191,40 @@ def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Any) 
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 
+    tracing = getattr(settings, "tracing", settings)
+    if getattr(settings, "first_recalled", False):
+        return _choose_recalled(inputs, facts, settings, tracing)
     if settings.consider is None:
         return Chosen(choose_facts(facts, settings.facts, settings.phrasings))
     considered = choose_facts(facts, settings.consider, settings.phrasings)
-    tracing = getattr(settings, "tracing", settings)
     ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
     return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
+
+
+def _choose_recalled(
+    inputs: ModelInputs, facts: "Sequence[Fact]", settings: Any, tracing: Tracing
+) -> Chosen:
+    """Of the first facts of a split, each in the first phrasings that the first model recalls; of
+    one that it recalls in none, the first phrasing, so that it is counted."""
+    from unmask.tracing.clean_run import rank_facts
+    from unmask.tracing.facts import choose_facts
+
+    considered = choose_facts(facts, settings.facts, len(facts))
+    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
+    said, chosen = set(ranked[:recalled]), []
+    for own in group_by_fact(considered):
+        own.sort(key=lambda fact: fact.phrasing)
+        first = [fact for fact in own if fact in said][: settings.phrasings]
+        chosen += first or own[:1]
+    return Chosen(chosen, len(considered), recalled)
+
+
+def group_by_fact(facts: "Sequence[Fact]") -> "list[list[Fact]]":
+    """The phrasings of each fact."""
+    groups: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault((fact.fact_id, fact.direction), []).append(fact)
+    return list(groups.values())
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}

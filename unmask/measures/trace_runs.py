@@ -19,7 +19,7 @@ from unmask.measures.trainings import concatenate, number_trainings
 if TYPE_CHECKING:
     import pyarrow
 
-ALIKE = ("metric", "mode", "run", "severed", "source")
+ALIKE = ("metric", "mode", "run", "severed", "source", "cells")
 """Settings that all runs must share for their effects to be compared."""
 ALIKE_OF_MODEL = ("steps", "guidance", "length", "dtype", "any_answer", "order", "remask")
 """Settings that runs of one model must share; a model and its twin may differ in them."""

@@ -19,7 +19,7 @@ from unmask.measures.result import open_table
 from unmask.tracing import averages as averaging
 from unmask.tracing import shares
 from unmask.tracing import table as traced
-from unmask.tracing.settings import STEPS, Tracing
+from unmask.tracing.settings import STEPS, WHOLE_SUBJECT, Tracing
 from unmask.tracing.table import SUBJECT_ROLES
 from unmask.tracing.windows import window_of
 
@@ -201,6 +201,8 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
         if group["total"] is not None:
             group["peaks"] = list(_list_peaks(cells, group["total"]["mean"]))
             subjects = [cell for cell in group["peaks"] if cell["role"] in SUBJECT_ROLES]
+            if not subjects:  # roles were restored as a whole
+                subjects = [cell for cell in group["peaks"] if cell["role"] == WHOLE_SUBJECT]
             states = [cell for cell in subjects if cell["part"] == "resid"] or subjects
             group["best"] = max(states, key=lambda cell: cell["mean"], default=None)
             groups.append(group)

@@ -215,8 +215,10 @@ def _trace_with_placebos(
     controls: dict[str, GridsByStep] = {}
     if settings.mode != "restore":
         return grids, controls
-    subject = tuple(range(*clean.subject))
-    rows = tuple(sorted({clean.model.row_of(position) for position in clean.answer}))
+    subject, rows = (), ()
+    if settings.cells == "tokens":
+        subject = tuple(range(*clean.subject))
+        rows = tuple(sorted({clean.model.row_of(position) for position in clean.answer}))
     # Of a foil that was named for the same prompt, the states are the fact's own.
     if OTHER_FACT in placebos and other is not None and other.prompt != fact.prompt:
         donor = make_donor(clean, other, tokenizer)

@@ -52,7 +52,7 @@ EDGES = (
     ("others", "subject"),
 )
 UNUSED = (
-    *("at", "parts", "window", "windows", "together", "metric"),
+    *("at", "parts", "window", "windows", "together", "cells", "metric"),
     *("mode", "run", "source", "severed"),
 )
 """Settings of a trace that mean nothing here."""

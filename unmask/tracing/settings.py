@@ -19,6 +19,9 @@ NOT_REPLACED = ("attn_q", "attn_k", "attn_v")
 """Parts without zero or mean values: they are turned by their positions."""
 WHOLE_SUBJECT, WHOLE_ANSWER = "whole subject", "whole answer"
 """Rows of a grid that restore all of the subject's tokens, or all rows the answer is read from."""
+JOINT_ROLES = (WHOLE_SUBJECT, "whole prompt", "last prompt", WHOLE_ANSWER, "written", "masks")
+"""Rows of a grid that restore all positions of a role: the subject, other prompt tokens, the last
+one, rows the answer is read from, other written tokens, other masks."""
 STEPS = ("first", "t1", "last", "t2", "all", "t1..t2")
 """Steps by name; others are numbers. The last two are the same steps, by their numbers and counted
 from t1."""
@@ -29,6 +32,7 @@ STEP_SETTINGS = (
     "run",
     "source",
     "together",
+    "cells",
     "any_answer",
     "order",
     "remask",
@@ -101,6 +105,11 @@ class Tracing(CheckedSettings):
         False,
         "Also restore all subject tokens together, and all rows that the answer is read from, and "
         "score each answer token alone.",
+    )
+    cells: Literal["tokens", "roles"] = option(
+        "tokens",
+        "Restore every position, or the positions of a role together: the subject, other prompt "
+        "tokens, the last one, the answer's rows, other written tokens, other masks.",
     )
     metric: str | Callable[..., Any] = option(
         "p", "How an answer is scored: p, logp, logp_per_token, logit_difference or normalised."

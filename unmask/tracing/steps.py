@@ -22,7 +22,7 @@ from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil
 from unmask.tracing.question import Donor, Placebo, check_foil
 from unmask.tracing.record import Activations
-from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT, Tracing
+from unmask.tracing.settings import JOINT_ROLES, WHOLE_ANSWER, WHOLE_SUBJECT, Tracing
 from unmask.tracing.sweep import WatchCells
 from unmask.tracing.tokens import trace_tokens
 
@@ -121,14 +121,17 @@ def _trace_step(
         )
 
     together: dict[str, int] = {}
-    if settings.together:
-        places: list[Any] = list(range(len(state)) if more["places"] is None else more["places"])
-        rows = sorted({model.row_of(position) for position in answer})
-        for name, at in ((WHOLE_SUBJECT, range(*clean.subject)), (WHOLE_ANSWER, rows)):
-            donor = more["donor"]
-            if not isinstance(donor, Donor) or set(at) <= set(donor.moved):
+    joint = find_joint_rows(clean, state, answer)
+    if settings.cells == "tokens":
+        whole = (WHOLE_SUBJECT, WHOLE_ANSWER) if settings.together else ()
+        joint = {name: joint[name] for name in whole}
+    if joint:
+        places: list[Any] = [] if settings.cells == "roles" else list(range(len(state)))
+        places, donor = places if more["places"] is None else list(more["places"]), more["donor"]
+        for name, rows in joint.items():
+            if not isinstance(donor, Donor) or set(rows) <= set(donor.moved):
                 together[name] = len(places)
-                places.append(tuple(at))
+                places.append(rows)
         more = {**more, "places": places}
     grid, flow = trace(settings, corrupted, **more), None
     if committed and source == "subject" and free is None:
@@ -152,6 +155,25 @@ def _trace_step(
         corruption=name,
         source=source,
     )
+
+
+def find_joint_rows(
+    clean: CleanRun, state: Int[Tensor, "L"], answer: Mapping[int, int]
+) -> dict[str, tuple[int, ...]]:
+    """The positions of each joint role in a state; roles without any are left out.
+
+    Where the prompt's last row is one that the answer is read from, it is one of these.
+    """
+    model, last = clean.model, clean.prompt_length - 1
+    subject = set(range(*clean.subject))
+    read = {model.row_of(position) for position in answer}
+    masks = (
+        set() if model.mask_id is None else set((state == model.mask_id).nonzero()[:, 0].tolist())
+    )
+    after = set(range(clean.prompt_length, len(state))) - read
+    rest = set(range(clean.prompt_length)) - subject - read
+    rows = (subject, rest - {last}, rest & {last}, read, after - masks, after & masks)
+    return {name: tuple(sorted(at)) for name, at in zip(JOINT_ROLES, rows, strict=True) if at}
 
 
 def _hide_subject(clean: CleanRun, step: int, corruption: Corruption) -> Corrupted:
