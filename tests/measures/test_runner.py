@@ -101,6 +101,30 @@ def test_processes_share_the_jobs(tmp_path, monkeypatch):
     assert "RANK" in os.environ
 
 
+def test_shards_are_merged_by_the_last(tmp_path, monkeypatch):
+    """In any order, none waiting for another; a run of the whole does what is left, and merges."""
+    whole, _ = run(tmp_path / "whole")
+
+    def run_shard(folder, shard):
+        inputs = CountingInputs(MODELS)
+        return run_measure(MEASURE, inputs, CountingSettings(), folder, shard=shard), inputs.worked
+
+    assert run_shard(tmp_path / "two", "2/2") == (None, ["two"])
+    assert run_shard(tmp_path / "two", "2/2") == (None, [])  # resumed
+    result, worked = run_shard(tmp_path / "two", "1/2")
+    assert worked == ["one", "three"] and result.section == whole.section
+    assert read_numbers(tmp_path / "two") == read_numbers(tmp_path / "whole")
+    assert run_shard(tmp_path / "left", "3/3") == (None, ["three"])
+    result, inputs = run(tmp_path / "left")
+    assert inputs.worked == ["one", "two"] and result.section == whole.section
+    for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
+        with pytest.raises(UserError, match="expected i/n, such as 1/4"):
+            run_shard(tmp_path / "wrong", wrong)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="2 processes of torchrun, which share the work"):
+        run_shard(tmp_path / "two", "1/2")
+
+
 def test_folders_that_are_no_run_of_this_version(tmp_path):
     with pytest.raises(UserError, match="there is no folder .*absent"):
         read_result(tmp_path / "absent")

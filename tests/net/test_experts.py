@@ -104,8 +104,8 @@ def test_groups_of_rows():
 def test_groups_of_rows_in_one_kernel():
     """On a GPU in bfloat16, groups without rows among them."""
     generator = torch.Generator("cuda").manual_seed(3)
-    draw = {"generator": generator, "device": "cuda", "dtype": torch.bfloat16}
-    x, matrices = torch.randn(70, 64, **draw), torch.randn(4, 24, 64, **draw)
+    x = torch.randn(70, 64, generator=generator, device="cuda").bfloat16()
+    matrices = torch.randn(4, 24, 64, generator=generator, device="cuda").bfloat16()
     counts = torch.tensor([0, 41, 0, 29], device="cuda")
     with torch.no_grad():
         product = multiply_by_group(x, matrices, counts)

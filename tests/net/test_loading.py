@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.conftest import TEXTS, make_model
 from unmask import Tokenizer, UserError
-from unmask.net import loading, placing
+from unmask.net import placing
 from unmask.net.dialects import known_dialects
 from unmask.net.model import Blueprint, Model
 

@@ -34,6 +34,13 @@ def make_verb(measure: Measure) -> Any:
         "fresh": add_option(
             "fresh", bool, False, "Remove the run that --out holds, and begin anew.", "--fresh"
         ),
+        "shard": add_option(
+            "shard",
+            str | None,
+            None,
+            "Work on one of several shares of the run, such as 1/4; the last to end merges.",
+            "--shard",
+        ),
         "page": add_option(
             "page", Path | None, None, "Also draw the result to this .html or .md file.", "--page"
         ),
@@ -58,6 +65,7 @@ def run_verb(
     settings: CheckedSettings,
     out: Path,
     fresh: bool,
+    shard: str | None,
     page: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,8 +77,11 @@ def run_verb(
 
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
-        result = run_measure(measure, measure.inputs.read(given, settings), settings, out, fresh)
+        inputs = measure.inputs.read(given, settings)
+        result = run_measure(measure, inputs, settings, out, fresh, shard)
     if result is None:  # another process of several shows it
+        if shard is not None:
+            print(f"share {shard} is done, others are not yet; the last one writes the tables")
         return
     if page is not None:
         from unmask.report.page import draw_report

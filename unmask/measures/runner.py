@@ -101,13 +101,19 @@ def _require(result: Result | None) -> Result:
 
 
 def run_measure(
-    measure: Measure, inputs: Inputs, settings: CheckedSettings, folder: Path, fresh: bool = False
+    measure: Measure,
+    inputs: Inputs,
+    settings: CheckedSettings,
+    folder: Path,
+    fresh: bool = False,
+    shard: str | None = None,
 ) -> Result | None:
     """Run what is missing of a measure in `folder`, and write its tables and its summary.
 
     With `fresh` the run that the folder holds is removed first. Under torchrun every process works
     on its share of the jobs; they share nothing but the folder. The first one gathers the tables,
-    the others return None.
+    the others return None. With `shard` "i/n" this process works on the i-th of n shares and waits
+    for none of the others: it gathers the tables if all parts are there, and else returns None.
     """
     loose = frozenset(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
@@ -122,9 +128,24 @@ def run_measure(
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
     rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
+    if shard is not None:
+        if world > 1:
+            raise UserError(
+                f"--shard {shard} was given to {world} processes of torchrun, which share the work "
+                "themselves: leave it out, or start the processes one by one."
+            )
+        rank, world = parse_shard(shard)
     files = list_files(measure)
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
-        return _run_jobs(measure, jobs, settings, folder, rank, world)
+        return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
+
+
+def parse_shard(shard: str) -> tuple[int, int]:
+    """The number of a share, from 0, and of all shares, given as "i/n" with i from 1."""
+    number, _, count = shard.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"--shard is {shard!r}: expected i/n, such as 1/4 for the first of four.")
+    return int(number) - 1, int(count)
 
 
 def list_files(measure: Measure) -> list[str]:
@@ -141,6 +162,7 @@ def _run_jobs(
     folder: Path,
     rank: int,
     world: int,
+    waits: bool,
 ) -> Result | None:
     parts = {
         name: Parts(folder / "parts" / name, schema) for name, schema in measure.tables.items()
@@ -150,7 +172,9 @@ def _run_jobs(
     missing = [job for job in jobs[rank::world] if not done.has(job.key)]
     for job in track(missing, measure.name, len(missing), in_lines=True):
         _work(job, parts)
-    if rank != 0:
+    if rank != 0 and waits:
+        return None
+    if not waits and not all(done.has(job.key) for job in jobs):
         return None
     while not all(done.has(job.key) for job in jobs):
         time.sleep(1.0)  # other processes are still at work; if one fails, torchrun ends all

@@ -19,10 +19,11 @@
 
 n is L, or the number of positions asked for; h is H, or the number of heads of keys and values that
 groups of queries share. In a layer of experts F counts all of them: `mlp_key` has a place for each,
-zero but for the chosen ones, and says so which these are (`unmask.net.mlp.Experts.split`). The fused kernel of attention keeps no pattern: it is computed only where
-something waits at it, and used for the mixture only where a patch changed it. All but the pattern
-have positions second. `final` and `logits` are as the caller aligned them:
-raw from the network, moved one position for Dream's models through `Model.logits`.
+zero but for the chosen ones, and so says which these are (`unmask.net.mlp.Experts.split`). The
+fused kernel of attention keeps no pattern: it is computed only where something waits at it, and
+used for the mixture only where a patch changed it. All but the pattern have positions second.
+`final` and `logits` are as the caller aligned them: raw from the network, moved one position for
+Dream's models through `Model.logits`.
 
 A patch or capture is honoured or refused, never ignored. Whatever runs the network whole passes all
 sites: `Model.logits`, sampling, scoring, training up to the head. What runs it in parts, or leaves
