@@ -6,6 +6,7 @@ the reverse question. Only fresh ones test whether the reverse follows.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,8 +31,13 @@ Role = Literal[
     "edited", "paraphrase", "neighbour", "reverse new", "reverse old", "reverse neighbour"
 ]
 OTHER: dict[Direction, Direction] = {"p2d": "d2p", "d2p": "p2d"}
+_WORD = re.compile(r"[\w'-]+")
 _FRESH_SEEDS = 20
 """Other corpora that are looked through for fresh objects."""
+_TRIED_SEEDS = 5
+"""Those that are looked through for fresh objects of known words."""
+_ENOUGH_FRESH = 30
+"""Fresh objects of known words that are enough to draw from."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def make_requests(
     subject. Statements are judged from two sides: given the new object, the subject against another
     one, and given that one's own object, the other way round.
     """
-    requests, fresh = [], dict[Direction, list[str]]()
+    requests, fresh, num_before = [], dict[Direction, list[str]](), 0
     for group, splits in find_groups(corpus, groups).items():
         prompts: dict[str, dict[Direction, list[Fact]]] = {}
         for split in splits:
@@ -101,8 +107,11 @@ def make_requests(
             near = [own[0] for own in stream.sample(others, min(neighbours, len(others)))]
             if objects == "fresh" and way not in fresh:
                 fresh[way] = _list_fresh(corpus, way, seed)
-            stream = python_stream(seed, "object", fact_id, way)
-            text = stream.choice(fresh[way] if objects == "fresh" else owned)
+            # A fact's new object is the same whichever others are chosen.
+            place = num_before + list(prompts).index(fact_id)
+            text = python_stream(seed, "object", fact_id, way).choice(owned)
+            if objects == "fresh":
+                text = fresh[way][place % len(fresh[way])]
             back = prompts[fact_id].get(OTHER[way], [])[:1]
             again = prompts[fact_id][way][1 : 1 + paraphrases]
             asked_back = [own.get(OTHER[way]) for own in prompts.values()]
@@ -111,6 +120,7 @@ def make_requests(
             judged = python_stream(seed, "judged", fact_id).choice(owners) if owners else None
             questions = _list_questions(fact, text, again, near, back, subjects, judged)
             requests.append(EditRequest(fact, text, group, tuple(questions)))
+        num_before += len(prompts)
     return requests
 
 
@@ -181,17 +191,26 @@ def give_subject(fact: Fact, text: str) -> Fact:
 
 
 def _list_fresh(corpus: Corpus, way: Direction, seed: int) -> list[str]:
-    """Names or descriptions of the kind that this way asks for, in no training text."""
+    """Names or descriptions of the kind that this way asks for, in no training text.
+
+    Where there are enough, their words are in training texts: a word that a network never saw
+    cannot be written by one value.
+    """
     if OWN in corpus.splits or "train" not in corpus.splits:
         raise UserError(
             f"{corpus.source} does not say what training showed: fresh objects are made for "
             "reversal corpora; use objects swap, or a file of requests with new objects."
         )
     known = "\n".join(corpus.training_texts()).lower()
+    words, fresh = set(_WORD.findall(known)), set[str]()
     for number in range(1, 1 + _FRESH_SEEDS):
         people = _make_others(seed + number)[f"{way}_same"]
-        if fresh := sorted({each.object for each in people if each.object.lower() not in known}):
-            return fresh
+        fresh |= {each.object for each in people if each.object.lower() not in known}
+        familiar = {text for text in fresh if words.issuperset(_WORD.findall(text.lower()))}
+        if len(familiar) >= _ENOUGH_FRESH or (number >= _TRIED_SEEDS and fresh):
+            chosen = sorted(familiar if len(familiar) >= _ENOUGH_FRESH else fresh)
+            python_stream(seed, "fresh", way).shuffle(chosen)
+            return chosen
     raise UserError("no fresh object was found: training shows all that there are; use swap.")
 
 
