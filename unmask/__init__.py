@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unmask.measures.quality import MEASURE as quality
     from unmask.measures.recall import MEASURE as recall
     from unmask.measures.represent import MEASURE as represent
+    from unmask.measures.slots import MEASURE as slots
     from unmask.measures.symmetry import MEASURE as symmetry
     from unmask.measures.table import register
     from unmask.measures.trace import MEASURE as trace
@@ -138,6 +139,7 @@ _HOME_OF = {
         "quality",
         "recall",
         "represent",
+        "slots",
         "symmetry",
         "trace",
     )
@@ -204,6 +206,7 @@ __all__ = [
     "sample",
     "save",
     "show",
+    "slots",
     "symmetry",
     "trace",
     "trace_steps",

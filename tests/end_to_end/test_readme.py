@@ -31,6 +31,7 @@ SMALLER = {
     "symmetry": "--permutations 20",
     "interchange": "--facts 2 --phrasings 1 --splits d2p_same --tokens last --layers 0",
     "erasure": "--facts 2 --phrasings 1 --groups d2p --states 8 --starts 0 --draws 1",
+    "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
     "train": "network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 cadence.samples=0",

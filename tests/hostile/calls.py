@@ -136,6 +136,7 @@ TINY: dict[str, dict[str, Any]] = {
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
     "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4,
                 "starts": (0,), "draws": 1},
+    "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
 }  # fmt: skip
@@ -201,7 +202,8 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "represent", "interchange", "erasure", "quality", "mending")
+                     "knockout", "represent", "interchange", "erasure", "slots", "quality",
+                     "mending")
     },
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
-from tests.study.conftest import finished, place
+from tests.study.conftest import finished, make_fact, place
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
@@ -16,6 +16,7 @@ from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.result import Result
+from unmask.measures.slots import MEASURE as SLOTS
 from unmask.net.loading import save
 from unmask.report.page import draw_report
 
@@ -59,6 +60,9 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     more = {"judge": str(folder / "judge"), "steps": (2, 4), "out": folder / "quality"}
     results["quality"] = QUALITY(model, **few, **more)
     results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
+    people = [make_fact(i, way, "same") for i in range(6) for way in ("p2d", "d2p")]
+    few = {"permutations": 99, "length": 24, "device": "cpu"}
+    results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)
     return results

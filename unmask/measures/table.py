@@ -31,6 +31,7 @@ BUILT_IN = (
     "symmetry",
     "interchange",
     "erasure",
+    "slots",
     "edit",
     "guidance",
     "correctors",

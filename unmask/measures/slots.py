@@ -1,0 +1,278 @@
+"""slots: are the two directions of a fact one entry or two, where the answer is read?
+
+The two measures of Coda-Forno et al. 2026 (arXiv 2604.04943), who concluded that reversal is stored
+as a second entry. States are the inputs of the MLPs' down projections at the row that predicts the
+answer's first token. Distances are cosine distances of a fact asked forwards and in reverse, beside
+those of two facts asked so (unrelated), of one fact in two phrasings, and of two facts in one
+direction and phrasing (same relation). Probes are logistic classifiers on the difference of two
+states: is it one fact's two directions, or an unrelated pair (or one fact in two phrasings)? They
+are tested on facts that they were not fitted on; guessing is right in half of the cases. Unrelated
+pairs are the same states paired otherwise, so that differences of both classes have one mean and no
+linear probe can tell them; one on squared differences can, and stands beside.
+
+p of distances is that of the layer where a fact's two states are nearest to each other, against the
+same with facts paired at random (100,000 times), each layer in units of its own null. Probes are
+judged by the mean over all layers, so that no layer is chosen. That two states are apart at the
+slot says that answers differ there, which they do: it does not say that what they are read from
+is apart.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.base.config import option
+from unmask.base.seeds import derive_seed
+from unmask.blocks import blocks, labels, tidy
+from unmask.evaluation.statistics import Interval, estimate_difference, max_statistic_p
+from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, find_corpus
+from unmask.measures.measure import (
+    Job,
+    Measure,
+    Rows,
+    Summary,
+    Tables,
+    judge_interval,
+    judge_p,
+)
+from unmask.measures.result import Result
+from unmask.measures.settings import MachineSettings
+from unmask.measures.summaries import cluster_rows, estimate_means
+
+if TYPE_CHECKING:
+    from unmask.data.facts import Fact
+
+PAIRS = {
+    "reversal": "one fact, both directions",
+    "unrelated": "two facts, both directions",
+    "phrasing": "one fact, two phrasings",
+    "relation": "two facts, one direction and phrasing",
+}
+GROUP = ("model", "kind", "group")
+PROBE = (*GROUP, "contrast", "feature")
+FEATURES = {"difference": "difference", "squared": "squared difference"}
+FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSettings(MachineSettings):
+    """Which facts are asked, in how many phrasings."""
+
+    groups: tuple[str, ...] = option(
+        ("p2d", "d2p", "both"),
+        "Facts by the direction they were trained in; one's own facts are one group.",
+        choices=lambda: ("p2d", "d2p", "both"),
+    )
+    facts: int = option(30, "Facts of each group.", least=4)
+    phrasings: int = option(3, "Phrasings of each fact and direction.", least=1)
+    permutations: int = option(
+        100_000, "Random pairings of facts that distances are tested by.", least=19, most=10_000_000
+    )
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+    seed: int = option(0, "Seed of the pairings.", least=0)
+    dtype: str = option("float32", "float32, bfloat16, …")
+
+    def _problems(self) -> Iterator[str]:
+        if not self.groups:
+            yield "'groups' is empty, expected at least one"
+
+
+def _read(
+    data: Any, settings: SlotSettings, families: Any
+) -> "tuple[dict[str, list[Fact]], str, str]":
+    from unmask.base.identity import digest_values
+    from unmask.representation.extraction import find_groups
+
+    corpus = find_corpus(data, families)
+    groups = {}
+    for group, splits in find_groups(corpus, settings.groups).items():
+        prompts: dict[tuple[str, str], list[Fact]] = {}
+        for fact in (fact for split in splits for fact in corpus[split]):
+            prompts.setdefault((fact.fact_id, fact.direction), []).append(fact)
+        people = list(dict.fromkeys(fact_id for fact_id, _ in prompts))[: settings.facts]
+        groups[group] = [
+            fact
+            for (fact_id, _), same in prompts.items()
+            if fact_id in people
+            for fact in same[: settings.phrasings]
+        ]
+    return groups, corpus.source, digest_values(list(groups.values()))
+
+
+def list_jobs(inputs: ModelInputs, settings: SlotSettings) -> Iterator[Job]:
+    """One part for each checkpoint and group of facts."""
+
+    def work(member: Member, group: str) -> Mapping[str, Rows]:
+        from unmask.representation.slots import collect_slots, compare_slots, probe_differences
+
+        facts, keys = inputs.data[group], member.columns | {"group": group}
+        states = collect_slots(inputs.load(member), facts, settings.length)
+        return {
+            "slots": [keys | row for row in compare_slots(states, facts)],
+            "differences": [keys | row for row in probe_differences(states, facts)],
+        }
+
+    for member in inputs.members():
+        for group in inputs.data:
+            yield Job(f"{member.key}-{group}", partial(work, member, group))
+
+
+def summarise(tables: Tables, settings: SlotSettings) -> Summary:
+    """Distances by kind of pair, tests over all layers, and how often probes are right."""
+    rows = [
+        row
+        | {"pair": ("reversal" if row["fact"] == row["other"] else "unrelated")
+           if row["pair"] == "across" else row["pair"]}
+        for row in tables["slots"].to_pylist()
+    ]  # fmt: skip
+    probes = tables["differences"].to_pylist()
+    tests = []
+    for key, own in tidy.group_by(rows, *GROUP).items():
+        tests.append(dict(zip(GROUP, key, strict=True)) | _test(own, settings))
+    return {
+        "distances": estimate_means(rows, (*GROUP, "layer", "pair"), ("distance",)),
+        "tests": tests,
+        "probes": estimate_means(probes, (*PROBE, "layer"), ("right",), ("right",)),
+        "means": estimate_means(probes, PROBE, ("right",), ("right",)),
+    }
+
+
+def _test(rows: Rows, settings: SlotSettings) -> dict[str, Any]:
+    """Whether a fact's two states are nearer than others', at any layer."""
+    across = [row for row in rows if row["pair"] in ("reversal", "unrelated")]
+    people = sorted(tidy.distinct(across, "fact"))
+    at = {fact: i for i, fact in enumerate(people)}
+    orders = np.random.default_rng(derive_seed(settings.seed, "slots", len(people))).permuted(
+        np.tile(np.arange(len(people), dtype=np.int16), (settings.permutations, 1)), axis=1
+    )
+    layers = tidy.group_by(across, "layer")
+    observed, nulls = [], []
+    for members in layers.values():
+        nearness, seeds = np.zeros((len(people),) * 2), len(tidy.distinct(members, "seed"))
+        for row in members:
+            nearness[at[row["fact"]], at[row["other"]]] -= row["distance"] / seeds
+        null = nearness[np.arange(len(people)), orders].mean(1)
+        scale = null.std() or 1.0
+        observed.append((nearness.diagonal().mean() - null.mean()) / scale)
+        nulls.append((null - null.mean()) / scale)
+    corrected = max_statistic_p(np.array(observed), np.stack(nulls, 1))
+    best = int(np.argmax(observed))
+    layer, members = list(layers.items())[best]
+    apart, near = (cluster_rows(tidy.select(members, pair=pair), "distance")
+                   for pair in ("unrelated", "reversal"))  # fmt: skip
+    gap = estimate_difference(apart, near)
+    value = {"layer": layer, "facts": len(people), "p_layers": float(corrected[best])}
+    return value | vars(gap)
+
+
+def judge(summary: Summary, settings: SlotSettings) -> Iterable[blocks.Verdict]:
+    """Whether a fact's two states are nearer than others', and whether probes know such pairs."""
+    for row in summary["tests"]:
+        yield judge_p(_name(row), tidy.to_interval(row), row["p_layers"], row["facts"])
+    for row in summary["means"]:
+        value = tidy.to_interval(row)
+        above_half = Interval(*(end - 0.5 for end in vars(value).values()))
+        yield judge_interval(_name_probe(row), above_half, row["facts"])
+
+
+def _name(row: tidy.Record) -> str:
+    return f"{row['model']}: {row['group']}"
+
+
+def _name_probe(row: tidy.Record) -> str:
+    return f"{_name(row)}: {row['contrast']}: {row['feature']}"
+
+
+def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+    """A sentence for each model and group, distances and probes by layer, and the tables."""
+    summary, pairs = result.summary, list(PAIRS)
+    keys = {"model": "model", "facts": lambda row: labels.GROUPS[row["group"]]}
+    distances = tidy.draw_lines(
+        summary["distances"],
+        "slots",
+        "How far states at the answer slot are apart",
+        "Cosine distance of inputs of MLPs' down projections. Bands are 95 % intervals by fact.",
+        x="layer",
+        line=lambda row: PAIRS[row["pair"]],
+        colour=lambda row: f"p{pairs.index(row['pair'])}",
+        choose=[FACTS],
+        xlabel="layer",
+        ylabel="cosine distance",
+    )
+    probes = tidy.draw_lines(
+        summary["probes"],
+        "differences",
+        "Does the difference of two states tell one fact's two directions?",
+        "Share of pairs that a logistic probe is right about, facts held out; guessing: 0.5. Bands "
+        "are 95 % intervals by fact.",
+        x="layer",
+        line=lambda row: f"from {PAIRS[row['contrast']]}, {FEATURES[row['feature']]}",
+        colour=lambda row: f"p{pairs.index(row['contrast'])}",
+        dash=lambda row: "dash" if row["feature"] == "difference" else "solid",
+        choose=[FACTS],
+        xlabel="layer",
+        ylabel="right",
+        limits=(0.0, 1.0),
+    )
+    tests = tidy.tabulate(
+        "tests",
+        "Unrelated pairs minus the two directions of one fact, where they are furthest apart",
+        summary["tests"],
+        keys
+        | {
+            "layer": "layer",
+            "pairs of": "facts",
+            blocks.Column("distance", 3, has_sign=True): tidy.to_interval,
+            blocks.Column("p over all layers", 4): "p_layers",
+        },
+        role=result.mark(_name),
+    )
+    means = tidy.tabulate(
+        "probed",
+        "Probes on differences, mean over all layers",
+        summary["means"],
+        keys
+        | {
+            "told from": lambda row: PAIRS[row["contrast"]],
+            "by": lambda row: FEATURES[row["feature"]],
+            blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
+        },
+        role=result.mark(_name_probe),
+    )
+    return [*_state(result), distances, probes, tests, means]
+
+
+def _state(result: Result) -> Iterator[blocks.Finding]:
+    means = {_name_probe(row): row for row in result.summary["means"]}
+    for row in result.summary["tests"]:
+        name = _name(row)
+        plain, squared = (means[f"{name}: unrelated: {feature}"] for feature in FEATURES)
+        yield blocks.Finding(
+            f"In {row['model']} ({labels.GROUPS[row['group']]}), the states of one fact asked both "
+            f"ways are nearer to each other at the answer slot than those of two facts by "
+            f"{tidy.say(row, digits=3)} at layer {row['layer']}, the furthest; probes on squared "
+            f"differences know such pairs from unrelated ones in {tidy.say(squared, '%')} of the "
+            f"cases, on plain differences in {tidy.say(plain, '%')} (guessing: 50 %; mean over "
+            "layers).",
+            result.verdicts[name],
+        )
+
+
+MEASURE = Measure(
+    name="slots",
+    title="One entry or two?",
+    help="Compare states at the answer slot, a fact asked forwards and in reverse.",
+    settings=SlotSettings,
+    tables={"slots": "slots/1", "differences": "differences/1"},
+    inputs=replace(QUESTIONS, read_data=_read),
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)
