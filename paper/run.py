@@ -227,7 +227,8 @@ class Runner:
     def _call(self, words: list[str]) -> bool:
         """Run one command in this process; False where the time was up before its end."""
         left = self._seconds_left()
-        if self.deadline is not None and words[:2] == ["unmask", "train"]:
+        can_stop = words[:2] in (["unmask", "train"], ["unmask", "sweep"])
+        if self.deadline is not None and can_stop:
             words = [*words, "--minutes", f"{left / 60:.3f}"]
         status: object = 0
         with _alarm(None if self.deadline is None else left), _arguments(words):

@@ -20,7 +20,7 @@ def test_effective_tokens():
     epochs = np.linspace(1, 400, 200)
     tokens = count_effective(2e6, epochs, 15.4)
     assert tokens[0] == 2e6 and (np.diff(tokens) > 0).all() and (np.diff(tokens, 2) < 0).all()
-    assert tokens[-1] <= 2e6 * 16.4
+    assert tokens[-1] <= 2e6 * 16.4 and count_effective(2e6, 0.25, 15.4) == 5e5
     np.testing.assert_allclose(count_effective(2e6, epochs, 1e9), 2e6 * epochs, rtol=1e-5)
     # The table of the paper's form: R* 15 and 31.93 at 4, 16 and 100 epochs.
     assert count_effective(1, [4, 16, 100], 15) == pytest.approx([3.7, 10.5, 16.0], abs=0.06)

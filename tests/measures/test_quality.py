@@ -107,6 +107,13 @@ def test_texts_are_what_the_judge_scores(judge, texts):
     )
 
 
+def test_guided_passes_count_twice():
+    model = make_model()
+    for guidance, calls in ((0, 3), (0.5, 6)):
+        drawn = draw_texts(model, ["The caves"], f"random;guidance={guidance}", 3, 12)
+        assert {each.calls for each in drawn} == {calls}
+
+
 def test_drawn_texts_differ_and_repeat_with_the_seed():
     model = make_model()
     one, again, other = (

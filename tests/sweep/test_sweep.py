@@ -35,6 +35,8 @@ CHANGES = {
     "cadence": {"facts": 0, "samples": 0, "log": 1},
     "machine.dtype": "float32",
 }
+BOUND = {"verb": "perplexity", "settings": {"repeats": 2}, "value": "nll", "per": "tokens"}
+BOUND |= {"cluster": "document", "label": "nats per token"}
 TEXTS = ["our cat is your friend", "we are your friend s", "dog s are our s"]
 
 
@@ -42,8 +44,7 @@ def write_sweep(folder: Path, **changes: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "text.jsonl"
     text.write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))
-    bound = {"verb": "perplexity", "data": str(text), "settings": {"repeats": 2}}
-    bound |= {"value": "nll", "per": "tokens", "cluster": "document", "label": "nats per token"}
+    bound = BOUND | {"data": str(text)}
     values = {
         "title": "A small sweep",
         "recipe": "toy-masked",
@@ -214,11 +215,16 @@ def test_a_claim_is_touched_while_it_is_held(tmp_path, monkeypatch):
 def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     """The law of cool-down copies: the same weights as a run that was planned that way."""
     changes = CHANGES | {"schedule": {"name": "constant", "warmup": 1}}
+    text = str(tmp_path / "text.jsonl")
     file = write_sweep(
         tmp_path,
         changes=changes,
         grids=[{"seed": [0]}],
         cooldowns={"steps": [4, 8], "share": 0.5},
+        measures={
+            "bound": BOUND | {"data": text},
+            "last": BOUND | {"data": text, "last_only": True},
+        },
         figures=[{"value": "bound", "x": "step", "line": "seed"}],
     )
     out = tmp_path / "out"
@@ -234,6 +240,8 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
         assert all((ours[name] == theirs[name]).all() for name in theirs)
     rows = compare_sweep(outcome.sweep, out)["bound"]
     assert [row.columns["step"] for row in rows] == [4, 8]
+    assert not (out / CELLS / "seed-0" / "step-4" / "last").exists()
+    assert (out / CELLS / "seed-0" / "step-8" / "last" / "perplexity.parquet").is_file()
     assert (out / CELLS / "seed-0" / TRUNK).is_dir()
 
 
@@ -269,6 +277,15 @@ def test_words_change_entries_and_settings(finished):
     sweep = read_sweep(file, ["title=Other", "batch.rows=8", "measures.bound.settings.repeats=3"])
     assert sweep.file.title == "Other" and sweep.measures["bound"].settings == {"repeats": 3}
     assert {cell.recipe.batch.rows for cell in sweep.cells} == {8}
+
+
+@pytest.mark.parametrize("path", sorted(Path("paper/sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
+    """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
+    entries = yaml.safe_load(path.read_text())["measures"]
+    words = [f"measures.{name}.data=x" for name, each in entries.items() if "of" not in each]
+    sweep = read_sweep(path, words)
+    assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
 
 
 def test_another_sweep_is_refused(finished):

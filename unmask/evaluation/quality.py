@@ -106,6 +106,8 @@ def draw_texts(
     settings |= {"length": length, "keep_states": False}
     if steps is not None:
         settings["steps"] = steps
+    # A guided pass over masks has twice the rows.
+    passes = 2 if settings.get("guidance") and model.paradigm.fills_masks else 1
     for first in range(0, len(prompts), batch):
         given = [_begin(model, prompt, end) for prompt in prompts[first : first + batch]]
         own = derive_seed(seed, "batch", first)
@@ -118,7 +120,7 @@ def draw_texts(
             # A text begins after the end token that stands for nothing before it.
             if ids == [end]:
                 tokens, text = tokens[1:], _decode(model, tokens[1:], end)
-            yield DrawnText(text, _cut(tokens, end), drawn.calls)
+            yield DrawnText(text, _cut(tokens, end), passes * drawn.calls)
 
 
 def _begin(model: Model, prompt: str, end: int) -> list[int]:

@@ -22,10 +22,11 @@ _BETAS = np.linspace(0.02, 1.5, 75)
 
 
 def count_effective(unique: ArrayLike, epochs: ArrayLike, worth: float) -> np.ndarray:
-    """How many fresh tokens repeated ones are worth; `worth` is R*."""
-    unique, more = np.asarray(unique, float), np.asarray(epochs, float) - 1
+    """How many fresh tokens repeated ones are worth; `worth` is R*. One epoch is all fresh."""
+    unique, epochs = np.asarray(unique, float), np.asarray(epochs, float)
+    fresh, more = np.minimum(epochs, 1), np.maximum(epochs - 1, 0)
     # -expm1 keeps its digits where the share is small: R* may be far above the epochs.
-    return unique * (1 + worth * -np.expm1(-more / worth))
+    return unique * (fresh + worth * -np.expm1(-more / worth))
 
 
 @dataclass(frozen=True)

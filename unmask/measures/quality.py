@@ -45,6 +45,7 @@ class QualitySettings(MachineSettings):
         ("random", "confidence"),
         "An order and further settings, such as random;temperature=0.8;remask=cap=0.05.",
     )
+    control: bool = option(True, "Whether real text is scored as well.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
@@ -99,7 +100,7 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
             raise UserError(f"{settings.judge} would judge itself: name another judge.")
         work = partial(_work, inputs, member, settings, judge)
         pairs = list_samplers(member.family.paradigm, settings.samplers, settings.steps)
-        for sampler, steps in [(REAL, None), *pairs]:
+        for sampler, steps in [*([(REAL, None)] if settings.control else []), *pairs]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, sampler, steps))
 
 
@@ -245,6 +246,16 @@ def _tabulate(result: Result) -> blocks.Table:
     )
 
 
+def pool(results: Sequence[Result]) -> Tables:
+    """The rows of all runs, which must have one judge and texts of one length."""
+    from unmask.measures.runner import pool_tables
+
+    judged = {str((each.settings.judge, each.settings.length)) for each in results}  # ty: ignore
+    if len(judged) > 1:
+        raise UserError("the runs have different judges, or texts of different lengths.")
+    return pool_tables(results)
+
+
 MEASURE = Measure(
     name="quality",
     title="Quality of texts",
@@ -261,4 +272,5 @@ MEASURE = Measure(
     judge=judge_nothing,
     describe=describe,
     method=__doc__,
+    pool=pool,
 )

@@ -94,7 +94,7 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_Member]) -> Iterator[Co
     for group in groups.values():
         rows = []
         for member in (each["member"] for each in group):
-            path = member.point.folder / name / f"{measure.name}.parquet"
+            path = member.point.folder / (entry.of or name) / f"{measure.name}.parquet"
             if path.is_file():
                 table = read_table(path, measure.tables[measure.name]).to_pylist()
                 rows += [{**row, "seed": member.seed} for row in tidy.select(table, **entry.where)]
@@ -172,7 +172,7 @@ def describe_sweep(
         parts.append(blocks.Text(sweep.file.note))
     parts += _say_best(sweep, compared[sweep.best])
     for number, figure in enumerate(sweep.figures, 1):
-        if compared[figure.value]:
+        if any(_fits(row, figure.where) for row in compared[figure.value]):
             parts.append(_draw(sweep, figure, compared[figure.value], number))
     for name, rows in compared.items():
         if rows:
@@ -254,7 +254,8 @@ def _draw(
 ) -> blocks.Figure:
     """Lines where the x axis is a number, dots one below the other where it is a name."""
     entry = sweep.measures[figure.value]
-    records = [{**row.columns, **vars(row.value), "all": ""} for row in rows]
+    every = [{**row.columns, **vars(row.value), "all": ""} for row in rows]
+    records = [dict(row) for row in tidy.select(every, **figure.where)]
     names = tidy.distinct(records, figure.line)
     colours = {name: f"p{i + 1}" for i, name in enumerate(names)}
     title = figure.title or f"{entry.label or figure.value} by {figure.x}"
@@ -291,6 +292,10 @@ def _draw(
         xlabel=label,
         **shared,
     )
+
+
+def _fits(row: ComparedRow, where: Mapping[str, Any]) -> bool:
+    return all(row.columns.get(name) == value for name, value in where.items())
 
 
 def _is_number(value: Any) -> bool:

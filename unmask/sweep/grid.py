@@ -60,6 +60,10 @@ class MeasureEntry:
     better: Literal["lower", "higher"] = "lower"
     is_share: bool = False
     """Whether all values lie between 0 and 1."""
+    of: str | None = None
+    """Another entry of the same verb, whose run is read instead of a run of its own."""
+    last_only: bool = False
+    """Of copies that cool down: whether the last alone is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class FigureEntry:
     line: str
     panel: str | None = None
     title: str = ""
+    where: dict = field(default_factory=dict)
+    """Only rows that have these values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +156,7 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     values = parse_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no settings: expected `key: value` lines.")
-    return _make_sweep(values, _override(values, overrides), path)
+    return make_sweep(values, _override(values, overrides), path)
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -175,7 +181,8 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
     return forced
 
 
-def _make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sweep:
+def make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sweep:
+    """The sweep that the entries of a file give, checked; `forced` are settings of every cell."""
     file = build(SweepFile, values, str(path))
     if not file.measures:
         raise SettingsError(str(path), ["'measures' is empty: name at least one measure"])
@@ -209,7 +216,11 @@ def _find_problems(sweep: Sweep) -> Iterator[str]:
             yield f"'measures.{name}' is {entry.verb}, which does not ask models: name another verb"
             continue
         build(measure.settings, entry.settings, f"measures.{name}.settings")
-        if measure.inputs.is_required and entry.data is None:
+        if entry.of is not None:
+            other = sweep.measures.get(entry.of)
+            if other is None or other.of is not None or other.verb != entry.verb:
+                yield f"'measures.{name}.of' is {entry.of!r}, expected an entry of {entry.verb}"
+        elif measure.inputs.is_required and entry.data is None:
             yield f"'measures.{name}' has no data, which {entry.verb} needs"
         elif entry.data is not None and "/" in entry.data and not Path(entry.data).exists():
             yield f"'measures.{name}.data' is {entry.data!r}, where nothing is"
@@ -221,7 +232,7 @@ def _find_problems(sweep: Sweep) -> Iterator[str]:
             yield f"'figures' draws {entry.value!r}: {suggest(entry.value, sweep.measures)}"
             continue
         own = (*places, *sweep.measures[entry.value].by)
-        for name in (entry.x, entry.line, *([entry.panel] if entry.panel else [])):
+        for name in (entry.x, entry.line, *filter(None, [entry.panel]), *entry.where):
             if name not in own:
                 yield f"'figures' names {name!r}: {suggest(name, own)}"
     if sweep.cooldowns is not None:

@@ -190,8 +190,9 @@ class _Worker:
             ended = self._train(point, place / TRUNK)
             if ended != "done":
                 return ended
-            for name in self.sweep.measures:
-                self._measure(name, point)
+            for name, entry in self.sweep.measures.items():
+                if entry.of is None and (point is points[-1] or not entry.last_only):
+                    self._measure(name, point)
         (place / FAILED).unlink(missing_ok=True)
         write_json(place / DONE, {"points": len(points)})
         return "done"

@@ -1,0 +1,206 @@
+"""The page on little text, read many times: curves, crossings, the worth of an epoch.
+
+    python paper/data_constrained.py DIR=1000000 DIR=2000000 --page docs/results/data-constrained.md
+
+Each DIR is the folder of a sweep (paper/sweeps/data-constrained.yaml), with its unique tokens.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.base.errors import UserError
+from unmask.base.runs import read_record
+from unmask.blocks import blocks, tidy
+from unmask.blocks.blocks import Column, Row, Section, Table, Text
+from unmask.evaluation.scaling import (
+    Crossing,
+    RepetitionFit,
+    estimate_crossing,
+    find_envelope,
+    fit_repetition,
+)
+from unmask.evaluation.statistics import Interval
+from unmask.report.document import Document
+from unmask.report.page import write_document
+from unmask.sweep.compare import ComparedRow, compare_sweep, describe_sweep
+from unmask.sweep.grid import make_sweep
+from unmask.sweep.run import CELLS, DONE, SweepOutcome
+
+KIND, COST = "kind of training", "cost"
+DIFFUSION, CAUSAL = "diffusion", "causal"
+PUBLISHED = (
+    ("Muennighoff et al. 2023 (2305.16264)", CAUSAL, "15.4"),
+    ("Prabhudesai et al. 2025 (2507.15857), text", CAUSAL, "31.93"),
+    ("Prabhudesai et al. 2025, Table 1b", CAUSAL, "31.19"),
+    ("Prabhudesai et al. 2025, text", DIFFUSION, "512.85"),
+    ("Prabhudesai et al. 2025, Table 1b", DIFFUSION, "493.89"),
+)
+"""R_D* as published; where a paper disagrees with itself, both."""
+METHOD = (
+    "Envelope: the lowest mean cost up to that compute. Crossing: where diffusion's "
+    "envelope stays at or below the other's, by straight lines in log compute; the "
+    "interval is a bootstrap over training seeds, its upper end infinite where some draws"
+    " do not cross. R_D*: the number of further epochs after which a repeated token has "
+    "lost 1/e of its worth (Muennighoff et al. 2023), by least squares on log costs of "
+    "all points of both texts, each kind for itself, with its profile interval at 95 %. "
+    "The law has no place for overfitting, so that it is fitted to the envelopes."
+)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Costs of every kind of training by point, on one text."""
+
+    unique: int
+    outcome: SweepOutcome
+    rows: Mapping[str, Sequence[ComparedRow]]
+    """By kind of training, in the order of steps."""
+
+    def costs(self, kind: str) -> np.ndarray:
+        """[seeds, points]"""
+        sums = [row.clusters.sums.sum(1) / row.clusters.counts.sum(1) for row in self.rows[kind]]
+        return np.stack(sums, 1)
+
+    def epochs(self, kind: str) -> np.ndarray:
+        return np.array([row.columns["tokens"] / self.unique for row in self.rows[kind]])
+
+    def compute(self, kind: str) -> np.ndarray:
+        return np.array([row.columns["flops"] for row in self.rows[kind]])
+
+
+def read_curves(folder: Path, unique: int) -> Curves:
+    """A finished sweep, read from its folder."""
+    values = dict(read_record(folder).settings)
+    sweep = make_sweep(values, values.pop("forced", {}), folder / "run.json")
+    done = [cell.name for cell in sweep.cells if (folder / CELLS / cell.name / DONE).is_file()]
+    compared = compare_sweep(sweep, folder)[COST]
+    if not compared:
+        raise UserError(f"{folder} has no finished cell of {COST!r}: run the sweep first.")
+    groups = tidy.group_by([{"row": row, **row.columns} for row in compared], KIND)
+    rows = {
+        kind: [each["row"] for each in sorted(own, key=lambda each: each["step"])]
+        for kind, own in groups.items()
+    }
+    return Curves(unique, SweepOutcome(sweep, folder, done), rows)
+
+
+def cross(curves: Curves) -> Iterator[tuple[str, Crossing]]:
+    """Where diffusion stays below each other kind, by compute of the points that both have."""
+    for kind in curves.rows:
+        if kind != DIFFUSION:
+            number = min(len(curves.rows[kind]), len(curves.rows[DIFFUSION]))
+            compute = curves.compute(kind)[:number]
+            pair = (curves.costs(each)[:, :number] for each in (DIFFUSION, kind))
+            yield kind, estimate_crossing(compute, *pair)
+
+
+def fit(curves: Sequence[Curves], kind: str) -> RepetitionFit | None:
+    """R_D* of a kind from the envelopes on all texts; None where there are too few points."""
+    unique, epochs, costs = [], [], []
+    for each in curves:
+        if kind in each.rows:
+            envelope = find_envelope(each.costs(kind).mean(0))
+            unique += [each.unique] * len(envelope)
+            epochs += list(each.epochs(kind))
+            costs += list(envelope)
+    return fit_repetition(unique, epochs, costs) if len(costs) >= 6 else None
+
+
+def describe_crossings(curves: Sequence[Curves]) -> Section:
+    """Crossings in epochs and compute, with the literature's extrapolation beside them."""
+    rows = []
+    for each in curves:
+        for kind, crossing in cross(each):
+            epochs = _scale(crossing.value, each.epochs(kind)[-1] / each.compute(kind)[-1])
+            rows.append(Row([f"{each.unique:,}", kind, epochs, _scale(crossing.value, 1e-15),
+                             crossing.share]))  # fmt: skip
+    columns = [Column("unique tokens"), Column("diffusion stays below"), Column("from epoch", 1)]
+    columns += [Column("PFLOP", is_short=True), Column("share of draws that cross", 0, True)]
+    caption = "Where diffusion's envelope crosses; no number: not within these epochs"
+    literature = (
+        "Extrapolated from the published law C_crit ∝ U^2.174 (fitted to 25M to 100M "
+        "tokens, its constant not confirmed): about 44 epochs for one million tokens and "
+        "100 for two."
+    )
+    return Section("crossings", "Crossings", [
+        Text(METHOD), Table("crossings", caption, columns, rows, most=20), Text(literature)
+    ])  # fmt: skip
+
+
+def describe_worth(curves: Sequence[Curves]) -> Section:
+    """R_D* of every kind with its interval, and the published values."""
+    rows = []
+    for kind in dict.fromkeys(kind for each in curves for kind in each.rows):
+        law = fit(curves, kind)
+        rows.append(Row([kind, *_say_worth(law)]))
+    rows += [Row([f"published: {source}, {kind}", value, "", None], "published")
+             for source, kind, value in PUBLISHED]  # fmt: skip
+    columns = [Column("kind of training"), Column("R_D*"), Column("95 % profile interval"),
+               Column("deviation of log cost", 4)]  # fmt: skip
+    return Section("worth", "What an epoch is worth",
+                   [Table("worth", "R_D*, epochs", columns, rows, most=20)])  # fmt: skip
+
+
+def _say_worth(law: RepetitionFit | None) -> tuple[str, str, float | None]:
+    if law is None:
+        return "not measured", "", None
+    low = "…" if law.low is None else f"{law.low:.3g}"
+    high = "…" if law.high is None else f"{law.high:.3g}"
+    value = f"{law.worth:.3g}" if law.is_identified else "not identified"
+    return value, f"[{low}, {high}]", law.deviation
+
+
+def _scale(value: Interval | None, factor: float) -> Interval | None:
+    if value is None:
+        return None
+    return Interval(value.mean * factor, value.low * factor, value.high * factor)
+
+
+def draw_envelopes(curves: Curves) -> blocks.Figure:
+    """Lowest cost up to each point of every kind, by compute."""
+    records: list[dict[str, Any]] = []
+    for kind, own in curves.rows.items():
+        envelope = find_envelope(curves.costs(kind).mean(0))
+        for row, cost in zip(own, envelope, strict=True):
+            ends = dict.fromkeys(("mean", "low", "high"), float(cost))
+            records.append({"kind": kind, "flops": row.columns["flops"], "all": ""} | ends)
+    names = tidy.distinct(records, "kind")
+    return tidy.draw_lines(
+        records,
+        f"envelopes-{curves.unique}",
+        f"Envelopes, {curves.unique:,} unique tokens",
+        "The lowest mean cost up to that compute.",
+        x="flops",
+        line="kind",
+        colour=lambda row: f"p{names.index(row['kind']) + 1}",
+        panel="all",
+        xlabel="training compute (floating-point operations)",
+        ylabel="nats per token (an upper bound for diffusion)",
+        is_log2=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("sweeps", nargs="+", metavar="DIR=TOKENS", help="sweeps and unique tokens")
+    parser.add_argument("--page", type=Path, required=True, help="the Markdown page to write")
+    options = parser.parse_args()
+    pairs = [each.rpartition("=") for each in options.sweeps]
+    curves = [read_curves(Path(folder), int(tokens)) for folder, _, tokens in pairs]
+    sections = [describe_crossings(curves), describe_worth(curves)]
+    for each in curves:
+        compared = compare_sweep(each.outcome.sweep, each.outcome.folder)
+        section = describe_sweep(each.outcome, compared)
+        parts = [draw_envelopes(each), *section.blocks]
+        sections.append(Section(f"tokens-{each.unique}", section.title, parts))
+    lead = "Diffusion and causal training of one small network on little text, read many times."
+    write_document(Document("Little text, read many times", lead, [], sections), options.page)
+
+
+if __name__ == "__main__":
+    main()
