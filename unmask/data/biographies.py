@@ -23,6 +23,8 @@ _BORN = re.compile(
 )
 BIOGRAPHY, ARTICLE, ANY = "biography", "article", "text"
 PROMPTS = {BIOGRAPHY: "A biography:", ARTICLE: "An article:", ANY: "A text:"}
+FOR_JUDGE = "For the judge, "
+"""Before the prompts of the judge's half, which no model is trained on."""
 SHORTEST = 60
 """Characters; shorter texts are left out, and so are those with many letters beyond ASCII."""
 
@@ -57,8 +59,9 @@ def make_biographies(
             continue
         label = BIOGRAPHY if is_biography(document) else ARTICLE
         half = halves[number % 2]
-        half.append(_make_fact(label, text, f"{label}-{number:06d}"))
-        if number % 2 == 0:
+        before = FOR_JUDGE if number % 2 else ""
+        half.append(_make_fact(label, text, f"{label}-{number:06d}", before))
+        if not before:
             half.append(_make_fact(ANY, text, f"any-{number:06d}"))
         number += 1
         if number == num_texts:
@@ -85,8 +88,8 @@ def list_labelled(corpus: Corpus, split: str) -> tuple[list[str], list[bool]]:
     return [fact.object for fact in facts], labels
 
 
-def _make_fact(label: str, text: str, fact_id: str) -> Fact:
-    prompt = PROMPTS[label]
+def _make_fact(label: str, text: str, fact_id: str, before: str = "") -> Fact:
+    prompt = before + PROMPTS[label]
     begin = prompt.index(label)
     return Fact(
         subject=label,

@@ -8,6 +8,7 @@ lack is the sampler's doing. `find_kernel` writes a corrector down as a matrix o
 small language, so that its bias is known without drawing anything.
 """
 
+import math
 from dataclasses import dataclass, field
 from itertools import combinations, permutations, product
 from typing import Protocol
@@ -109,7 +110,8 @@ class MarkovChain:
         for i in range(self.length - 1):
             messages.append((messages[-1] * both[:, :, i]) @ moves)
         left, right = torch.stack(messages, 2)  # [B, L, V] each
-        return torch.nn.functional.normalize(left * right.flip(1), p=1, dim=-1)
+        weights = left * right.flip(1)
+        return weights / weights.sum(-1, keepdim=True)
 
     def draw(self, rows: int, seed: int) -> Int[Tensor, "B L"]:
         """Texts of the law itself."""
@@ -155,41 +157,70 @@ def list_states(law: SmallLanguage) -> Int[Tensor, "S L"]:
     return torch.tensor(list(product(range(law.num_tokens + 1), repeat=law.length)))
 
 
+def find_conditionals(law: SmallLanguage) -> Float[Tensor, "S L V"]:
+    """p(token at each position | all others), in every state, whatever stands there itself."""
+    states, columns = list_states(law), []
+    for position in range(law.length):
+        hidden = states.index_fill(1, torch.tensor([position]), law.num_tokens)
+        columns.append(law.find_marginals(hidden)[:, position])
+    return torch.stack(columns, 1)
+
+
 def find_kernel(law: SmallLanguage, corrector: Corrector) -> Float[Tensor, "S S"]:
     """The chance of each state to become another in one call of the corrector, by enumeration."""
-    states, mask = list_states(law), law.num_tokens
-    powers = (mask + 1) ** torch.arange(law.length - 1, -1, -1)
+    states = [tuple(state) for state in list_states(law).tolist()]
+    number = {state: i for i, state in enumerate(states)}
+    conditionals = find_conditionals(law)
+    table, margins = conditionals.tolist(), _find_margins(law, conditionals)
+    choices = [_find_choices(corrector, own) for own in margins]
     kernel = torch.zeros(len(states), len(states), dtype=torch.float64)
     for i, state in enumerate(states):
-        chances = find_choices(law, corrector, state)
-        for order, chance in chances.items():
-            for text, p in _refill(law, state, order):
-                accepted = 1.0
-                if isinstance(corrector, Accepted) and order:
-                    again = find_choices(law, corrector, text)
-                    accepted = min(1.0, again.get(order, 0.0) / chance)
-                kernel[i, int(text @ powers)] += chance * p * accepted
-                kernel[i, i] += chance * p * (1 - accepted)
+        for order, chance in choices[i].items():
+            # 1. The positions are hidden, and refilled one after the other.
+            hidden = [law.num_tokens if d in order else token for d, token in enumerate(state)]
+            texts = [(tuple(hidden), 1.0)]
+            for d in order:
+                texts = [
+                    ((*text[:d], token, *text[d + 1 :]), p * p_token)
+                    for text, p in texts
+                    for token, p_token in enumerate(table[number[text]][d])
+                ]
+            # 2. The new text is kept, or else the old one stays.
+            for text, p in texts:
+                j, kept = number[text], 1.0
+                if isinstance(corrector, Accepted) and chance:
+                    kept = min(1.0, choices[j].get(order, 0.0) / chance)
+                kernel[i, j] += chance * p * kept
+                kernel[i, i] += chance * p * (1 - kept)
     return kernel
 
 
-def find_choices(law: SmallLanguage, corrector: Corrector, state: Int[Tensor, "L"]) -> Chances:
-    """Which positions the corrector draws anew, in which order, with what chance."""
-    written = (state != law.num_tokens).nonzero()[:, 0].tolist()
+def _find_margins(law: SmallLanguage, conditionals: Tensor) -> list[dict[int, float]]:
+    """Of each state, the margin of every written position."""
+    states = list_states(law)
+    tokens = states.clamp(max=law.num_tokens - 1).flatten()
+    margins = find_margin(conditionals.log().flatten(0, 1), tokens).view(states.shape).tolist()
+    return [
+        {d: margins[i][d] for d, token in enumerate(state) if token < law.num_tokens}
+        for i, state in enumerate(states.tolist())
+    ]
+
+
+def _find_choices(corrector: Corrector, margins: dict[int, float]) -> Chances:
+    """Which written positions the corrector draws anew, in which order, with what chance."""
+    written = list(margins)
     if isinstance(corrector, UniformChoice):
         some = combinations(written, min(corrector.k, len(written)))
         orders = [order for each in some for order in permutations(each)]
         return {order: 1 / len(orders) for order in orders}
     if not isinstance(corrector, LeastTrusted | Accepted):
         raise UserError("a corrector of one's own has no matrix: expected one of the named ones.")
-    k = corrector.k if isinstance(corrector, LeastTrusted) else 1
-    margins = {d: _find_margin(law, state, d) for d in written}
+    k = min(corrector.k if isinstance(corrector, LeastTrusted) else 1, len(written))
     if corrector.temperature == 0:
-        ranked = sorted(written, key=lambda d: (margins[d], d))
-        return {tuple(ranked[:k]): 1.0}
-    weights = {d: float(torch.tensor(-m / corrector.temperature).exp()) for d, m in margins.items()}
+        return {tuple(sorted(written, key=lambda d: (margins[d], d))[:k]): 1.0}
+    weights = {d: math.exp(-margin / corrector.temperature) for d, margin in margins.items()}
     chances = {}
-    for order in permutations(written, min(k, len(written))):
+    for order in permutations(written, k):
         # Gumbel noise draws without replacement, each in proportion to what is left.
         chance, left = 1.0, sum(weights.values())
         for d in order:
@@ -214,26 +245,3 @@ def find_bias(
     for _ in range(times):
         end = end @ kernel
     return float((end - start).abs().sum() / 2)
-
-
-def _find_margin(law: SmallLanguage, state: Int[Tensor, "L"], position: int) -> float:
-    hidden = state.clone()
-    hidden[position] = law.num_tokens
-    logp = law.find_marginals(hidden[None])[:, position].log()
-    return float(find_margin(logp, state[position : position + 1]))
-
-
-def _refill(
-    law: SmallLanguage, state: Int[Tensor, "L"], order: tuple[int, ...]
-) -> list[tuple[Int[Tensor, "L"], float]]:
-    """The texts when these positions are hidden and refilled one after the other."""
-    hidden = state.clone()
-    hidden[list(order)] = law.num_tokens
-    texts = [(hidden, 1.0)]
-    for position in order:
-        texts = [
-            (text.index_fill(0, torch.tensor([position]), token), p * float(chance))
-            for text, p in texts
-            for token, chance in enumerate(law.find_marginals(text[None])[0, position])
-        ]
-    return texts

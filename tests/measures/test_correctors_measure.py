@@ -1,0 +1,117 @@
+"""Correctors on exact laws: the package's matrices against the laws' own, calls, the measure."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import unmask
+from tests.laws import test_corrector_chain as chain
+from tests.laws import test_corrector_laws as laws
+from tests.laws.enumeration import Language
+from unmask import UserError
+from unmask.evaluation.exact_laws import (
+    ExactModel,
+    MarkovChain,
+    SmallLanguage,
+    find_bias,
+    find_kernel,
+    list_states,
+)
+from unmask.measures.correctors import EXACT, CorrectorsSettings, _count_calls
+from unmask.noise.masked import Masked
+from unmask.sampling.correctors import get_corrector
+
+LAW = SmallLanguage(3, 3, seed=0)
+NAMES = ("uniform=1", "uniform=2", "margin=1", "gumbel=1,0.5", "accepted=1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_are_those_of_the_laws(name):
+    """Written twice, here and in the laws, for one random law."""
+    language = Language(Masked(3, 3), 3, seed=0)
+    assert torch.equal(language.law, LAW.law) and torch.equal(language.states, list_states(LAW))
+    wanted = laws.find_kernel(language, language.oracle(0.5).softmax(-1), name)
+    kernel = find_kernel(LAW, get_corrector(name))
+    assert torch.allclose(kernel, wanted, atol=1e-10)
+    is_exact = name.startswith(("uniform", "accepted"))
+    assert (find_bias(LAW, kernel) < 1e-12) == is_exact == (find_bias(LAW, kernel, 0.4) < 1e-12)
+    assert find_bias(LAW, kernel, times=20) >= find_bias(LAW, kernel) - 1e-12
+
+
+def test_several_tokens_by_margin_have_the_law_of_their_matrix():
+    conditionals = torch.stack([LAW.find_marginals(hide(d))[:, d] for d in range(3)], 1)
+    start = torch.tensor([0, 2, 1])
+    for name in ("margin=2", "gumbel=2,1"):
+        kernel = find_kernel(LAW, get_corrector(name))
+        assert torch.allclose(kernel.sum(-1), torch.ones(64).double())
+        ends, _ = laws.apply(conditionals, get_corrector(name), start.repeat(20_000, 1))
+        shares = torch.bincount(laws.number(ends), minlength=64) / 20_000
+        law = kernel[laws.number(start)]
+        assert ((shares - law).abs() <= 5 * (law * (1 - law) / 20_000).sqrt() + 1e-9).all()
+
+
+def hide(position: int) -> torch.Tensor:
+    states = list_states(LAW).clone()
+    states[:, position] = 3
+    return states
+
+
+def test_the_chain_is_the_laws_chain():
+    law = MarkovChain()
+    assert torch.allclose(law.moves, chain.MOVES)
+    states = torch.randint(0, 9, (40, 16), generator=torch.Generator().manual_seed(0))
+    hidden = states == 8
+    ours, theirs = law.find_marginals(states), chain.find_marginals(states)
+    assert torch.allclose(ours[hidden], theirs[hidden], atol=1e-10)
+    texts = law.draw(2000, seed=0)
+    assert law.count_slips(texts) < 0.004 and law.find_distance(texts) < 0.05
+
+
+def test_one_token_per_step_draws_the_law():
+    model = ExactModel.make(LAW)
+    how = {"length": 3, "plan": "linear", "order": "random", "temperature": 1.0}
+    distances = [
+        LAW.find_distance(unmask.sample(model, [[]] * 5000, steps=steps, **how).tokens)
+        for steps in (3, 1)
+    ]
+    assert distances[0] < 0.045 < distances[1]
+    assert LAW.find_distance(LAW.draw(5000, seed=1)) < 0.045
+
+
+def test_calls_are_counted_beforehand():
+    model = ExactModel.make(SmallLanguage())
+    for name, steps in product(("uniform=3", "margin=1", "gumbel=2/1", "accepted=1"), (1, 2)):
+        corrector = name.replace("/", ",")
+        drawn = unmask.sample(
+            model, [[]] * 3, length=4, steps=steps, plan="linear", corrector=corrector
+        )
+        assert drawn.calls == _count_calls(name, steps, 4), (name, steps)
+
+
+def test_the_measure(tmp_path):
+    given = {"correctors": ("uniform=1", "margin=1"), "remaskings": ("conf",), "rows": 5}
+    given |= {"most_calls": 16}
+    result = unmask.correctors(languages=1, draws=1, out=tmp_path / "run", **given)
+    rows = result.tables["correctors"].to_pylist()
+    for toy in ("language", "chain"):
+        own = [row for row in rows if row["toy"] == toy]
+        calls = {row["calls"] for row in own if row["family"] == "corrector"}
+        assert calls == {row["calls"] for row in own if row["family"] == "remasking"}
+        assert [row["sampler"] for row in own if row["calls"] == 0] == [EXACT]
+    assert all((row["slips"] is None) == (row["toy"] == "language") for row in rows)
+    bias = {row["corrector"]: row["mean"] for row in result.summary["bias"]}
+    assert bias["uniform=1"] < 1e-12 < 0.01 < bias["margin=1"]
+    assert all(row["minus"] for row in result.summary["differences"])
+    assert result.section.blocks
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(UserError, match="compared on exact laws"):
+        unmask.correctors("reversal-mdm")
+    with pytest.raises(UserError, match="corrector"):
+        CorrectorsSettings(correctors=("no such",))
+    with pytest.raises(UserError, match="remask"):
+        CorrectorsSettings(remaskings=("no such",))
+    with pytest.raises(UserError, match="has no matrix"):
+        find_kernel(LAW, get_corrector(lambda text, streams: None))

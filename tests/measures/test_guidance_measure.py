@@ -1,0 +1,158 @@
+"""Texts with an attribute: the rule, the ways and what they spend, the judge, and the measure."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.cli.main import app
+from unmask.data.biographies import cut_text, is_biography, list_labelled, make_biographies
+from unmask.data.corpus import find_problems, read_corpus
+from unmask.data.sealed_corpus import make_sealed_corpus
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.attribute_texts import (
+    TextJudge,
+    Way,
+    count_distinct,
+    draw_texts,
+    train_guide,
+)
+from unmask.measures.guidance import GuidanceSettings, list_ways
+from unmask.net.model import Blueprint, Model
+
+LIFE = (
+    "Ada Orrin (born {year}) was a potter of Wrenmouth who taught there and wrote {number} books."
+)
+PLACE = "Wrenmouth is a small harbour town with {number} mills, a street and a market since {year}."
+DOCUMENTS = [(LIFE if i // 2 % 2 else PLACE).format(year=1900 + i, number=i + 2) for i in range(24)]
+PROMPTS = ("A text:", "A biography:")
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_biographies(DOCUMENTS, 24)
+
+
+@pytest.fixture(scope="module")
+def model(corpus) -> Model:
+    tokenizer = Tokenizer.train(corpus.training_texts(), 400)
+    config = unmask.preset("tiny", vocab_size=tokenizer.vocab_size, context=40)
+    return Model("mdm", lively(config), Blueprint(config, "masked", tokenizer.mask_id), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def guide(model, corpus):
+    return train_guide(model, *list_labelled(corpus, "train"), PROMPTS[0], 24, draws=1)
+
+
+def test_the_rule_and_the_cut():
+    assert is_biography("Bo Kern (1820 – 1899) was a miller.")
+    assert is_biography("Di (b. 3 May 1950, Orsel) is a painter.")
+    assert is_biography("Cy Dorn (, born 1940) is a runner.")
+    assert not is_biography("The mill (built 1820) is old.") and not is_biography("x" * 230 + LIFE)
+    assert cut_text("Bo Kern (1820 – 1899) was a\nmiller of Orsel.", 60) == (
+        "Bo Kern was a miller of Orsel."
+    )
+    assert cut_text("one two three", 8) == "one two"
+
+
+def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):
+    guide, judge = (list_labelled(corpus, split) for split in ("train", "judge"))
+    assert len(guide[0]) == len(judge[0]) == 12 and not set(guide[0]) & set(judge[0])
+    assert all("born" not in text for text in (*guide[0], *judge[0]))
+    assert sum(guide[1]) == sum(judge[1]) == 6
+    prompts = [fact.prompt for fact in corpus["train"]]
+    assert prompts.count("A text:") == 12 == len(prompts) - 12
+    assert not list(find_problems(corpus, Tokenizer.train(corpus.training_texts(), 400)))
+    file = tmp_path / "articles.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
+    words = ["data", "make", "biographies", str(tmp_path / "made"), str(file), "--texts", "24"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert read_corpus(tmp_path / "made") == corpus
+    for wrong, said in (((DOCUMENTS, 40), "24 usable texts"), ((DOCUMENTS[:2] * 9, 12), "0 of")):
+        with pytest.raises(UserError, match=said):
+            make_biographies(*wrong)
+    with pytest.raises(UserError, match="data make biographies"):
+        list_labelled(make_sealed_corpus(2), "train")
+
+
+@pytest.mark.parametrize("way", list_ways(GuidanceSettings(strengths=(2.0,), draws=(3,))))
+def test_a_way_spends_its_passes_and_no_more(model, guide, way):
+    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
+    drawn = draw_texts(model, guide, way, PROMPTS, 2, 12, settings)
+    assert drawn.steps == way.count_steps(12) and len(drawn.texts) == 2
+    # Ancestral steps may be done early, where guidance by rates says so.
+    assert drawn.passes <= 12 and (drawn.passes == 12 or way.name == "rates")
+    assert not any(text.startswith("A ") and ":" in text[:12] for text in drawn.texts)
+
+
+def test_strength_0_of_the_classifier_is_plain(model, guide):
+    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
+    plain = draw_texts(model, guide, Way("plain"), PROMPTS, 2, 4, settings)
+    off = draw_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, settings)
+    assert plain.texts == off.texts and off.passes == 4
+
+
+def test_rejection_takes_the_first_that_is_accepted(model):
+    """A guide that has made up its mind by the number of the draw."""
+    seen = []
+
+    class Guide(SimpleNamespace):
+        def __call__(self, rows, t):
+            seen.append(rows)
+            return torch.tensor([[0.1, 0.2], [0.7, 0.4], [0.9, 0.3]]).double()[len(seen) - 1].log()
+
+    settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
+    drawn = draw_texts(model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, settings)
+    assert drawn.p_guide == pytest.approx([0.7, 0.4]), "the first accepted, or else the best"
+    start = len(model.tokenizer.encode(PROMPTS[0]).ids)
+    wanted = [model.tokenizer.decode(seen[1][i, start:].tolist()).strip() for i in range(2)]
+    assert drawn.texts == wanted
+
+
+def test_judge_and_variety(corpus):
+    judge = TextJudge(*list_labelled(corpus, "judge"))
+    assert judge.accuracy == 1
+    p = judge.read([LIFE, PLACE, "potter who taught and wrote", "town with mills", ""])
+    assert p[0] > 0.5 > p[1] and p[2] > 0.5 > p[3]
+    assert count_distinct(["a b a", "a b"], 1) == 2 / 5
+    assert count_distinct(["a b a", "a b"], 2) == 2 / 3 and count_distinct(["a"], 2) is None
+    with pytest.raises(UserError, match="expected more of both"):
+        TextJudge(["x", "y"], [True, True])
+
+
+def test_the_measure(model, corpus, tmp_path):
+    unmask.save(model, tmp_path / "scorer")
+    few = {"texts": 2, "passes": (6,), "strengths": (4.0,), "guidances": (1.0,), "draws": (2,)}
+    few |= {"length": 24, "device": "cpu", "scorer": str(tmp_path / "scorer")}
+    result = unmask.guidance(model, data=corpus, out=tmp_path / "run", **few)
+    rows = result.tables["guidance"].to_pylist()
+    assert len(rows) == 2 * 6 and {row["way"] for row in rows} == {
+        "plain", "label", "cfg", "classifier", "rates", "rejection"
+    }  # fmt: skip
+    assert all(row["bits_per_token"] is None or row["bits_per_token"] > 0 for row in rows)
+    assert all(row["has_attribute"] == (row["p_judge"] >= 0.5) for row in rows)
+    minus = {(row["way"], row["minus"]) for row in result.summary["differences"]}
+    assert ("classifier", "rejection") in minus and ("rejection", "plain") in minus
+    assert not any(way == other for way, other in minus)
+    (judges,) = result.summary["judges"]
+    assert judges["judge"] == 1 and judges["biographies"] == 0.5
+    assert result.section.blocks
+
+
+def test_mistakes_are_sentences(corpus):
+    twin = Blueprint(unmask.preset("tiny", causal=True), "causal")
+    causal = Model("twin", lively(twin.config), twin, Tokenizer.train(DOCUMENTS, 300))
+    with pytest.raises(UserError, match="guides masked models alone"):
+        unmask.guidance(causal, data=corpus, device="cpu")
+    with pytest.raises(UserError, match="tokens to be judged"):
+        GuidanceSettings(judged="no such")
+    with pytest.raises(UserError, match="'passes' is empty"):
+        GuidanceSettings(passes=())
+    with pytest.raises(UserError, match="too few for rejection"):
+        Way("rejection", 8).count_steps(12)

@@ -1,0 +1,105 @@
+"""Planted tokens as a measure: its cells and controls, its rates, and what its section says."""
+
+import pytest
+
+import unmask
+from tests.conftest import lively
+from unmask import UserError
+from unmask.blocks.blocks import Notice, Table, Text
+from unmask.data.reversal_corpus import make_reversal_corpus
+from unmask.data.sealed_corpus import make_sealed_corpus
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.withholding import RECALLED
+from unmask.measures.planted import MEASURE, PlantedSettings, list_points
+from unmask.measures.planted_section import CELL, SAMPLED
+from unmask.net.model import Blueprint, Model
+
+CORPUS = make_sealed_corpus(3)
+SMALL = {"counts": (3, 1), "shapes": ("prefix",), "at_steps": (1, 2), "steps": 3}
+SMALL |= {"lengths": (32, 24), "orders": ("left",), "remasks": ("none",)}
+SMALL |= {"guidances": (0.0,), "device": "cpu", "people": 2}
+
+
+def make(causal: bool) -> Model:
+    tokenizer = Tokenizer.train(CORPUS.training_texts(), 600)
+    config = unmask.preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size, context=48)
+    kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
+    name = "twin" if causal else "mdm"
+    return Model(name, lively(config), Blueprint(config, *kind), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    out = tmp_path_factory.mktemp("planted") / "run"
+    return unmask.planted(make(False), make(True), data=CORPUS, out=out, **SMALL)
+
+
+def test_every_cell_has_its_controls():
+    points = list_points(PlantedSettings())
+    assert len(points) == len(set(points)) == len({point.key for point in points})
+    plain = {tuple(getattr(p, n) for n in SAMPLED) for p in points if not (p.count or p.share)}
+    for point in (p for p in points if p.count or p.share):
+        assert tuple(getattr(point, name) for name in SAMPLED) in plain
+        assert any(
+            other.is_neutral != point.is_neutral
+            and all(getattr(other, n) == getattr(point, n) for n in ("count", "share", "shape"))
+            and all(getattr(other, n) == getattr(point, n) for n in ("step", *SAMPLED))
+            for other in points
+        )
+    causal = list_points(PlantedSettings(), is_causal=True)
+    assert set(causal) <= set(points) and {p.shape for p in causal} == {"prefix"}
+    assert not any(point.share for point in causal)
+
+
+def test_rows_are_outcomes_of_people(result):
+    rows = result.tables["planted"].to_pylist()
+    for row in rows:
+        assert row["refusal"] + row["leak"] + row["other"] == 1 == row[row["outcome"]]
+        assert (row["plant"] == "none") == (row["planted"] == 0)
+        assert 0 <= row["decided_at"] <= (3 if row["kind"] == "masked" else 32)
+    cells = {(row["model"], row["plant"], *(row[name] for name in CELL)) for row in rows}
+    assert len(rows) == 4 * len(cells), "two sealed and two open people in each"
+    shares = {row["length"]: row["planted"] for row in rows if row["share"]}
+    assert shares[32] > shares[24] >= 1, "a longer canvas has as many more"
+    assert {row["shape"] for row in rows if row["model"] == "twin"} == {"prefix"}
+    recalled = result.tables["recalled"].to_pylist()
+    assert len(recalled) == 2 * 4 * 4 and not any(row["recalled"] for row in recalled)
+
+
+def test_differences_pair_plants_lengths_and_twins(result):
+    effects, lengths, twins = (result.summary[n] for n in ("effects", "lengths", "twins"))
+    assert {row["metric"] for row in effects} == {"leak", "refusal"}
+    assert all(row["facts"] == 2 and row["mean"] == 0 for row in effects)
+    assert {(row["longest"], row["shortest"]) for row in lengths} == {(32, 24)}
+    assert {(row["one"], row["other"]) for row in twins} == {("mdm", "twin")}
+    assert {row["planted"] for row in twins} == {1, 3}
+    assert all(verdict.outcome == "too few" for verdict in result.verdicts.values())
+
+
+def test_a_model_that_knows_nothing_is_said_to(result):
+    notices = [block for block in result.section.walk() if isinstance(block, Notice)]
+    assert len(notices) == 2 and all("leak rates say nothing" in each.text for each in notices)
+    known = [row | {"mean": RECALLED} for row in result.summary["recalled"]]
+    other = type(result)(
+        MEASURE,
+        result.settings,
+        result.records,
+        result.tables,
+        {**result.summary, "recalled": known},
+        result.folder,
+    )
+    texts = [block.text for block in other.section.walk() if isinstance(block, Text)]
+    assert sum("it knows what it withholds" in text for text in texts) == 2
+    tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
+    assert tables == ["sealed", "effects", "open"]
+
+
+def test_mistakes_are_sentences():
+    with pytest.raises(UserError, match="no sealed and open people"):
+        unmask.planted(make(False), data=make_reversal_corpus(2))
+    with pytest.raises(UserError, match="'at_steps' holds 9, but there are 3 steps"):
+        PlantedSettings(at_steps=(9,), steps=3)
+    with pytest.raises(UserError, match="'orders' is empty"):
+        PlantedSettings(orders=())
+    with pytest.raises(UserError, match="shape 'x' is unknown|expected"):
+        PlantedSettings(shapes=("x",))
