@@ -85,10 +85,12 @@ class Stage:
 
     @property
     def scripts(self) -> list[Path]:
-        words = (shlex.split(command) for command in self.run)
+        """Scripts and sweep files that the commands name."""
+        words = [shlex.split(command) for command in self.run]
         paths = [Path(each[1]) for each in words if each[0] == "python"]
         # What stands beside a script and is named after it is a part of it.
         parts = [sorted(path.parent.glob(f"{path.stem}_*.py")) for path in paths]
+        paths += [Path(each[2]) for each in words if each[:2] == ["unmask", "sweep"]]
         return [*paths, *(part for each in parts for part in each)]
 
 

@@ -144,3 +144,8 @@ def test_pages_are_what_their_stages_wrote() -> None:
     for page, entry in known.items():
         assert page in pages
         assert paper.digest_page(ROOT / page) == entry["files"], f"{page} was edited by hand"
+
+
+def test_a_stage_is_made_from_its_sweep_file() -> None:
+    stage = paper.Stage("families", ("unmask sweep paper/sweeps/families.yaml --out {out}",))
+    assert stage.scripts == [Path("paper/sweeps/families.yaml")]
