@@ -20,9 +20,11 @@ class Guard:
         """Gradients that are clipped anyway must be far longer than the clip to be bad.
 
         What is usual shrinks as a model learns its data by heart; without that floor one long
-        gradient would be skipped, met again at the same weights, and skipped for ever.
+        gradient would be skipped, met again at the same weights, and skipped for ever. Where every
+        gradient is long the weights themselves are in a bad place, and only steps lead out of it:
+        one before patience ends, long gradients are taken as the clip leaves them.
         """
-        self.settings, self.floor = settings, clip or 0.0
+        self.settings, self.clip = settings, clip
         self.usual = torch.zeros((), device=device)
         self.seen, self.skipped, self.in_a_row, self.last, self.longest = (
             torch.zeros((), dtype=torch.long, device=device) for _ in range(5)
@@ -30,15 +32,18 @@ class Guard:
 
     def judge(self, norm: Tensor, step: int | Tensor) -> Tensor:
         """Whether the step must be skipped (a tensor, True or False); it is counted either way."""
-        bad = ~norm.isfinite()
+        bad = long = ~norm.isfinite()
         if self.settings.spike is not None:
             settled = self.seen >= self.settings.settle
-            bad = bad | (settled & (norm > self.settings.spike * self.usual.clamp(min=self.floor)))
+            usual = self.usual.clamp(min=self.clip or 0.0)
+            long = long | (settled & (norm > self.settings.spike * usual))
+            has_patience = self.in_a_row < self.settings.patience - 1
+            bad = bad | (long & has_patience) if self.clip else long
         weight = (1 / (self.seen + 1)).clamp(min=_MEMORY)
-        self.usual.copy_(torch.where(bad, self.usual, self.usual.lerp(norm.float(), weight)))
-        self.seen += ~bad
+        self.usual.copy_(torch.where(long, self.usual, self.usual.lerp(norm.float(), weight)))
+        self.seen += ~long
         self.skipped += bad
-        self.in_a_row.copy_(torch.where(bad, self.in_a_row + 1, 0))
+        self.in_a_row.copy_(torch.where(long, self.in_a_row + bad, 0))
         self.longest.copy_(torch.maximum(self.longest, self.in_a_row))
         self.last.copy_(torch.where(bad, step, self.last))
         return bad

@@ -179,7 +179,8 @@ class GuardSettings:
     settle: int = 50
     """Steps before lengths count as usual."""
     patience: int = 10
-    """Stop after this many skipped steps in a row, at the next record or checkpoint."""
+    """Stop after this many skipped steps in a row, at the next record or checkpoint. Gradients that
+    are long but clipped are taken one step before that."""
 
 
 @dataclass(frozen=True, kw_only=True)
