@@ -37,9 +37,11 @@ def test_prompts_that_are_asked_are_not_fitted_to():
     prompts = choose_prompts(make_corpus(), settings)["p2d"]
     assert prompts.splits == {"p2d": "p2d_same", "d2p": "p2d_reverse"}
     for way in ("p2d", "d2p"):
-        assert len(prompts.asked[way]) == len(prompts.fitted[way]) == 5
-        assert not {f.prompt for f in prompts.asked[way]} & {f.prompt for f in prompts.fitted[way]}
-        assert {f.direction for f in (*prompts.asked[way], *prompts.fitted[way])} == {way}
+        assert len(prompts.questions[way]) == len(prompts.fitted[way]) == 5
+        assert not {f.prompt for f in prompts.questions[way]} & {
+            f.prompt for f in prompts.fitted[way]
+        }
+        assert {f.direction for f in (*prompts.questions[way], *prompts.fitted[way])} == {way}
 
 
 def test_rows_are_what_the_call_gives(done):
@@ -48,7 +50,7 @@ def test_rows_are_what_the_call_gives(done):
     prefixes = make_prefixes(model, 3, 0)
     assert len(prefixes) * 5 >= done.settings.states
     expected = compare_erasers(
-        model, prompts.fitted, prompts.asked, prefixes, (-1, 1), "all", None, 48, 0, 2
+        model, prompts.fitted, prompts.questions, prefixes, (-1, 1), "all", None, 48, 0, 2
     )
     rows = select(done.rows(), model=model.name)
     # Nothing erased; by two directions, of facts once and controls twice, from two layers on.

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.conftest import KINDS
-from tests.representation.facts import make_fact, make_facts, make_model
+from tests.representation.facts import PREFIXES, make_fact, make_facts, make_model
 from unmask import UserError
+from unmask.representation.keys import find_keys, read_bare
 from unmask.representation.patched import lay_out_prompt
 from unmask.representation.prompts import lay_out_case
 from unmask.representation.readout import (
@@ -87,6 +88,28 @@ def test_a_subject_alone_is_the_same_in_every_phrasing():
     with model.net.capture("layers.3.resid_out") as taken:
         model.net(torch.tensor([ids[begin:end]]))
     np.testing.assert_allclose(one[-1], taken["layers.3.resid_out"][0, -1].numpy(), atol=1e-4)
+
+
+def test_keys_without_masks_are_those_with_all_reading_of_masks_cut():
+    model, twin = make_model(), make_model(kind="causal")
+    for each in (model, twin):
+        case = lay_out_case(each, make_fact(0, "p2d"), PREFIXES, Extraction(length=32))
+        ((key, mapped, v0),) = read_bare(each, [case], 2)
+        keys = []
+        for i, row in enumerate(case.rows):
+            is_given = torch.arange(len(row.tokens)) < row.prompt_length
+            sees = ~is_given[:, None] | is_given
+            sites = ("layers.2.mlp_key", "layers.2.mlp_out")
+            with torch.no_grad(), each.net.capture(*sites) as taken:
+                embedded = each.net.embed(torch.tensor([row.tokens]))
+                each.net.run_layers(embedded, sees=None if each is twin else sees)
+            keys.append(taken[sites[0]][0, row.position])
+            if i == 0:
+                torch.testing.assert_close(v0, taken[sites[1]][0, row.position], atol=1e-4, rtol=0)
+        torch.testing.assert_close(key, torch.stack(keys).mean(0), atol=1e-4, rtol=0)
+        assert mapped.shape == v0.shape
+    (plain,) = find_keys(twin, [case], 2)
+    torch.testing.assert_close(plain.k_star, key, atol=1e-4, rtol=0)
 
 
 def test_probes_find_planted_concepts_and_nothing_else():

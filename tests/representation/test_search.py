@@ -14,7 +14,6 @@ from unmask.data.facts import Fact
 from unmask.net.blocks import BLOCKS, Block
 from unmask.net.sites import untouched
 from unmask.representation.extraction import choose_facts, find_groups
-from unmask.representation.keys import find_keys, read_bare
 from unmask.representation.prompts import lay_out_case, make_prefixes, put_before
 from unmask.representation.settings import (
     OBJECTIVES,
@@ -181,27 +180,6 @@ def test_keys_of_the_subject_alone(model):
     for row, prefix in zip(case.key_rows, PREFIXES, strict=True):
         text = model.tokenizer.decode(row.tokens[: row.position + 1])
         assert text == f"{prefix}{'. ' if prefix else ''}{case.fact.subject}"
-
-
-def test_keys_without_masks_are_those_with_all_reading_of_masks_cut(model, twin):
-    for each in (model, twin):
-        case, _ = ask(each, prefixes=PREFIXES)
-        ((key, mapped, v0),) = read_bare(each, [case], 2)
-        keys = []
-        for i, row in enumerate(case.rows):
-            is_given = torch.arange(len(row.tokens)) < row.prompt_length
-            sees = ~is_given[:, None] | is_given
-            sites = ("layers.2.mlp_key", "layers.2.mlp_out")
-            with torch.no_grad(), each.net.capture(*sites) as taken:
-                embedded = each.net.embed(torch.tensor([row.tokens]))
-                each.net.run_layers(embedded, sees=None if each is twin else sees)
-            keys.append(taken[sites[0]][0, row.position])
-            if i == 0:
-                torch.testing.assert_close(v0, taken[sites[1]][0, row.position], atol=1e-4, rtol=0)
-        torch.testing.assert_close(key, torch.stack(keys).mean(0), atol=1e-4, rtol=0)
-        assert mapped.shape == v0.shape
-    (plain,) = find_keys(twin, [case], 2)
-    torch.testing.assert_close(plain.k_star, key, atol=1e-4, rtol=0)
 
 
 def test_prefixes_are_seeded(model, twin):

@@ -98,7 +98,7 @@ class GroupPrompts:
     """The prompts of one group by direction: those fitted to, and those asked with their split."""
 
     fitted: "dict[str, list[Fact]]"
-    asked: "dict[str, list[Fact]]"
+    questions: "dict[str, list[Fact]]"
     splits: dict[str, str]
 
 
@@ -110,7 +110,9 @@ def _read(
     corpus = find_corpus(data, families)
     groups = choose_prompts(corpus, settings)
     contents = [
-        facts for each in groups.values() for facts in (*each.fitted.values(), *each.asked.values())
+        facts
+        for each in groups.values()
+        for facts in (*each.fitted.values(), *each.questions.values())
     ]
     return groups, corpus.source, digest_values(contents)
 
@@ -127,7 +129,7 @@ def choose_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPro
     groups = {}
     for group, splits in find_groups(corpus, settings.groups).items():
         fitted: dict[str, list[Fact]] = {}
-        asked: dict[str, list[Fact]] = {}
+        questions: dict[str, list[Fact]] = {}
         named: dict[str, str] = {}
         for split in splits:
             more = [split + end for end in ("", FAR, "_valid", f"{FAR}_valid")]
@@ -135,9 +137,9 @@ def choose_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPro
             ways = list(dict.fromkeys(fact.direction for fact in corpus[split]))
             for way in ways:
                 prompts = [fact for fact in corpus[split] if fact.direction == way]
-                asked[way] = choose_facts(prompts, settings.facts, settings.phrasings)
-                people = {fact.fact_id for fact in asked[way]}
-                texts = {fact.prompt for fact in asked[way]}
+                questions[way] = choose_facts(prompts, settings.facts, settings.phrasings)
+                people = {fact.fact_id for fact in questions[way]}
+                texts = {fact.prompt for fact in questions[way]}
                 fitted[way] = [
                     fact
                     for fact in pool
@@ -145,13 +147,13 @@ def choose_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPro
                 ]
                 named[way] = split if len(ways) == 1 else f"{split}_{way}"
         few = [way for way, facts in fitted.items() if len({fact.fact_id for fact in facts}) < 2]
-        if len(asked) < 2 or few:
+        if len(questions) < 2 or few:
             raise UserError(
                 f"the facts {group} of {corpus.source} have no prompts left to fit to in "
                 f"{' and '.join(few) or 'one direction'}: expected at least two facts, asked both "
                 "ways in more phrasings than --phrasings; ask fewer of them, or give more."
             )
-        groups[group] = GroupPrompts(fitted, asked, named)
+        groups[group] = GroupPrompts(fitted, questions, named)
     return groups
 
 
@@ -169,7 +171,7 @@ def list_jobs(inputs: ModelInputs, settings: ErasureSettings) -> Iterator[Job]:
         rows = compare_erasers(
             model,
             prompts.fitted,
-            prompts.asked,
+            prompts.questions,
             prefixes,
             settings.starts or tuple(dict.fromkeys((-1, 0, middle))),
             settings.tokens,
@@ -178,7 +180,7 @@ def list_jobs(inputs: ModelInputs, settings: ErasureSettings) -> Iterator[Job]:
             settings.seed,
             settings.draws,
         )
-        trained = {way: facts[0].trained for way, facts in prompts.asked.items()}
+        trained = {way: facts[0].trained for way, facts in prompts.questions.items()}
         keys = member.columns | {"group": group}
         return {
             "erasure": [

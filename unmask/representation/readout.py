@@ -35,7 +35,7 @@ from unmask.representation.patched import (
 from unmask.representation.prompts import Case, lay_out_case, map_cases, stack_rows
 from unmask.representation.settings import Extraction
 
-Reading = Literal["canvas", "prompt", "subject"]
+StateReading = Literal["canvas", "prompt", "subject"]
 """What a subject sees where its state is read: the prompt with the masks after it, the prompt, or
 its own tokens. Without masks is the same as with all reading of masks cut."""
 HELD_OUT = 3
@@ -88,13 +88,13 @@ def _run_by_layer(model: Model, tokens: Tensor) -> Iterator[Float[Tensor, "R L D
         yield x
 
 
-def list_readings(model: Model) -> list[Reading]:
+def list_readings(model: Model) -> list[StateReading]:
     """The readings that differ: what comes after a prompt, a causal network does not see."""
     return ["canvas", "prompt", "subject"] if model.paradigm.sees_later else ["canvas", "subject"]
 
 
 def probe(
-    model: Model, facts: Sequence[Fact], length: int | None = None, reading: Reading = "canvas"
+    model: Model, facts: Sequence[Fact], length: int | None = None, reading: StateReading = "canvas"
 ) -> Iterator[dict[str, Any]]:
     """A row for each layer, direction fitted, direction tested and tested prompt: the fact it says.
 
@@ -155,7 +155,7 @@ def fit_and_predict(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> 
 
 
 def collect_streams(
-    model: Model, facts: Sequence[Fact], length: int | None = None, reading: Reading = "canvas"
+    model: Model, facts: Sequence[Fact], length: int | None = None, reading: StateReading = "canvas"
 ) -> Float[np.ndarray, "facts streams D"]:
     """The embeddings, and the stream after every layer, at the last subject token."""
     prompts = [lay_out_prompt(model, fact, [fact]) for fact in facts]

@@ -148,8 +148,8 @@ def probe_differences(
 
 def _index(facts: Sequence[Fact]) -> tuple[list[str], dict[str, np.ndarray]]:
     """People that are asked both ways, and by direction, for each prompt, whose it is (or -1)."""
-    asked = {way: {f.fact_id for f in facts if f.direction == way} for way in ("p2d", "d2p")}
-    people = sorted(asked["p2d"] & asked["d2p"])
+    ids = {way: {f.fact_id for f in facts if f.direction == way} for way in ("p2d", "d2p")}
+    people = sorted(ids["p2d"] & ids["d2p"])
     if len(people) < 4:
         raise UserError(
             f"{len(people)} facts are asked in both directions: expected at least 4 to compare "
