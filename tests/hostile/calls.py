@@ -10,12 +10,15 @@ import torch
 
 import unmask
 from tests.hostile.fuzzing import Odd
+from unmask.data.biographies import make_biographies
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
+from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.editing.settings import Editing
 from unmask.measures.table import find_measure
 from unmask.study.settings import StudySettings
 from unmask.toy.settings import ToySettings
+from unmask.training.recipe import DataSettings
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,8 @@ SEED = [-1, 1.5, "x", b"1", nan, None, True, 10**30]
 NUMBER = [nan, inf, -1, "x", b"1", None, Odd()]
 PATH = [None, 3, b"x", 1.5, Odd()]
 MODEL = [None, 3, "reversal-mdm", Odd()]
-TOKENS = [
-    None,
-    3,
-    b"ab",
-    Odd(),
-    [1.5],
-    [-1],
-    [10**9],
-    ["a"],
-    [None],
-    [[1]],
-    [b"a"],
-    [True],
-    [10**30],
-]
+TOKENS = [None, 3, b"ab", Odd(), [1.5], [-1], [10**9], ["a"], [None], [[1]], [b"a"], [True],
+          [10**30]]  # fmt: skip
 PROMPTS = [None, 3, b"ab", Odd(), [None], [b"ab"], [[1.5]], [[-1]], [[10**9]], [["a"]],
            [[None]], {"a": 1}, "\ud800", [[True, False]], torch.ones(2, 3)]  # fmt: skip
 SPAN = [None, (0, 0), (3, 2), (-1, 2), (0, 99), "x", (0,), (0.5, 2), 3, (None, 1), (0, 1, 2)]
@@ -115,6 +105,8 @@ def ask(name: str) -> Callable:
         if name in ("knowns", *RUNNING_TEXT) and given["data"] is pieces.corpus:
             file = "knowns.json" if name == "knowns" else "perplexity.txt"
             given["data"] = pieces.folder / file
+        if name in STEERED and given["data"] is pieces.corpus:
+            given["data"] = STEERED[name]
         return getattr(unmask, name)(given.pop("subjects", pieces.model), **given)
 
     return call
@@ -122,6 +114,9 @@ def ask(name: str) -> Callable:
 
 RUNNING_TEXT = ("perplexity", "quality", "mending")
 """Measures whose data are texts, not facts."""
+LIVES = [f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)]
+STEERED = {"planted": make_sealed_corpus(2), "guidance": make_biographies(LIVES, 24)}
+"""Measures that have corpora of their own."""
 TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
     "order": {"limit": 1, "steps": 2},
@@ -129,6 +124,12 @@ TINY: dict[str, dict[str, Any]] = {
     "perplexity": {"repeats": 1, "limit": 40},
     "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
     "mending": {"texts": 2, "length": 8, "calls": (2,)},
+    "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,
+                "lengths": (40,), "orders": ("left",), "remasks": ("none",), "guidances": (0.0,)},
+    "guidance": {"passes": (6,), "strengths": (1.0,), "guidances": (1.0,), "draws": (2,),
+                 "texts": 1, "length": 16},
+    "correctors": {"correctors": ("uniform=1",), "remaskings": ("conf",), "languages": 1,
+                   "draws": 1, "rows": 2, "most_calls": 8},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
@@ -203,8 +204,13 @@ CALLS: dict[str, Call] = {
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
                      "knockout", "represent", "interchange", "erasure", "slots", "quality",
-                     "mending")
+                     "mending", "planted", "guidance")
     },
+    "correctors": Call(
+        with_first(unmask.correctors, out=own_out, **TINY["correctors"]),
+        find_measure("correctors").settings,
+        {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]},
+    ),
     "symmetry": Call(
         ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}
     ),
@@ -261,11 +267,8 @@ CALLS: dict[str, Call] = {
         bad={"path": [*PATH, "", "absent.csv", "a\0b.csv", ".", "x" * 10_000 + ".csv"]},
     ),
     "draw_report": Call(
-        with_first(
-            unmask.draw_report,
-            runs=lambda p, out: [p.represent],
-            out=lambda p, out: out.with_suffix(".md"),
-        ),
+        with_first(unmask.draw_report, runs=lambda p, out: [p.represent],
+                   out=lambda p, out: out.with_suffix(".md")),
         bad={"runs": [None, 3, [], ["absent"], [3], [None], ["a\0b"], b"x", Odd()],
              "out": [3, b"x", "a\0b.md", Odd()]},
     ),
@@ -274,9 +277,8 @@ CALLS: dict[str, Call] = {
         bad=EXTRACTING | {"prefixes": [0, -1, 1.5, "x", nan, None, [3]], "length": [1, "x", 10**9]},
     ),
     "extract_value": Call(
-        with_first(
-            unmask.extract_value, model=own_model, fact=own_fact, layer=0, steps=1, prefixes=1
-        ),
+        with_first(unmask.extract_value, model=own_model, fact=own_fact, layer=0, steps=1,
+                   prefixes=1),
         unmask.Extraction,
         EXTRACTING | {"settings": [3, "x", b"seed", Odd()]},
     ),
@@ -322,15 +324,9 @@ CALLS: dict[str, Call] = {
                    "foil": MANY["foil"], "window": COUNT[:-2],
                    "layers": [3, "x", [3], [(1, 0)], [(0, 99)], [(nan, 1)], [("a", "b")], Odd()]}),
     "run_study": Call(
-        with_first(
-            unmask.run_study,
-            out=own_out,
-            stages=("nll",),
-            size="quick",
-            model=lambda p, out: p.places["diffusion"],
-            data=lambda p, out: p.places["corpus"],
-            device="cpu",
-        ),
+        with_first(unmask.run_study, out=own_out, stages=("nll",), size="quick", device="cpu",
+                   model=lambda p, out: p.places["diffusion"],
+                   data=lambda p, out: p.places["corpus"]),
         StudySettings,
         {"stages": ["x", 3, [3], ["no such stage"], None], "out": PATH, "settings": [3, "x"]},
     ),
@@ -385,12 +381,9 @@ CALLS: dict[str, Call] = {
 }  # fmt: skip
 """By public name."""
 NOT_CALLED = {
-    "Extraction": "settings, made by the calls that take them",
-    "Sampling": "settings, made by the calls that take them",
+    **dict.fromkeys(("Extraction", "Sampling", "StudySettings", "ToySettings", "Tracing"),
+                    "settings, made by the calls that take them"),
     "Process": "the contract of processes of one's own",
-    "StudySettings": "settings, made by the calls that take them",
-    "ToySettings": "settings, made by the calls that take them",
-    "Tracing": "settings, made by the calls that take them",
     "Fact": "a record; files of facts are spoiled",
     "Model": "a record of loaded parts",
     "StepState": "handed to strategies, not made by users",
@@ -399,11 +392,9 @@ NOT_CALLED = {
     "UserError": "what mistakes are raised as",
     "corruptions": "a module of functions",
     "__version__": "a text",
-}
+}  # fmt: skip
 """Public names without a call of their own, and why."""
 
 
 def _read_recipe_data() -> Any:
-    from unmask.training.recipe import DataSettings
-
     return DataSettings(source="reversal")

@@ -90,6 +90,8 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
                  for key, v in tiny.items()]  # fmt: skip
         if name == "symmetry":
             return [name, str(pieces.pairs), "--out", str(out), *words]
+        if name == "correctors":
+            return [name, "--out", str(out), *words]
         own = {
             "knowns": pieces.folder / "knowns.json",
         }
