@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from unmask.representation.lens import logit_lens
     from unmask.representation.settings import Extraction
     from unmask.representation.values import extract_value
+    from unmask.sampling.imported import read_trajectories
     from unmask.sampling.settings import Sampling
     from unmask.sampling.state import StepState
     from unmask.sampling.texts import infill, sample
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from unmask.toy.run import run_toy
     from unmask.toy.settings import ToySettings
     from unmask.tracing.attribution import estimate_effects
+    from unmask.tracing.clean_run import find_clean_run
     from unmask.tracing.grid import TraceGrid
     from unmask.tracing.knockout import cut_edges
     from unmask.tracing.paths import patch_paths
@@ -103,6 +105,7 @@ _HOME_OF = {
     "Transformer": "unmask.net.transformer",
     "Uniform": "unmask.noise.uniform",
     "UserError": "unmask.base.errors",
+    "find_clean_run": "unmask.tracing.clean_run",
     "infill": "unmask.sampling.texts",
     "extract_key": "unmask.representation.keys",
     "extract_value": "unmask.representation.values",
@@ -114,6 +117,7 @@ _HOME_OF = {
     "patch_paths": "unmask.tracing.paths",
     "preset": "unmask.net.presets",
     "read_facts": "unmask.data.facts",
+    "read_trajectories": "unmask.sampling.imported",
     "sample": "unmask.sampling.texts",
     "show": "unmask.report.notebook",
     "save": "unmask.net.loading",
@@ -178,6 +182,7 @@ __all__ = [
     "extract_key",
     "extract_value",
     "factorization",
+    "find_clean_run",
     "guidance",
     "infill",
     "interchange",
@@ -197,6 +202,7 @@ __all__ = [
     "preset",
     "quality",
     "read_facts",
+    "read_trajectories",
     "recall",
     "register",
     "represent",

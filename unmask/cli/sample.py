@@ -54,6 +54,12 @@ EXTRAS = {
         add_option("pause", float, 0.08, "Seconds for which a terminal shows each step."),
         add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
+        add_option(
+            "read",
+            Path | None,
+            None,
+            "Draw nothing: show what another engine drew, JSON lines of prompt, states and tokens.",
+        ),
         add_option("as_json", bool, False, "Print everything as JSON.", "--json"),
         add_option("save", Path | None, None, "A file for the whole trajectory."),
     )
@@ -70,12 +76,15 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
     from unmask.net.loading import load
     from unmask.report.unmasking import Screen
     from unmask.sampling import texts
+    from unmask.sampling.imported import read_trajectories
 
     number, save = extras["number"], extras["save"]
     if number < 1:
         raise UserError(f"{number} texts were asked for: expected at least 1.")
     if number > 1 and settings.temperature is None:
         settings = replace(settings, temperature=1.0)  # the likeliest text would come several times
+    if extras["read"] is not None and (given["prompts"] or extras["infill"]):
+        raise UserError("--read was given with prompts or --infill: a file has its own prompts.")
     rows = [prompt for prompt in given["prompts"] or [""] for _ in range(number)]
     if extras["infill"] and not any("[MASK]" in row for row in rows):
         raise UserError("nothing is there to fill: write masks as [MASK] or [MASK]*5.")
@@ -115,8 +124,11 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
         return f"what was written so far is in {save}"
 
     with note_when_stopped(keep), screen or nullcontext():
-        draw = texts.infill if extras["infill"] else texts.sample
-        trajectory = draw(model, rows, settings)
+        if extras["read"] is not None:
+            trajectory = read_trajectories(model, extras["read"], settings.watch)
+        else:
+            draw = texts.infill if extras["infill"] else texts.sample
+            trajectory = draw(model, rows, settings)
     if save is not None:
         trajectory.save(save)
     if extras["as_json"]:

@@ -9,7 +9,7 @@ whoever runs the network knows one device.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from unmask.net.sites import keep_home
 if TYPE_CHECKING:
     from unmask.net.transformer import Transformer
 
+P = TypeVar("P", bound=Callable[..., Any])
 PIECES = (
     "read",
     "attend",
@@ -36,7 +37,7 @@ PIECES = (
 """Methods of a block by which parts of a layer are run."""
 
 
-def at_weights(piece: Callable[..., Any]) -> Callable[..., Any]:
+def at_weights(piece: P) -> P:
     """A piece of a block that runs where the block's weights are, from home and back."""
 
     @wraps(piece)
@@ -51,7 +52,7 @@ def at_weights(piece: Callable[..., Any]) -> Callable[..., Any]:
             return tuple(each.to(x.device) for each in made)
         return made.to(x.device)
 
-    return run
+    return cast("P", run)
 
 
 def _move(given: Any, away: torch.device, home: torch.device) -> Any:

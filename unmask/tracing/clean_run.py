@@ -13,10 +13,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.data.facts import Fact, FactTokens, Span, tokenize_fact
+from unmask.data.facts import Fact, FactTexts, FactTokens, Span, as_fact, tokenize_fact
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
 from unmask.net.model import Model
 from unmask.sampling.texts import sample
+from unmask.sampling.trajectory import Trajectory
 from unmask.tracing.corruption import Corrupted
 from unmask.tracing.settings import STEPS, Tracing
 
@@ -136,9 +137,8 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
     A fact that is not recalled, or whose answer is not a run of tokens there, is not traced, unless
     `any_answer` places the true answer right after the prompt.
     """
-    tokenizer = require_tokenizer(model)
-    tokens = tokenize_fact(fact, tokenizer)
-    prompt, wanted = tokens.ids[: tokens.prompt_length], tokens.ids[slice(*tokens.object)]
+    tokens = tokenize_fact(fact, require_tokenizer(model))
+    prompt = tokens.ids[: tokens.prompt_length]
     length = choose_length(model, [tokens], settings)
     if tokens.object[1] > length:
         raise NotTracedError(
@@ -146,13 +146,51 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
             f"prompt and answer have {tokens.object[1]} tokens, more than the length {length}.",
         )
     trajectory = sample(model, [prompt], length=length, **_choose_sampling(model, settings))
-    assert trajectory.states is not None
-    states, committed_at = trajectory.states[:, 0], trajectory.committed_at[0]
-    generated = trajectory.tokens[0].tolist()
+    return find_clean_run(model, fact, trajectory, any_answer=settings.any_answer)
+
+
+def find_clean_run(
+    model: Model,
+    fact: Fact | FactTexts,
+    drawn: Trajectory,
+    row: int = 0,
+    any_answer: bool = False,
+) -> CleanRun:
+    """A row of a trajectory as the clean run of a fact: `unmask.trace_steps` traces its states.
+
+    Args:
+        model: The model that drew it, here or in another engine (`unmask.read_trajectories`).
+        fact: A fact or its (subject, object, prompt); the row begins with its prompt.
+        drawn: With its states.
+        row: Of the trajectory, counted from 0.
+        any_answer: Where the row does not hold the answer, place it after the prompt.
+
+    >>> model = unmask.load("reversal-mdm", device="cpu")
+    >>> fact = unmask.read_facts("facts.csv")[0]
+    >>> drawn = unmask.sample(model, fact.prompt, steps=4, length=40)
+    >>> clean = unmask.find_clean_run(model, fact, drawn, any_answer=True)
+    >>> grids = unmask.trace_steps(model, clean, at="first", parts=("resid",))
+    """
+    fact, tokenizer = as_fact(fact), require_tokenizer(model)
+    tokens = tokenize_fact(fact, tokenizer)
+    prompt, wanted = tokens.ids[: tokens.prompt_length], tokens.ids[slice(*tokens.object)]
+    if drawn.states is None:
+        raise UserError("this trajectory keeps no states: sample it with keep_states=True.")
+    if not 0 <= row < len(drawn.tokens):
+        raise UserError(f"row {row} was asked for: the trajectory has {len(drawn.tokens)} rows.")
+    length = int(drawn.lengths[row])
+    states, committed_at = drawn.states[:, row, :length], drawn.committed_at[row, :length]
+    generated = drawn.tokens[row, :length].tolist()
+    if generated[: len(prompt)] != prompt or length < tokens.object[1]:
+        raise UserError(
+            f"row {row} of the trajectory has {length} tokens and begins with "
+            f"{tokenizer.decode(generated[: len(prompt)])!r:.80}: expected the prompt "
+            f"{fact.prompt!r:.80}, and room for its answer."
+        )
     text = tokenizer.decode(generated[len(prompt) :])
     begin = _find_run(generated, wanted, len(prompt))
     forced = begin is None
-    if forced and not settings.any_answer:
+    if forced and not any_answer:
         is_in_words = fact.object.strip().lower() in text.lower()
         reason = "not aligned" if is_in_words else "not recalled"
         raise NotTracedError(
