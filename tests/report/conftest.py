@@ -1,24 +1,32 @@
 """A result of every measure, of small models that learn in seconds; tests must not change them."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.conftest import finished, make_fact, place
+from unmask.data.biographies import make_biographies
+from unmask.data.sealed_corpus import make_sealed_corpus
+from unmask.measures.correctors import MEASURE as CORRECTORS
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
+from unmask.measures.guidance import MEASURE as GUIDANCE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
+from unmask.measures.planted import MEASURE as PLANTED
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.result import Result
 from unmask.measures.slots import MEASURE as SLOTS
 from unmask.net.loading import save
 from unmask.report.page import draw_report
+from unmask.representation.prompts import put_before
 
 __all__ = ["finished", "place"]
 
@@ -49,10 +57,10 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["interchange"] = INTERCHANGE(
         place.model, data=place.data, out=folder / "interchange", device="cpu", length=24
     )
-    few = {"phrasings": 1, "states": 8, "starts": (-1, 0), "draws": 1, "length": 48}
-    results["erasure"] = ERASURE(
-        place.model, data=place.data, out=folder / "erasure", device="cpu", **few
-    )
+    people = [make_fact(i, way, "same") for i in range(6) for way in ("p2d", "d2p")]
+    phrased = [*people, *(replace(put_before("So", fact), phrasing=1) for fact in people)]
+    few = {"phrasings": 1, "states": 6, "starts": (-1, 0), "draws": 1, "device": "cpu"}
+    results["erasure"] = ERASURE(place.model, data=phrased, out=folder / "erasure", **few)
     save(make_model(causal=True, seed=5), folder / "judge")
     documents = folder / "documents.txt"
     documents.write_text("\n\n".join(["The caves of Orsel are deep. " * 4] * 3))
@@ -60,12 +68,33 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     more = {"judge": str(folder / "judge"), "steps": (2, 4), "out": folder / "quality"}
     results["quality"] = QUALITY(model, **few, **more)
     results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
-    people = [make_fact(i, way, "same") for i in range(6) for way in ("p2d", "d2p")]
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
+    results |= measure_steering(folder)
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)
     return results
+
+
+def measure_steering(folder: Path) -> dict[str, Result]:
+    """Correctors, planted tokens and guidance, as small as they go."""
+    few = {"correctors": ("uniform=1",), "remaskings": ("conf",), "rows": 4, "most_calls": 8}
+    planted = {"counts": (1,), "at_steps": (1,), "steps": 2, "orders": ("left",), "people": 2}
+    planted |= {"lengths": (60, 62), "remasks": ("none",), "guidances": (0.0,), "device": "cpu"}
+    lives = [
+        f"Ada ({'born' if i // 2 % 2 else 'in'} {1900 + i}) was {'here ' * 12}" for i in range(24)
+    ]
+    drawn = {"texts": 2, "passes": (6,), "strengths": (4.0,), "guidances": (1.0,), "draws": (2,)}
+    drawn |= {"length": 24, "device": "cpu"}
+    out, model = (
+        {name: folder / name for name in ("correctors", "planted", "guidance")},
+        make_model(),
+    )
+    return {
+        "correctors": CORRECTORS(languages=1, draws=1, out=out["correctors"], **few),
+        "planted": PLANTED(model, data=make_sealed_corpus(2), out=out["planted"], **planted),
+        "guidance": GUIDANCE(model, data=make_biographies(lives, 24), out=out["guidance"], **drawn),
+    }
 
 
 @pytest.fixture(scope="session")
