@@ -20,13 +20,20 @@ CELLS = "recall/"
 
 
 def try_rate(recipe: str, rate: float, options: argparse.Namespace) -> dict[str, float]:
-    """The validation cells after a short training, in percent, and their mean."""
+    """The validation cells after a short training, in percent, and their mean.
+
+    A training that its guards stop has no cells, and a mean of 0.
+    """
     run = options.out / f"{rate:g}"
     changes = [f"optimiser.rate={rate}", f"start.model={options.start}", "data.split=choose"]
     changes += [f"data.path={options.data}", f"budget.steps={options.steps}"]
     changes += [f"cadence.evaluate={options.steps}", "cadence.samples=0", "cadence.checkpoint=0"]
     if not (run / "model").is_dir():
-        unmask.train(recipe, run, *changes, fresh=True)
+        try:
+            unmask.train(recipe, run, *changes, fresh=True)
+        except unmask.UserError as error:
+            print(f"rate {rate:g}: {error}", flush=True)
+            return {"rate": rate, "mean": 0.0}
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
     (record,) = [each for each in read_journal(run) if any(name.startswith(CELLS) for name in each)]
     cells = {name.removeprefix(CELLS): 100 * value for name, value in record.items()

@@ -1,6 +1,6 @@
 """Every page of docs/results from nothing, on one GPU: the stages of stages.yaml, one by one.
 
-    python paper/run.py --data FOLDER                  all stages that are not done
+    python paper/run.py --data FOLDER                  all pages, by the stages that they need
     python paper/run.py --data FOLDER --stage recall   one, and what it needs
     python paper/run.py --data FOLDER --minutes 8      a piece of it; the same command goes on
     python paper/run.py --list                         the stages, and which are done
@@ -33,6 +33,7 @@ from unmask.base.units import format_bytes
 
 STAGES = Path(__file__).with_name("stages.yaml")
 RUNS = Path("runs") / "paper"
+KEPT = Path("docs") / "results" / "tables"
 PAGES = Path("paper") / "pages.json"
 """What is known of each page that a stage wrote: by which stage, from what, in how many minutes."""
 _NAMES = re.compile(r"\{([\w-]+)\}")
@@ -77,6 +78,17 @@ class Stage:
     """As measured on one H200."""
     has_parts: bool = False
     """The script itself trusts the parts of its folder by what made them: the folder is kept."""
+    keep: bool = False
+    """Its folder holds tables alone and belongs to the repository: pages are drawn from it without
+    the models, which are gone."""
+
+    @property
+    def folder(self) -> Path:
+        return (KEPT if self.keep else RUNS) / self.name
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder.parent / f"{self.name}.json"
 
     @property
     def needs(self) -> list[str]:
@@ -116,6 +128,10 @@ def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stag
         for name in stage.needs:
             if name not in data and name not in stages:
                 raise UserError(f"stage {stage.name} needs {name!r}, which no line before names.")
+        if stage.name in data or stage.name in stages:
+            raise UserError(
+                f"the name {stage.name!r} is there twice: stages and data have their own."
+            )
         stages[stage.name] = stage
     return data, stages
 
@@ -161,22 +177,22 @@ class Runner:
 
     def is_done(self, stage: Stage) -> bool:
         """Whether the stage's folder is what the stage left, made from what it is made from now."""
-        record = read_record(stage.name)
+        record = read_record(stage)
         return (
             record is not None
             and record.key == self.key(stage)
             and record.done == len(stage.run)
-            and record.files == _digest_folder(RUNS / stage.name)
+            and record.files == _digest_folder(stage.folder)
         )
 
     def run(self, stage: Stage) -> bool:
         """Run a stage and what it needs; False where the time was up before its end."""
+        if self.is_done(stage):  # what it was made from may be gone
+            return True
         for name in stage.needs:
             if name in self.stages and not self.run(self.stages[name]):
                 return False
-        if self.is_done(stage):
-            return True
-        out, record = RUNS / stage.name, read_record(stage.name)
+        out, record = stage.folder, read_record(stage)
         if record is None or record.key != self.key(stage) or record.files:
             if out.exists() and not stage.has_parts:
                 print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
@@ -184,7 +200,7 @@ class Runner:
             record = Record(self.key(stage))
         places = {name: self.data[name].find(self.folder) for name in stage.needs
                   if name in self.data}  # fmt: skip
-        places |= {name: RUNS / name for name in stage.needs if name in self.stages}
+        places |= {name: self.stages[name].folder for name in stage.needs if name in self.stages}
         places |= {"out": out, "page": Path(stage.page or "")}
         while record.done < len(stage.run):
             if self._seconds_left() <= 0:
@@ -196,21 +212,22 @@ class Runner:
                 is_finished = self._call(shlex.split(command))
             finally:
                 record.seconds += time.monotonic() - start
-                write_record(stage.name, record)
+                write_record(stage, record)
                 _free_memory()
             if not is_finished:
                 return False
             record.done += 1
-            write_record(stage.name, record)
+            write_record(stage, record)
         self._finish(stage, record)
         return True
 
     def _finish(self, stage: Stage, record: Record) -> None:
-        # A trained model is remade, never resumed, once its stage is done.
-        for checkpoints in (RUNS / stage.name).glob("**/checkpoints"):
-            shutil.rmtree(checkpoints)
-        record.files = _digest_folder(RUNS / stage.name)
-        write_record(stage.name, record)
+        # What is done is made anew or not at all: what a run would go on from is not needed.
+        for name in ("checkpoints", "parts") if stage.keep else ("checkpoints",):
+            for folder in list(stage.folder.glob(f"**/{name}")):
+                shutil.rmtree(folder)
+        record.files = _digest_folder(stage.folder)
+        write_record(stage, record)
         print(f"{stage.name}: {record.seconds / 60:.1f} minutes", flush=True)
         if stage.page is None:
             return
@@ -257,15 +274,15 @@ class Runner:
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
 
 
-def read_record(name: str) -> Record | None:
+def read_record(stage: Stage) -> Record | None:
     """What a stage has done, None where it never ran."""
-    path = RUNS / f"{name}.json"
+    path = stage.record_path
     return Record(**read_json(path)) if path.is_file() else None
 
 
-def write_record(name: str, record: Record) -> None:
-    RUNS.mkdir(parents=True, exist_ok=True)
-    write_json(RUNS / f"{name}.json", vars(record))
+def write_record(stage: Stage, record: Record) -> None:
+    stage.record_path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(stage.record_path, vars(record))
 
 
 def digest_page(page: Path) -> dict[str, str]:
@@ -280,7 +297,7 @@ def show_stages(data: Mapping[str, DataSet], stages: Mapping[str, Stage], runner
     for each in data.values():
         print(f"{each.name}: {len(each.files)} files from {each.source}, at {each.path}")
     for stage in stages.values():
-        record = read_record(stage.name)
+        record = read_record(stage)
         state = "to do"
         if record is not None:
             share = f"{record.done} of {len(stage.run)} commands"
@@ -351,7 +368,7 @@ def _free_memory() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
-    parser.add_argument("--stage", help="one stage, and what it needs; by default all")
+    parser.add_argument("--stage", help="one stage; by default all that write a page")
     parser.add_argument("--minutes", type=float, help="stop after so many minutes")
     parser.add_argument("--list", action="store_true", help="show the stages and what is done")
     options = parser.parse_args()
@@ -363,7 +380,8 @@ def main() -> int:
             return 0
         if options.stage is not None and options.stage not in stages:
             raise UserError(f"stage {options.stage!r} is unknown: {suggest(options.stage, stages)}")
-        wanted = [stages[options.stage]] if options.stage else list(stages.values())
+        pages = [stage for stage in stages.values() if stage.page]
+        wanted = [stages[options.stage]] if options.stage else pages
         for stage in wanted:
             if not runner.run(stage):
                 print("the time is up: the same command goes on from here", flush=True)

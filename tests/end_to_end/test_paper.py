@@ -1,6 +1,7 @@
 """`make paper`: folders are trusted by what made them, pieces go on, pages belong to stages."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -99,6 +100,22 @@ def test_what_changed_is_made_anew(plan: Path, change: str) -> None:
     assert (plan / "runs/paper/two/text").read_text() == expected + "."
 
 
+def test_kept_tables_need_none_of_what_they_were_made_from(plan: Path) -> None:
+    stages = plan / "stages.yaml"
+    stages.write_text(stages.read_text().replace("  name: one-", "  keep: true\n  name: one-"))
+    script = COPY + "(out / 'parts').mkdir(exist_ok=True)\n(out / 'parts' / 'a').touch()\n"
+    (plan / "copy.py").write_text(script)
+    assert run_all(plan)
+    kept = plan / "docs/results/tables"
+    assert sorted(path.name for path in (kept / "one-2").iterdir()) == ["log", "text"]
+    (plan / "data/words.txt").unlink()
+    (plan / "docs/two.md").write_text("edited")
+    shutil.rmtree(plan / "runs")
+    assert run_all(plan)
+    assert len((kept / "one-2/log").read_text().splitlines()) == 1
+    assert "words." in (plan / "docs/two.md").read_text()
+
+
 def test_a_script_may_keep_its_parts(plan: Path) -> None:
     assert run_all(plan)
     stages = plan / "stages.yaml"
@@ -132,6 +149,9 @@ def test_mistakes_are_sentences(plan: Path) -> None:
     stages = plan / "stages.yaml"
     stages.write_text(stages.read_text().replace("{one-2}", "{one-3}"))
     with pytest.raises(UserError, match="needs 'one-3'"):
+        paper.read_stages(stages)
+    stages.write_text(stages.read_text().replace("{one-3}", "{one-2}").replace("two", "words"))
+    with pytest.raises(UserError, match="'words' is there twice"):
         paper.read_stages(stages)
 
 

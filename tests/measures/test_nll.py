@@ -6,9 +6,11 @@ import pytest
 
 from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
+from unmask import UserError, draw_report
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.nll import MEASURE, MOST_POSITIONS
 from unmask.measures.runner import read_result
+from unmask.measures.trainings import join_openings
 from unmask.net.families import Family
 
 
@@ -66,3 +68,31 @@ def test_descriptions_against_names(families, corpus, tmp_path):
     assert result.verdicts["mdm"].outcome == "above"
     assert f"{uniform:.2f} nats per token" in result.section.blocks[0].text and show(result)
     assert result.section == read_result(tmp_path).section
+
+
+def test_trainings_in_several_runs_are_joined_as_one_model(corpus, tokenizer, tmp_path):
+    """The same rows and means as where all were measured in one run; openings are told apart."""
+    twins = tuple(make_twin(tokenizer, seed) for seed in (0, 1, 2))
+    oracle = Family("mdm", (make_oracle(corpus, ("d2p_same",), tokenizer),), "masked")
+    whole = ask(MEASURE, [oracle, Family("ar", twins, "causal")], corpus, tmp_path / "all", limit=2)
+    first = ask(
+        MEASURE, [oracle, Family("ar", twins[:1], "causal")], corpus, tmp_path / "0", limit=2
+    )
+    second = ask(MEASURE, [Family("ar", twins[1:], "causal")], corpus, tmp_path / "1", limit=2)
+    joined = join_openings([first, second])
+    without = [{k: v for k, v in row.items() if k != "opening"} for row in joined.rows()]
+    assert without == whole.rows()
+    ar = select(joined.rows(), model="ar")
+    assert {(row["seed"], row["opening"]) for row in ar} == {(0, 0), (1, 1), (2, 1)}
+    assert {row["opening"] for row in select(joined.rows(), model="mdm")} == {None}
+    for old, new in zip(whole.summary["means"], joined.summary["means"], strict=True):
+        assert old["mean"] == pytest.approx(new["mean"])
+    place = draw_report([first, second], tmp_path / "page.md", join=True)
+    text = place.read_text()
+    assert text.startswith("# What answers cost: mdm and ar\n") and ", run 2" in text
+
+    with pytest.raises(UserError, match="ar, mdm: the same weights are in two of these runs"):
+        join_openings([first, first])
+    other = ask(MEASURE, [Family("ar", twins[1:], "causal")], corpus, tmp_path / "2", limit=3)
+    with pytest.raises(UserError, match="these runs differ in limit, the data"):
+        join_openings([first, other])

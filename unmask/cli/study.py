@@ -120,13 +120,19 @@ def report(
         help="A .html or .md file, or a folder for figures alone; by default page.html in the run, "
         "or runs/comparison.html for several.",
     ),
+    join: bool = typer.Option(
+        False,
+        "--join",
+        help="Models of one name are one model, trained apart: runs of one measure, with the same "
+        "settings, become one.",
+    ),
 ) -> None:
     """Draw runs as a page, as Markdown or as figures, from their tables, without a model."""
     from rich.console import Console
 
     from unmask.report.page import draw_report
 
-    place = draw_report(runs, out)
+    place = draw_report(runs, out, join)
     Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)
 
 

@@ -1,18 +1,23 @@
-"""Two trainings of one model: the second with the roles of its facts swapped (`unmask data make`).
+"""Trainings of one model in several runs, as one model.
 
-Of the first a prompt is asked as trained, and of the second reversed, or the other way round. In
-one result both are one model, whose groups hold the same facts: comparisons are then paired by
-fact.
+`join_trainings`  two trainings, the second with the roles of its facts swapped (`unmask data
+                  make`): of the first a prompt is asked as trained, of the second reversed, or the
+                  other way round. Groups hold the same facts: comparisons are paired by fact.
+`join_openings`   models trained apart, measured by one measure in the same way
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unmask.base.errors import UserError
+from unmask.base.runs import DIGESTS
 from unmask.blocks.tidy import group_by
 from unmask.measures.measure import Rows, Tables
-from unmask.measures.result import Result
+from unmask.measures.result import Result, list_differences
 
 if TYPE_CHECKING:
     import pyarrow
@@ -73,6 +78,85 @@ def concatenate(
         )
         for name in results[0].measure.tables
     }
+
+
+def join_openings(results: Sequence[Result]) -> Result:
+    """Results of one measure as one: models of one name are one model, opened once in each run."""
+    import pyarrow
+
+    first, counted = results[0], list(_count_members(results))
+    if len(results) == 1:
+        return first
+    if unlike := list_differences(results):
+        raise UserError(
+            f"these runs differ in {', '.join(unlike)}: only runs that were made in the same way "
+            "can be joined; without --join they stand side by side."
+        )
+    weights = [_find_weights(result) for result in results]
+    for i, own in enumerate(weights):
+        for other in weights[:i]:
+            if twice := {name for digest, name in own.items() if digest in other}:
+                raise UserError(
+                    f"{', '.join(sorted(twice))}: the same weights are in two of these runs, and "
+                    "would count twice: measure them in one."
+                )
+    tables = {
+        name: pyarrow.concat_tables(
+            [_count_on(result.tables[name], earlier) for result, earlier in counted],
+            promote_options="default",
+        )
+        for name in first.measure.tables
+    }
+    return replace(
+        first,
+        records=tuple(record for result in results for record in result.records),
+        tables=tables,
+        summary=first.measure.summarise(tables, first.settings),
+        is_complete=all(result.is_complete for result in results),
+    )
+
+
+def _find_weights(result: Result) -> dict[str, str]:
+    """The digests of all weights that a result is about, and their models."""
+    return {
+        digest: name
+        for record in result.records
+        for name, parts in record.inputs.get(DIGESTS, {}).items()
+        for part, digest in parts.items()
+        if part.startswith("weights")
+    }
+
+
+def _count_members(results: Sequence[Result]) -> Iterator[tuple[Result, dict[str, int]]]:
+    """Each result, and for its models that are in several how many trainings came before."""
+    runs = [result.records[0].inputs.get("models", {}) for result in results]
+    names = Counter(name for models in runs for name in models)
+    earlier: Counter[str] = Counter()
+    for result, models in zip(results, runs, strict=True):
+        yield result, {name: earlier[name] for name in models if names[name] > 1}
+        earlier.update({name: len(places) for name, places in models.items()})
+
+
+def _count_on(table: "pyarrow.Table", earlier: Mapping[str, int]) -> "pyarrow.Table":
+    """The table with seeds and openings moved behind those of earlier runs."""
+    import pyarrow
+
+    if not {"model", "seed"} <= {*table.column_names}:
+        return table
+    rows = table.select(
+        [name for name in ("model", "seed", "opening") if name in table.column_names]
+    )
+    seeds, openings = [], []
+    for row in rows.to_pylist():
+        before = earlier.get(row["model"])
+        opening = row.get("opening")
+        seeds.append(row["seed"] + (before or 0))
+        openings.append(opening if before is None else before + (opening or 0))
+    at = table.column_names.index("seed")
+    table = table.set_column(at, "seed", pyarrow.array(seeds, table["seed"].type))
+    if "opening" in table.column_names:
+        table = table.drop_columns(["opening"])
+    return table.append_column("opening", pyarrow.array(openings, pyarrow.int64()))
 
 
 def _has_facts(result: Result) -> bool:

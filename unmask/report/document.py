@@ -15,9 +15,10 @@ from unmask.base.reading import read_json
 from unmask.base.runs import DIGESTS, RUN_FORMAT, RunRecord, find_folder, read_record
 from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
-from unmask.measures.result import Result, name_folders
+from unmask.measures.result import Result, list_differences, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
+from unmask.measures.trainings import join_openings
 from unmask.report.provenance import describe_runs, show_value
 from unmask.report.stored import add_stored
 
@@ -88,12 +89,17 @@ class Run:
         return Path(str(self.record.settings.get("data"))).suffix in (".csv", ".jsonl", ".xz")
 
 
-def read_document(given: Sequence[str | Path | Result]) -> Document:
-    """The page of these runs; one that cannot be read is an error only where it is the only one."""
+def read_document(given: Sequence[str | Path | Result], join: bool = False) -> Document:
+    """The page of these runs; one that cannot be read is an error only where it is the only one.
+
+    With `join`, runs that were measured in one way become one, in which models of one name are one.
+    """
     if not given:
         raise UserError("no run was given: expected folders of runs.")
     if any("\0" in str(run) for run in given if not isinstance(run, Result)):
         raise UserError("a run's name holds a null character: expected folders of runs.")
+    if join:
+        given = _join(given)
     names = name_folders([run.folder if isinstance(run, Result) else Path(run) for run in given])
     runs, errors = [], []
     for name, run in zip(names, given, strict=True):
@@ -107,7 +113,7 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
     sections = [section for name in _order(entries) for section in _describe(name, entries)]
     if any(run.record.verb == STUDY and not run.has_own_facts for run in runs):
         sections = [add_stored(section) for section in sections]
-    records = [(run.name, run.record, run.stages) for run in runs]
+    records = [(name, record, run.stages) for run in runs for name, record in _list_records(run)]
     stages = [
         (f"{entry.run}/{entry.name}", record, ())
         for run in runs
@@ -123,6 +129,31 @@ def read_document(given: Sequence[str | Path | Result]) -> Document:
         [*sections, describe_runs([*records, *stages])],
         is_single=len(given) == 1,
     )
+
+
+def _join(given: Sequence[str | Path | Result]) -> list[Result]:
+    """One result for each measure and way of measuring."""
+    groups: list[list[Result]] = []
+    for run in given:
+        result = run if isinstance(run, Result) else read_result(run)
+        alike = (group for group in groups if group[0].measure.name == result.measure.name
+                 and not list_differences([group[0], result]))  # fmt: skip
+        group = next(alike, None)
+        if group is None:
+            groups.append([result])
+        else:
+            group.append(result)
+    return list(map(join_openings, groups))
+
+
+def _list_records(run: Run) -> Iterator[tuple[str, RunRecord]]:
+    """How the run was made; of runs that were joined, each of them."""
+    results = [entry.result for entry in run.entries if entry.result is not None]
+    if run.record.verb == STUDY or len(results) != 1 or len(results[0].records) == 1:
+        yield run.name, run.record
+        return
+    for number, record in enumerate(results[0].records, 1):
+        yield f"{run.name}, run {number}", record
 
 
 def _read_run(name: str, run: str | Path | Result) -> Run:

@@ -22,7 +22,9 @@ COMPARISON = Path("runs") / "comparison.html"
 
 
 @check_arguments()
-def draw_report(runs: Sequence[str | Path | Result], out: str | Path | None = None) -> Path:
+def draw_report(
+    runs: Sequence[str | Path | Result], out: str | Path | None = None, join: bool = False
+) -> Path:
     """Draw runs of any measures, studies with all their stages, or results, and say where.
 
     Args:
@@ -30,10 +32,12 @@ def draw_report(runs: Sequence[str | Path | Result], out: str | Path | None = No
             possible, else shown one after the other.
         out: A .html file, a .md file (figures and long tables go into a folder of its name beside
             it) or a folder for figures alone; by default page.html in the run.
+        join: Whether models of one name are one model, trained apart: runs of one measure with the
+            same settings become one.
     """
     place = _choose_place(runs) if out is None else Path(out)
     check_place(place)
-    write_document(read_document(runs), place)
+    write_document(read_document(runs, join), place)
     return place
 
 
