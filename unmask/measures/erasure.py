@@ -241,7 +241,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model and way of asking, curves over layers, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
     keys: dict[str, Any] = {"model": "model", "asked": tidy.name_asked}
-    drawn = [{**row, "label": _label(row)} for row in means if row["start"] is not None]
+    drawn = [{**row, "label": name_eraser(row)} for row in means if row["start"] is not None]
     colours = list(dict.fromkeys(row["label"] for row in drawn))
     figure = tidy.draw_lines(
         drawn,
@@ -266,7 +266,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         means,
         keys
         | {
-            "erased": _label,
+            "erased": name_eraser,
             "from layer": lambda row: "" if row["start"] is None else str(row["start"]),
             "rank": "rank",
             "mean squared change": "changed",
@@ -293,7 +293,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     return [*_state(result), figure, table, gaps]
 
 
-def _label(row: tidy.Record) -> str:
+def name_eraser(row: tidy.Record) -> str:
+    """What is erased, in the words of the page."""
     if row["source"] is None:
         return ERASERS[NOTHING]
     return f"{ERASERS[row['eraser']]}, {SOURCES[row['source']]}"
@@ -322,7 +323,8 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         after = (
             ""
             if reached
-            else " The own direction's eraser takes no more than that, so the other's says nothing."
+            else " The own direction's eraser does not clearly take more than random subspaces, so "
+            "that nothing follows from the other's."
         )
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, {at[None, NOTHING]['mean']:.0%} of "
@@ -330,7 +332,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             f"{left['own']:.0%} by the own direction's eraser (random subspaces: "
             f"{control['own']:.0%}) and {left['other']:.0%} by the other direction's (random: "
             f"{control['other']:.0%}).{after}",
-            verdicts["other"],
+            verdicts["other" if reached else "own"],
         )
 
 
