@@ -8,6 +8,7 @@ from torch import Tensor
 
 from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
+from unmask.noise.schedules import BumpSchedule
 from unmask.noise.uniform import Uniform
 
 Network = Callable[[float], Tensor]
@@ -37,6 +38,9 @@ class Language:
             noise[:] = 1 / self.num_tokens
         elif isinstance(process, Hybrid):
             share = process.share_start + (process.share_stop - process.share_start) * t
+            if isinstance(process.schedule, BumpSchedule):
+                p = process.schedule.p_uniform
+                share = t / (t + 2 * p / (1 - p) * (t * (1 - t)) ** 0.5)
             noise[: self.num_tokens] = (1 - share) / self.num_tokens
             noise[process.mask_id] = share
         clean = torch.eye(self.num_tokens, process.num_states, dtype=torch.float64)

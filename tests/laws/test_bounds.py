@@ -30,6 +30,7 @@ DISCRETE = {
     "uniform-cosine": Uniform(K, schedules.CosineSchedule()),
     "hybrid": Hybrid(K),
     "hybrid-flat": Hybrid(K, share_start=0.3, share_stop=0.3),
+    "hybrid-bump": Hybrid(K, schedules.BumpSchedule(0.2)),
 }
 
 

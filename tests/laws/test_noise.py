@@ -18,6 +18,7 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import step_nll
 from unmask.noise.schedules import (
     SCHEDULES,
+    BumpSchedule,
     CosineSchedule,
     GeometricSchedule,
     LinearSchedule,
@@ -40,8 +41,10 @@ PROCESSES = {
     "hybrid": Hybrid(K),
     "hybrid-steep": Hybrid(K, PolynomialSchedule(3.0), share_start=0.6, share_stop=0.8),
     "hybrid-flat": Hybrid(K, share_start=0.4, share_stop=0.4),
+    "hybrid-bump": Hybrid(K, BumpSchedule(0.2)),
 }
 SHARP = [LinearSchedule(), CosineSchedule(), PolynomialSchedule(3.0), PolynomialSchedule(0.5)]
+SHARP += [BumpSchedule(0.2)]
 OPEN = [GeometricSchedule(), SigmoidSchedule()]
 
 
@@ -87,6 +90,7 @@ def test_unknown_and_rising_schedules():
         (lambda: PolynomialSchedule(-1.0), "does not fall from 1 to 0"),
         (lambda: GeometricSchedule(2.0, 1.0), "does not grow"),
         (lambda: SigmoidSchedule(-3.0, 3.0), "does not fall"),
+        (lambda: BumpSchedule(1.0), "expected 0 to below 1"),
     ):
         with pytest.raises(UserError, match=said):
             wrong()

@@ -13,6 +13,7 @@ from tests.fixtures import FIXTURES, load_expected, load_peer
 from unmask import UserError
 from unmask.net.folding import fold_time, unfold_time
 from unmask.net.model import Blueprint, Model
+from unmask.noise.schedules import LinearSchedule
 from unmask.objectives.targets import Targets, targets_loss
 
 CLOSE = {"atol": 1e-4, "rtol": 0.0}
@@ -24,7 +25,7 @@ KINDS |= {name: ("uniform", None) for name in ("duo", "udlm", "udlm-cfg")}
 
 
 def load(name: str) -> Model:
-    return load_peer(f"{name}-tiny", kind="hybrid" if name == "gidd" else None)
+    return load_peer(f"{name}-tiny")
 
 
 @pytest.mark.parametrize("name", [*FOLDED, *PLAIN, *TIMED])
@@ -45,6 +46,7 @@ def test_sedd_scores():
     logits = model.logits(tokens, time=sigma) - sigma.expm1().log()[:, None, None]
     scores = (logits - torch.tensor(96.0).log()).scatter(-1, tokens[..., None], 0.0)
     torch.testing.assert_close(scores, expected["logits"], **CLOSE)
+    torch.testing.assert_close(scores.exp(), expected["score"], atol=0, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["duo", "udlm"])
@@ -57,15 +59,56 @@ def test_times_of_samplers(name):
     assert drawn.tokens.shape == (1, 9) and drawn.tokens[0, :2].tolist() == [5, 6]
 
 
-def test_mdlm_log_probabilities():
+class PeersSchedule(LinearSchedule):
+    """alpha = 1 - 0.999 t, DUO's and UDLM's."""
+
+    def alpha(self, t: torch.Tensor) -> torch.Tensor:
+        return 1 - 0.999 * t
+
+    def noised(self, t: torch.Tensor) -> torch.Tensor:
+        return 0.999 * t
+
+
+@pytest.mark.parametrize("name", ["duo", "udlm"])
+def test_posteriors(name):
+    """q(x_s | x_t) of uniform noise, by which texts are drawn, with the prediction as the text."""
+    model, expected = load(name), load_expected(f"{name}-tiny")
+    logits, tokens = model.logits(expected["tokens"], time=expected["sigma"]), expected["tokens"]
+    process = unmask.Uniform(model.net.config.vocab_size, PeersSchedule())
+    torch.testing.assert_close(process.predict(logits), expected["log_probs"], **CLOSE)
+    t, s = (expected[at][:, None].expand(tokens.shape) for at in "ts")
+    posterior = process.posterior(logits, tokens, t, s).exp()
+    torch.testing.assert_close(posterior, expected["posterior"], **CLOSE)
+
+
+def test_hybrid_noise_of_gidd():
+    """Its schedule of masks and uniform draws, and what a text looks like at a time."""
+    model, expected = load("gidd"), load_expected("gidd-tiny")
+    process, t = model.make_process(), expected["t"][:, None]
+    assert isinstance(process, unmask.Hybrid) and process.num_tokens == 96
+    alpha, noised = process.schedule.alpha(t), process.schedule.noised(t)
+    torch.testing.assert_close(alpha, expected["alpha"], **CLOSE)
+    tokens = (noised * (1 - process.share(t)) / 96).expand(-1, 96)
+    noise = torch.cat((tokens, noised * process.share(t)), dim=-1)
+    torch.testing.assert_close(noise, expected["beta_pi"], **CLOSE)
+    probs = process.predict(model.logits(expected["tokens"], time=expected["t"])).exp()
+    torch.testing.assert_close(probs, expected["probs"][..., :96], **CLOSE)
+    at_t = alpha[..., None] * F.pad(probs, (0, 1)) + noise[:, None]
+    torch.testing.assert_close(at_t, expected["probs_at_t"], **CLOSE)
+    drawn = unmask.sample(model, [[5, 6]], length=9, steps=3)
+    assert drawn.tokens.shape == (1, 9) and not (drawn.tokens == 96).any()
+
+
+@pytest.mark.parametrize("name", ["mdlm", "bd3lm", "bd3lm-mdlm", "bd3lm-ar", "radd"])
+def test_log_probabilities(name):
     """SUBS: the mask has no probability; ours are normalised the same way."""
-    model, expected = load("mdlm"), load_expected("mdlm-tiny")
+    model, expected = load(name), load_expected(f"{name}-tiny")
     tokens, wanted = expected["tokens"], expected["log_probs"]
     logits = model.logits(tokens)
     logits[..., 96] = -torch.inf
-    masked = tokens == 96
-    found = logits.log_softmax(-1)[masked][:, :96]
-    torch.testing.assert_close(found, wanted[masked][:, :96], **CLOSE)
+    asked = tokens == 96 if "mdlm" in name or name == "bd3lm" else torch.ones_like(tokens).bool()
+    log_probs = logits.log_softmax(-1)[asked][:, :96]
+    torch.testing.assert_close(log_probs, wanted[asked][:, :96], **CLOSE)
 
 
 def test_bd3lm_pairs():
@@ -103,7 +146,7 @@ def test_classes():
         load("duo").net(tokens, t=sigma, classes=none)
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *TIMED[:-1]])
+@pytest.mark.parametrize("name", [*PLAIN, *TIMED])
 def test_round_trip_key_for_key(name, tmp_path):
     model, dialect = load(name), dialect_of(name)
     unmask.save(model, tmp_path / "back", dialect)
@@ -211,7 +254,7 @@ def test_without_a_time():
         ("sedd", {"graph": {"type": "uniform"}}, "only 'absorb' is supported"),
         ("radd", {"tokens": None}, "'tokens' is None, expected a number"),
         ("duo", {"causal": True}, "'causal' is True, but only False is supported"),
-        ("gidd", {}, "GIDD's schedule of noise is not one of this package"),
+        ("gidd", {"p_uniform": None}, "'p_uniform' is missing"),
     ],
 )
 def test_refusals(name, changes, sentence, tmp_path):

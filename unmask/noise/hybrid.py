@@ -20,7 +20,14 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Process, Times, check_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
-from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
+from unmask.noise.schedules import (
+    BumpSchedule,
+    LinearSchedule,
+    Schedule,
+    check_schedule,
+    check_times,
+    clamp_open,
+)
 from unmask.noise.settings import NoiseConfig
 
 _LEAST = 1e-30
@@ -35,7 +42,7 @@ class Hybrid(Process):
         num_tokens: Values that a clean token can have: 0 … num_tokens - 1, which is the mask's id.
         schedule: How fast tokens are noised (`unmask.noise.schedules`); linear by default.
         share_start, share_stop: Share of the mask in the noise at t = 0 and t = 1; a straight line
-            in between.
+            in between. GIDD's own schedule, `BumpSchedule`, has a share of its own.
 
     >>> from unmask.base.streams import RowStreams
     >>> process = unmask.Hybrid(num_tokens=9, share_start=0.5)
@@ -73,12 +80,13 @@ class Hybrid(Process):
     def from_config(
         cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
     ) -> Self:
-        if mask_id != num_logits:
+        if mask_id is None or mask_id not in (num_logits - 1, num_logits):
             raise UserError(
-                f"hybrid noise needs the mask right after the {num_logits} tokens with logits, "
-                f"but the mask id is {mask_id}: leave its row out of the head ('num_logits')."
+                f"hybrid noise needs the mask right after all tokens, but its id is {mask_id} "
+                f"and there are {num_logits} logits: give it the last row."
             )
-        return cls(num_logits, schedule, config.share_start, config.share_stop)
+        # The head may have a row for the mask, which is left out of predictions.
+        return cls(mask_id, schedule, config.share_start, config.share_stop)
 
     @property
     def mask_id(self) -> int:
@@ -90,6 +98,8 @@ class Hybrid(Process):
 
     def share(self, t: Times) -> Tensor:
         """The share of the mask in the noise at t."""
+        if isinstance(self.schedule, BumpSchedule):
+            return self.schedule.share(t)
         return self.share_start + (self.share_stop - self.share_start) * t
 
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
@@ -134,6 +144,8 @@ class Hybrid(Process):
     def _rate(self, t: Times, mask: bool) -> Tensor:
         """Rate of entering the state: (beta pi)' - (alpha' / alpha) beta pi, never below 0."""
         growth = self.share_stop - self.share_start
+        if isinstance(self.schedule, BumpSchedule):
+            growth = self.schedule.dshare(t)
         part, slope = (self.share(t), growth) if mask else (1 - self.share(t), -growth)
         alpha, dalpha = self.schedule.alpha(t), self.schedule.dalpha(t)
         # beta' - (alpha'/alpha) beta = -alpha'/alpha, as beta = 1 - alpha.

@@ -184,12 +184,56 @@ class RescaledSchedule:
         return -self.dalpha(t) / self.noised(t)
 
 
+@dataclass(frozen=True)
+class BumpSchedule:
+    """GIDD's: alpha = (1 - t) / C, a mask with t / C, a uniform draw with K sqrt(t (1 - t)) / C.
+
+    C = 1 + K sqrt(t (1 - t)) makes their sum 1, and K has uniform draws reach the share `p_uniform`
+    of all tokens in the middle (von Rütte et al. 2025, arXiv 2503.04482, section 4, gamma = 1).
+    """
+
+    p_uniform: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p_uniform < 1:
+            raise UserError(f"uniform draws of a share {self.p_uniform}: expected 0 to below 1.")
+
+    def _bump(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """K sqrt(t (1 - t)) and its slope."""
+        height, root = 2 * self.p_uniform / (1 - self.p_uniform), (t * (1 - t)).sqrt()
+        return height * root, height * (1 - 2 * t) / (2 * root.clamp(min=1e-30))
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return (1 - t) / (1 + self._bump(t)[0])
+
+    def noised(self, t: Tensor) -> Tensor:
+        bump, _ = self._bump(t)
+        return (t + bump) / (1 + bump)
+
+    def dalpha(self, t: Tensor) -> Tensor:
+        bump, slope = self._bump(t)
+        return -(1 + bump + (1 - t) * slope) / (1 + bump) ** 2
+
+    def weight(self, t: Tensor) -> Tensor:
+        return -self.dalpha(t) / self.noised(t)
+
+    def share(self, t: Tensor) -> Tensor:
+        """The share of the mask in the noise."""
+        return 1 - self._bump(t)[0] / (t + self._bump(t)[0]).clamp(min=1e-30)
+
+    def dshare(self, t: Tensor) -> Tensor:
+        """Its slope."""
+        bump, slope = self._bump(t)
+        return (bump - t * slope) / (t + bump).clamp(min=1e-15) ** 2
+
+
 SCHEDULES = {
     "linear": LinearSchedule,
     "cosine": CosineSchedule,
     "polynomial": PolynomialSchedule,
     "geometric": GeometricSchedule,
     "sigmoid": SigmoidSchedule,
+    "bump": BumpSchedule,
 }
 
 

@@ -13,15 +13,17 @@ _OPEN = ("geometric", "sigmoid")
 class NoiseConfig:
     """What a process needs beside its vocabulary; each kind reads its own part."""
 
-    schedule: Literal["linear", "cosine", "polynomial", "geometric", "sigmoid"] | None = None
-    """None: linear, and sigmoid for Gaussian noise."""
+    schedule: Literal["linear", "cosine", "polynomial", "geometric", "sigmoid", "bump"] | None = (
+        None
+    )
+    """None: linear, and sigmoid for Gaussian noise; "bump" is GIDD's, for hybrid noise."""
     schedule_settings: dict = field(default_factory=dict)
     """Such as {"power": 3} for polynomial."""
     mixture: bool = False
     """Uniform: whether the network predicts p(x0 | z_t), its own position seen."""
     share_start: float = 0.0
     share_stop: float = 1.0
-    """Hybrid: the mask's share in the noise at t = 0 and t = 1."""
+    """Hybrid: the mask's share in the noise at t = 0 and t = 1; "bump" has a share of its own."""
 
     def __post_init__(self) -> None:
         shares = {"share_start": self.share_start, "share_stop": self.share_stop}

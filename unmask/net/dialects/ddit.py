@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
+from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, FieldTable, Source, TensorMap, build_config
 from unmask.net.model import Blueprint
 from unmask.net.paradigm import get_paradigm
+from unmask.noise.settings import NoiseConfig
 
 _WIDTH = 128
 """Of the condition, where a network without one is written."""
@@ -84,16 +86,12 @@ class Peer:
         )
         if is_causal:
             return Blueprint(config, "causal")
-        if self.name == "gidd" and source.kind is None:
-            raise SettingsError(
-                source.label,
-                [
-                    "GIDD's schedule of noise is not one of this package: its logits can be read "
-                    "with kind='hybrid', but it is not sampled as its authors do"
-                ],
-            )
         mask = config.vocab_size - 1 if get_paradigm(self.kind).has_mask else None
-        return Blueprint(config, self.kind, mask)
+        noise = NoiseConfig()
+        if self.name == "gidd":
+            share = settings["p_uniform"]
+            noise = NoiseConfig(schedule="bump", schedule_settings={"p_uniform": share})
+        return Blueprint(config, self.kind, mask, noise=noise)
 
     def find_stored(self, config: NetConfig, source: Source) -> NetConfig:
         """The network as it is stored: with adaLN, where that is constant."""
@@ -123,6 +121,10 @@ class Peer:
                 "cross_attn": config.block is not None,
                 "block_size": config.block or (1 if config.causal else config.context),
             }
+        if self.name == "gidd":
+            if blueprint.noise.schedule != "bump":
+                raise UserError("a gidd model has the schedule 'bump'")
+            settings |= blueprint.noise.schedule_settings
         if self.name == "udlm":
             settings |= {"cfg": config.classes is not None, "cfg_num_classes": config.classes or -1}
         return settings
@@ -187,7 +189,15 @@ PEERS = (
         prefix="",
         is_nested=True,
     ),
-    Peer("gidd", "dit", "DIT", FieldTable(same=_GIDD), "hybrid", prefix="", time_input="t"),
+    Peer(
+        "gidd",
+        "dit",
+        "DIT",
+        FieldTable(same=_GIDD, needed=("p_uniform",)),
+        "hybrid",
+        prefix="",
+        time_input="t",
+    ),
 )
 
 DIALECTS = tuple(
