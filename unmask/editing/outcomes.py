@@ -222,20 +222,20 @@ class Examination:
         for length, count in settings:
             if (length, count) == (self.length, self.steps):
                 continue
-            asked = [
+            items = [
                 (at, question, self.cut(self.encode(question))[0])
                 for at, (number, _) in enumerate(edits)
                 for question in self.requests[number].questions
                 if question.role in WRITTEN
                 and sum(map(len, self.cut(self.encode(question)))) <= length
             ]
-            prompts = list(dict.fromkeys(tuple(prompt) for _, _, prompt in asked))
+            prompts = list(dict.fromkeys(tuple(prompt) for _, _, prompt in items))
             clean = self._write([list(prompt) for prompt in prompts], canvas=(length, count))
             before = dict(zip(prompts, clean, strict=True))
             after = self._write_each(
-                edits, [(at, prompt) for at, _, prompt in asked], (length, count)
+                edits, [(at, prompt) for at, _, prompt in items], (length, count)
             )
-            for (at, question, prompt), new in zip(asked, after, strict=True):
+            for (at, question, prompt), new in zip(items, after, strict=True):
                 row: dict[str, Any] = {"role": question.role, "length": length, "steps": count}
                 for name, text in (("before", before[tuple(prompt)][0]), ("after", new)):
                     is_said = is_contained(text, question.fact.object)
@@ -245,19 +245,19 @@ class Examination:
     def _write_each(
         self,
         edits: Sequence[tuple[int, Edit]],
-        asked: Sequence[tuple[int, list[int]]],
+        items: Sequence[tuple[int, list[int]]],
         canvas: tuple[int, int],
     ) -> list[str]:
         """What is written after prompts, each with the edit of its number on."""
         if self.is_together:
             together = RowEdits(self.model, [edit for _, edit in edits])
-            owners = [at for at, _ in asked]
-            drawn = self._write([prompt for _, prompt in asked], together, owners, canvas)
+            owners = [at for at, _ in items]
+            drawn = self._write([prompt for _, prompt in items], together, owners, canvas)
             return [text for text, _ in drawn]
         texts = []
         for at, (_, edit) in enumerate(edits):
             with edit.on(self.model):
-                own = [prompt for owner, prompt in asked if owner == at]
+                own = [prompt for owner, prompt in items if owner == at]
                 drawn = self._write(own, canvas=canvas)
             texts += [text for text, _ in drawn]
         return texts

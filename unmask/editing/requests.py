@@ -128,12 +128,12 @@ def find_recalled(
     model: Model, corpus: Corpus, groups: Sequence[str], steps: int = 8, length: int | None = None
 ) -> set[str]:
     """Facts whose object the model says in every direction that training showed them in."""
-    tokenizer, asked = require_tokenizer(model), dict[tuple[str, Direction], Fact]()
+    tokenizer, questions = require_tokenizer(model), dict[tuple[str, Direction], Fact]()
     for splits in find_groups(corpus, groups).values():
         for fact in (fact for split in splits for fact in corpus[split]):
             if fact.trained == "same":
-                asked.setdefault((fact.fact_id, fact.direction), fact)
-    facts = list(asked.values())
+                questions.setdefault((fact.fact_id, fact.direction), fact)
+    facts = list(questions.values())
     encoded = list(tokenize_facts(facts, tokenizer))
     length = choose_length(model, encoded, length)
     prompts = [each.ids[: each.prompt_length] for each in encoded]

@@ -98,5 +98,5 @@ class RowEdits:
 
         last = self.layers[-1]
         size = fit_rows(self.model, count_row_bytes(self.model, tokens.shape[1], 0))
-        found = map_batches(range(len(tokens)), size, read)
-        return torch.stack([row for _, batch in found for row in batch])
+        batches = map_batches(range(len(tokens)), size, read)
+        return torch.stack([row for _, batch in batches for row in batch])

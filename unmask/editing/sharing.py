@@ -134,18 +134,18 @@ def compare_directions(examination: Examination, layer: int) -> list[float | Non
     facts are too few to centre over.
     """
     cosines: list[float | None] = [None] * len(examination.requests)
-    asked: dict[Direction, dict[int, EditQuestion]] = {}
+    reverse: dict[Direction, dict[int, EditQuestion]] = {}
     for number, request in enumerate(examination.requests):
         for question in request.questions:
             if question.role == "reverse old":
-                asked.setdefault(request.fact.direction, {})[number] = question
-    for back in asked.values():
+                reverse.setdefault(request.fact.direction, {})[number] = question
+    for back in reverse.values():
         if len(back) < LEAST_FACTS:
             continue
         forth = [examination.requests[number].questions[0] for number in back]
         given = _read_values(examination, forth, layer)
-        asked_for = _read_values(examination, list(back.values()), layer)
-        each = compare_cosine(*prepare_directions(given, asked_for)).per_fact
+        in_reverse = _read_values(examination, list(back.values()), layer)
+        each = compare_cosine(*prepare_directions(given, in_reverse)).per_fact
         assert each is not None
         for number, value in zip(back, each.tolist(), strict=True):
             cosines[number] = value
@@ -195,7 +195,7 @@ def probe_directions(
     numbers = sorted({fact.phrasing for fact in prompts})
     held_out = set(numbers[HELD_OUT - 1 :: HELD_OUT])
     is_out = np.array([fact.phrasing in held_out for fact in prompts])
-    found: dict[tuple[str, str], list[float]] = {}
+    log_odds: dict[tuple[str, str], list[float]] = {}
     for way in sorted(ways):
         fitted = ~is_out & (directions == way)
         tested = is_out & (directions == OTHER[way])
@@ -208,5 +208,5 @@ def probe_directions(
         for row, label in zip(logp, labels[tested], strict=True):
             if label in column:
                 rest = np.log(-np.expm1(min(row[column[label]], -1e-12)))
-                found.setdefault((str(label), way), []).append(row[column[label]] - rest)
-    return {key: float(np.mean(values)) for key, values in found.items()}
+                log_odds.setdefault((str(label), way), []).append(row[column[label]] - rest)
+    return {key: float(np.mean(values)) for key, values in log_odds.items()}

@@ -99,8 +99,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         },
     )
     shown = [texts] if summary["examples"] else []
-    said = [_draw_said(summary)] if tidy.select(summary["means"], metric="said_after") else []
-    return [*_state(result), *said, scores, means, *_tabulate_rest(result), steps, *shown]
+    figures = [_draw_said(summary)] if tidy.select(summary["means"], metric="said_after") else []
+    return [*_state(result), *figures, scores, means, *_tabulate_rest(result), steps, *shown]
 
 
 def _choose_colour(kind: str) -> str:

@@ -69,8 +69,8 @@ def prepare(
     requests = data.requests
     if settings.recalled:
         assert data.corpus is not None
-        asked = data.corpus, settings.groups, settings.steps, settings.length
-        requests = choose_requests(data.corpus, settings, find_recalled(model, *asked))
+        where = data.corpus, settings.groups, settings.steps, settings.length
+        requests = choose_requests(data.corpus, settings, find_recalled(model, *where))
         if len(requests) < 2:
             raise UserError(
                 f"{model.name} says {len(requests)} of the facts, asked as they were trained: "
@@ -152,8 +152,8 @@ def work(
 
     rows: list[dict[str, Any]] = []
     for at, edit in enumerate(edits):
-        asked = enumerate(compare(*edit, after[at]))
-        rows += [row | {"share": first[at, place]} for place, row in asked]
+        numbered = enumerate(compare(*edit, after[at]))
+        rows += [row | {"share": first[at, place]} for place, row in numbered]
     for i, variant, learned in _learn_each(model, ready, made, settings):
         rows += compare(i, variant, learned, examination.ask_each([(i, learned)])[0])
     # 4. Generations on this canvas and on others.
