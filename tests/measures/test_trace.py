@@ -259,6 +259,21 @@ def test_the_first_recalled_phrasing_of_each_fact(causal):
     assert rows[0]["considered"] == 8 and rows[0]["recalled"] == 6
 
 
+def test_condensed_tables_say_the_same(masked, tmp_path):
+    how = {"at": ("first",), "parts": ("resid", "mlp"), "facts": 3, "also": ("logp",)}
+    whole, small = (
+        trace(
+            masked, make_facts(), condensed=small, out=tmp_path / str(small), together=True, **how
+        )
+        for small in (False, True)
+    )
+    assert len(small.rows()) < len(whole.rows()) / 2 and not small.summary["texts"]
+    for name in ("averages", "further", "shares", "bands", "tests", "counts"):
+        for one, other in zip(small.summary[name], whole.summary[name], strict=True):
+            assert one == pytest.approx(other, abs=1e-9, nan_ok=True)
+    assert show(small)
+
+
 def test_roles_as_a_whole_in_a_run(masked, tmp_path):
     how = {"at": ("first",), "parts": ("resid",), "facts": 3, "phrasings": 1}
     both = ("other fact", "random direction")

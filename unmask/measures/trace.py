@@ -59,6 +59,11 @@ class TraceSettings(Tracing, MachineSettings):
         "What is put in at the subject and at the answer's rows instead of the clean states: "
         "another fact's, or the corrupted ones moved as far in a random direction.",
     )
+    condensed: bool = option(
+        False,
+        "Keep means over the tokens of a role and the noise samples alone: small tables, the same "
+        "averages, no single texts.",
+    )
     margin: float = option(
         MARGIN, "Shares of the total effect that differ by less are alike.", above=0
     )
@@ -163,7 +168,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
         keys = {**member.columns, "split": split}
         memory = None if settings.memory is None else int(settings.memory * 1e9)
         corruption, means = prepared[member.key]
-        more = (memory, settings.also, means, settings.placebos)
+        more = (memory, settings.also, means, settings.placebos, settings.condensed)
         trace = trace_fact(model, fact, pool, settings, corruption, keys, *more)
         # Of many facts some may be left out; a single one is what was asked for.
         if trace.error is not None and is_alone:

@@ -27,7 +27,7 @@ from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.record import Activations, average_states
 from unmask.tracing.settings import WHOLE_ANSWER, Tracing
 from unmask.tracing.steps import trace_steps
-from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RANDOM, SHUFFLED, tabulate
+from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RANDOM, SHUFFLED, condense, tabulate
 
 if TYPE_CHECKING:
     import pyarrow
@@ -125,13 +125,15 @@ def trace_fact(
     metrics: Sequence[str] = (),
     means: Activations | None = None,
     placebos: Sequence[str] = (OTHER_FACT,),
+    is_condensed: bool = False,
 ) -> FactTrace:
     """A fact's rows, controls included, and what became of it; no rows if it is left out.
 
     Its placebos are chosen from the `pool`. `keys` are columns of all rows that say which model
     and split they are about; `memory` bounds the bytes used beside the weights. Further `metrics`
     are columns beside the value; `means` are what the mode "mean" puts in. `placebos` are put in at
-    the subject and at the rows that the answer is read from.
+    the subject and at the rows that the answer is read from. `is_condensed` keeps means over the
+    tokens of a role and the samples, and not the text.
     """
     import pyarrow
 
@@ -160,7 +162,7 @@ def trace_fact(
             continue
         grid, at = grids[step], {**keys, "stage": stage}
         tables.append(tabulate(grid, at, metrics=metrics))
-        if WHOLE_ANSWER in grid.together:
+        if settings.together and WHOLE_ANSWER in grid.together:
             tables.append(tabulate(grid, at, ONE_TOKEN, metrics))
         # A logit difference has both answers in it already.
         if grid.corrupted_logp.shape[1] > 1 and not needs_foil(settings.metric):
@@ -170,10 +172,11 @@ def trace_fact(
                 tables.append(tabulate(own[step], at, control, metrics))
     # Grids come in the order of their steps.
     p_clean = next(iter(grids.values())).clean_value("p")
+    cells = pyarrow.concat_tables(tables)
     return FactTrace(
         record | {"clean": p_clean, "kept": True, "reason": ""},
-        cells=pyarrow.concat_tables(tables),
-        tokens=[{**keys, **token} for token in _list_tokens(clean)],
+        cells=condense(cells) if is_condensed else cells,
+        tokens=[] if is_condensed else [{**keys, **token} for token in _list_tokens(clean)],
     )
 
 

@@ -55,6 +55,18 @@ def find_roles(grid: "TraceGrid") -> list[str]:
     return roles
 
 
+def condense(table: "pyarrow.Table") -> "pyarrow.Table":
+    """The rows of a prompt with one for each cell of a role: means over its tokens and samples."""
+    values = table.column_names[table.column_names.index("value") :]
+    keys = [name for name in table.column_names if name not in (*values, "token", "sample")]
+    means = table.group_by(keys, use_threads=False).aggregate([(name, "mean") for name in values])
+    means = means.rename_columns([name.removesuffix("_mean") for name in means.column_names])
+    nothing = np.full(len(means), -1, dtype=np.int32)
+    for name in ("token", "sample"):
+        means = means.append_column(name, [nothing])
+    return means.select(table.column_names)
+
+
 def tabulate(
     grid: "TraceGrid",
     keys: Mapping[str, Any],
