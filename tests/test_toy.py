@@ -32,6 +32,8 @@ from unmask.toy.variants import VARIANTS
 
 COMMAND = (sys.executable, "-m", "unmask", "toy")
 SHORT = ToySettings(steps=3, samples=50)
+FARTHER = ("gaussian", "warped", "scores", "curriculum")
+"""Variants that stay farther from the language."""
 
 
 def spell(text: str) -> tuple[str, ...]:
@@ -158,5 +160,5 @@ def test_interrupt(tmp_path):
 def test_every_variant_learns_the_language(tmp_path, seed):
     report = run_toy(ToySettings(seed=seed), tmp_path)
     for outcome in report.outcomes:
-        assert outcome.distance <= (0.2 if outcome.name == "gaussian" else 0.1), outcome
+        assert outcome.distance <= (0.2 if outcome.name in FARTHER else 0.1), outcome
     assert torch.tensor([outcome.loss for outcome in report.outcomes]).isfinite().all()

@@ -54,5 +54,40 @@ def bound_rate(
     return (rate * terms).clamp(min=0).to(logp.dtype)
 
 
+def uniform_score_entropy(
+    outputs: Float[Tensor, "*S V"],
+    x0: Int[Tensor, "*S"],
+    zt: Int[Tensor, "*S"],
+    alpha: Tensor,
+    floor: Tensor,
+    rate: Tensor,
+) -> Float[Tensor, "*S"]:
+    """SEDD's integrand for uniform noise (Lou et al. 2023, arXiv 2310.16834), nats per token.
+
+    rate times the sum over y other than z_t of s_y - r_y log s_y + r_y log r_y - r_y, where
+    r_y = q(y | x0) / q(z_t | x0) and log s_y is the output at y less the one at z_t, so that the
+    outputs may be shifted. `rate` is that of moving to one other token, -alpha' / (alpha V). Where
+    the outputs are log q_theta it is `bound_rate`.
+    """
+    alpha, floor, rate = (x.double() for x in (alpha, floor, rate))
+    own, number = outputs.gather(-1, zt[..., None])[..., 0], outputs.shape[-1]
+    here = floor.clamp(min=_LEAST) + alpha * (zt == x0)
+    low, high = floor / here, (floor + alpha) / here  # r_y of any other token, and of x0
+    # 1. Sums over all tokens; z_t itself has s = 1 and log s = 0.
+    total = (outputs.logsumexp(-1) - own).double().exp() - 1
+    logs = (outputs.sum(-1) - number * own).double()
+    at_x0 = (outputs.gather(-1, x0[..., None])[..., 0] - own).double()
+    # 2. r is low at V - 1 tokens, or at V - 2 and high at x0.
+    moved = zt != x0
+    constant = (number - 1 - moved.double()) * _entropy_term(low)
+    constant = constant + torch.where(moved, _entropy_term(high), 0.0)
+    terms = total - low * logs - torch.where(moved, high - low, 0.0) * at_x0 + constant
+    return (rate * terms).clamp(min=0).to(outputs.dtype)
+
+
+def _entropy_term(ratio: Tensor) -> Tensor:
+    return torch.special.xlogy(ratio, ratio) - ratio
+
+
 def _pick(logp: Tensor, index: Tensor) -> Tensor:
     return logp.gather(-1, index[..., None])[..., 0].exp().double()

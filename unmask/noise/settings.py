@@ -21,6 +21,8 @@ class NoiseConfig:
     """Such as {"power": 3} for polynomial."""
     mixture: bool = False
     """Uniform: whether the network predicts p(x0 | z_t), its own position seen."""
+    scores: bool = False
+    """Uniform: whether its outputs are log q(z_t), as score entropy trains it."""
     share_start: float = 0.0
     share_stop: float = 1.0
     """Hybrid: the mask's share in the noise at t = 0 and t = 1; "bump" has a share of its own."""

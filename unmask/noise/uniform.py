@@ -3,11 +3,12 @@
 Schiff et al. 2024 (UDLM, arXiv 2412.10193), Sahoo et al. 2025 (DUO, 2506.10892), Austin et al. 2021
 (D3PM, 2107.03006). The network predicts x0 at a position from the OTHER positions: the bound's
 optimum is p(x0_l | z_t without position l). A network that was trained by plain cross-entropy
-predicts p(x0_l | z_t) instead and needs the mixture form (`mixture=True`).
+predicts p(x0_l | z_t) instead and needs the mixture form (`mixture=True`). One that was trained by
+score entropy (SEDD) predicts ratios of probabilities of noised tokens (`scores=True`).
 """
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from unmask.base.streams import RowStreams
 from unmask.noise.process import Process, Times, check_tokens, check_vocabulary, log_linear
-from unmask.noise.rates import bound_rate
+from unmask.noise.rates import bound_rate, uniform_score_entropy
 from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
@@ -29,6 +30,7 @@ class Uniform(Process):
         num_tokens: Values that a token can have, noised or not: 0 … num_tokens - 1.
         schedule: How fast tokens are noised (`unmask.noise.schedules`); linear by default.
         mixture: Whether the network predicts p(x0_l | z_t), its own position seen (D3PM's form).
+        scores: Whether its outputs are log q(z_t,l = y) up to a constant (SEDD's form).
 
     >>> from unmask.base.streams import RowStreams
     >>> process = unmask.Uniform(num_tokens=9)
@@ -41,6 +43,8 @@ class Uniform(Process):
     num_tokens: int
     schedule: Schedule = field(default_factory=LinearSchedule)
     mixture: bool = False
+    scores: bool = False
+    objectives: ClassVar[tuple[str, ...]] = ("bound", "score_entropy")
 
     def __post_init__(self) -> None:
         check_vocabulary(self.num_tokens)
@@ -51,7 +55,8 @@ class Uniform(Process):
         cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None
     ) -> Self:
         # A mask that stands last, as a tied head has it, is not a token to be drawn.
-        return cls(num_logits - (mask_id == num_logits - 1), schedule, config.mixture)
+        num_tokens = num_logits - (mask_id == num_logits - 1)
+        return cls(num_tokens, schedule, config.mixture, config.scores)
 
     @property
     def num_states(self) -> int:
@@ -75,10 +80,13 @@ class Uniform(Process):
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        logp = self._leave_own_out(self.predict(logits), xt, t)
+        logp = self.predict(logits)
         t = clamp_open(t).expand(x0.shape)
         alpha, floor = self.schedule.alpha(t), self.schedule.noised(t) / self.num_tokens
         rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha)
+        if self.scores:
+            return uniform_score_entropy(logp, x0, xt, alpha, floor, rate)
+        logp = self._leave_own_out(logp, xt, t)
         return bound_rate(logp, x0, xt, alpha, floor, floor, rate)
 
     def posterior(
@@ -88,6 +96,13 @@ class Uniform(Process):
 
     def _leave_own_out(self, logp: Tensor, xt: Tensor, t: Times) -> Tensor:
         """x_theta from the prediction: p(x0 | z_t) divided by q(z_t | x0) at its own position."""
+        if self.scores:
+            # q_theta = alpha x_theta + (1 - alpha) / V, solved for x_theta; noise may leave it < 0.
+            alpha, noised = (
+                each(t)[..., None] for each in (self.schedule.alpha, self.schedule.noised)
+            )
+            kept = (logp.exp() - noised / self.num_tokens) / alpha.clamp(min=1e-30)
+            return kept.clamp(min=1e-30).log().log_softmax(-1)
         if not self.mixture:
             return logp
         kept = self.schedule.alpha(t)[..., None] * F.one_hot(xt, self.num_tokens)

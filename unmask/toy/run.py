@@ -33,7 +33,13 @@ from unmask.toy.language import (
     total_variation,
 )
 from unmask.toy.settings import ToySettings
-from unmask.toy.variants import Variant, get_variant
+from unmask.toy.variants import (
+    ByUnitVariant,
+    CurriculumVariant,
+    Variant,
+    WarpedVariant,
+    get_variant,
+)
 
 COPIES = 2
 """How often each sentence stands in a batch: every batch is the data law itself."""
@@ -134,8 +140,9 @@ def learn(variant: Variant, steps: int, seed: int) -> Transformer:
     x0 = encode(list_sentences()).repeat(COPIES, 1)
     noise = RowStreams.make(derive_seed(seed, "noise"), len(x0))
     times = RowStreams.make(derive_seed(seed, "times"), 1)
-    for _ in range(steps):
-        loss = variant.loss(net, x0, draw_times(times, len(x0)), noise)
+    for step in range(steps):
+        current = variant.at(step / steps) if isinstance(variant, CurriculumVariant) else variant
+        loss = current.loss(net, x0, draw_times(times, len(x0)), noise)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -148,6 +155,7 @@ def learn(variant: Variant, steps: int, seed: int) -> Transformer:
 def find_loss(variant: Variant, net: Transformer, seed: int, copies: int = 100) -> float:
     """The loss over the whole language, each sentence at many times."""
     x0 = encode(list_sentences()).repeat(copies, 1)
+    variant = variant.at(1.0) if isinstance(variant, CurriculumVariant) else variant
     streams = RowStreams.make(derive_seed(seed, "loss"), len(x0))
     times = draw_times(RowStreams.make(derive_seed(seed, "loss times"), 1), len(x0))
     return float(variant.loss(net, x0, times, streams))
@@ -160,9 +168,11 @@ def make_network(variant: Variant, seed: int) -> Transformer:
     blind, and take thousands of steps to compare two words.
     """
     net = Transformer(variant.config, seed)
+    if isinstance(variant, WarpedVariant | ByUnitVariant):
+        variant.prepare(net)
     with torch.no_grad():
         for name, weight in net.named_parameters():
-            if weight.ndim > 1 and not name.startswith("time."):
+            if weight.ndim > 1 and not name.startswith(("time.", "time_warp.")):
                 weight *= 4
     return net
 

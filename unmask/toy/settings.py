@@ -4,7 +4,17 @@ from dataclasses import dataclass
 
 from unmask.base.config import CheckedSettings, option
 
-VARIANTS = ("gaussian", "uniform", "hybrid", "masked", "causal")
+VARIANTS = (
+    "gaussian",
+    "warped",
+    "uniform",
+    "curriculum",
+    "scores",
+    "hybrid",
+    "by_unit",
+    "masked",
+    "causal",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,14 @@
-"""The five ways to learn the toy language, in one shape: a network, a loss, a sampler, a noise."""
+"""The ways to learn the toy language, in one shape: a network, a loss, a sampler, a noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
@@ -19,11 +19,13 @@ from unmask.noise.hybrid import Hybrid
 from unmask.noise.masked import Masked
 from unmask.noise.process import Process
 from unmask.noise.schedules import Schedule, SigmoidSchedule
+from unmask.noise.state_masked import StateMasked
 from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.discrete import process_loss
 from unmask.objectives.vectors import gaussian_loss, predict
+from unmask.objectives.warping import TimeWarp, keep_uniform, leave_one_out, soften
 from unmask.sampling.ancestral import draw, sample_ancestral, sample_gaussian
 from unmask.toy.language import LENGTH, UNITS
 
@@ -97,6 +99,75 @@ class DiscreteVariant:
 
 
 @dataclass(frozen=True)
+class CurriculumVariant(DiscreteVariant):
+    """Uniform noise seen softly at first, through the gaussian noise that it stems from (DUO)."""
+
+    temperature: float = 0.3
+
+    def at(self, share: float) -> "CurriculumVariant":
+        """Softness falls in a straight line to 0 in the first half of training."""
+        return replace(self, temperature=max(0.0, 0.3 * (1 - 2 * share)))
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        hard, soft = soften(x0, find_signal(t), self.temperature, NUM_UNITS, streams)
+        vectors = soft.to(net.embedding.weight.dtype) @ net.embedding.weight[:NUM_UNITS]
+        with net.patch({"embed": lambda x: vectors}):
+            logits = net(hard, t=t)
+        # The bound at the time when uniform noise has kept as much as this gaussian noise.
+        when = (1 - keep_uniform(find_signal(t), NUM_UNITS))[:, None]
+        return self.process.nll(logits, x0, hard, when.clamp(1e-3, 1 - 1e-3)).mean()
+
+
+def find_signal(t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+    """alpha of gaussian noise at which uniform noise is about as strong as linear noise at t."""
+    grid, kept = _tabulate_signal()
+    place = torch.searchsorted(kept, (1 - t.double()).contiguous()).clamp(1, len(grid) - 1)
+    low, high = kept[place - 1], kept[place]
+    share = ((1 - t.double() - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+    return grid[place - 1] + share * (grid[place] - grid[place - 1])
+
+
+@cache
+def _tabulate_signal() -> tuple[Tensor, Tensor]:
+    grid = torch.linspace(0, 0.999, 512, dtype=torch.float64)
+    return grid, keep_uniform(grid, NUM_UNITS)
+
+
+@dataclass(frozen=True)
+class ByUnitVariant(DiscreteVariant):
+    """Masks that come at a time of their own for each unit, and powers that are learned (GenMD4).
+
+    The powers lie in the network, under the name `powers`, before an exponential.
+    """
+
+    def prepare(self, net: Transformer) -> None:
+        net.register_parameter("powers", nn.Parameter(torch.zeros(NUM_UNITS)))
+
+    def _process(self, net: Transformer) -> StateMasked:
+        powers = net.get_parameter("powers")
+        return StateMasked(powers.clamp(-1.0, 1.0).exp())
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        process, losses, chances = self._process(net), [], []
+        for _ in range(2):
+            with torch.no_grad():
+                xt = process.corrupt(x0, t[:, None], streams)
+            nll = process.nll(net(xt, t=t), x0, xt, t[:, None]).mean(-1)
+            hidden = process.hidden_chance(x0, t[:, None].double()).clamp(1e-9, 1 - 1e-9)
+            chance = torch.where(xt == MASK, hidden.log(), torch.log1p(-hidden)).sum(-1)
+            losses.append(nll.double())
+            chances.append(chance)
+        return leave_one_out(torch.stack(losses), torch.stack(chances)).to(x0.device)
+
+    def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
+        process = replace(self._process(net), powers=self._process(net).powers.detach().double())
+        return sample_ancestral(partial(read, net), process, LENGTH, self.sampling_steps, streams)
+
+    def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        return self._process(net).corrupt(x0, t[:, None], streams)
+
+
+@dataclass(frozen=True)
 class OneByOne(DiscreteVariant):
     """Masks, filled one at a time in a random order: nothing is lost by drawing units together."""
 
@@ -150,12 +221,40 @@ class GaussianVariant:
         return Gaussian(net.latents.table().detach(), self.schedule)
 
 
+@dataclass(frozen=True)
+class WarpedVariant(GaussianVariant):
+    """The same with times drawn where the loss changes, by a map that is learned beside (CDCD)."""
+
+    def prepare(self, net: Transformer) -> None:
+        net.add_module("time_warp", TimeWarp())
+
+    def loss(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
+        warp = net.get_submodule("time_warp")
+        assert isinstance(warp, TimeWarp)
+        times = warp.draw(t)
+        loss, terms = gaussian_loss(net, Batch(x0), times, streams, self.schedule, form="cdcd")
+        return loss + warp.fit_loss(times, terms.mean(-1))
+
+
 VARIANTS: dict[str, Variant] = {
     "gaussian": GaussianVariant(
         SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
     ),
+    "warped": WarpedVariant(
+        SigmoidSchedule(start=6.0, stop=-6.0), replace(BLIND, time=True, latent_width=8)
+    ),
     "uniform": DiscreteVariant(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
+    "curriculum": CurriculumVariant(Uniform(NUM_UNITS, mixture=True), replace(BLIND, time=True)),
+    "scores": DiscreteVariant(
+        Uniform(NUM_UNITS, scores=True),
+        replace(BLIND, time=True),
+        training_steps=900,
+        sampling_steps=48,
+    ),
     "hybrid": DiscreteVariant(Hybrid(NUM_UNITS, share_start=0.5)),
+    "by_unit": ByUnitVariant(
+        StateMasked(torch.ones(NUM_UNITS)), replace(BLIND, time=True), sampling_steps=64
+    ),
     "masked": OneByOne(Masked(NUM_UNITS, MASK)),
     "causal": CausalVariant(replace(BLIND, causal=True)),
 }

@@ -127,7 +127,10 @@ def plan_model(recipe: Recipe, tokenizer: Tokenizer) -> Blueprint:
             f"of {config.context}: lengthen network.changes.context."
         )
     own_mask = mask_id if recipe.needs_mask or not causal else None
-    return Blueprint(config, recipe.kind, own_mask, noise=recipe.noise)
+    noise = recipe.noise
+    if recipe.objective_name == "score_entropy" and not recipe.paradigm.fills_masks:
+        noise = replace(noise, scores=True)
+    return Blueprint(config, recipe.kind, own_mask, noise=noise)
 
 
 @torch.no_grad()
