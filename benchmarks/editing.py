@@ -68,6 +68,8 @@ def search_whole(model: Model, case: Case, layer: int, settings: Editing) -> Ten
     delta = torch.zeros(model.net.config.width, device=model.device, requires_grad=True)
     adam, size = torch.optim.Adam([delta], lr=settings.lr), 1.0
     first: Tensor | None = None
+    is_logit = model.mask_id is not None and model.mask_id < model.net.config.logit_rows
+    never = torch.tensor([model.mask_id] if is_logit else [], device=model.device).long()
     assert settings.clamp is not None
 
     def predict(batch: Any) -> tuple[Tensor, Tensor]:
@@ -84,8 +86,10 @@ def search_whole(model: Model, case: Case, layer: int, settings: Editing) -> Ten
             logits = model.logits(batch.tokens)
         finally:
             hook.remove()
-        logp = logits.take_along_dim(batch.reads[..., None], dim=1).log_softmax(-1)
-        return logp, kept[0]
+        logits = logits.take_along_dim(batch.reads[..., None], dim=1)
+        if len(never):
+            logits = logits.index_fill(-1, never, torch.finfo(logits.dtype).min / 4)
+        return logits.log_softmax(-1), kept[0]
 
     for step in range(settings.steps):
         with torch.enable_grad():

@@ -165,7 +165,7 @@ def _explain(result: Result, row: Mapping[str, Any]) -> str:
     elif interval.high < 0:
         reason = "so that learning by the own objective does worse than the write"
     else:
-        reason = "so that the network, not the low-rank write, is the likelier reason"
+        reason = "no clear difference: nothing speaks for the low-rank write as the reason"
     return (
         f"Learned in {place} by the model's own objective, "
         f"{say(to_interval(reached), '%')} of the statements became as likely as under the "
