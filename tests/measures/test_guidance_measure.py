@@ -130,7 +130,10 @@ def test_the_measure(model, corpus, tmp_path):
     unmask.save(model, tmp_path / "scorer")
     few = {"texts": 2, "passes": (6,), "strengths": (4.0,), "guidances": (1.0,), "draws": (2,)}
     few |= {"length": 24, "device": "cpu", "scorer": str(tmp_path / "scorer")}
-    result = unmask.guidance(model, data=corpus, out=tmp_path / "run", **few)
+    guide = str(tmp_path / "guide.safetensors")
+    result = unmask.guidance(model, data=corpus, out=tmp_path / "run", save_guide=guide, **few)
+    drawn = unmask.sample(model, "A text:", length=24, steps=2, classifier=guide, judged=2)
+    assert drawn.calls > 2, "what guided is a probe for any sample"
     rows = result.tables["guidance"].to_pylist()
     assert len(rows) == 2 * 6 and {row["way"] for row in rows} == {
         "plain", "label", "cfg", "classifier", "rates", "rejection"

@@ -19,7 +19,7 @@ Intervals are 95 % intervals by text and training seed.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,11 @@ class GuidanceSettings(MachineSettings):
     length: int = option(80, "Positions of a text, prompt included.", least=8)
     trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
     scorer: str | None = option(None, "A model that says bits per token.")
+    save_guide: str | None = option(
+        None,
+        "A file for the guide of the last model, as `unmask sample --classifier` takes it.",
+        is_identity=False,
+    )
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
@@ -147,6 +152,8 @@ def _prepare(
             model, texts[some], labels[some], PROMPTS[ANY], settings.length, seed=settings.seed
         )
         kept |= {"key": member.key, "guide": guide}
+        if settings.save_guide is not None:
+            guide.save(settings.save_guide)
     return model, kept["guide"], kept["judge"]
 
 
@@ -181,13 +188,8 @@ def _draw(
     from unmask.sampling.settings import Sampling
 
     model, guide, judge = _prepare(inputs, member, settings, kept)
-    sampling = Sampling(
-        plan="ancestral",
-        order="random",
-        temperature=1.0,
-        length=settings.length,
-        seed=settings.seed,
-    )
+    sampling = Sampling(plan="ancestral", order="random", temperature=1.0)
+    sampling = replace(sampling, length=settings.length, seed=settings.seed)
     prompts = PROMPTS[ANY], PROMPTS[BIOGRAPHY]
     number, judged = settings.texts, settings.judged
     drawn = draw_texts(model, guide, way, prompts, number, passes, sampling, judged)
