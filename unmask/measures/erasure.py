@@ -241,8 +241,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model and way of asking, curves over layers, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
     keys: dict[str, Any] = {"model": "model", "asked": tidy.name_asked}
-    drawn = [{**row, "label": name_eraser(row)} for row in means if row["start"] is not None]
-    colours = list(dict.fromkeys(row["label"] for row in drawn))
+    drawn = [row for row in means if row["start"] is not None]
+    colours = list(dict.fromkeys(map(name_eraser, drawn)))
     figure = tidy.draw_lines(
         drawn,
         "erasure",
@@ -250,8 +250,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "By the first layer whose subject states are erased, and all above it. Bands are 95 % "
         "intervals by fact.",
         x="start",
-        line="label",
-        colour=lambda row: f"p{1 + colours.index(row['label'])}",
+        line=name_eraser,
+        colour=lambda row: f"p{1 + colours.index(name_eraser(row))}",
         dash=lambda row: "solid" if row["eraser"] == "fact" else "dash",
         choose=[
             tidy.ASKED,
@@ -321,17 +321,15 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         control = {source: at[source, "random"]["mean"] for source in SOURCES}
         reached = verdicts["own"].outcome == "below"
         after = (
-            ""
-            if reached
-            else " The own direction's eraser does not clearly take more than random subspaces, so "
-            "that nothing follows from the other's."
+            " The own direction's eraser does not clearly take more than random subspaces, so that "
+            "nothing follows from the other's."
         )
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, {at[None, NOTHING]['mean']:.0%} of "
             f"answers are right. With fact identity erased from layer {start} up it is "
             f"{left['own']:.0%} by the own direction's eraser (random subspaces: "
             f"{control['own']:.0%}) and {left['other']:.0%} by the other direction's (random: "
-            f"{control['other']:.0%}).{after}",
+            f"{control['other']:.0%}).{'' if reached else after}",
             verdicts["other" if reached else "own"],
         )
 
