@@ -79,12 +79,19 @@ def _escape(text: str) -> str:
 
 
 def format_index() -> str:
-    """A table of all commands, each linked to its page."""
-    lines = ["| command | what it does |", "|---|---|"]
-    for words, command in sorted(list_commands().items()):
+    """Tables of all commands under the headings of `unmask --help`, each linked to its page."""
+    group: Any = typer.main.get_command(app)
+    tables: dict[str, list[str]] = {}
+    for words, command in list_commands().items():
+        if command.hidden:
+            continue
+        heading = group.commands[words.split()[0]].rich_help_panel
         first = command.help.strip().splitlines()[0]
-        lines.append(f"| [unmask {words}]({name_page(words)}) | {_escape(first)} |")
-    return "\n".join(lines) + "\n"
+        row = f"| [unmask {words}]({name_page(words)}) | {_escape(first)} |"
+        tables.setdefault(heading, []).append(row)
+    lines = [[f"**{heading}**", "", "| command | what it does |", "|---|---|", *rows]
+             for heading, rows in tables.items()]  # fmt: skip
+    return "\n\n".join("\n".join(each) for each in lines) + "\n"
 
 
 def rewrite(text: str) -> str:

@@ -43,7 +43,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("unmask tr", ["trace", "train", "trace-report"]),
+        ("unmask tr", ["trace", "train"]),
         ("unmask sample rev", ["reversal-ar", "reversal-mdm"]),
         ("unmask train toy-g", ["toy-gaussian"]),
         ("unmask sample reversal-mdm --cache e", ["exact"]),

@@ -29,20 +29,22 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("study")(study.make_study())
-app.command("report")(study.report)
-app.command("sample")(sample.sample)
-app.command("explore")(explore.explore)
+BEGIN, TRAIN, MODELS = "Begin here", "Train", "Models"
+"""Headings of the list of commands; measures have their own."""
+app.command("study", rich_help_panel=BEGIN)(study.make_study())
+app.command("report", rich_help_panel=BEGIN)(study.report)
+app.command("sample", rich_help_panel=BEGIN)(sample.sample)
+app.command("explore", rich_help_panel=BEGIN)(explore.explore)
 add_measures(app)
-app.command("harness")(harness.harness)
-app.command("train")(train.train)
-app.command("sweep")(sweep.sweep)
-app.add_typer(data.app, name="data")
-app.command("models")(models.models)
-app.command("info")(models.info)
-app.command("convert")(models.convert)
-app.command("toy")(toy.make_toy())
-app.command("trace-report")(study.trace_report)
+app.command("harness", rich_help_panel="Texts")(harness.harness)
+app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
+app.add_typer(data.app, name="data", rich_help_panel=TRAIN)
+app.command("toy", rich_help_panel=TRAIN)(toy.make_toy())
+app.command("models", rich_help_panel=MODELS)(models.models)
+app.command("info", rich_help_panel=MODELS)(models.info)
+app.command("convert", rich_help_panel=MODELS)(models.convert)
+app.command("trace-report", hidden=True)(study.trace_report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unmask.blocks import blocks, tidy
-from unmask.evaluation.withholding import RECALLED
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
 
@@ -123,6 +122,8 @@ def _find_base(rows: Rows) -> dict[str, Any]:
 
 def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
     """Whether each model knows what it withholds."""
+    from unmask.evaluation.withholding import RECALLED
+
     for model, own in tidy.group_by(rows, "model").items():
         sealed, others = (tidy.select(own, is_sealed=each)[0] for each in (True, False))
         text = (

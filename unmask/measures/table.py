@@ -16,34 +16,27 @@ from unmask.base.errors import UserError, suggest
 from unmask.measures.measure import Measure
 
 ENTRY_POINT = "unmask.measures"
-BUILT_IN = (
-    "recall",
-    "order",
-    "nll",
-    "factorization",
-    "knowns",
-    "perplexity",
-    "quality",
-    "mending",
-    "trace",
-    "knockout",
-    "represent",
-    "symmetry",
-    "interchange",
-    "erasure",
-    "slots",
-    "edit",
-    "guidance",
-    "correctors",
-    "planted",
-)
+GROUPS = {
+    "Facts": ("recall", "order", "nll", "factorization", "knowns"),
+    "Texts": ("perplexity", "quality", "mending"),
+    "Mechanism": (
+        "trace", "knockout", "represent", "symmetry", "interchange", "erasure", "slots", "edit"
+    ),
+    "Steering": ("guidance", "correctors", "planted"),
+}  # fmt: skip
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
+OTHERS = "Measures of other packages"
 _REGISTERED: dict[str, Measure] = {}
 
 
 def list_measures() -> dict[str, Measure]:
     """Every measure by name. One that cannot be imported is a warning, and the rest are there."""
     return _import_all() | _REGISTERED
+
+
+def find_group(name: str) -> str:
+    """The heading under which a measure is listed."""
+    return next((group for group, names in GROUPS.items() if name in names), OTHERS)
 
 
 def find_measure(name: str) -> Measure:
@@ -70,7 +63,8 @@ def register(measure: Measure) -> Measure:
 
 @cache
 def _import_all() -> dict[str, Measure]:
-    measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in BUILT_IN}
+    names = [name for group in GROUPS.values() for name in group]
+    measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in names}
     for point in entry_points(group=ENTRY_POINT):
         try:
             measure = point.load()
