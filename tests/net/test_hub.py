@@ -16,7 +16,9 @@ import unmask
 from tests.conftest import make_model
 from unmask.data.tokenizer import Tokenizer
 from unmask.net import hub
+from unmask.net.known import KNOWN
 from unmask.net.model import Blueprint, Model
+from unmask.net.paradigm import list_kinds
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -46,6 +48,32 @@ def test_cached_model(cache, tmp_path):
     assert unmask.load(tmp_path / "copy", device="cpu").mask_id == make_model().mask_id
     again = run("convert", "someone/tiny-mdm", tmp_path / "copy", cache=cache)
     assert again.returncode == 2 and "already exists" in again.stderr
+
+
+def test_a_revision(cache, tmp_path, monkeypatch):
+    """A branch beside the main one, as SEDD's safetensors are on."""
+    repo = cache / "models--someone--tiny-mdm"
+    unmask.save(make_model(seed=1), repo / "snapshots" / COMMIT[::-1])
+    (repo / "refs" / "refs" / "pr").mkdir(parents=True)
+    (repo / "refs" / "refs" / "pr" / "1").write_text(COMMIT[::-1])
+    words = ["someone/tiny-mdm", tmp_path / "copy", "--revision", "refs/pr/1", "--block", "4"]
+    done = run("convert", *words, cache=cache)
+    assert done.returncode == 0, done.stderr
+    copy, other = unmask.load(tmp_path / "copy", device="cpu"), make_model(seed=1)
+    assert torch.equal(copy.net.head.weight, other.net.head.weight) and copy.net.config.block == 4
+    absent = run("info", "someone/tiny-mdm", "--revision", "absent", cache=cache)
+    assert absent.returncode == 2 and "neither a path nor in the local cache" in absent.stderr
+    with pytest.raises(unmask.UserError, match="'main' of reversal-mdm was asked for"):
+        unmask.load("reversal-mdm", revision="main")
+
+
+def test_known_models_are_described():
+    """Of a kind that there is, with a size; no repository twice unless it holds several files."""
+    assert {known.kind for known in KNOWN.values()} <= {*list_kinds()}
+    assert all(known.size and known.uses for known in KNOWN.values())
+    places = [(known.repo, known.file) for known in KNOWN.values()]
+    assert len(set(places)) == len(places)
+    assert (KNOWN["llada2-mini"].uses, KNOWN["gpt2"].uses) == ("all but edit", "all")
 
 
 def test_models_lists_shipped_cached_and_known(cache):

@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.fixtures import FIXTURES, load_expected, load_peer
 from unmask import UserError
+from unmask.net.dialects.dialect import Given
+from unmask.net.known import KNOWN
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 
@@ -138,6 +140,20 @@ def test_settings_of_a_causal_model(copy):
     change(copy, "config.json", dlm_paradigm="other")
     with pytest.raises(UserError, match="'dlm_paradigm' is 'other', expected bidirectional"):
         unmask.load(copy, device="cpu")
+
+
+def test_a_causal_model_with_a_mask_is_questioned(copy, caplog):
+    """Open-dCoder is a diffusion model in Qwen2's settings; its name says so, a folder does not."""
+    change(copy, "config.json", model_type="qwen3")
+    assert unmask.load(copy, device="cpu").kind == "causal" and not caplog.messages
+    change(copy, "added_tokens.json", **{"<|mask|>": 292})
+    assert unmask.load(copy, device="cpu").kind == "causal"
+    assert "has the settings of a causal model and a mask token (292)" in caplog.text
+    assert "kind='masked'" in caplog.text
+    given = Given(mask=7).complete(KNOWN["open-dcoder-0.5b"])
+    assert given == Given("masked", 7, True) and Given().complete(KNOWN["gpt2"]) == Given()
+    blueprint, _, _ = inspect(copy, given=given)
+    assert (blueprint.kind, blueprint.mask_id, blueprint.shift) == ("masked", 7, True)
 
 
 def test_llada2_sees_everything_without_blocks():

@@ -10,48 +10,71 @@ from unmask.cli.options import list_models
 def models() -> None:
     """List the models that are shipped, cached on this machine, and known by name."""
     from rich.console import Console
-    from rich.table import Column, Table
+    from rich.table import Table
 
     from unmask.base.units import format_bytes
-    from unmask.net.hub import KNOWN, cached_models, shipped_models
+    from unmask.net.hub import cached_models, shipped_models
+    from unmask.net.known import KNOWN
 
     cached = cached_models()
-    table = Table("name", "kind", "parameters", "where", Column("from", overflow="fold"))
+    table = Table("name", "kind", "size", "memory", "works", "licence", "where")
+    table.add_column("from", overflow="fold")
     for name in shipped_models():
-        table.add_row(name, *_describe(name), "shipped", "this package")
+        table.add_row(name, *_describe(name), "Apache-2.0", "shipped", "this package")
     for name, known in KNOWN.items():
         origin = known.repo + (f" ({known.file})" if known.file else "")
         files = cached.get(known.repo, {})
         here = known.file in files if known.file else bool(files)
+        stated = (known.kind, *_show_size(known.size and 1e9 * known.size), known.uses)
+        where = "cached" if here else "hub"
         table.add_row(
-            name,
-            *(_describe(name) if here else (known.kind, "")),
-            "cached" if here else "hub",
-            origin,
+            name, *(_describe(name, stated) if here else stated), known.licence, where, origin
         )
     for repo, files in cached.items():
         if repo not in {known.repo for known in KNOWN.values()}:
-            table.add_row(repo, *_describe(repo), "cached", format_bytes(sum(files.values())))
+            size = format_bytes(sum(files.values()))
+            table.add_row(repo, *_describe(repo), "", "cached", size)
     console = Console()
     console.print(table)
     console.print(
-        "Parameters are counted once a model is on this machine; unmask info shows its shapes. "
-        "Any folder, .safetensors file or hub id (owner/name) of a known dialect works too."
+        "Size is in parameters, counted once a model is on this machine, where unmask info shows "
+        "its shapes; memory is that of its weights in bfloat16. What works: all is sample, score, "
+        "trace and edit. Any folder, .safetensors file or hub id (owner/name) of a known dialect "
+        "works too."
     )
 
 
-def _describe(name: str) -> tuple[str, str]:
-    """Kind and parameters of a model on this machine; nothing for one in an unknown format."""
+def _show_size(parameters: float | None) -> tuple[str, str]:
+    """Parameters, and the memory that they take."""
+    from unmask.base.units import format_bytes, format_number
+
+    if not parameters:
+        return "", ""
+    return format_number(parameters), format_bytes(int(2 * parameters))
+
+
+def _describe(name: str, otherwise: tuple[str, ...] = ("",) * 4) -> tuple[str, ...]:
+    """Kind, size and uses of a model on this machine; `otherwise` for one in an unknown format."""
     from unmask.base.errors import UserError
-    from unmask.base.units import format_number
     from unmask.net.counts import count_parameters
+    from unmask.net.known import list_uses
     from unmask.net.loading import inspect
 
     try:
         blueprint, _, _ = inspect(name)
     except UserError:
-        return "", ""
-    return blueprint.kind, format_number(count_parameters(blueprint.config).total)
+        return otherwise
+    config = blueprint.config
+    size = _show_size(count_parameters(config).total)
+    dense = config.experts is None or config.dense_layers > 0
+    return blueprint.kind, *size, list_uses(blueprint.kind, dense)
+
+
+KIND = typer.Option(None, help="What it is: masked, causal, …; where its settings do not say.")
+MASK = typer.Option(None, help="Its mask id, where neither settings nor tokenizer say it.")
+SHIFT = typer.Option(None, "--shift/--no-shift", help="Whether row i predicts position i + 1.")
+BLOCK = typer.Option(None, help="Positions of a block, for block-causal attention; 0: none.")
+REVISION = typer.Option(None, help="A branch or commit of its repository on the hub.")
 
 
 def info(
@@ -62,11 +85,17 @@ def info(
         autocompletion=list_models,
     ),
     causal: bool = typer.Option(False, help="Of a preset, the autoregressive twin."),
+    kind: str | None = KIND,
+    mask: int | None = MASK,
+    shift: bool | None = SHIFT,
+    block: int | None = BLOCK,
+    revision: str | None = REVISION,
 ) -> None:
     """Show shapes, parameters, operations, memory and sites; nothing is loaded or fetched."""
     from rich.console import Console
 
     from unmask.base.units import format_bytes
+    from unmask.net.dialects.dialect import Given
     from unmask.net.loading import inspect
     from unmask.net.presets import preset, preset_names
     from unmask.report.terminal import show_network
@@ -74,7 +103,8 @@ def info(
     if name in preset_names():
         show_network(Console(), name, preset(name, causal=causal))
         return
-    blueprint, dialect, checkpoint = inspect(name, also_known=preset_names())
+    given = Given(kind, mask, shift, block)
+    blueprint, dialect, checkpoint = inspect(name, preset_names(), given, revision)
     stored = "/".join(sorted(set(checkpoint.weights.dtypes.values())))
     size = sum(path.stat().st_size for path in checkpoint.weights.files)
     reads = "position i + 1" if blueprint.paradigm.predicts_next else "position i"
@@ -95,6 +125,11 @@ def convert(
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     to: str = typer.Option("unmask", help="The dialect to write."),
     dtype: str = typer.Option("stored", help="Number format; stored keeps the given one."),
+    kind: str | None = KIND,
+    mask: int | None = MASK,
+    shift: bool | None = SHIFT,
+    block: int | None = BLOCK,
+    revision: str | None = REVISION,
 ) -> None:
     """Write a model anew in this project's format, or in another dialect."""
     from unmask.base.errors import UserError
@@ -104,5 +139,15 @@ def convert(
     get_dialect(to)
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
-    save(load(given, device="cpu", dtype=dtype), out, to)
+    model = load(
+        given,
+        device="cpu",
+        dtype=dtype,
+        kind=kind,
+        mask=mask,
+        shift=shift,
+        block=block,
+        revision=revision,
+    )
+    save(model, out, to)
     print(f"wrote {out} in the dialect {to}")

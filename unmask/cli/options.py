@@ -57,7 +57,8 @@ def list_fields(settings: type[CheckedSettings]) -> list[dataclasses.Field]:
 
 def list_models() -> list[str]:
     """The names that stand for models, for a shell to complete."""
-    from unmask.net.hub import KNOWN, shipped_models
+    from unmask.net.hub import shipped_models
+    from unmask.net.known import KNOWN
 
     return [*shipped_models(), *KNOWN]
 

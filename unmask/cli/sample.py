@@ -52,7 +52,13 @@ EXTRAS = {
             "--guesses",
         ),
         add_option("pause", float, 0.08, "Seconds for which a terminal shows each step."),
-        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
+        add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps; several by commas."),
+        add_option("kind", str | None, None, "What the model is, where its settings do not say."),
+        add_option("mask", int | None, None, "Its mask id, where its files do not say."),
+        add_option(
+            "shift", bool | None, None, "Whether its row i predicts i + 1.", "--shift/--no-shift"
+        ),
+        add_option("revision", str | None, None, "A branch or commit of its repository."),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
         add_option(
             "read",
@@ -95,7 +101,8 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
         )
     if not 0 <= extras["pause"] <= MOST_PAUSE:
         raise UserError(f"--pause {extras['pause']} was given: expected 0 to {MOST_PAUSE} seconds.")
-    model = load(given["name"], device=extras["device"], dtype=extras["dtype"])
+    named = ("device", "dtype", "kind", "mask", "shift", "revision")
+    model = load(given["name"], **{name: extras[name] for name in named})
     console = Console()
     live = console.is_terminal and not extras["as_json"]
     hidden_id, pause = model.mask_id, extras["pause"]

@@ -7,38 +7,7 @@ from pathlib import Path
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import path_exists
-
-
-@dataclass(frozen=True)
-class KnownModel:
-    """Where to get a model of the literature."""
-
-    repo: str
-    file: str | None = None
-    """For a repository that holds many models, the file of this one."""
-    tokenizer: str | None = None
-    """For models that come without one, the repository whose tokenizer they use."""
-    kind: str = "causal"
-
-
-_SMDM_TOKENIZER = "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T"
-
-KNOWN = {
-    "mdm-1028M": KnownModel(
-        "nieshen/SMDM", "mdm-1028M-1600e18.safetensors", _SMDM_TOKENIZER, kind="masked"
-    ),
-    "ar-1028M": KnownModel("nieshen/SMDM", "ar-1028M-100e18.safetensors", _SMDM_TOKENIZER),
-    "llada-8b": KnownModel("GSAI-ML/LLaDA-8B-Base", kind="masked"),
-    "llada-8b-instruct": KnownModel("GSAI-ML/LLaDA-8B-Instruct", kind="masked"),
-    "dream-7b": KnownModel("Dream-org/Dream-v0-Base-7B", kind="masked"),
-    "dream-7b-instruct": KnownModel("Dream-org/Dream-v0-Instruct-7B", kind="masked"),
-    "gpt2": KnownModel("openai-community/gpt2"),
-    "pythia-160m": KnownModel("EleutherAI/pythia-160m"),
-    "pythia-410m": KnownModel("EleutherAI/pythia-410m"),
-    "pythia-1.4b": KnownModel("EleutherAI/pythia-1.4b"),
-    "smollm2-135m": KnownModel("HuggingFaceTB/SmolLM2-135M"),
-    "qwen2.5-0.5b": KnownModel("Qwen/Qwen2.5-0.5B"),
-}
+from unmask.net.known import KNOWN, KnownModel
 
 _MOST_CHARACTERS = 4000
 """Of a name; systems know no longer paths."""
@@ -48,14 +17,16 @@ _WANTED = ["*.json", "*.safetensors", "merges.txt"]
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """Where a model is on this machine, and the repository of its tokenizer if it has none."""
+    """Where a model is on this machine."""
 
     path: Path
-    tokenizer_repo: str | None = None
+    known: KnownModel | None = None
+    """What is known of a model by its name."""
 
     def find_tokenizer(self) -> Path | None:
         """The folder of a tokenizer of another repository; fetched only when needed."""
-        return _fetch(self.tokenizer_repo, ["*.json"]) if self.tokenizer_repo else None
+        repo = None if self.known is None else self.known.tokenizer
+        return None if repo is None else _fetch(repo, ["*.json"])
 
 
 def shipped_models() -> dict[str, Path]:
@@ -86,11 +57,19 @@ def cached_models() -> dict[str, dict[str, int]]:
     return {name: files for name, files in models.items() if files}
 
 
-def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) -> ModelLocation:
+def find_model(
+    name: str, fetch: bool = True, also_known: Iterable[str] = (), revision: str | None = None
+) -> ModelLocation:
     """Where the model of that name lies; a hub model is fetched unless it is cached or not to be.
 
     `also_known` are further names to suggest where this one is not found.
     """
+    is_here = len(name) <= _MOST_CHARACTERS and (name in shipped_models() or path_exists(name))
+    if revision is not None and is_here:
+        raise UserError(
+            f"the revision {revision!r} of {name} was asked for: expected a hub id or a known "
+            "name, whose repository has revisions."
+        )
     if len(name) > _MOST_CHARACTERS:
         raise UserError(
             f"a model's name of {len(name):,} characters was given: expected a name, a path or a "
@@ -109,18 +88,19 @@ def find_model(name: str, fetch: bool = True, also_known: Iterable[str] = ()) ->
             f"no model {name!r}: it is not a file or folder, a hub id (owner/name) or a known "
             f"name; {suggest(name, names)}"
         )
-    known = known or KnownModel(name)
-    folder = _fetch(known.repo, [known.file] if known.file else _WANTED, fetch)
+    known = known or next((each for each in KNOWN.values() if each.repo == name), KnownModel(name))
+    patterns = [known.file] if known.file else _WANTED
+    folder = _fetch(known.repo, patterns, fetch, revision or known.revision)
     path = folder / known.file if known.file else folder
     if not path.exists() or (path.is_dir() and not list(path.glob("*.safetensors"))):
         raise UserError(
             f"{known.repo!r} has no {known.file or 'safetensors weights'} here: connect to fetch "
             "it; weights that are only there as pickles must be converted first."
         )
-    return ModelLocation(path, known.tokenizer)
+    return ModelLocation(path, known)
 
 
-def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:
+def _fetch(repo: str, patterns: list[str], fetch: bool = True, revision: str | None = None) -> Path:
     """A local copy of a repository; what is cached is not fetched again, a broken fetch resumes."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -129,13 +109,22 @@ def _fetch(repo: str, patterns: list[str], fetch: bool = True) -> Path:
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     try:
-        return Path(snapshot_download(repo, allow_patterns=patterns, local_files_only=not fetch))
+        return Path(
+            snapshot_download(
+                repo, allow_patterns=patterns, local_files_only=not fetch, revision=revision
+            )
+        )
     except GatedRepoError:
         raise UserError(
             f"{repo!r} is gated: ask for access on its page and log in with `hf auth login`."
+        ) from None
+    except RevisionNotFoundError:
+        raise UserError(
+            f"{repo!r} has no revision {revision!r}: name a branch or commit."
         ) from None
     except RepositoryNotFoundError:
         raise UserError(

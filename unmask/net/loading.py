@@ -24,10 +24,12 @@ from unmask.net.counts import count_weight_bytes
 from unmask.net.dialects import get_dialect, known_dialects, recognise
 from unmask.net.dialects.dialect import (
     Dialect,
+    Given,
     Source,
     TensorMap,
     find_token_ids,
     override,
+    warn_of_mask,
     write_exactly,
 )
 from unmask.net.folding import fold_time, unfold_time
@@ -61,6 +63,7 @@ def load(
     mask: int | None = None,
     shift: bool | None = None,
     block: int | None = None,
+    revision: str | None = None,
 ) -> Model:
     """The model of a name, ready to run; nothing that comes with a checkpoint is executed.
 
@@ -81,15 +84,18 @@ def load(
         shift: Whether row i of a diffusion network predicts position i + 1, as Dream's does.
         block: Positions of a block, for block-causal attention that its settings do not mention; 0
             where every position sees every other.
+        revision: A branch or commit of its repository on the hub.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> model.kind, model.net.config.layers
     ('masked', 6)
     """
-    location = find_model(str(name))
-    blueprint, dialect, checkpoint = _look_into(location.path, mask, kind)
+    location = find_model(str(name), revision=revision)
+    given = Given(kind, mask, shift, block).complete(location.known)
+    blueprint, dialect, checkpoint = _look_into(location.path, given)
     label = checkpoint.source.label
-    blueprint = override(blueprint, checkpoint.source, kind, mask, shift, block)
+    if given.kind is None and not blueprint.paradigm.has_steps and dialect.name != "unmask":
+        warn_of_mask(checkpoint.source)
     target = resolve_device(device)
     stored = _find_stored(blueprint.config, dialect, checkpoint)
     maps = _find_tensors(stored, dialect, checkpoint)
@@ -112,19 +118,21 @@ def load(
 
 
 def inspect(
-    name: str | Path, also_known: Iterable[str] = ()
+    name: str | Path,
+    also_known: Iterable[str] = (),
+    given: Given | None = None,
+    revision: str | None = None,
 ) -> tuple[Blueprint, Dialect, Checkpoint]:
     """What a model on this machine is, from its settings and headers alone.
 
     `also_known` are further names to suggest where this one is not found.
     """
-    return _look_into(find_model(str(name), fetch=False, also_known=also_known).path)
+    location = find_model(str(name), fetch=False, also_known=also_known, revision=revision)
+    return _look_into(location.path, (given or Given()).complete(location.known))
 
 
-def _look_into(
-    path: Path, mask: int | None = None, kind: str | None = None
-) -> tuple[Blueprint, Dialect, Checkpoint]:
-    checkpoint = open_checkpoint(path, mask, kind)
+def _look_into(path: Path, given: Given) -> tuple[Blueprint, Dialect, Checkpoint]:
+    checkpoint = open_checkpoint(path, given.mask, given.kind)
     if not checkpoint.weights.shapes:
         raise UserError(f"{path} holds no tensors: it is an empty checkpoint; fetch it again.")
     dialect = recognise(checkpoint.source)
@@ -133,7 +141,7 @@ def _look_into(
     except SettingsError as error:
         raise SettingsError(checkpoint.source.label, error.problems) from None
     _check_sizes(blueprint.config, checkpoint)
-    return blueprint, dialect, checkpoint
+    return override(blueprint, checkpoint.source, given), dialect, checkpoint
 
 
 def _check_sizes(config: NetConfig, checkpoint: Checkpoint) -> None:

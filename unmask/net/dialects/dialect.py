@@ -1,6 +1,8 @@
 """What a dialect says: how its settings and its tensors correspond to ours, both ways."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ from unmask.base.errors import UserError
 from unmask.base.reading import read_json_object
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
+from unmask.net.known import KnownModel
 from unmask.net.model import Blueprint
 from unmask.net.paradigm import find_unknown, get_paradigm
 
+_log = logging.getLogger(__name__)
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """What `transformers` calls the ids that a text starts, ends and is padded with."""
 
@@ -182,25 +186,49 @@ def _read_added_tokens(folder: Path | None) -> tuple[str | None, dict[str, int]]
     return (declared["content"] if isinstance(declared, dict) else declared), added
 
 
-def override(
-    blueprint: Blueprint,
-    source: Source,
-    kind: str | None,
-    mask: int | None,
-    shift: bool | None,
-    block: int | None,
-) -> Blueprint:
+@dataclass(frozen=True)
+class Given:
+    """What the user says of a model, where its files do not."""
+
+    kind: str | None = None
+    mask: int | None = None
+    shift: bool | None = None
+    block: int | None = None
+
+    def complete(self, known: KnownModel | None) -> "Given":
+        """The same with what is known of a model by its name."""
+        if known is None:
+            return self
+        kind = None if known.says_kind else known.kind
+        own = {"kind": kind, "mask": known.mask, "shift": known.shift, "block": known.block}
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **own | said)
+
+
+def override(blueprint: Blueprint, source: Source, given: Given) -> Blueprint:
     """The model as the user says it is, where settings do not."""
-    config, kind = blueprint.config, blueprint.kind if kind is None else kind
+    kind = blueprint.kind if given.kind is None else given.kind
     if problems := list(find_unknown(kind)):
         raise SettingsError(source.label, problems)
-    paradigm, mask = get_paradigm(kind), blueprint.mask_id if mask is None else mask
+    paradigm, mask = get_paradigm(kind), blueprint.mask_id if given.mask is None else given.mask
     if paradigm.has_mask and mask is None:
         mask = find_mask(source)
-    block = config.block if block is None else block or None
-    config = replace(config, causal=not paradigm.sees_later, block=block)
-    shift = blueprint.shift if shift is None else shift
+    block = blueprint.config.block if given.block is None else given.block or None
+    config = replace(blueprint.config, causal=not paradigm.sees_later, block=block)
+    shift = blueprint.shift if given.shift is None else given.shift
     return replace(blueprint, config=config, kind=kind, mask_id=mask, shift=shift)
+
+
+def warn_of_mask(source: Source) -> None:
+    """Say that a model read as a causal one may be a diffusion model in its settings."""
+    with suppress(UserError):
+        mask = find_mask(source)
+        _log.warning(
+            "%s has the settings of a causal model and a mask token (%d): it is read as causal; a "
+            "diffusion model in these settings is loaded with kind='masked'",
+            source.label,
+            mask,
+        )
 
 
 def write_exactly(
