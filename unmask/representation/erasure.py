@@ -17,8 +17,8 @@ variance of the states they are put on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal
 
@@ -48,6 +48,34 @@ _HALVINGS = 60
 """Of the interval in which a random subspace is looked for."""
 
 
+class StateSet:
+    """States of one place, and what erasers need of them, each computed once."""
+
+    def __init__(self, values: Float[np.ndarray, "N D"]):
+        self.mean = np.asarray(values, np.float64).mean(0)
+        self.centred = values - self.mean
+
+    @classmethod
+    def of(cls, states: "StateSet | np.ndarray") -> "StateSet":
+        return states if isinstance(states, StateSet) else cls(states)
+
+    @cached_property
+    def covariance(self) -> Float[np.ndarray, "D D"]:
+        return self.centred.T @ self.centred / len(self.centred)
+
+    @cached_property
+    def axes(self) -> Float[np.ndarray, "D D"]:
+        """Eigenvectors of the covariance, the largest variance last."""
+        return np.linalg.eigh(self.covariance)[1]
+
+    @cached_property
+    def shrinkage(self) -> float:
+        """Ledoit and Wolf's estimate."""
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        return float(ledoit_wolf_shrinkage(self.centred, assume_centered=True))
+
+
 @dataclass(frozen=True)
 class Eraser:
     """The map x - outward inward (x - mean), a projection; float64 inside, whatever x is."""
@@ -64,15 +92,15 @@ class Eraser:
     def rank(self) -> int:
         return len(self.inward)
 
-    def recentre(self, states: Float[np.ndarray, "N D"]) -> "Eraser":
+    def recentre(self, states: StateSet | Float[np.ndarray, "N D"]) -> "Eraser":
         """The same directions around the mean of other states, such as the other direction's.
 
         What all of those share is then left alone, and only what tells them apart is taken.
         """
-        mean = torch.from_numpy(np.asarray(states, np.float64).mean(0))
-        centred = torch.from_numpy(np.asarray(states, np.float64)) - mean
-        taken = centred @ self.inward.T @ self.outward.T
-        return replace(self, mean=mean, removed=float(taken.square().sum(-1).mean()))
+        states = StateSet.of(states)
+        return _make_eraser(
+            states.mean, self.inward.numpy(), self.outward.numpy(), states.covariance
+        )
 
     def __call__(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         if self.rank == 0:
@@ -85,36 +113,35 @@ class Eraser:
 
 
 def fit_eraser(
-    states: Float[np.ndarray, "N D"], labels: Sequence[object], shrinkage: float | None = None
+    states: StateSet | Float[np.ndarray, "N D"],
+    labels: Sequence[object],
+    shrinkage: float | None = None,
 ) -> Eraser:
     """The eraser of the labels, of rank at most their number minus one.
 
     `shrinkage` in [0, 1] is how far the covariance is moved to a multiple of the identity;
     None estimates it by Ledoit and Wolf.
     """
-    from sklearn.covariance import ledoit_wolf_shrinkage, shrunk_covariance
+    from sklearn.covariance import shrunk_covariance
 
-    states = np.asarray(states, np.float64)
-    one_hot = _encode(states, labels)
+    states = StateSet.of(states)
+    one_hot = _encode(states.centred, labels)
     if shrinkage is not None and not 0 <= shrinkage <= 1:
         raise UserError(f"the shrinkage is {shrinkage}, expected 0 to 1, or None to estimate it.")
-    mean, count = states.mean(0), len(states)
-    centred, labelled = states - mean, one_hot - one_hot.mean(0)
-    covariance = centred.T @ centred / count
-    if shrinkage is None:
-        shrinkage = float(ledoit_wolf_shrinkage(centred, assume_centered=True))
+    shrinkage = states.shrinkage if shrinkage is None else shrinkage
     # 1. W and W⁺ from the eigenvalues of Σ; directions without variance have no say.
-    values, vectors = np.linalg.eigh(shrunk_covariance(covariance, shrinkage))
+    values, vectors = np.linalg.eigh(shrunk_covariance(states.covariance, shrinkage))
     is_used = values > max(values[-1], 0) * len(values) * np.finfo(np.float64).eps
     roots, vectors = np.sqrt(values[is_used]), vectors[:, is_used]
     # 2. U from W Σ_xz, each column over the root of its label's share: the same column space, and
     #    the singular values are canonical correlations, in which rounding is told from signal.
-    cross = vectors.T @ (centred.T @ labelled / count) / roots[:, None]
+    labelled = one_hot - one_hot.mean(0)
+    cross = vectors.T @ (states.centred.T @ labelled / len(labelled)) / roots[:, None]
     weights = 1 / np.sqrt(one_hot.mean(0))
     left, correlations, _ = np.linalg.svd(cross * weights, full_matrices=False)
     basis = left[:, correlations > LEAST_CORRELATION]
     inward, outward = (vectors / roots @ basis).T, vectors * roots @ basis
-    return _make_eraser(mean, inward, outward, covariance)
+    return _make_eraser(states.mean, inward, outward, states.covariance)
 
 
 def permute_labels(labels: Sequence[object], seed: int = 0) -> list[object]:
@@ -123,7 +150,9 @@ def permute_labels(labels: Sequence[object], seed: int = 0) -> list[object]:
     return [labels[i] for i in order]
 
 
-def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: int = 0) -> Eraser:
+def make_random_eraser(
+    eraser: Eraser, states: StateSet | Float[np.ndarray, "N D"], seed: int = 0
+) -> Eraser:
     """An orthogonal projection off a random subspace of the same rank that takes as much variance.
 
     As much as the eraser, centred there, takes of these states. The subspace lies between one drawn
@@ -131,10 +160,9 @@ def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: i
     more than any subspace of its rank could, as it may where they are unlike those it was fitted
     to, that is met as nearly as can be: compare `removed`.
     """
-    states = np.asarray(states, np.float64)
+    states = StateSet.of(states)
+    covariance, vectors = states.covariance, states.axes
     wanted, rank = eraser.recentre(states).removed, eraser.rank
-    covariance = np.cov(states.T, bias=True)
-    _, vectors = np.linalg.eigh(covariance)
     generator = np.random.default_rng(derive_seed(seed, "random eraser"))
     drawn = np.linalg.qr(generator.normal(size=(len(vectors), rank)))[0]
 
@@ -154,7 +182,7 @@ def make_random_eraser(eraser: Eraser, states: Float[np.ndarray, "N D"], seed: i
             low = share
         else:
             high = share
-    return _make_eraser(states.mean(0), basis.T, basis, covariance)
+    return _make_eraser(states.mean, basis.T, basis, covariance)
 
 
 def collect_labelled(
@@ -256,13 +284,17 @@ def compare_erasers(
     for way in questions:
         nothing = {"fitted": None, "eraser": "none", "draw": 0, "start": None}
         yield from ask(way, {}, **nothing, rank=0, changed=0.0, states=0)
-    for other, (states, labels) in collected.items():
-        fit = partial(_fit_layers, states, shrinkage=shrinkage)
+    sets = {
+        way: {layer: StateSet(each) for layer, each in states.items()}
+        for way, (states, _) in collected.items()
+    }
+    for other, (_, labels) in collected.items():
+        fit = partial(_fit_layers, sets[other], shrinkage=shrinkage)
         erasers = {("fact", 0): fit(labels)}
         for draw in range(draws):
             erasers["permuted", draw] = fit(permute_labels(labels, derive_seed(seed, draw)))
         for way in questions:
-            at = collected[way][0]
+            at = sets[way]
             put_on = {
                 key: {layer: eraser.recentre(at[layer]) for layer, eraser in own.items()}
                 for key, own in erasers.items()
@@ -287,7 +319,7 @@ def compare_erasers(
 
 
 def _fit_layers(
-    states: Mapping[int, np.ndarray], labels: Sequence[object], shrinkage: float | None
+    states: Mapping[int, StateSet], labels: Sequence[object], shrinkage: float | None
 ) -> dict[int, Eraser]:
     return {layer: fit_eraser(each, labels, shrinkage) for layer, each in states.items()}
 
