@@ -27,7 +27,7 @@ _MARKS = ".?!\"'"
 _SPLIT = re.compile(r"(d2p|p2d)_(same|reverse)(.*)")
 _OTHER_WAY: dict[str, Direction] = {"d2p": "p2d", "p2d": "d2p"}
 _OTHER_TRAINED: dict[str, Trained] = {"same": "reverse", "reverse": "same"}
-Phrasing = tuple[Direction, int]
+PhrasingKey = tuple[Direction, int]
 Around = tuple[str, str]
 """What stands before and after an entity."""
 
@@ -84,7 +84,7 @@ class _Lines:
 
     def __init__(self, corpus: Corpus):
         self.of_facts: dict[str, list[Fact]] = {}
-        phrasings: dict[Phrasing, list[Fact]] = {}
+        phrasings: dict[PhrasingKey, list[Fact]] = {}
         for fact in corpus["train"]:
             self.of_facts.setdefault(fact.fact_id, []).append(fact)
             phrasings.setdefault((fact.direction, fact.phrasing), []).append(fact)
@@ -117,7 +117,7 @@ class _Lines:
         plain, inflected = (max(x, key=lambda each: x[each], default=None) for x in around.values())
         return _Template((text[:begin], text[end:]), plain, inflected, number if count else None)
 
-    def _fill(self, fact: Fact, phrasing: Phrasing) -> Fact:
+    def _fill(self, fact: Fact, phrasing: PhrasingKey) -> Fact:
         """A line about the fact's person in a phrasing of the other direction."""
         template, (way, number) = self.templates[phrasing], phrasing
         name, description = fact.object, fact.subject

@@ -216,10 +216,10 @@ def _choose_recalled(
 
     considered = choose_facts(facts, settings.facts, len(facts))
     ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    said, chosen = set(ranked[:recalled]), []
+    known, chosen = set(ranked[:recalled]), []
     for own in group_by_fact(considered):
         own.sort(key=lambda fact: fact.phrasing)
-        first = [fact for fact in own if fact in said][: settings.phrasings]
+        first = [fact for fact in own if fact in known][: settings.phrasings]
         chosen += first or own[:1]
     return Chosen(chosen, len(considered), recalled)
 
