@@ -29,7 +29,7 @@ _OWN = ("temperature", "top_p", "top_k", "seed")
 
 
 @dataclass(frozen=True)
-class Answer:
+class WrittenAnswer:
     """What a model wrote after a conversation, and how much was read and written."""
 
     text: str
@@ -55,7 +55,7 @@ class Answerer:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         **changes: Any,
-    ) -> Answer:
+    ) -> WrittenAnswer:
         """The text after a conversation of (role, text); `changes` are settings by name."""
         if not messages:
             raise UserError("a conversation without a message was given: expected at least one.")
@@ -83,7 +83,7 @@ class Answerer:
         for each in stop:
             if each in written:
                 written, is_cut = written[: written.index(each)], False
-        return Answer(written, is_cut, len(ids), len(tokens), drawn.calls)
+        return WrittenAnswer(written, is_cut, len(ids), len(tokens), drawn.calls)
 
     def describe(self) -> dict[str, Any]:
         """Every sampling setting that is not its default, for the log."""

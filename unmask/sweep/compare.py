@@ -28,7 +28,7 @@ TABLE = "sweep.parquet"
 
 
 @dataclass(frozen=True)
-class _Member:
+class _TrainedMember:
     """One trained model: which cell and seed, and what its training took."""
 
     point: SweepPoint
@@ -54,7 +54,7 @@ def compare_sweep(sweep: Sweep, folder: Path) -> dict[str, list[ComparedRow]]:
     return {name: list(_compare(sweep, name, members)) for name in sweep.measures}
 
 
-def _list_members(sweep: Sweep, folder: Path) -> list[_Member]:
+def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
     """The models that are there."""
     points = list(list_points(sweep, folder))
     return [
@@ -62,7 +62,7 @@ def _list_members(sweep: Sweep, folder: Path) -> list[_Member]:
     ]
 
 
-def _read_member(sweep: Sweep, point: SweepPoint) -> _Member:
+def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
     run, recipe = point.folder / "train", point.cell.recipe
     blueprint = inspect(run / MODEL)[0]
     records = [record for record in read_journal(run) if "tokens" in record]
@@ -82,10 +82,10 @@ def _read_member(sweep: Sweep, point: SweepPoint) -> _Member:
     own_tokens = last["tokens"] - shared["tokens"]
     seed = point.cell.labels.get(SEED, str(recipe.seed))
     seconds = last["seconds"] - shared["seconds"]
-    return _Member(point, seed, facts, each_token * own_tokens, seconds)
+    return _TrainedMember(point, seed, facts, each_token * own_tokens, seconds)
 
 
-def _compare(sweep: Sweep, name: str, members: Sequence[_Member]) -> Iterator[ComparedRow]:
+def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iterator[ComparedRow]:
     entry, axes = sweep.measures[name], [axis for axis in sweep.axes if axis != SEED]
     measure = find_measure(entry.verb)
     groups = tidy.group_by(
@@ -306,7 +306,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _say_compute(members: Sequence[_Member]) -> str:
+def _say_compute(members: Sequence[_TrainedMember]) -> str:
     """What all trainings together took."""
     flops = sum(each.own_flops for each in members)
     minutes = sum(each.own_seconds for each in members) / 60

@@ -93,7 +93,7 @@ def run_sweep(
     _open_folder(sweep, folder, device)
     outcome, begun = SweepOutcome(sweep, folder), time.time()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    worker = _Worker(sweep, folder, device, deadline, watch)
+    worker = _CellWorker(sweep, folder, device, deadline, watch)
     for cell in sweep.cells:
         place = folder / CELLS / cell.name
         if (place / DONE).is_file():
@@ -167,7 +167,7 @@ def _note_failure(place: Path, cell: SweepCell, error: Exception) -> str:
     return text
 
 
-class _Worker:
+class _CellWorker:
     """Trains and measures one cell after the other."""
 
     def __init__(
