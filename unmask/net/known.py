@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from unmask.net.paradigm import get_paradigm
+
 
 @dataclass(frozen=True)
 class KnownModel:
@@ -39,10 +41,10 @@ def list_uses(kind: str, has_dense_layers: bool) -> str:
 
     All is: sample, score, trace, edit.
     """
-    if kind == "gaussian":
+    paradigm = get_paradigm(kind)
+    if paradigm.noises_vectors:
         return "sample, score"
-    is_edited = has_dense_layers and kind in ("masked", "causal")
-    return "all" if is_edited else "all but edit"
+    return "all" if has_dense_layers and paradigm.is_scored else "all but edit"
 
 
 def _masked(repo: str, size: float, licence: str = "", **more: Any) -> KnownModel:

@@ -201,8 +201,8 @@ class Given:
             return self
         kind = None if known.says_kind else known.kind
         own = {"kind": kind, "mask": known.mask, "shift": known.shift, "block": known.block}
-        said = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(self, **own | said)
+        own |= {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **own)
 
 
 def override(blueprint: Blueprint, source: Source, given: Given) -> Blueprint:

@@ -187,8 +187,8 @@ def _write_llada2(blueprint: Blueprint) -> dict[str, Any]:
 
 def is_llada_moe(source: Source) -> bool:
     """Whether settings are LLaDA-MoE's, which call themselves LLaDA's."""
-    kind = source.config.get("model_type")
-    return kind == "lladamoe" or (kind == "llada" and source.config.get("num_experts") is not None)
+    name, experts = source.config.get("model_type"), source.config.get("num_experts")
+    return name == "lladamoe" or (name == "llada" and experts is not None)
 
 
 _LLADA = Dialect(
