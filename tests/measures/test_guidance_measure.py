@@ -11,7 +11,13 @@ import unmask
 from tests.conftest import lively
 from unmask import UserError
 from unmask.cli.main import app
-from unmask.data.biographies import cut_text, is_biography, list_labelled, make_biographies
+from unmask.data.biographies import (
+    cut_text,
+    is_biography,
+    is_usable,
+    list_labelled,
+    make_biographies,
+)
 from unmask.data.corpus import find_problems, read_corpus
 from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.data.tokenizer import Tokenizer
@@ -59,6 +65,8 @@ def test_the_rule_and_the_cut():
         "Bo Kern was a miller of Orsel."
     )
     assert cut_text("one two three", 8) == "one two"
+    assert is_usable(PLACE) and not is_usable("short") and not is_usable("Řeč о городе " * 9)
+    assert not is_usable("1900: 12, 14, 18; " * 9), "numbers take a token for each digit"
 
 
 def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):

@@ -26,7 +26,7 @@ PROMPTS = {BIOGRAPHY: "A biography:", ARTICLE: "An article:", ANY: "A text:"}
 FOR_JUDGE = "For the judge, "
 """Before the prompts of the judge's half, which no model is trained on."""
 SHORTEST = 60
-"""Characters; shorter texts are left out, and so are those with many letters beyond ASCII."""
+"""Characters; shorter texts are left out."""
 
 
 def is_biography(text: str) -> bool:
@@ -42,6 +42,13 @@ def cut_text(text: str, characters: int) -> str:
     return plain[: characters + 1].rpartition(" ")[0]
 
 
+def is_usable(text: str) -> bool:
+    """Whether a text is long enough, and mostly words in plain letters: such take few tokens."""
+    foreign = sum(letter > "~" for letter in text)
+    others = sum(not (letter.isalpha() or letter.isspace()) for letter in text)
+    return len(text) >= SHORTEST and foreign <= len(text) // 20 and others <= len(text) // 8
+
+
 def make_biographies(
     documents: Iterable[str], num_texts: int = 4000, characters: int = 160
 ) -> Corpus:
@@ -55,7 +62,7 @@ def make_biographies(
     number = 0
     for document in documents:
         text = cut_text(document, characters)
-        if len(text) < SHORTEST or sum(letter > "~" for letter in text) > len(text) // 20:
+        if not is_usable(text):
             continue
         label = BIOGRAPHY if is_biography(document) else ARTICLE
         half = halves[number % 2]
