@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS, lively
-from tests.laws.enumeration import Language
-from tests.laws.test_bounds import DISCRETE, tabulate
+from tests.laws.enumeration import Language, quadrature
+from tests.laws.test_bounds import DISCRETE, K, tabulate
 from unmask import UserError, preset
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.perplexity import score_documents
@@ -15,6 +15,7 @@ from unmask.noise.gaussian import Gaussian
 from unmask.noise.schedules import SigmoidSchedule
 from unmask.objectives.bounds import estimate_bound
 from unmask.objectives.likelihood import Scorer
+from unmask.objectives.masked import get_weighting
 
 
 @pytest.mark.parametrize("name", ["uniform", "uniform-cosine", "hybrid", "masked"])
@@ -84,6 +85,39 @@ def test_gaussian_estimates_by_quadrature():
         lambda z, t: logits.expand(*z.shape[:2], 2), process, x0, strata=64, repeats=40
     )
     assert abs(estimate.nll - exact) < 4 * estimate.error and estimate.error < 0.05 * exact
+
+
+def test_the_masked_bound_depends_on_no_schedule():
+    """The same network costs the same under every schedule, text by text, by enumeration."""
+    network = Language(DISCRETE["masked"], length=2, seed=1).random_network()
+    linear, cosine, cubic = (
+        Language(DISCRETE[name], length=2, seed=1).bound(network)
+        for name in ("masked", "masked-cosine", "masked-cubic")
+    )
+    torch.testing.assert_close(cosine, linear, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cubic, linear, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["smdm", "llada", "mdlm"])
+def test_normalisations_are_the_bound_but_for_eps(name):
+    """Expected losses by enumeration: nats per position, off the bound by less than some eps."""
+    language = Language(DISCRETE["masked"], length=2, seed=1)
+    network, weighting = language.random_network(), get_weighting(name)
+    logp = language.process.predict(network(0.5))  # [states, L, K]
+    total = torch.zeros(len(language.texts), dtype=torch.float64)
+    for t, weight in quadrature(200):
+        time = torch.tensor(t, dtype=torch.float64)
+        chance = float(weighting.chance(language.process, time))
+        factor = float(weighting.weight(language.process, time)) / language.length
+        for number, text in enumerate(language.texts):
+            hidden = language.states == K
+            possible = (hidden | (language.states == text)).all(-1)
+            p = torch.where(hidden, chance, 1 - chance).prod(-1) * possible
+            nll = -logp.gather(-1, text.expand(len(p), -1)[..., None])[..., 0]
+            total[number] += weight * factor * (p * (hidden * nll).sum(-1)).sum()
+    bound = language.bound(network) / language.length
+    assert (total - bound).abs().max() < 10 * weighting.eps
+    assert (total - bound).abs().max() > 0
 
 
 def make_kind(kind: str) -> Model:
