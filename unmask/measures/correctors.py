@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 MANY = 64
 """Corrections after which nothing changes any more."""
 TOYS = {"language": "small languages", "chain": "Markov chain"}
+COLOURS = {"uniform": "p0", "margin": "p1", "gumbel": "p2", "accepted": "p3"}
+"""Of correctors by their choice; all other samplers are controls."""
 EXACT = "the law itself"
 SAMPLER = ("toy", "sampler", "family", "steps", "calls")
 
@@ -242,8 +244,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "Total variation; bands are 95 % intervals by language or draw.",
         x="calls",
         line="sampler",
-        colour=lambda row: {"predictor": "p1", "corrector": "p2"}.get(row["family"], "p3"),
-        dash=lambda row: "solid" if row["family"] == "corrector" else "dash",
+        colour=lambda row: COLOURS.get(row["sampler"].partition("=")[0], "control"),
+        dash=lambda row: {"corrector": "solid", "predictor": "dash"}.get(row["family"], "dot"),
         panel=lambda row: TOYS[row["toy"]],
         xlabel="network calls",
         ylabel="total variation",
@@ -264,7 +266,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "slips": blocks.Column("slips, %", 2, is_percent=True),
         },
         role=lambda row: "control" if row["family"] in ("exact", "predictor") else "plain",
-        most=100,
+        most=130,
     )
     differences = tidy.tabulate(
         "differences",
@@ -279,9 +281,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             blocks.Column("difference", 3, has_sign=True): tidy.to_interval,
         },
         role=result.mark(name_claim),
-        most=100,
+        most=130,
     )
-    return [*_state(result), bias, figure, means, blocks.Fold("Differences", [differences])]
+    tables = [blocks.Fold("All samplers", [means]), blocks.Fold("Differences", [differences])]
+    return [*_state(result), bias, figure, *tables]
 
 
 def _state(result: Result) -> Iterator[blocks.ReportBlock]:
@@ -294,9 +297,10 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
             if outcomes.count(outcome):
                 texts.append(f"{words} in {outcomes.count(outcome)}")
         settled = " and ".join(texts) or "not settled in any"
+        where = "On small languages" if toy == "language" else "On the Markov chain"
         yield blocks.Text(
-            f"{TOYS[toy]}: `{name}` is {settled} of {len(own)} comparisons with ReMDM's strategies "
-            "and ancestral steps at as many calls."
+            f"{where}, `{name}` is {settled} of {len(own)} comparisons with ReMDM's strategies and "
+            "ancestral steps at as many calls."
         )
     if any(row["facts"] < ENOUGH for row in rows):
         yield blocks.Notice(f"Fewer than {ENOUGH} languages or draws settle nothing.")
