@@ -14,6 +14,7 @@ from unmask import UserError
 from unmask.net.folding import fold_time, unfold_time
 from unmask.net.model import Blueprint, Model
 from unmask.noise.schedules import LinearSchedule
+from unmask.objectives.rearranged import run_beside_clean
 from unmask.objectives.targets import Targets, targets_loss
 
 CLOSE = {"atol": 1e-4, "rtol": 0.0}
@@ -119,6 +120,9 @@ def test_bd3lm_pairs():
         row = torch.cat((clean[:, :start], noisy[:, start : start + 4]), dim=1)
         wanted = expected["pair_logits"][:, start : start + 4]
         torch.testing.assert_close(model.logits(row)[:, start:], wanted, **CLOSE)
+    # The same in one pass, as objective.clean_blocks trains.
+    both = model.net.unembed(run_beside_clean(model.net, noisy, clean))
+    torch.testing.assert_close(both, expected["pair_logits"], **CLOSE)
 
 
 def test_the_bias_of_the_head_counts_in_the_loss():

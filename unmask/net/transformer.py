@@ -355,7 +355,7 @@ class Transformer(nn.Module):
         mask, is_causal = mask_attention(seen, length, past, config.causal, x.device)
         num_keys = cache.room if isinstance(cache, Snapshot) else past + length
         if config.block is not None:
-            mask = mask_blocks(seen, where, num_keys, config.block)
+            mask = mask_blocks(seen, where, num_keys, config.block, positions)
         if sees is not None:
             assert not config.causal and cache is None, "only open attention can be narrowed"
             mask = sees if mask is None else mask & sees

@@ -112,15 +112,20 @@ def mask_window(
 
 
 def mask_blocks(
-    real: Bool[Tensor, "B N"] | None, where: Int[Tensor, "*B L"], num_keys: int, block: int
+    real: Bool[Tensor, "B N"] | None,
+    where: Int[Tensor, "*B L"],
+    num_keys: int,
+    block: int,
+    keys: Int[Tensor, "*B N"] | None = None,
 ) -> Bool[Tensor, "*rows L N"] | None:
     """The mask of block-causal attention: positions see their own block and those before it.
 
-    Padding counts to a neighbour's block and so sees real tokens: no softmax is empty.
+    Padding counts to a neighbour's block and so sees real tokens: no softmax is empty. `keys` are
+    the positions of what is seen, where it does not stand in its order.
     """
     if real is None and num_keys <= block:
         return None
-    keys = place(real, num_keys, 0, where.device) // block
+    keys = (place(real, num_keys, 0, where.device) if keys is None else keys) // block
     earlier = where[..., :, None] // block >= keys[..., None, :]
     earlier = earlier if real is None else earlier & real[:, None, :]
     return earlier[:, None] if earlier.ndim == 3 else earlier

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
+from unmask.net.transformer import Transformer
 from unmask.objectives.batch import Batch
 from unmask.objectives.targets import Targets
 
@@ -104,6 +105,31 @@ def interleave(
     weights = torch.full((len(row),), 1 / max(len(row), 1), device=tokens.device)
     targets = Targets(row * tokens.shape[1] + 2 * turn, written[row, turn], weights)
     return Rearranged(tokens, targets, order.repeat_interleave(2, dim=1))
+
+
+def run_beside_clean(
+    net: Transformer,
+    noisy: Int[Tensor, "B L"],
+    clean: Int[Tensor, "B L"],
+    t: Float[Tensor, "B"] | None = None,
+) -> Float[Tensor, "B L D"]:
+    """The stream of noisy rows under block-causal attention that reads earlier blocks clean.
+
+    The training pass of block diffusion (Arriola et al. 2025, arXiv 2503.09573): noisy and clean
+    rows side by side at the same positions; a noisy block sees itself and the clean blocks before
+    it, a clean one itself and the clean ones before it.
+    """
+    assert net.config.block is not None, "a network without blocks has no earlier ones"
+    length = noisy.shape[1]
+    positions = torch.arange(length, device=noisy.device)
+    block = positions // net.config.block
+    before, same = block[:, None] > block, block[:, None] == block
+    sees = torch.cat(
+        (torch.cat((same, before), 1), torch.cat((torch.zeros_like(same), before | same), 1))
+    )
+    x = torch.cat((net.embed(noisy, t=t), net.embed(clean, t=t)), dim=1)
+    twice = positions.repeat(2).expand(len(noisy), -1)
+    return net.run_layers(x, sees=sees, positions=twice)[:, :length]
 
 
 def list_orders(number: int, length: int) -> Int[Tensor, "N L"]:

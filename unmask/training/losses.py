@@ -39,6 +39,7 @@ from unmask.objectives.rearranged import (
     interleave,
     list_orders,
     reorder,
+    run_beside_clean,
 )
 from unmask.objectives.targets import Targets, hidden_targets, next_targets, targets_loss
 from unmask.objectives.vectors import Form, gaussian_loss
@@ -137,11 +138,16 @@ class MaskedObjective:
         noised = spare_subject(noised, batch, self.settings.subject, streams)
         noised = contaminate(noised, batch, self.settings.contaminated, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
-        return LossInputs(replace(batch, tokens=noised.xt, foreign=None), t, targets)
+        rows = (noised.xt, batch.tokens) if self.settings.clean_blocks else (noised.xt,)
+        tokens = torch.cat(rows, dim=1)
+        return LossInputs(replace(batch, tokens=tokens, foreign=None), t, targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.targets is not None
-        x = net.run_layers(net.embed(inputs.batch.tokens, t=inputs.t), sees=inputs.sees)
+        if self.settings.clean_blocks:
+            x = run_beside_clean(net, *inputs.batch.tokens.chunk(2, dim=1), inputs.t)
+        else:
+            x = net.run_layers(net.embed(inputs.batch.tokens, t=inputs.t), sees=inputs.sees)
         return targets_loss(net, x, inputs.targets, find_forbidden(net, self.process))[0]
 
 
@@ -332,6 +338,12 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         return GaussianObjective(noise.make_schedule("sigmoid"), form, settings)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
+    is_other = not isinstance(process, Masked) or name in ("suffix", "score_entropy")
+    if settings.clean_blocks and (is_other or blueprint.config.block is None):
+        raise UserError(
+            f"objective.clean_blocks was given with the objective {name}: expected a masked "
+            "cross-entropy, and a network with blocks such as the preset tiny-blocks."
+        )
     if isinstance(process, Masked) and name == "suffix":
         return SuffixObjective(settings, process.mask_id, blueprint.shift)
     if isinstance(process, Masked) and name != "score_entropy":

@@ -97,6 +97,9 @@ class ObjectiveSettings:
     """Times spread evenly over the rows of a step, all processes and micro-batches together."""
     self_condition: float = 0.5
     """Gaussian: chance that a row sees its own first guess."""
+    clean_blocks: bool = False
+    """Masked networks with blocks: those before a noised one are read clean, as when a text is
+    written block by block (BD3-LM); a step then costs twice as much."""
     mask_inputs: float = 0.0
     """Of `next_token`: chance that a token is read as a mask; what is predicted stays."""
     orders: int | None = None
