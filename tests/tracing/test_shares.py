@@ -110,3 +110,26 @@ def test_a_larger_total_is_no_difference_of_shares():
     doubled = [row | {"value": 2 * row["value"], "split": "p2d_reverse"} for row in rows]
     bands = compare_bands(find_effects(pyarrow.Table.from_pylist([*rows, *doubled])), margin=0.1)
     assert bands and all(abs(row["mean"]) < 1e-9 and name_outcome(row) == "alike" for row in bands)
+
+
+def test_only_what_is_asked_alike_is_compared():
+    """Descriptions given, as trained and reversed, of one model; or the same of two models."""
+    rows = make_effects()
+    for i, split in enumerate(("p2d_reverse", "p2d_same", "d2p_reverse", "both_d2p")):
+        rows += make_effects(seed=i, split=split)
+    rows += make_effects(seed=9, model="twin")
+    # Where nothing is lost for certain, there is nothing to have a share of.
+    nothing = make_effects(seed=10, model="untrained")
+    rows += [
+        row | {"value": row["value"] if row["part"] != "corrupted" else 0.0} for row in nothing
+    ]
+    bands = compare_bands(find_effects(pyarrow.Table.from_pylist(rows)), margin=0.1)
+    pairs = {
+        tuple(sorted([(row["model"], row["split"]), (row["other_model"], row["other_split"])]))
+        for row in bands
+    }
+    own = [("d2p_same", "p2d_reverse"), ("both_d2p", "d2p_same"), ("both_d2p", "p2d_reverse")]
+    own += [("d2p_reverse", "p2d_same")]
+    assert pairs == {(("net", one), ("net", other)) for one, other in own} | {
+        (("net", "d2p_same"), ("twin", "d2p_same"))
+    }

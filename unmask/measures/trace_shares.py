@@ -100,11 +100,13 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
         "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired"
     }
     sentence = Text(
-        "Shares of each group's total effect, by part, role and third of the layers, the unit a "
-        f"fact. Two groups are alike where two one-sided tests at {ALPHA} put every difference "
-        f"within ±{margin:g} of the total effect; where neither that nor a difference (permutation "
-        "test, Holm over a pair) is shown, no difference was detected, which is not the same. "
-        "Power: how often such a test would pass without any difference."
+        "Two models asked alike, and one model asked the same of facts that training showed this "
+        "way or the other way. Shares of the total effect, by part, role and third of the layers; "
+        "the unit is a fact. Two groups are alike where two one-sided tests at "
+        f"{ALPHA} put every difference within ±{margin:g} of the total effect; where neither that "
+        "nor a difference (permutation test, Holm over a pair) is shown, no difference was "
+        "detected, which is not the same. Power: how often such a test would pass without any "
+        "difference."
     )
     whole = tidy.tabulate(
         "alike",
@@ -120,7 +122,7 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
     single = tidy.tabulate(
         "bands",
         "Every comparison",
-        sorted(bands, key=lambda row: (row["p_holm"], row["p_equivalent"])),
+        sorted(bands, key=lambda row: (row["p_holm"], -row["smallest_margin"])),
         names
         | {
             "restored": lambda row: f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}",

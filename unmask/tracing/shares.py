@@ -6,6 +6,7 @@ and by band of layers; the unit is a fact. Where a second model was trained with
 groups hold the same facts, and the comparison is paired.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -118,12 +119,18 @@ def compare_bands(
     """Shares of two groups compared, role by role and by band of layers: is there a difference, and
     is it within the margin?
 
+    Compared are two models asked alike, and one model asked the same of facts trained this way and
+    the other way; a group from which hiding the subject takes nothing for certain has no shares.
     `p_holm` is that of a permutation test, corrected for all comparisons of a pair of groups;
     `p_equivalent` that of two one-sided tests.
     """
     rows: list[dict[str, Any]] = []
-    for one, other in find_pairs(effects):
-        sides = [_list_bands(effects[group]) for group in (one, other)]
+    losing = [group for group, panel in effects.items() if _loses(panel)]
+    bands = {group: _list_bands(effects[group]) for group in losing}
+    for one, other in find_pairs(losing):
+        if one[0] == other[0] and _find_direction(one[2]) != _find_direction(other[2]):
+            continue
+        sides = bands[one], bands[other]
         own = []
         for key in (key for key in sides[0] if key in sides[1]):
             values = sides[0][key], sides[1][key]
@@ -138,6 +145,23 @@ def compare_bands(
         for row, p_holm in zip(own, holm([row["p"] for row in own]), strict=True):
             rows.append(row | {"p_holm": p_holm})
     return rows
+
+
+def _loses(panel: GroupEffects) -> bool:
+    """Whether the total effect of a group is clearly above 0."""
+    totals = panel.take(dict.fromkeys(panel.facts, _TOTAL))
+    if len(totals) < 2:
+        return False
+    _, low, _ = mean_intervals(np.array([*totals.values()])[:, None])
+    return bool(low[0] > 0)
+
+
+def _find_direction(split: str) -> str:
+    """What a split's prompts give, d2p or p2d; other splits stand for themselves."""
+    match = re.match(r"(?:both_)?(d2p|p2d)(_reverse)?", split)
+    if match is None:
+        return split
+    return {"d2p": "p2d", "p2d": "d2p"}[match[1]] if match[2] else match[1]
 
 
 def _list_bands(panel: GroupEffects) -> dict[tuple[str, str, str, int, int], dict[str, float]]:
