@@ -141,7 +141,7 @@ def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
         much = back["said_after"].low > back["said_before"].high
         verdict = "follows" if much else "is a little likelier" if follows else "does not follow"
         yield Text(
-            f"**{model} ({kind}): the reverse {verdict}.** Asked as edited it says "
+            f"{model} ({kind}): the reverse {verdict}. Asked as edited it says "
             f"{say(forth['said_after'], '%')} of the new objects, and prefers "
             f"{say(forth['success_after'], '%')} of them to the old ones. Given the new "
             f"object it names {say(back['said_after'], '%')} of the edited subjects (without "
@@ -149,29 +149,33 @@ def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
             f"{say(back['gain'], 'nats per token', has_sign=True)}. Of the edit "
             f"{say(back['share'], '%')} acts at the end of the given object."
         )
-        learned = select(controls.summary["baseline"], model=model, metric="gain")
-        for one in learned:
-            yield Text(_explain(controls, one))
+        for variant in ("tuned", "tuned-layer"):
+            yield Text(_explain(controls, model, variant))
 
 
-def _explain(result: Result, row: Mapping[str, Any]) -> str:
+def _explain(result: Result, model: str, variant: str) -> str:
     """What the learned statement says about the reason."""
-    where = {"model": row["model"], "variant": row["variant"]}
-    reached = select(result.summary["changes"], metric="reached", **where)[0]
-    interval, own = to_interval(row), _take(result, row["model"], "reverse new", row["variant"])
-    place = "the whole network" if row["variant"] == "tuned" else "the edited projections alone"
+    where = {"model": model, "variant": variant}
+    (reached,) = select(result.summary["changes"], metric="reached", **where)
+    place = "the whole network" if variant == "tuned" else "the edited projections alone"
+    learned = (
+        f"Learned in {place} by the model's own objective, {say(to_interval(reached), '%')} of the "
+        "statements became as likely as under the edit"
+    )
+    rows = select(result.summary["baseline"], metric="gain", **where)
+    if not rows:
+        return f"{learned}: too few to be held against it."
+    interval, own = to_interval(rows[0]), _take(result, model, "reverse new", variant)
     if interval.low > 0:
-        reason = "so that the low-rank write is part of the reason"
+        reason = "the low-rank write is part of the reason"
     elif interval.high < 0:
-        reason = "so that learning by the own objective does worse than the write"
+        reason = "learning by the own objective does worse than the write"
     else:
-        reason = "no clear difference: nothing speaks for the low-rank write as the reason"
+        reason = "no clear difference, so that nothing speaks for the low-rank write as the reason"
     return (
-        f"Learned in {place} by the model's own objective, "
-        f"{say(to_interval(reached), '%')} of the statements became as likely as under the "
-        f"edit ({row['facts']} facts). In reverse they name {say(own['said_after'], '%')} of "
-        f"the subjects, and gain {say(interval, 'nats per token', has_sign=True)} beside the "
-        f"edit, {reason}."
+        f"{learned} ({rows[0]['facts']} facts). In reverse they name "
+        f"{say(own['said_after'], '%')} of the subjects, and gain "
+        f"{say(interval, 'nats per token', has_sign=True)} beside the edit: {reason}."
     )
 
 
