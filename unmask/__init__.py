@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from unmask.sampling.trajectory import Trajectory
     from unmask.study.pipeline import resume_study, run_study
     from unmask.study.settings import StudySettings
+    from unmask.sweep.run import run_sweep
     from unmask.toy.run import run_toy
     from unmask.toy.settings import ToySettings
     from unmask.tracing.attribution import estimate_effects
@@ -86,6 +87,7 @@ _HOME_OF = {
     "register": "unmask.measures.table",
     "resume_study": "unmask.study.pipeline",
     "run_study": "unmask.study.pipeline",
+    "run_sweep": "unmask.sweep.run",
     "run_toy": "unmask.toy.run",
     "Gaussian": "unmask.noise.gaussian",
     "Hybrid": "unmask.noise.hybrid",
@@ -208,6 +210,7 @@ __all__ = [
     "represent",
     "resume_study",
     "run_study",
+    "run_sweep",
     "run_toy",
     "sample",
     "save",

@@ -1,5 +1,6 @@
 """Public calls on a tiny pair of models, and values that their arguments must not take."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
@@ -10,6 +11,7 @@ import torch
 
 import unmask
 from tests.hostile.fuzzing import Odd
+from tests.training.runs import SMALL
 from unmask.data.biographies import make_biographies
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
@@ -194,6 +196,20 @@ def train(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
     return unmask.train(given.pop("recipe"), given.pop("out"), *given.pop("words"), **given)
 
 
+def run_small_sweep(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
+    file = out.with_name("small-sweep.yaml")
+    cost = {"verb": "perplexity", "data": str(pieces.folder / "perplexity.txt"), "value": "nll"}
+    cost |= {"settings": {"repeats": 2, "limit": 20}}
+    small = {key: value for key, value in SMALL.items() if key != "budget"}
+    content = {"title": "One cell", "recipe": "reversal-mdm", "grids": [{"seed": [0]}],
+               "changes": small | {"budget": {"steps": 1}}, "measures": {"cost": cost}}  # fmt: skip
+    file.write_text(json.dumps(content))
+    given = {"file": file, "out": out, "words": [], "device": "cpu"} | changes
+    ended = unmask.run_sweep(given.pop("file"), given.pop("out"), *given.pop("words"), **given)
+    assert ended.done == ["seed-0"], ended.failed
+    return ended
+
+
 CUT: dict[str, Any] = {"model": own_model, "fact": own_fact, "steps": 1, "corruption": "mean"}
 CUTTING = {"model": MODEL, "fact": FACT, "memory": MEMORY, "step": ["x", 0, -1, nan, b"1", Odd()]}
 NODES = [None, "x", (), ("x", 0, "mlp"), ("subject", 99, "mlp"), ("subject", 0, "x"), Odd()]
@@ -345,6 +361,12 @@ CALLS: dict[str, Call] = {
              "out": PATH[1:], "device": DEVICE, "minutes": [0, -1, nan, inf, "x", b"1", Odd()],
              "resume": ["absent", 3, b"x", "a\0b"], "words": [["x"], ["x=1"], ["=1"], ["seed=x"],
              ["batch.rows=0"], ["budget.steps=nan"], ["a=[["], ["seed=1", "data=3"]]},
+    ),
+    "run_sweep": Call(
+        run_small_sweep,
+        bad={"file": [None, 3, b"x", "", "absent", "a\0b", "absent.yaml", Odd()], "out": PATH[1:],
+             "device": DEVICE, "minutes": [0, -1, nan, inf, "x", b"1", Odd()],
+             "words": [["x"], ["grids=[]"], ["batch.rows=0"], ["best=none"], ["a=[["], ["seed=x"]]},
     ),
     "train_seeds": Call(
         with_first(unmask.train_seeds, recipe="reversal-mdm", seeds=[0], out=own_out),
