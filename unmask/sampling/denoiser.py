@@ -9,6 +9,7 @@ from unmask.net.cache import Snapshot
 from unmask.net.fused import fuses
 from unmask.net.model import Model
 from unmask.net.transformer import Tokens, locate
+from unmask.net.view import place
 from unmask.noise.guidance import find_log_rate, mix
 from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
@@ -203,6 +204,69 @@ class PrefixCacheDenoiser(Denoiser):
         return logits
 
 
+class BlockCacheDenoiser(Denoiser):
+    """Runs only the block that is being written, in networks with block-causal attention.
+
+    Nothing in a block reaches an earlier one, so that keys and values of finished blocks stay
+    exact. The first step of a block also runs the one before it, as it was left.
+    """
+
+    def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
+        super().__init__(model, canvas, forbidden)
+        self._kept: Snapshot | None = None
+        self._tokens: Tokens | None = None
+        """The canvas as it was run last."""
+        self._start: Tensor | None = None
+        self._begin = self._end = torch.zeros(len(canvas.tokens), dtype=torch.long)
+        """Where each row's run begins and ends."""
+
+    def enter_block(self, inside: Open) -> None:
+        block, length = self.model.net.config.block, inside.shape[1]
+        assert block is not None
+        columns = torch.arange(length, device=inside.device)
+        number = place(self.canvas.real, length, 0, inside.device).expand_as(inside)
+        # The network's blocks that hold something to write; a row without runs its last position.
+        first = torch.where(inside.any(-1), inside.long().argmax(-1), length - 1)
+        last = torch.where(inside, columns, 0).amax(-1).maximum(first)
+        at_first, at_last = (number.gather(1, at[:, None])[:, 0] for at in (first, last))
+        start = (first - at_first % block).clamp(min=0)
+        self._begin = start if self._start is None else torch.minimum(self._start, start)
+        self._start, self._end = start, (last + block - at_last % block).clamp(max=length)
+
+    def _run(
+        self,
+        xt: Tokens,
+        open_: Open,
+        number: int,
+        guidance: float,
+        real: Tensor | None,
+        prompt: Open,
+    ) -> Float[Tensor, "N V"]:
+        self.calls += 1
+        begin, end = self._begin, self._end
+        assert self._start is not None, "enter_block comes first"
+        if guidance:
+            xt = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
+            open_, begin, end = (x.repeat(2, *[1] * (x.ndim - 1)) for x in (open_, begin, end))
+            real = None if real is None else real.repeat(2, 1)
+        columns = torch.arange(xt.shape[1], device=xt.device)
+        is_known = self._tokens is not None and self._tokens.shape == xt.shape
+        if is_known:  # what was planted may have changed finished blocks
+            is_known = not ((xt != self._tokens) & (columns < begin[:, None])).any()
+        self._tokens, self._begin = xt, self._start
+        if self._kept is None or not is_known:
+            self._kept = self.model.net.new_snapshot(*xt.shape)
+            return self.model.logits(xt, real, open_, snapshot=self._kept, number=None)
+        if self.model.blueprint.shift:
+            begin = (begin - 1).clamp(min=0)  # where the first position is read
+        span = int((end - begin).max())
+        positions = begin[:, None] + torch.arange(span, device=xt.device)
+        valid, positions = positions < end[:, None], positions.clamp(max=xt.shape[1] - 1)
+        at = open_.gather(1, positions) & valid
+        kept = self._kept.move_to(positions)
+        return self.model.logits(xt.gather(1, positions), real, at, snapshot=kept)
+
+
 def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N V"]:
     """Guided logits from those with and without the prompt; at least in float32."""
     wide = torch.promote_types(both.dtype, torch.float32)
@@ -228,4 +292,6 @@ def make_denoiser(
         model.net.taps.require_none("sampling with cache='approximate'")
     elif model.net.taps.attached:
         cache = "none"
+    elif cache == "exact" and model.net.config.block is not None and not model.net.config.time:
+        return BlockCacheDenoiser(model, canvas, forbidden)
     return DENOISERS[cache](model, canvas, forbidden)
