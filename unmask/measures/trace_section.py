@@ -20,7 +20,7 @@ from unmask.blocks.blocks import (
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
-from unmask.measures.trace_shares import fold_bands, tabulate_shares
+from unmask.measures.trace_shares import fold_bands, say_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
@@ -64,14 +64,15 @@ def describe(result: Result) -> Section:
     if texts and sum(row["prompts"] for row in counts) == 1:
         blocks += [_state_text(groups[0], summary["texts"], verdicts, metric), *texts]
     else:
-        blocks += [_state(group, verdicts, settings) for group in firsts[:2]]
+        shares = summary.get("shares", ())
+        blocks += [_state(group, verdicts, settings, shares) for group in firsts[:2]]
         blocks += map(Notice, _list_notices(result))
         blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method))
         blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
         blocks.append(figures.tabulate_groups(result, groups, metric))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
         blocks += _tabulate_together(summary["averages"], metric)
-        blocks += tabulate_shares(summary.get("shares", ()), metric)
+        blocks += tabulate_shares(shares, metric)
         blocks += _tabulate_further(summary, groups, metric)
         blocks += [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
@@ -182,7 +183,10 @@ def _list_notices(result: Result) -> Iterator[str]:
 
 
 def _state(
-    group: tidy.Record, verdicts: Mapping[str, Verdict], settings: Mapping[str, Any]
+    group: tidy.Record,
+    verdicts: Mapping[str, Verdict],
+    settings: Mapping[str, Any],
+    shares: Rows,
 ) -> Finding:
     """What a model loses, and which of the subject's states gives back most."""
     metric, way, cell = settings["metric"], labels.name_split(group["split"]), group["best"]
@@ -210,7 +214,7 @@ def _state(
         f"{taken}. {does} at the {labels.ROLES[cell['role']]}, layer {figures.name_layer(cell)}: "
         f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
     )
-    return Finding(text, verdict)
+    return Finding(f"{text}{say_share(shares, cell)}", verdict)
 
 
 def _state_text(

@@ -60,6 +60,15 @@ def tabulate_shares(shares: Rows, metric: str) -> Iterator[Table]:
     )
 
 
+def say_share(shares: Rows, cell: tidy.Record) -> str:
+    """A cell's role at the layers that other facts chose, where there are facts enough."""
+    own = tidy.select(shares, control=RESULT, **{name: cell[name] for name in _CELL})
+    if not own or own[0]["facts"] < ENOUGH:
+        return ""
+    share = tidy.say(tidy.to_interval(own[0], SHARE), "%")
+    return f" At layers that other facts chose ({name_layers(own[0])}) it is {share}."
+
+
 def _is_whole(row: tidy.Record) -> bool:
     return row["control"] == RESULT
 
