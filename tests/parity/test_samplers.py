@@ -56,6 +56,17 @@ def test_sdar(steps):
     assert torch.equal(found.tokens, expected[f"sequential_greedy_steps{steps}"])
 
 
+@pytest.mark.parametrize("cache", ["none", "exact"])
+@pytest.mark.parametrize("threshold", ["0.05", "1.0"])
+def test_fast_dllm(threshold, cache):
+    """Sub-blocks of 4 by threshold; a block's first token comes from the finished one before it."""
+    expected = load_expected("fast-dllm-v2-tiny")
+    model = load_peer("fast-dllm-v2-tiny", mask=int(expected["mask_id"]))
+    settings = {"plan": f"threshold={threshold}", "block": 4, "length": 25, "cache": cache}
+    drawn = sample(model, expected["prompt"].tolist(), **settings)
+    assert torch.equal(drawn.tokens, expected[f"greedy_threshold{threshold}"])
+
+
 @pytest.mark.parametrize("plan", ["smdm", "llada", "linear", "cosine", "one"])
 @pytest.mark.parametrize("guidance", [0.0, 0.8])
 def test_mixed_lengths_in_one_batch(model, prompts, plan, guidance):

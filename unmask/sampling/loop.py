@@ -80,7 +80,9 @@ def fill_masks(
 
     # 2. Rows with as many blocks make a part: blocks share the steps evenly, so that rows with
     #    another number of them would be at another step of another block at the same time.
-    block_of = _number_blocks(canvas, strategy.block, model.net.config.block)  # [B, L]
+    first_alone = model.blueprint.shift and strategy.plan.paces_itself
+    seen = model.net.config.block
+    block_of = _number_blocks(canvas, strategy.block, seen, first_alone)  # [B, L]
     num_blocks = block_of.masked_fill(canvas.fixed, 0).amax(-1) + 1  # [B]
     counts = num_blocks.unique().tolist()
     rows_of = [(num_blocks == count).nonzero()[:, 0] for count in counts]
@@ -350,18 +352,26 @@ def _keep_corrections(
     )
 
 
-def _number_blocks(canvas: Canvas, block: int | None, seen: int | None) -> Tensor:
+def _number_blocks(
+    canvas: Canvas, block: int | None, seen: int | None, first_alone: bool = False
+) -> Tensor:
     """The block that each position belongs to, counted from where a row's writing starts.
 
     Where the network itself sees in blocks of `seen`, they are these, or `block` counted likewise:
-    from a row's first position, the one that the prompt ends in being the first to be filled.
+    from a row's first position, the one that the prompt ends in being the first to be filled. With
+    `first_alone` the first position of each of these is a block of its own: in a network whose row
+    i predicts i + 1 it is read from the finished block before (Fast-dLLM v2's sampler).
     """
     size = seen if block is None else block
     if size is None:
         return torch.zeros_like(canvas.tokens)
     positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)
     if seen is not None:
-        return (positions // size - canvas.start[:, None] // size).clamp(min=0)
+        begins = positions % size == 0
+        if first_alone:
+            begins = begins | (positions % seen <= 1)
+        number = begins.cumsum(0) - 1
+        return (number - number[canvas.start.clamp(max=len(number) - 1)][:, None]).clamp(min=0)
     return (positions - canvas.start[:, None]).clamp(min=0) // size
 
 
