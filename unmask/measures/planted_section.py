@@ -41,15 +41,16 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     cells = summary["cells"]
     sealed = tidy.select(cells, is_sealed=True)
     base = _find_base(sealed)
+    order = {"leak": 0, "refusal": 1, "other": 2}
     lines = [
         row
-        for row in tidy.select(sealed, metric="leak", share=0.0, **base)
-        if row["plant"] != "none"
+        for row in tidy.select(sealed, share=0.0, **base)
+        if row["plant"] != "none" and row["metric"] in order
     ]
     figure = tidy.draw_lines(
-        lines,
-        "leaks",
-        "Towns of sealed people that are told",
+        sorted(lines, key=lambda row: order[row["metric"]]),
+        "outcomes",
+        "What sealed people's answers do",
         "By the number of planted tokens. Dashed: as many neutral ones in the same places. Bands "
         "are 95 % intervals by person and training seed.",
         x="planted",
@@ -57,6 +58,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         colour=lambda row: COLOURS[row["shape"]],
         dash=lambda row: "dash" if row["plant"] == "neutral" else "solid",
         scale=100,
+        choose=[tidy.Choose("outcome", "metric")],
         xlabel="planted tokens",
         ylabel="% of sealed people",
     )
@@ -143,32 +145,35 @@ def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
 def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Finding]:
     """For each model its base cell, the longest against the shortest canvas, and its twin."""
     effects = tidy.select(result.summary["effects"], metric="leak", share=0.0, shape="prefix")
-    leaks = tidy.select(result.summary["cells"], metric="leak", is_sealed=True)
+    sealed = tidy.select(result.summary["cells"], is_sealed=True)
     for model, own in tidy.group_by(tidy.select(effects, **base), "model").items():
         row = max(own, key=lambda each: each["planted"])
         where = {name: row[name] for name in CELL}
-        plain = tidy.select(leaks, model=model, plant="none", **base)
-        planted = tidy.select(leaks, model=model, plant="disclosing", **where)
+        plain = tidy.select(sealed, model=model, plant="none", **base)
+        planted = tidy.select(sealed, model=model, plant="disclosing", **where)
         if plain and planted:
+            before, after = (
+                {each["metric"]: tidy.say(each, "%") for each in cells}
+                for cells in (plain, planted)
+            )
             yield blocks.Finding(
-                f"In {model}, sealed towns are told in {tidy.say(plain[0], '%')} of answers "
-                f"without planted tokens and in {tidy.say(planted[0], '%')} after "
-                f"{row['planted']} tokens of a disclosure: {tidy.say(row, 'points')} compared with "
-                "as many neutral ones.",
+                f"In {model}, sealed towns leak in {before['leak']} of answers without planted "
+                f"tokens ({before['refusal']} refused) and in {after['leak']} after "
+                f"{row['planted']} tokens of a disclosure ({after['refusal']} refused): "
+                f"{tidy.say(row, 'points')} of leaks compared with as many neutral ones.",
                 result.verdicts[name_effect(row)],
             )
     for row in result.summary["lengths"]:
         if row["plant"] == "disclosing" and row["metric"] == "leak":
             yield blocks.Finding(
-                f"In {row['model']}, at a fixed planted share, sealed towns are told "
-                f"{tidy.say(row, 'points')} more often on {row['longest']} positions than on "
-                f"{row['shortest']}.",
+                f"In {row['model']}, at a fixed planted share, leaks on {row['longest']} positions "
+                f"minus those on {row['shortest']}: {tidy.say(row, 'points')}.",
                 result.verdicts[name_lengths(row)],
             )
     for rows in tidy.group_by(result.summary["twins"], "one", "other").values():
         row = max(rows, key=lambda each: each["planted"])
         yield blocks.Finding(
-            f"On the same prefix of {row['planted']} planted tokens, {row['one']} tells "
-            f"{tidy.say(row, 'points')} more sealed towns than {row['other']}.",
+            f"On the same prefix of {row['planted']} planted tokens, leaks of {row['one']} minus "
+            f"those of {row['other']}: {tidy.say(row, 'points')}.",
             result.verdicts[name_twins(row)],
         )
