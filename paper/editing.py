@@ -11,12 +11,13 @@ with swapped objects, ridges, reveals and other moments. Runs that are done are 
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from unmask.blocks import labels
 from unmask.blocks.blocks import Column, ReportBlock, Section, Table, Text
-from unmask.blocks.tidy import say, select, tabulate, to_interval
+from unmask.blocks.tidy import distinct, say, select, tabulate, to_interval
 from unmask.evaluation.statistics import Interval
 from unmask.measures.edit import MEASURE
 from unmask.measures.result import Result
@@ -68,45 +69,56 @@ class Runs:
         models = [
             spec for spec, family in pairs if not (is_diffusion and labels.is_causal(family.kind))
         ]
-        settings: dict[str, Any] = {"facts": facts, "clamp": options.clamp}
-        settings |= {"recalled": not options.tiny, "text_rows": 16}
+        settings: dict[str, Any] = {"facts": facts, "recalled": not options.tiny}
+        settings |= {"text_rows": 16, "tune_updates": 200}
         settings |= {"moment_text": options.moment_text, "other_text": options.other_text}
         settings |= {"tune_lr": options.tune_lr, **(TINY if options.tiny else {})}
         print(f"{name}: {', '.join(models)}", flush=True)
         settings |= changes
         return MEASURE(*models, data=options.data, out=options.out / name, **settings)
 
-    def choose_layer(self) -> tuple[int, Table]:
-        """The layer of the highest harmonic mean over both models, on other facts and objects."""
+    def choose_place(self) -> tuple[int, float, Table]:
+        """The layer and the clamp that do best over both models, on other facts and objects.
+
+        Best: the harmonic mean by likelihood plus the share of new objects that is said; where
+        that is equal, the larger gain.
+        """
         options = self.options
         layers = options.layers or sorted({self.config.layers * i // 6 for i in range(5)})
-        found = []
-        for layer in layers:
+        tries = []
+        for layer, clamp in product(layers, options.clamps):
+            place = {"layer": str(layer), "clamp": clamp}
             other = {"skip": options.facts, "seed": 1, "recalled": False, "text_rows": 0}
-            result = self.run(f"layer-{layer}", options.few, {"layer": str(layer), **other})
-            gains = select(result.summary["means"], role="edited", metric="gain")
+            result = self.run(f"layer-{layer}-{clamp:g}", options.few, place | other)
             for score in result.summary["scores"]:
-                gain = select(gains, model=score["model"])[0]["mean"]
-                found.append({**score, "layer": layer, "gain": gain})
+                means = _take(result, score["model"], "edited")
+                own = {"place": (layer, clamp), "layer": layer, "clamp": clamp}
+                own |= {"said": means["said_after"].mean, "gain": means["gain"].mean}
+                tries.append({**score, **own})
 
-        def rate(layer: int) -> tuple[float, float]:
-            own = select(found, layer=layer)
-            return sum(row["score"] or 0.0 for row in own), sum(row["gain"] for row in own)
+        def rate(place: tuple[int, float]) -> tuple[float, float]:
+            own = select(tries, place=place)
+            best = sum((row["score"] or 0.0) + row["said"] for row in own)
+            return best, sum(row["gain"] for row in own)
 
-        chosen = max(layers, key=rate)
-        columns: dict[str | Column, str] = {"layer": "layer", "model": "model"}
-        names = {"efficacy": "edited", "paraphrase": "paraphrase"}
+        layer, clamp = max(distinct(tries, "place"), key=rate)
+        columns: dict[str | Column, str] = {"layer": "layer", "clamp": "clamp", "model": "model"}
+        names = {"efficacy": "edited", "paraphrase": "paraphrase", "said": "said"}
         names |= {"neighbourhood": "neighbour", "harmonic mean": "score"}
         for name, column in names.items():
             columns[Column(f"{name}, %", 1, is_percent=True)] = column
         columns[Column("gain, nats per token", 2)] = "gain"
-        title = f"The layer: {chosen}, chosen on the last facts of each way, with other objects"
-        return chosen, tabulate("layers", title, found, columns, most=len(found))
+        title = (
+            f"Layer {layer} and a clamp of {clamp:g}, chosen on the last facts of each way of "
+            "training, with other objects"
+        )
+        return layer, clamp, tabulate("layers", title, tries, columns, most=len(tries))
 
-    def list_changes(self, layer: int) -> Iterator[tuple[str, Result]]:
+    def list_changes(self, layer: int, clamp: float) -> Iterator[tuple[str, Result]]:
         """The main run, and those that differ from it in one thing."""
         options, width = self.options, self.config.mlp_width
         near = [i for i in range(layer - 2, layer + 1) if i >= 0]
+        place = {"layer": str(layer), "clamp": clamp}
         settings: dict[str, dict[str, Any]] = {
             "edit": {"controls": CONTROLS, "step_counts": (1, 32), "lengths": options.lengths},
             "swap": {"objects": "swap"},
@@ -122,13 +134,12 @@ class Runs:
             # On a processor the controls are of fewer facts than the edits.
             yield (
                 "controls",
-                self.run("controls", options.few, {"layer": str(layer), **settings["edit"]}),
+                self.run("controls", options.few, {**place, **settings["edit"]}),
             )
             settings["edit"] = {}
         for name, changes in settings.items():
             facts = options.facts if name == "edit" or not options.few_controls else options.few
-            own = {"layer": str(layer), **changes}
-            yield name, self.run(name, facts, own, name in DIFFUSION_ONLY)
+            yield name, self.run(name, facts, {**place, **changes}, name in DIFFUSION_ONLY)
 
 
 def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
@@ -222,8 +233,8 @@ def describe(result: Result, name: str, title: str) -> Section:
 
 def write_page(options: argparse.Namespace) -> None:
     runs = Runs(options)
-    layer, chosen = runs.choose_layer()
-    results = dict(runs.list_changes(layer))
+    layer, clamp, chosen = runs.choose_place()
+    results = dict(runs.list_changes(layer, clamp))
     main, controls = results["edit"], results.get("controls", results["edit"])
     sections: Sequence[Section] = [
         Section("answer", "The answer", list(answer(main, controls))),
@@ -257,7 +268,7 @@ def main() -> None:
     parser.add_argument("--few-controls", action="store_true", help="controls of so few, too")
     parser.add_argument("--layers", nargs="+", type=int, help="to choose from")
     parser.add_argument("--lengths", nargs="+", type=int, default=(), help="further canvases")
-    parser.add_argument("--clamp", type=float, default=10.0, help="of the search for values")
+    parser.add_argument("--clamps", nargs="+", type=float, default=(4.0, 10.0), help="of values")
     parser.add_argument("--tune-lr", type=float, default=1e-4, help="of learned statements")
     parser.add_argument("--tiny", action="store_true", help="a short search, any facts")
     options = parser.parse_args()

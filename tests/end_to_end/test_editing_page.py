@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.prove
 def test_every_change_has_its_run_and_its_row(tmp_path):
     command = [sys.executable, "paper/editing.py", "reversal-mdm", "reversal-ar", "--tiny"]
-    command += ["--facts", "1", "--few", "1", "--layers", "1", "--few-controls"]
+    command += ["--facts", "1", "--few", "1", "--layers", "1"]
+    command += ["--clamps", "4", "--few-controls"]
     command += ["--out", str(tmp_path / "runs"), "--page", str(tmp_path / "page.md")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names = {"edit", "swap", "ridge-low", "ridge-high", "cycle", "random", "clean", "identity"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names | {
-        *("layer-1", "controls", "spread")
+        *("layer-1-4", "controls", "spread")
     }
     page = (tmp_path / "page.md").read_text()
     for words in ("the reverse", "Learned in the whole network", "spread over three layers"):
