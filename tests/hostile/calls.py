@@ -1,6 +1,5 @@
 """Public calls on a tiny pair of models, and values that their arguments must not take."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
@@ -11,7 +10,7 @@ import torch
 
 import unmask
 from tests.hostile.fuzzing import Odd
-from tests.training.runs import SMALL
+from tests.hostile.trained import run_small_sweep, train
 from unmask.data.biographies import make_biographies
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
@@ -186,28 +185,6 @@ def own_fact(pieces: Pieces, out: Path) -> Any:
 
 def own_out(pieces: Pieces, out: Path) -> Any:
     return out
-
-
-def train(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
-    words = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=2",
-             "network={preset: tiny, changes: {layers: 1, width: 16}}", "budget.steps=1",
-             "cadence={log: 1, facts: 0, samples: 0}"]  # fmt: skip
-    given = {"recipe": "reversal-mdm", "out": out, "words": words, "device": "cpu"} | changes
-    return unmask.train(given.pop("recipe"), given.pop("out"), *given.pop("words"), **given)
-
-
-def run_small_sweep(pieces: Pieces, out: Path, changes: Mapping[str, Any]) -> Any:
-    file = out.with_name("small-sweep.yaml")
-    cost = {"verb": "perplexity", "data": str(pieces.folder / "perplexity.txt"), "value": "nll"}
-    cost |= {"settings": {"repeats": 2, "limit": 20}}
-    small = {key: value for key, value in SMALL.items() if key != "budget"}
-    content = {"title": "One cell", "recipe": "reversal-mdm", "grids": [{"seed": [0]}],
-               "changes": small | {"budget": {"steps": 1}}, "measures": {"cost": cost}}  # fmt: skip
-    file.write_text(json.dumps(content))
-    given = {"file": file, "out": out, "words": [], "device": "cpu"} | changes
-    ended = unmask.run_sweep(given.pop("file"), given.pop("out"), *given.pop("words"), **given)
-    assert ended.done == ["seed-0"], ended.failed
-    return ended
 
 
 CUT: dict[str, Any] = {"model": own_model, "fact": own_fact, "steps": 1, "corruption": "mean"}
