@@ -73,7 +73,9 @@ def search_plainly(model: Model, case: Case, layer: int, settings: Extraction) -
         return logits.log_softmax(-1)
 
     values: list[Tensor] = []
-    hook = net.block(layer).mlp.down.register_forward_hook(add)
+    down = net.block(layer).mlp.down
+    assert isinstance(down, torch.nn.Module), "keys of experts have no single down projection"
+    hook = down.register_forward_hook(add)
     try:
         with torch.no_grad():
             meant = predict()[count, rows.reads[count, 0]]
