@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.conftest import TEXTS, make_model
+from tools import write_formats
 from unmask import Tokenizer, UserError
 from unmask.net import placing
 from unmask.net.dialects import known_dialects
@@ -256,12 +257,19 @@ def test_diffusion_model_as_llada(tmp_path):
 def test_table_of_formats():
     """Every dialect has its rows in docs/formats.md, each with a test that is there."""
     root = Path(__file__).parents[2]
-    lines = (root / "docs" / "formats.md").read_text().splitlines()
+    page = (root / "docs" / "formats.md").read_text("utf-8")
+    lines = page.partition("## What is read of the test networks")[0].splitlines()
     rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| `")]
     assert {row[1].strip("`") for row in rows} == set(known_dialects())
     for row in rows:
         file, _, test = row[-2].strip("`").partition("::")
         assert f"def {test}(" in (root / file).read_text(), row[-2]
+
+
+def test_table_of_test_networks():
+    """It is what `tools/write_formats.py` writes."""
+    page = write_formats.PAGE.read_text("utf-8")
+    assert write_formats.write_table(page) == page and page.count("-tiny") > 15
 
 
 def test_smdm_size_from_the_file_name(tmp_path):
