@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from unmask.base.seeds import derive_seed
 from unmask.evaluation.statistics import (
@@ -88,12 +89,10 @@ def assess_layers(
     """
     union = sorted({fact for facts, _, _ in layers for fact in facts})
     at = {fact: i for i, fact in enumerate(union)}
-    generator = np.random.default_rng(derive_seed(seed, "layers", len(union)))
     observed: dict[str, list[float]] = {}
     nulls: dict[str, list[np.ndarray]] = {}
-    draws = generator.random((permutations, len(union)), dtype=np.float32)
     for facts, left, right in layers:
-        orders = draws[:, [at[fact] for fact in facts]].argsort(1)
+        orders = _shuffle(len(union), tuple(at[fact] for fact in facts), permutations, seed)
         measured = varies(left) and varies(right)
         for name, scores in score_pairs(left, right).items():
             null = scores[orders, np.arange(len(facts))].mean(1)
@@ -103,6 +102,16 @@ def assess_layers(
         name: max_statistic_p(np.array(values), np.stack(nulls[name], 1))
         for name, values in observed.items()
     }
+
+
+@lru_cache(maxsize=8)
+def _shuffle(
+    count: int, kept: tuple[int, ...], permutations: int, seed: int
+) -> Int[np.ndarray, "R N"]:
+    """Random orders of some of so many facts: those of all of them, with the others left out."""
+    generator = np.random.default_rng(derive_seed(seed, "layers", count))
+    draws = generator.random((permutations, count), dtype=np.float32)
+    return draws[:, list(kept)].argsort(1).astype(np.int16)
 
 
 def assess_overlap(
