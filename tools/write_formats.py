@@ -48,7 +48,7 @@ def describe_switches(config: NetConfig) -> str:
 def describe(path: Path) -> str:
     """The row of one network."""
     blueprint, dialect, _ = inspect(path, given=Given(mask=0))
-    cells = [f"`{path.relative_to(FIXTURES)}`", f"`{dialect.name}`", blueprint.kind]
+    cells = [f"`{path.relative_to(ROOT)}`", f"`{dialect.name}`", blueprint.kind]
     cells += [describe_view(blueprint), describe_switches(blueprint.config)]
     return f"| {' | '.join(cells)} |"
 
