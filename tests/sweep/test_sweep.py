@@ -151,6 +151,16 @@ def test_a_failing_cell_is_told_and_the_rest_goes_on(tmp_path):
     assert "length-short failed" in page.read_text().replace("\\", "")
 
 
+def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
+    file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
+    stopped = run_sweep(file, out, minutes=1e-9, device="cpu")
+    assert stopped.ended == "minutes" and not stopped.done
+    ended = run_sweep(file, out, device="cpu")
+    assert ended.ended == "done" and ended.done == ["seed-0"]
+    with pytest.raises(UserError, match="expected a finite number above 0"):
+        run_sweep(file, out, minutes=0.0)
+
+
 def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[]), tmp_path / "out"
     with claim(out / CELLS / "seed-0" / CLAIM) as is_own:
