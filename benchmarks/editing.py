@@ -166,34 +166,36 @@ def measure(model: Model, corpus: Corpus, options: argparse.Namespace) -> list[l
     warm = Examination(model, requests[:2])
     edit_together(warm, gathered, layer, settings)
     PlainEditor(warm, gathered, layer, settings).run(requests[0])
-    examination, rows = Examination(model, requests), []
+    rows = []
 
     def add(name: str, call: Callable[[], Any], edits: int) -> tuple[float, Any]:
-        counter = PassCounter(model)
         seconds, result = time_call(call, device)
+        # Counted apart: a hook keeps passes from being replayed as graphs.
+        counter = PassCounter(model)
+        call()
         counter.close()
         each = [counter.passes / edits, counter.rows / edits]
-        rows.append([name, str(edits), f"{seconds:.1f}", f"{seconds / edits:.2f}"]
-                    + [f"{number:.1f}" for number in each])  # fmt: skip
+        numbers = [f"{number:.1f}" for number in each]
+        rows.append([name, str(edits), f"{seconds:.1f}", f"{seconds / edits:.2f}", *numbers])
         print(" ".join(rows[-1]), flush=True)
         return seconds / edits, result
 
-    ours, together = add(
-        "together", lambda: edit_together(examination, gathered, layer, settings), len(requests)
-    )
-    fresh = Examination(model, requests)
-    plain = PlainEditor(fresh, gathered, layer, settings)
+    def run_together() -> Answers:
+        return edit_together(Examination(model, requests), gathered, layer, settings)
+
+    def run_plainly() -> Answers:
+        plain = PlainEditor(Examination(model, requests), gathered, layer, settings)
+        return [plain.run(each) for each in few]
+
     few = requests[:: max(1, len(requests) // options.plain)][: options.plain]
-    theirs, alone = add("edit by edit", lambda: [plain.run(each) for each in few], len(few))
+    ours, together = add("together", run_together, len(requests))
+    theirs, alone = add("edit by edit", run_plainly, len(few))
     places = [requests.index(each) for each in few]
     apart = [abs(together[i][0].nll - own[0].nll) for i, own in zip(places, alone, strict=True)]
     rows.append(["**faster**", "", "", f"**{theirs / ours:.1f} ×**", "", ""])
     rows.append(["largest difference of nats per token", "", "", f"{max(apart):.1e}", "", ""])
-    changes: dict[str, Any] = {
-        "facts": options.facts,
-        "groups": options.groups,
-        "layer": str(layer),
-    }
+    changes: dict[str, Any] = {"facts": options.facts, "groups": options.groups}
+    changes["layer"] = str(layer)
     add("`unmask edit`, all of it", lambda: MEASURE(model, data=corpus, **changes), len(requests))
     return rows
 
