@@ -7,7 +7,10 @@ import torch
 
 import unmask
 from tests.conftest import lively
+from tests.editing.edits import make_edit
 from tests.net.two_devices import AWAY, HOME, TwoDevices
+from tests.representation.facts import PREFIXES, make_fact
+from tests.representation.facts import make_model as make_small
 from unmask import UserError
 from unmask.net.model import Blueprint, Model
 from unmask.net.pieces import is_cut, locate_layers
@@ -15,6 +18,7 @@ from unmask.net.placing import split_evenly, spread_layers
 from unmask.net.transformer import Transformer
 
 L, MASK = 12, 511
+FACT = make_fact(0, "p2d")
 NETS = [
     ("tiny", False),
     ("tiny", True),
@@ -102,6 +106,34 @@ def test_a_cut_network_is_the_same(
         assert all(result.device == HOME for result in results)
     for result, wanted in zip(results, expected, strict=True):
         assert torch.equal(result, wanted)
+
+
+def find_value(model: Model) -> list[torch.Tensor]:
+    return [unmask.extract_value(model, FACT, 1, prefixes=1, steps=2).v_star]
+
+
+def find_key(model: Model) -> list[torch.Tensor]:
+    return [unmask.extract_key(model, FACT, 3, prefixes=PREFIXES).k_star]
+
+
+def knock_out(model: Model) -> list[torch.Tensor]:
+    return [unmask.cut_edges(model, FACT, window=2, any_answer=True, length=24, steps=2).logp]
+
+
+def edit(model: Model) -> list[torch.Tensor]:
+    with make_edit(model, 1, 3).on(model):
+        return [model.logits(tokens(model) % 300)]
+
+
+@pytest.mark.parametrize("feature", [find_value, find_key, knock_out, edit])
+def test_what_runs_parts_of_a_cut_network(feature: Callable[[Model], list[torch.Tensor]]):
+    """Sums over copies may be rounded otherwise."""
+    (expected,) = feature(make_small())
+    model = make_small()
+    with TwoDevices() as mode:
+        cut(model.net, mode)
+        (result,) = feature(model)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_two_devices_do_not_mix():
