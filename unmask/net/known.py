@@ -41,10 +41,9 @@ def list_uses(kind: str, has_dense_layers: bool) -> str:
 
     All is: sample, score, trace, edit.
     """
-    paradigm = get_paradigm(kind)
-    if paradigm.noises_vectors:
+    if not get_paradigm(kind).is_scored:
         return "sample, score"
-    return "all" if has_dense_layers and paradigm.is_scored else "all but edit"
+    return "all" if has_dense_layers else "all but edit"
 
 
 def _masked(repo: str, size: float, licence: str = "", **more: Any) -> KnownModel:
