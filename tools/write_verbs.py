@@ -83,8 +83,6 @@ def format_index() -> str:
     group: Any = typer.main.get_command(app)
     tables: dict[str, list[str]] = {}
     for words, command in list_commands().items():
-        if command.hidden:
-            continue
         heading = group.commands[words.split()[0]].rich_help_panel
         first = command.help.strip().splitlines()[0]
         row = f"| [unmask {words}]({name_page(words)}) | {_escape(first)} |"

@@ -44,11 +44,10 @@ def test_two_processes_trace_and_the_page_is_drawn(place):
     assert f"unmask report {place / 'run'}" in printed[0][0] and printed[1][0] == ""
     table = read_table(place / "run" / "trace.parquet", "trace/2")
     assert set(table["fact"].to_pylist()) == {f"fact-{i}" for i in range(4)}
-    for verb in ("report", "trace-report"):
-        done = run(verb, place / "run", "--out", place / f"{verb}.md")
-        assert done.returncode == 0, done.stderr
-        text = (place / f"{verb}.md").read_text()
-        assert "Where facts are recalled" in text and "last subject token" in text
+    done = run("report", place / "run", "--out", place / "page.md")
+    assert done.returncode == 0, done.stderr
+    text = (place / "page.md").read_text()
+    assert "Where facts are recalled" in text and "last subject token" in text
     other = run(*words, "--metric", "logp")
     assert other.returncode == 2 and "holds another run (metric was 'p' and is now" in other.stderr
 

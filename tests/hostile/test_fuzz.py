@@ -111,7 +111,6 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
                     "--device", "cpu"],
         "sweep": ["sweep", "none.yaml", "--out", str(out), "--device", "cpu"],
         "report": ["report", str(pieces.represent), "--out", f"{out}.html"],
-        "trace-report": ["trace-report", str(pieces.represent), "--out", f"{out}.html"],
         "models": ["models"],
         "info": ["info", model],
         "convert": ["convert", model, str(out)],
@@ -178,7 +177,7 @@ def fuzz_verb(draw: Draw, pieces: Pieces, out: Path) -> Attempt:
         is_bad = False
         if flag in ("--out", "--page", "--save"):  # wherever a user says: that is their choice
             text = str(out / text.replace("\0", "").replace("/", "").replace("..", ""))[:200]
-        if flag == "--page" or words[0] in ("report", "trace-report"):
+        if flag == "--page" or words[0] == "report":
             text += ".html"  # figures as files may take longer than a case
         words = [*words, f"{flag}={text}"]
     if flag == "--full" or "--full" in words or "=full" in words[-1]:

@@ -44,7 +44,6 @@ app.command("toy", rich_help_panel=TRAIN)(toy.make_toy())
 app.command("models", rich_help_panel=MODELS)(models.models)
 app.command("info", rich_help_panel=MODELS)(models.info)
 app.command("convert", rich_help_panel=MODELS)(models.convert)
-app.command("trace-report", hidden=True)(study.trace_report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -134,11 +134,3 @@ def report(
 
     place = draw_report(runs, out, join)
     Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)
-
-
-def trace_report(
-    runs: list[Path] = typer.Argument(..., metavar="RUN…", help="Folders of `unmask trace`."),
-    out: Path = typer.Option(Path("runs/tracing.md"), help="The page; figures go beside it."),
-) -> None:
-    """The same as `unmask report RUN… --out PAGE`."""
-    report(runs, out)
