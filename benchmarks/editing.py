@@ -122,7 +122,7 @@ class PlainEditor:
         model, prefixes = self.model, self.settings.prefixes
         assert not isinstance(prefixes, int)
         fact = give_object(request.fact, request.object)
-        case = lay_out_case(model, fact, ("", *prefixes), self.settings)
+        case = lay_out_case(model, fact, ("", *filter(None, prefixes)), self.settings)
         delta = search_whole(model, case, self.layer, self.settings)
         key = average_keys(read_keys(model, [case], self.layer)).T
         readers = solve_readers(key, self.weigh(key))
