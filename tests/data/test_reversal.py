@@ -28,6 +28,7 @@ def tokenizer(small) -> Tokenizer:
 
 
 NEAR = (*TESTS, *TWO_WAY)
+LARGE = [pytest.param(number, marks=pytest.mark.prove) for number in (100, 200)]
 ASKED = (*NEAR, *(f"{split}_far" for split in NEAR))
 SIZES = {"train": 19680, "choose": 16472} | {split: 300 for split in ASKED}
 SIZES |= {f"{test}_valid": 300 for test in (*TESTS, *FAR_TESTS)}
@@ -47,7 +48,7 @@ def test_own_corpus_is_sound(corpus, small, tokenizer):
     assert list(find_problems(small, tokenizer)) == []
 
 
-@pytest.mark.parametrize("num_facts", [2, 100, 200])
+@pytest.mark.parametrize("num_facts", [2, *LARGE])
 def test_larger_ones_are_sound_and_have_no_twins(num_facts):
     corpus = make_reversal_corpus(num_facts, seed=3, endings=1)
     assert list(find_problems(corpus)) == []
@@ -57,7 +58,7 @@ def test_larger_ones_are_sound_and_have_no_twins(num_facts):
     assert len({name for name, _ in pairs}) == len({text for _, text in pairs}) == 3 * num_facts
 
 
-@pytest.mark.parametrize("num_facts", [30, 100])
+@pytest.mark.parametrize("num_facts", [30, LARGE[0]])
 def test_tests_are_made_of_what_training_shows(num_facts):
     """A network from nothing knows no other tokens; names are as long in every group."""
     corpus = make_reversal_corpus(num_facts, endings=1)

@@ -1,23 +1,17 @@
-"""The command line as a person uses it: in a process of its own."""
+"""The command line as a person uses it."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.conftest import hear_interrupts
 
 COMMAND = (sys.executable, "-m", "unmask")
-
-
-def run(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
-    words = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)
 
 
 HEAVY = {"torch", "scipy", "sklearn", "pyarrow", "matplotlib", "plotly", "transformers"}

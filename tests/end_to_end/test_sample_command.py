@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import unmask
+from tests.commands import run
 from tests.conftest import hear_interrupts, make_model
 from unmask.report.unmasking import GUESSED, HIDDEN, show_rows
 from unmask.sampling.trajectory import show_token
@@ -21,11 +22,6 @@ def model(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("model") / "made"
     unmask.save(make_model(), folder)
     return str(folder)
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unmask", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 import unmask
-from tests.end_to_end.test_command_line import COMMAND, run
+from tests.commands import run
+from tests.end_to_end.test_command_line import COMMAND
 from tests.tracing.conftest import LENGTH, learn, make_facts
 from unmask.base.errors import UserError
 from unmask.base.tables import read_table

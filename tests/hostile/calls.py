@@ -10,7 +10,7 @@ import torch
 
 import unmask
 from tests.hostile.fuzzing import Odd
-from tests.hostile.trained import run_small_sweep, train
+from tests.hostile.trained import own_drawn, own_lines, run_small_sweep, train
 from unmask.data.biographies import make_biographies
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
@@ -202,11 +202,16 @@ CALLS: dict[str, Call] = {
     "correctors": Call(
         with_first(unmask.correctors, out=own_out, **TINY["correctors"]),
         find_measure("correctors").settings,
-        {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]},
-    ),
-    "symmetry": Call(
-        ask("symmetry"), find_measure("symmetry").settings, SUBJECTS | {"out": PATH[1:]}
-    ),
+        {"data": [3, "x"], "out": PATH[1:], "fresh": [3, "x"]}),
+    "symmetry": Call(ask("symmetry"), find_measure("symmetry").settings,
+        SUBJECTS | {"out": PATH[1:]}),
+    "read_trajectories": Call(
+        with_first(unmask.read_trajectories, model=own_model, path=own_lines),
+        bad={"model": MODEL, "path": [*PATH, "absent", "a\0b"], "watch": [3, "x"]}),
+    "find_clean_run": Call(
+        with_first(unmask.find_clean_run, model=own_model, fact=own_fact, drawn=own_drawn),
+        bad={"model": MODEL, "fact": FACT, "drawn": [None, 3, "x", Odd()],
+             "row": [-1, 99, "x", nan, 1.5], "any_answer": [3, "x"]}),
     "sample": Call(
         with_first(unmask.sample, model=own_model, prompts="They say Ada", steps=2, length=10),
         unmask.Sampling,
@@ -305,9 +310,7 @@ CALLS: dict[str, Call] = {
     "trace_tokens": Call(trace(unmask.trace_tokens), unmask.Tracing, TRACING | MANY),
     "trace_steps": Call(
         with_first(unmask.trace_steps, model=own_model, fact=own_fact, samples=1, steps=1),
-        unmask.Tracing,
-        {"model": MODEL, "fact": FACT} | MANY,
-    ),
+        unmask.Tracing, {"model": MODEL, "fact": FACT} | MANY),
     "patch_paths": Call(
         with_first(unmask.patch_paths, sender=("subject", 0, "mlp"), receivers=["final"], **CUT),
         unmask.Tracing,
@@ -323,10 +326,8 @@ CALLS: dict[str, Call] = {
         StudySettings,
         {"stages": ["x", 3, [3], ["no such stage"], None], "out": PATH, "settings": [3, "x"]},
     ),
-    "resume_study": Call(
-        with_first(unmask.resume_study, out=lambda p, out: p.represent),
-        bad={"out": [*PATH, "absent", "", "a\0b"]},
-    ),
+    "resume_study": Call(with_first(unmask.resume_study, out=lambda p, out: p.represent),
+        bad={"out": [*PATH, "absent", "", "a\0b"]}),
     "run_toy": Call(
         with_first(unmask.run_toy, variants=("masked",), steps=1, samples=1, out=own_out),
         ToySettings,

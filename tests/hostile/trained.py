@@ -1,4 +1,4 @@
-"""Calls that train: a run and a sweep of one cell, both of one step."""
+"""Calls that train, a run and a sweep of one cell, both of one step; and what was drawn."""
 
 import json
 from collections.abc import Mapping
@@ -29,3 +29,17 @@ def run_small_sweep(pieces: Any, out: Path, changes: Mapping[str, Any]) -> Any:
     ended = unmask.run_sweep(given.pop("file"), given.pop("out"), *given.pop("words"), **given)
     assert ended.done == ["seed-0"], ended.failed
     return ended
+
+
+def own_drawn(pieces: Any, out: Path) -> Any:
+    """A text of the model, which begins as the fact does."""
+    return unmask.sample(pieces.model, pieces.fact.prompt, steps=2, length=12)
+
+
+def own_lines(pieces: Any, out: Path) -> Path:
+    """The same as a line of another engine."""
+    states = own_drawn(pieces, out).states[:, 0].tolist()
+    line = {"prompt": pieces.fact.prompt, "states": states, "tokens": states[-1]}
+    file = out.with_name("drawn.jsonl")
+    file.write_text(json.dumps(line))
+    return file

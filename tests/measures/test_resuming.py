@@ -17,7 +17,9 @@ from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import run_measure
 from unmask.measures.table import find_measure, list_measures
 
-MEASURES = list(list_measures())
+OTHER_INPUTS = {"correctors", "erasure", "planted", "guidance"}
+"""Asked of no model, or of larger corpora or of another kind, which are read like all others."""
+MEASURES = [name for name in list_measures() if name not in OTHER_INPUTS]
 ASKING = [name for name in MEASURES if not isinstance(find_measure(name).inputs, RunFolders)]
 KNOWNS = [{"subject": "Ada", "attribute": "boats", "prompt": "They say Ada makes red"}]
 

@@ -9,6 +9,7 @@ import pytest
 from unmask.base.errors import UserError
 from unmask.measures.trace import MEASURE as TRACE
 
+pytestmark = pytest.mark.prove
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("paper_mechanism", ROOT / "paper" / "mechanism.py")
 assert spec is not None and spec.loader is not None

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import unmask
+from tests.commands import run
 from tests.conftest import lively, make_model
-from tests.end_to_end.test_sample_command import run
 from tests.laws.test_sampling import ROWS, make
 from unmask import UserError
 from unmask.net.model import Blueprint, Model

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import unmask
+from tests.commands import run
 from tests.conftest import lively, make_model
-from tests.end_to_end.test_sample_command import run
 from tests.laws.test_sampling import make
 from unmask import UserError
 from unmask.net.model import Blueprint, Model

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import unmask
+from tests.commands import run
 from tests.training.runs import make_recipe
 from unmask.base.progress import print_lines
 from unmask.cli.main import app
@@ -26,8 +27,7 @@ ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
 
 
 def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    told = [sys.executable, "-m", "unmask", "train", *map(str, words)]
-    return subprocess.run(told, capture_output=True, text=True, cwd=folder, env=ENVIRONMENT)
+    return run("train", *words, folder=folder, columns=160)
 
 
 def test_recipes_are_listed():

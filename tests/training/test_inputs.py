@@ -132,8 +132,9 @@ def test_rows_that_are_made_in_place_are_known_by_content(tmp_path, monkeypatch)
     """A later version that makes other facts from the same seed must not go on with these."""
     out = tmp_path / "run"
     unmask.train(make_recipe(**SHORT), out, device="cpu")
-    make_corpus = examples.make_reversal_corpus
-    monkeypatch.setattr(examples, "make_reversal_corpus", lambda n, seed: make_corpus(n, seed + 1))
+    make_corpus = examples._MADE["reversal"]
+    other = lambda n, seed: make_corpus(n, seed + 1)  # noqa: E731
+    monkeypatch.setitem(examples._MADE, "reversal", other)
     with pytest.raises(UserError, match="the rows of the data changed"):
         resume(out)
 

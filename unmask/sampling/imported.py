@@ -35,6 +35,8 @@ def read_trajectories(
         path: Lines such as {"prompt": "We sat", "states": [[5, 9, 0, 0], …], "tokens": [5, 9, …]}.
         watch: A function that is called after every step with the trajectory so far.
 
+    >>> import json
+    >>> from pathlib import Path
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> drawn = unmask.sample(model, "We sat down", steps=2, length=6)
     >>> states = drawn.states[:, 0].tolist()
