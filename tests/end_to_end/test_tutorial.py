@@ -109,6 +109,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.prove
 @pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model writes bytes that no font has
 def test_tutorial_with_small_numbers(folder, capsys):
     run_cells(read_cells(), shorten)

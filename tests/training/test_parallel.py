@@ -68,6 +68,7 @@ def test_one_process_goes_on_from_two(how, two, tmp_path):
     assert losses[0] == pytest.approx(losses[1][3:], rel=1e-6)
 
 
+@pytest.mark.prove
 def test_two_processes_go_on_from_one_and_from_two(one, two, tmp_path):
     name = Path("checkpoints", "step-00000003")
     for how in ("ddp", "fsdp"):
