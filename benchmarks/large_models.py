@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,7 @@ def main() -> None:
         config = replace(shapes, **changes)
         with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
             folder = Path(scratch)
-            size, wrote, _ = clock(
-                lambda: write_random_model(name, config, dialect, folder)  # noqa: B023
-            )
+            size, wrote, _ = clock(partial(write_random_model, name, config, dialect, folder))
             rows += measure(name, folder, "auto", size, wrote)
             gc.collect()
             if options.cut and config.experts is not None:

@@ -96,7 +96,7 @@ def make_document(rows: Sequence[dict[str, Any]], runs: Sequence[Path]) -> Docum
     """The page; the runs' own sections follow."""
     section, lead = (
         describe_moves(rows),
-        "Networks whose head and embedding are trained apart, or not.",
+        "Networks with head and embedding trained apart, or as one.",
     )
     if not runs:
         return Document("Embeddings", lead, [], [section])

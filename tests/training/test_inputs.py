@@ -133,8 +133,8 @@ def test_rows_that_are_made_in_place_are_known_by_content(tmp_path, monkeypatch)
     out = tmp_path / "run"
     unmask.train(make_recipe(**SHORT), out, device="cpu")
     make_corpus = examples._MADE["reversal"]
-    other = lambda n, seed: make_corpus(n, seed + 1)  # noqa: E731
-    monkeypatch.setitem(examples._MADE, "reversal", other)
+    other = {"reversal": lambda n, seed: make_corpus(n, seed + 1)}
+    monkeypatch.setattr(examples, "_MADE", examples._MADE | other)
     with pytest.raises(UserError, match="the rows of the data changed"):
         resume(out)
 
