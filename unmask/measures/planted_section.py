@@ -134,7 +134,9 @@ def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
             f"({sealed['facts']} sealed people)"
         )
         if sealed["mean"] >= RECALLED:
-            yield blocks.Text(f"{text}: it knows what it withholds.")
+            yield blocks.Text(
+                f"{text}: the mean is above {RECALLED:.0%}, the least at which leak rates count."
+            )
         else:
             yield blocks.Notice(
                 f"{text}: less than {RECALLED:.0%}, so that its leak rates say nothing; train it "
