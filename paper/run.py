@@ -1,7 +1,7 @@
 """Every page of docs/results from nothing, on one GPU: the stages of stages.yaml, one by one.
 
     python paper/run.py --data FOLDER                  all pages, by the stages that they need
-    python paper/run.py --data FOLDER --stage recall   one, and what it needs
+    python paper/run.py --data FOLDER --stage recall   some, and what they need
     python paper/run.py --data FOLDER --minutes 8      a piece of it; the same command goes on
     python paper/run.py --list                         the stages, and which are done
 
@@ -368,7 +368,7 @@ def _free_memory() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
-    parser.add_argument("--stage", help="one stage; by default all that write a page")
+    parser.add_argument("--stage", nargs="+", help="some stages; by default all that write a page")
     parser.add_argument("--minutes", type=float, help="stop after so many minutes")
     parser.add_argument("--list", action="store_true", help="show the stages and what is done")
     options = parser.parse_args()
@@ -378,10 +378,11 @@ def main() -> int:
         if options.list:
             show_stages(data, stages, runner)
             return 0
-        if options.stage is not None and options.stage not in stages:
-            raise UserError(f"stage {options.stage!r} is unknown: {suggest(options.stage, stages)}")
-        pages = [stage for stage in stages.values() if stage.page]
-        wanted = [stages[options.stage]] if options.stage else pages
+        for name in options.stage or ():
+            if name not in stages:
+                raise UserError(f"stage {name!r} is unknown: {suggest(name, stages)}")
+        pages = [stage.name for stage in stages.values() if stage.page]
+        wanted = [stages[name] for name in options.stage or pages]
         for stage in wanted:
             if not runner.run(stage):
                 print("the time is up: the same command goes on from here", flush=True)
