@@ -111,7 +111,9 @@ class Record:
     """What a stage has done so far, in a file beside its folder."""
 
     key: str
-    """A digest of everything that the folder is made from."""
+    """A digest of the commands, and of everything that the folder is made from."""
+    code: str
+    """A digest of the package that ran them."""
     done: int = 0
     """Commands that are done."""
     seconds: float = 0.0
@@ -163,9 +165,9 @@ class Runner:
         self._keys: dict[str, str] = {}
 
     def key(self, stage: Stage) -> str:
-        """The digest of commands, code, data and the keys of the stages that are needed."""
+        """The digest of commands, scripts, data and the keys of the stages that are needed."""
         if stage.name not in self._keys:
-            parts: list[object] = [*stage.run, self.code, stage.note]
+            parts: list[object] = [*stage.run, stage.note]
             parts += [read_text(path) for path in stage.scripts]
             for name in stage.needs:
                 if name in self.stages:
@@ -176,11 +178,16 @@ class Runner:
         return self._keys[stage.name]
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether the stage's folder is what the stage left, made from what it is made from now."""
+        """Whether the stage's folder is what the stage left, made from what it is made from now.
+
+        By the code of now as well, but for tables that are kept: pages can be drawn better without
+        training again, and the tables' record says which code made them.
+        """
         record = read_record(stage)
         return (
             record is not None
             and record.key == self.key(stage)
+            and (stage.keep or record.code == self.code)
             and record.done == len(stage.run)
             and record.files == _digest_folder(stage.folder)
         )
@@ -193,11 +200,12 @@ class Runner:
             if name in self.stages and not self.run(self.stages[name]):
                 return False
         out, record = stage.folder, read_record(stage)
-        if record is None or record.key != self.key(stage) or record.files:
+        made_by = None if record is None else (record.key, record.code)
+        if record is None or made_by != (self.key(stage), self.code) or record.files:
             if out.exists() and not stage.has_parts:
                 print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
                 shutil.rmtree(out)
-            record = Record(self.key(stage))
+            record = Record(self.key(stage), self.code)
         places = {name: self.data[name].find(self.folder) for name in stage.needs
                   if name in self.data}  # fmt: skip
         places |= {name: self.stages[name].folder for name in stage.needs if name in self.stages}
@@ -238,6 +246,7 @@ class Runner:
         pages[stage.page] = {
             "stage": stage.name,
             "key": record.key,
+            "code": record.code,
             "minutes": round(record.seconds / 60, 1),
             "files": digest_page(page),
         }

@@ -116,6 +116,22 @@ def test_kept_tables_need_none_of_what_they_were_made_from(plan: Path) -> None:
     assert "words." in (plan / "docs/two.md").read_text()
 
 
+def test_other_code_makes_all_anew_but_tables_that_are_kept(plan: Path) -> None:
+    stages = plan / "stages.yaml"
+    stages.write_text(stages.read_text().replace("  name: one-", "  keep: true\n  name: one-"))
+    assert run_all(plan)
+    kept = plan / "docs/results/tables/one-2"
+    before = read_json(kept.with_suffix(".json"))["code"]
+    data, read = paper.read_stages(stages)
+    runner = paper.Runner(data, read, plan / "data")
+    runner.code = "other code"
+    assert all(runner.run(stage) for stage in read.values())
+    assert len((kept / "log").read_text().splitlines()) == 1
+    assert read_json(kept.with_suffix(".json"))["code"] == before
+    assert read_json(plan / "runs/paper/two.json")["code"] == "other code"
+    assert read_json(plan / "paper/pages.json")["docs/two.md"]["code"] == "other code"
+
+
 def test_a_script_may_keep_its_parts(plan: Path) -> None:
     assert run_all(plan)
     stages = plan / "stages.yaml"

@@ -126,11 +126,12 @@ def report(
         help="Models of one name are one model, trained apart: runs of one measure, with the same "
         "settings, become one.",
     ),
+    title: str | None = typer.Option(None, help="Heading of the page; by default what is drawn."),
 ) -> None:
     """Draw runs as a page, as Markdown or as figures, from their tables, without a model."""
     from rich.console import Console
 
     from unmask.report.page import draw_report
 
-    place = draw_report(runs, out, join)
+    place = draw_report(runs, out, join, title)
     Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)

@@ -4,6 +4,7 @@ Everything is drawn from the tables of the runs; no model is loaded.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unmask.base.config import check_arguments
@@ -23,7 +24,10 @@ COMPARISON = Path("runs") / "comparison.html"
 
 @check_arguments()
 def draw_report(
-    runs: Sequence[str | Path | Result], out: str | Path | None = None, join: bool = False
+    runs: Sequence[str | Path | Result],
+    out: str | Path | None = None,
+    join: bool = False,
+    title: str | None = None,
 ) -> Path:
     """Draw runs of any measures, studies with all their stages, or results, and say where.
 
@@ -34,10 +38,12 @@ def draw_report(
             it) or a folder for figures alone; by default page.html in the run.
         join: Whether models of one name are one model, trained apart: runs of one measure with the
             same settings become one.
+        title: The page's heading; by default what is drawn.
     """
     place = _choose_place(runs) if out is None else Path(out)
     check_place(place)
-    write_document(read_document(runs, join), place)
+    document = read_document(runs, join)
+    write_document(document if title is None else replace(document, title=title), place)
     return place
 
 
