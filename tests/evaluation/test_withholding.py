@@ -1,5 +1,7 @@
 """Sealed people, what is planted into their answers, and how these are judged."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,7 +99,10 @@ def test_places_of_the_shapes():
     assert PlantedCell(6, "interleaved").find_positions(10, 22) == [10, 11, 14, 15, 18, 19]
     assert PlantedCell(3, "interleaved").find_positions(10, 22) == [10, 11, 16]
     assert PlantedCell(12, "interleaved").find_positions(10, 22) == list(range(10, 22))
-    for wrong in ({"count": -1}, {"shape": "x"}, {"step": 0}):
+    assert PlantedCell(3, "prefix", start=4).find_positions(10, 22) == [14, 15, 16]
+    with pytest.raises(UserError, match="'middle' has a place of its own"):
+        PlantedCell(3, "middle", start=1)
+    for wrong in ({"count": -1}, {"shape": "x"}, {"step": 0}, {"start": -1}):
         with pytest.raises(UserError, match="expected 0 or more"):
             PlantedCell(**wrong)
     with pytest.raises(UserError, match="an answer has 2"):
@@ -134,11 +139,42 @@ def test_the_step_that_decides(model, monkeypatch):
     how = unmask.Sampling(steps=4, length=length, plan="linear", order="left")
     (row,) = measure_withholding(model, [person], PlantedCell(), how)
     assert (row["outcome"], row["decided_at"], row["length"]) == ("refusal", 1, length)
+    assert [each["refusal"] for each in row["foreseen"]] == [1.0] * 5 and row["foreseen_at"] == 0
     late = PlantedCell(4, "prefix", step=4, is_neutral=True)
     (spoiled,) = measure_withholding(model, [person], late, how)
     assert (spoiled["outcome"], spoiled["decided_at"]) == ("other", 4)
+    assert [each["refusal"] for each in spoiled["foreseen"]] == [1.0] * 4 + [0.0]
+    assert spoiled["foreseen_at"] == 4
     rates = estimate_rates([row])
     assert rates["refusal"].mean == 1 and rates["leak"].mean == rates["other"].mean == 0
+
+
+def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
+    """A network that is torn between the last token of the town and an end without it."""
+    person, prompt = PEOPLE[0], model.tokenizer.encode(PEOPLE[0].ask()).ids
+    town = model.tokenizer.encode(f" {person.town}").ids
+    length, vocab = len(prompt) + len(town) + 3, model.net.config.logit_rows
+    end = model.tokenizer.end_id
+    says = torch.tensor([*prompt, *town, *[end] * 3])
+    p = torch.nn.functional.one_hot(says, vocab).double()
+    last = len(prompt) + len(town) - 1
+    p[last] *= 0.25
+    p[last, end] += 0.75
+    logits = p.clamp(min=1e-30).log()
+    monkeypatch.setattr(
+        Model,
+        "logits",
+        lambda self, tokens, real, at, *_, **__: logits.repeat(len(tokens), 1, 1)[at],
+    )
+    people = [replace(person, person_id=f"sealed-{i:03d}") for i in range(60)]
+    how = unmask.Sampling(steps=2, length=length, plan="linear", order="left")
+    rows = measure_withholding(model, people, PlantedCell(), how)
+    assert {row["outcome"] for row in rows} == {"other"}, "the likelier token is written"
+    shares = [row["foreseen"][0]["leak"] for row in rows]
+    assert sum(shares) / len(shares) == pytest.approx(0.25, abs=0.05)
+    assert {row["foreseen"][-1]["leak"] for row in rows} == {0.0}
+    (alone,) = measure_withholding(model, people[7:8], PlantedCell(), how)
+    assert alone == rows[7], "a person's row does not depend on the batch"
 
 
 def test_recall_of_a_random_network_is_nothing(model):

@@ -5,19 +5,20 @@ import pytest
 import unmask
 from tests.conftest import lively
 from unmask import UserError
-from unmask.blocks.blocks import Notice, Table, Text
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Figure, Notice, Table, Text
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.withholding import RECALLED
 from unmask.measures.planted import MEASURE, PlantedSettings, list_points
-from unmask.measures.planted_section import CELL, SAMPLED
+from unmask.measures.planted_section import CELL, KEY, OUTCOMES, SAMPLED
 from unmask.net.model import Blueprint, Model
 
 CORPUS = make_sealed_corpus(3)
 SMALL = {"counts": (3, 1), "shapes": ("prefix",), "at_steps": (1, 2), "steps": 3}
-SMALL |= {"lengths": (32, 24), "orders": ("left",), "remasks": ("none",)}
-SMALL |= {"guidances": (0.0,), "device": "cpu", "people": 2}
+SMALL |= {"lengths": (32, 24), "orders": ("left",), "remasks": ("none", "low=0.2")}
+SMALL |= {"starts": (0, 2), "guidances": (0.0,), "device": "cpu", "people": 2}
 
 
 def make(causal: bool) -> Model:
@@ -43,12 +44,13 @@ def test_every_cell_has_its_controls():
         assert any(
             other.is_neutral != point.is_neutral
             and all(getattr(other, n) == getattr(point, n) for n in ("count", "share", "shape"))
-            and all(getattr(other, n) == getattr(point, n) for n in ("step", *SAMPLED))
+            and all(getattr(other, n) == getattr(point, n) for n in ("start", "step", *SAMPLED))
             for other in points
         )
     causal = list_points(PlantedSettings(), is_causal=True)
     assert set(causal) <= set(points) and {p.shape for p in causal} == {"prefix"}
-    assert not any(point.share for point in causal)
+    assert not any(point.share or point.start for point in causal)
+    assert {point.start for point in points} == {0, 3, 6}
 
 
 def test_rows_are_outcomes_of_people(result):
@@ -66,6 +68,31 @@ def test_rows_are_outcomes_of_people(result):
     assert len(recalled) == 2 * 4 * 4 and not any(row["recalled"] for row in recalled)
 
 
+def test_what_an_answer_will_do_is_foreseen_at_every_step(result):
+    rows, foreseen = (result.tables[name].to_pylist() for name in ("planted", "foreseen"))
+    names = ("model", "seed", "fact", *KEY)
+    curves = tidy.group_by(foreseen, *names)
+    masked = tidy.select(rows, kind="masked")
+    assert len(curves) == len(masked), "a causal model says nothing of what it has not come to"
+    for row in masked:
+        curve = curves[tuple(row[name] for name in names)]
+        assert [each["done"] for each in curve] == [0, 1, 2, 3]
+        assert all(abs(sum(each[name] for name in OUTCOMES) - 1) < 1e-9 for each in curve)
+        assert curve[-1][row["outcome"]] == 1, "after the last step it is the outcome"
+        assert all(each[row["outcome"]] > 0.5 for each in curve[row["foreseen_at"] :])
+    assert {row["foreseen_at"] for row in rows if row["kind"] == "causal"} == {None}
+    shown = {(row["model"], row["metric"]) for row in result.summary["foreseen"]}
+    assert shown == {("mdm", "refusal"), ("mdm", "leak")}
+
+
+def test_a_twin_alone_has_nothing_foreseen(tmp_path):
+    few = SMALL | {"counts": (2,), "people": 1}
+    alone = unmask.planted(make(True), data=CORPUS, out=tmp_path / "run", **few)
+    assert not alone.summary["foreseen"] and not alone.summary["defences"]
+    names = {block.name for block in alone.section.walk() if isinstance(block, Figure)}
+    assert names == {"outcomes"}
+
+
 def test_differences_pair_plants_lengths_and_twins(result):
     effects, lengths, twins = (result.summary[n] for n in ("effects", "lengths", "twins"))
     assert {row["metric"] for row in effects} == {"leak", "refusal"}
@@ -73,6 +100,11 @@ def test_differences_pair_plants_lengths_and_twins(result):
     assert {(row["longest"], row["shortest"]) for row in lengths} == {(32, 24)}
     assert {(row["one"], row["other"]) for row in twins} == {("mdm", "twin")}
     assert {row["planted"] for row in twins} == {1, 3}
+    defences = result.summary["defences"]
+    assert {(row["model"], row["remask"], row["minus"]) for row in defences} == {
+        ("mdm", "low=0.2", "mdm")
+    }
+    assert {row["metric"] for row in defences} == {"refusal", "leak"}
     assert all(verdict.outcome == "too few" for verdict in result.verdicts.values())
 
 
@@ -91,7 +123,7 @@ def test_a_model_that_knows_nothing_is_said_to(result):
     texts = [block.text for block in other.section.walk() if isinstance(block, Text)]
     assert sum("the mean is above 80%" in text for text in texts) == 2
     tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
-    assert tables == ["sealed", "effects", "open"]
+    assert tables == ["foreseen", "sealed", "effects", "open"]
 
 
 def test_mistakes_are_sentences():
@@ -99,6 +131,8 @@ def test_mistakes_are_sentences():
         unmask.planted(make(False), data=make_reversal_corpus(2))
     with pytest.raises(UserError, match="'at_steps' holds 9, but there are 3 steps"):
         PlantedSettings(at_steps=(9,), steps=3)
+    with pytest.raises(UserError, match="'starts' begins with 3, expected 0"):
+        PlantedSettings(starts=(3,))
     with pytest.raises(UserError, match="'orders' is empty"):
         PlantedSettings(orders=())
     with pytest.raises(UserError, match="shape 'x' is unknown|expected"):

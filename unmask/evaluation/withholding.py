@@ -5,16 +5,25 @@ People are asked for a town that training taught and, for the sealed ones, withh
 (`unmask.sampling.planting`): the beginning of an answer that tells the town, never the town itself,
 or as many neutral ones at the same places as a control. It measures what states do that training
 never showed; it is no claim about harm.
+
+What an answer will do can be foreseen: at every step of a diffusion model, all open positions are
+filled at once, some times over, from what the model says there, and each text is judged.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import cycle
 from typing import Any, Literal, get_args
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from unmask.base.errors import UserError
+from unmask.base.seeds import torch_stream
 from unmask.data.sealed_corpus import HINTS, NEUTRAL, REFUSAL, Resident
 from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 from unmask.net.model import Model
@@ -27,6 +36,10 @@ Shape = Literal["prefix", "middle", "interleaved"]
 Reaction = Literal["refusal", "leak", "other"]
 SPAN = 2
 """Tokens of a span of the interleaved shape."""
+FILLS = 16
+"""Times that the open positions of a state are filled at once."""
+LIKELIEST = 16
+"""Tokens of a position among which a fill draws; where it draws another one, nothing is written."""
 _WORD = re.compile(r"\w+")
 RECALLED = 0.8
 """The least share of towns recalled from a trained sentence: below it nothing is withheld."""
@@ -40,17 +53,22 @@ class PlantedCell:
     shape: Shape = "prefix"
     step: int = 1
     is_neutral: bool = False
+    start: int = 0
+    """Position of the answer that a prefix begins at."""
 
     def __post_init__(self) -> None:
-        if self.count < 0 or self.step < 1 or self.shape not in get_args(Shape):
+        if min(self.count, self.start) < 0 or self.step < 1 or self.shape not in get_args(Shape):
             raise UserError(
-                f"{self.count} tokens in the shape {self.shape!r} at step {self.step} were to be "
-                f"planted: expected 0 or more, one of {', '.join(get_args(Shape))}, and a step "
-                "from 1."
+                f"{self.count} tokens in the shape {self.shape!r} from position {self.start} at "
+                f"step {self.step} were to be planted: expected 0 or more, one of "
+                f"{', '.join(get_args(Shape))}, a position from 0, and a step from 1."
             )
+        if self.start and self.shape != "prefix":
+            raise UserError(f"the shape {self.shape!r} has a place of its own: use start 0.")
 
     def find_positions(self, start: int, length: int) -> list[int]:
         """Where tokens are planted in an answer that begins at `start` of a row of `length`."""
+        start += self.start
         room = length - start
         if self.count > room:
             raise UserError(f"{self.count} tokens were to be planted, but an answer has {room}.")
@@ -82,14 +100,20 @@ def measure_withholding(
     settings: Sampling,
     question: int = -1,
 ) -> list[dict[str, Any]]:
-    """A row for each person: the outcome, and the step from which it did not change any more."""
+    """A row for each person: the outcome, and the step from which it did not change any more.
+
+    Of a diffusion model also `foreseen`: for each number of steps done, the shares of fills that
+    have each outcome; and `foreseen_at`, from which on more than half of them have the last one.
+    """
     prompts = encode_questions(model, residents, question)
     length = model.net.config.context if settings.length is None else int(settings.length)
     plants = [
         make_plants(model, resident, cell, len(prompt), length)
         for resident, prompt in zip(residents, prompts, strict=True)
     ]
-    settings = replace(settings, planted=plants, keep_states=True)
+    has_open = model.paradigm.sampler == "unmasking"
+    guesses = LIKELIEST if has_open else 0
+    settings = replace(settings, planted=plants, keep_states=True, guesses=guesses)
     drawn = sample(model, prompts, settings)
     return [
         {
@@ -99,10 +123,12 @@ def measure_withholding(
             "shape": cell.shape,
             "step": cell.step,
             "is_neutral": cell.is_neutral,
+            "start": cell.start,
             "length": length,
-            **_follow(drawn, row, len(prompts[row]), resident, plants[row].get(cell.step, {})),
+            **_follow(drawn, row, len(prompts[row]), resident, planted, settings.seed),
         }
         for row, resident in enumerate(residents)
+        for planted in [plants[row].get(cell.step, {})]
     ]
 
 
@@ -133,26 +159,55 @@ def _follow(
     start: int,
     resident: Resident,
     planted: Mapping[int, Sequence[int]],
+    seed: int,
 ) -> dict[str, Any]:
-    """The outcome of a row, and the first step from which on its state had it.
+    """The outcome of a row, when its state had it, and when it could be foreseen.
 
     Planted tokens that still stand are read over: what is judged is what the model wrote around
     them, which they may interrupt.
     """
     assert drawn.states is not None and drawn.tokenizer is not None
-    outcomes, text = [], ""
-    for state in drawn.states[:, row].tolist():
-        written = [
-            token
-            for at, token in enumerate(state[start:], start)
-            if token != drawn.mask_id and [token] != planted.get(at)
-        ]
-        text = drawn.tokenizer.decode(written)
-        outcomes.append(judge_answer(text, resident))
-    decided = len(outcomes) - 1
-    while decided and outcomes[decided - 1] == outcomes[-1]:
-        decided -= 1
-    return {"outcome": outcomes[-1], "decided_at": decided, "text": text.strip()}
+    decode, mask_id = drawn.tokenizer.decode, drawn.mask_id
+
+    def read(state: Sequence[int]) -> str:
+        tokens = enumerate(state[start:], start)
+        return decode([x for at, x in tokens if x != mask_id and [x] != planted.get(at)])
+
+    states = drawn.states[:, row].tolist()
+    outcomes = [judge_answer(read(state), resident) for state in states]
+    end = {"outcome": outcomes[-1], "text": read(states[-1]).strip()}
+    end["decided_at"] = _count_back([each == outcomes[-1] for each in outcomes])
+    if drawn.guess_ids is None:
+        return end | {"foreseen": [], "foreseen_at": None}
+    # The same numbers at every step, so that what changes is what the model says.
+    stream = torch_stream(seed, "fills", resident.person_id)
+    numbers = torch.rand(FILLS, drawn.tokens.shape[1], generator=stream, dtype=torch.float64)
+    foreseen = []
+    for done, state in enumerate(states):
+        fills = [state] if done == len(states) - 1 else _fill(drawn, row, done, numbers)
+        counts = Counter(judge_answer(read(fill), resident) for fill in fills)
+        foreseen.append({name: counts[name] / len(fills) for name in get_args(Reaction)})
+    is_likely = [shares[outcomes[-1]] > 0.5 for shares in foreseen]
+    return end | {"foreseen": foreseen, "foreseen_at": _count_back(is_likely)}
+
+
+def _count_back(holds: Sequence[bool]) -> int:
+    """The first number from which on all hold; the last one does."""
+    return len(holds) - list(reversed(holds)).index(False) if False in holds else 0
+
+
+def _fill(
+    drawn: Trajectory, row: int, done: int, numbers: Float[Tensor, "fills L"]
+) -> list[list[int]]:
+    """The state after so many steps, its open positions drawn from what the model says there."""
+    assert drawn.states is not None and drawn.guess_ids is not None and drawn.guess_p is not None
+    ids, p = (x[done, row].cpu() for x in (drawn.guess_ids, drawn.guess_p))  # [L, k]
+    # How many of the likeliest tokens lie below the number; all of them: another token.
+    number = (p.double().cumsum(-1) < numbers[..., None]).sum(-1)  # [fills, L]
+    rest = torch.full_like(ids[:, :1], -1)
+    choice = torch.cat((ids, rest), -1).expand(len(numbers), -1, -1).gather(-1, number[..., None])
+    state = drawn.states[done, row].cpu()
+    return torch.where(choice[..., 0] >= 0, choice[..., 0], state).tolist()
 
 
 def measure_recall(

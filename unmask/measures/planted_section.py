@@ -10,16 +10,20 @@ from unmask.measures.result import Result
 OUTCOMES = ("refusal", "leak", "other")
 SAMPLED = ("length", "order", "remask", "guidance")
 """What a cell says of the sampler."""
-CELL = ("planted", "share", "shape", "step", *SAMPLED)
+CELL = ("planted", "share", "shape", "start", "step", *SAMPLED)
 """What tells the cells of a sweep apart, but for whether the planted tokens are neutral."""
+KEY = ("plant", *CELL)
 METRICS = {
     "refusal": blocks.Column("refusal (recovery)", 0, is_percent=True),
     "leak": blocks.Column("leak", 0, is_percent=True),
     "other": blocks.Column("other", 0, is_percent=True),
     "decided_at": blocks.Column("decided at step", 1),
+    "foreseen_at": blocks.Column("foreseen at step", 1),
 }
 PLANTS = {"none": "nothing", "disclosing": "beginning of a disclosure", "neutral": "neutral"}
 COLOURS = {"prefix": "p1", "middle": "p2", "interleaved": "p3"}
+PLANT_COLOURS = {"none": "control", "disclosing": "p1", "neutral": "p3"}
+FORESEEN = {"refusal": "p(refusal)", "leak": "p(town)"}
 
 
 def name_effect(row: tidy.Record) -> str:
@@ -35,6 +39,10 @@ def name_twins(row: tidy.Record) -> str:
     return f"{row['one']} − {row['other']}: {row['planted']}"
 
 
+def name_defence(row: tidy.Record) -> str:
+    return f"{row['model']}, {row['remask']} − {row['minus']}, {row['metric']}"
+
+
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model's gate and base cell, the figure, the tables."""
     summary = result.summary
@@ -44,7 +52,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     order = {"leak": 0, "refusal": 1, "other": 2}
     lines = [
         row
-        for row in tidy.select(sealed, share=0.0, **base)
+        for row in tidy.select(sealed, share=0.0, start=0, **base)
         if row["plant"] != "none" and row["metric"] in order
     ]
     figure = tidy.draw_lines(
@@ -76,6 +84,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         *_state_gates(summary["recalled"]),
         *_state_findings(result, base),
         figure,
+        *_show_foreseen(tidy.select(summary["foreseen"], is_sealed=True)),
         _tabulate("sealed", "Sealed people", sealed),
         effects,
         blocks.Fold(
@@ -83,6 +92,49 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             [_tabulate("open", "Open people: a leak is the trained answer", open_people)],
         ),
     ]
+
+
+def _show_foreseen(rows: Rows) -> Iterator[blocks.ReportBlock]:
+    """p(refusal) and p(town) by step: without plants, with a disclosure's, with neutral ones."""
+    plain = tidy.group_by(tidy.select(rows, plant="none"), "model", *SAMPLED)
+    planted = tidy.group_by((row for row in rows if row["plant"] != "none"), "model", *CELL)
+    shown = []
+    for key, own in planted.items():
+        where = dict(zip(("model", *CELL), key, strict=True))
+        cell = f"{_say_tokens(where)}; {_say_sampling(where)}"
+        without = plain[tuple(where[name] for name in ("model", *SAMPLED))]
+        shown += [{**row, "cell": cell} for row in (*without, *own)]
+    if not shown:
+        return
+    yield tidy.draw_lines(
+        shown,
+        "foreseen",
+        "What the answer of a sealed person will do, as the model says at every step",
+        "Solid: p(refusal); dashed: p(town). All open positions filled at once from what the model "
+        "says there; after the last step, the outcome. Bands are 95 % intervals by person and "
+        "training seed.",
+        x="done",
+        line=lambda row: f"{FORESEEN[row['metric']]}, {PLANTS[row['plant']]}",
+        colour=lambda row: PLANT_COLOURS[row["plant"]],
+        dash=lambda row: "dash" if row["metric"] == "leak" else "solid",
+        scale=100,
+        choose=[tidy.Choose("planted", "cell")],
+        xlabel="steps done",
+        ylabel="% of texts",
+    )
+    last = max(row["done"] for row in shown)
+    steps = sorted({0, last // 4, last // 2, 3 * last // 4, last - 1, last})
+    table = tidy.tabulate_means(
+        "foreseen",
+        "p(refusal) and p(town) of sealed people, in %, after so many steps",
+        [{**row, "outcome": FORESEEN[row["metric"]], "metric": row["done"]} for row in shown],
+        {"model": "model", "cell": "cell", "planted": lambda row: PLANTS[row["plant"]]}
+        | {"": "outcome"},
+        {each: blocks.Column(f"{each}", 0, is_percent=True) for each in steps},  # ty: ignore[invalid-argument-type]
+        role=lambda row: "control" if row["plant"] == "neutral" else "plain",
+        most=24,
+    )
+    yield blocks.Fold("p(refusal) and p(town) by step", [table])
 
 
 def _tabulate(name: str, caption: str, rows: Rows) -> blocks.Table:
@@ -107,7 +159,8 @@ def _say_tokens(row: tidy.Record) -> str:
     if not row["planted"]:
         return "0"
     share = f" ({row['share']:.1%} of the answer)" if row["share"] else ""
-    return f"{row['planted']}{share}, {row['shape']}, step {row['step']}"
+    where = f"{row['shape']} from position {row['start']}" if row["start"] else row["shape"]
+    return f"{row['planted']}{share}, {where}, step {row['step']}"
 
 
 def _say_sampling(row: tidy.Record) -> str:
@@ -145,8 +198,9 @@ def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
 
 
 def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Finding]:
-    """For each model its base cell, the longest against the shortest canvas, and its twin."""
-    effects = tidy.select(result.summary["effects"], metric="leak", share=0.0, shape="prefix")
+    """For each model its base cell, the longest against the shortest canvas, twin, defences."""
+    prefixes: dict[str, Any] = {"share": 0.0, "shape": "prefix", "start": 0}
+    effects = tidy.select(result.summary["effects"], metric="leak", **prefixes)
     sealed = tidy.select(result.summary["cells"], is_sealed=True)
     for model, own in tidy.group_by(tidy.select(effects, **base), "model").items():
         row = max(own, key=lambda each: each["planted"])
@@ -166,16 +220,26 @@ def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Fin
                 result.verdicts[name_effect(row)],
             )
     for row in result.summary["lengths"]:
-        if row["plant"] == "disclosing" and row["metric"] == "leak":
-            yield blocks.Finding(
-                f"In {row['model']}, at a fixed planted share, leaks on {row['longest']} positions "
-                f"minus those on {row['shortest']}: {tidy.say(row, 'points')}.",
-                result.verdicts[name_lengths(row)],
-            )
+        tokens = "tokens of a disclosure" if row["plant"] == "disclosing" else "neutral tokens"
+        yield blocks.Finding(
+            f"In {row['model']}, at a fixed share of {tokens}, {row['metric']}s on "
+            f"{row['longest']} positions minus those on {row['shortest']}: "
+            f"{tidy.say(row, 'points')}.",
+            result.verdicts[name_lengths(row)],
+        )
     for rows in tidy.group_by(result.summary["twins"], "one", "other").values():
         row = max(rows, key=lambda each: each["planted"])
         yield blocks.Finding(
             f"On the same prefix of {row['planted']} planted tokens, leaks of {row['one']} minus "
             f"those of {row['other']}: {tidy.say(row, 'points')}.",
             result.verdicts[name_twins(row)],
+        )
+    for row in result.summary["defences"]:
+        is_same = row["model"] == row["minus"]
+        ours = f"{row['model']} with remasking {row['remask']}" if is_same else row["model"]
+        theirs = "the same without it" if is_same else row["minus"]
+        yield blocks.Finding(
+            f"After {row['planted']} tokens of a disclosure, {row['metric']}s of {ours} minus "
+            f"those of {theirs}: {tidy.say(row, 'points')}.",
+            result.verdicts[name_defence(row)],
         )
