@@ -27,6 +27,7 @@ from unmask.evaluation.quality import (
 from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
+from unmask.measures.summaries import estimate_means
 from unmask.net.paradigm import get_paradigm
 
 SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}
@@ -198,3 +199,15 @@ def test_the_measure_of_mending(texts):
         MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
     with pytest.raises(UserError, match="expected 64"):
         MENDING(make_model(), data=texts, length=12, device="cpu")
+
+
+def test_a_text_that_one_seed_left_empty_is_left_out_of_all_seeds():
+    rows = [
+        {"seed": seed, "fact": fact, "per_token": None if (seed, fact) == ("1", "0") else 2.0}
+        for seed in ("0", "1", "2")
+        for fact in ("0", "1", "2")
+    ]
+    (mean,) = estimate_means(rows, (), ("per_token",))
+    assert (mean["mean"], mean["facts"], mean["seeds"], mean["prompts"]) == (2.0, 2, 3, 2)
+    nothing = [{"seed": seed, "fact": seed, "per_token": 2.0} for seed in ("0", "1")]
+    assert estimate_means(nothing, (), ("per_token",)) == []

@@ -22,12 +22,13 @@ def estimate_means(
 
     Rows have a `fact` and a `seed`, and an `opening` where runs started from several models. Groups
     agree in the columns `by` and stay in the order in which they are met. Values of `shares` lie
-    between 0 and 1. A column that a group has no values for is left out.
+    between 0 and 1. A fact counts where every training run has a value of it (a text may be empty);
+    a column without such facts is left out.
     """
     means = []
     for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
         for column in columns:
-            kept = [row for row in members if row[column] is not None]
+            kept = _keep_shared([row for row in members if row[column] is not None])
             if kept:
                 clusters = cluster_rows(kept, column)
                 num_seeds = len({row["seed"] for row in kept})
@@ -60,8 +61,19 @@ def cluster_rows(rows: Rows, column: str) -> Clusters:
     Seeds of one opening are not independent. Openings are: what they differ by holds how their
     seeds differ, so that an interval from it is for other openings with other seeds.
     """
-    by = "opening" if count_openings(rows) > 1 else "seed"
-    return cluster(*([row[name] for row in rows] for name in (column, "fact", by)))
+    return cluster(*([row[name] for row in rows] for name in (column, "fact", _name_runs(rows))))
+
+
+def _keep_shared(rows: Rows) -> Rows:
+    """The rows of facts that every training run has."""
+    runs = group_by(rows, _name_runs(rows)).values()
+    shared = set.intersection(*({row["fact"] for row in own} for own in runs)) if rows else set()
+    return [row for row in rows if row["fact"] in shared]
+
+
+def _name_runs(rows: Rows) -> str:
+    """The column that tells independent training runs apart."""
+    return "opening" if count_openings(rows) > 1 else "seed"
 
 
 def count_openings(rows: Rows) -> int:
