@@ -53,6 +53,8 @@ format: $(READY)  ## put the code into its format
 	$(BIN)/ruff check --fix .
 
 docs: $(READY)  ## the documentation site in build/docs; a broken link or anchor is an error
+	$(BIN)/python tools/write_formats.py
+	$(BIN)/python tools/write_verbs.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 
 wheel: $(READY)  ## build the wheel into dist/

@@ -1,4 +1,5 @@
-"""The table of test networks in `docs/formats.md`, written from what the package reads of them.
+"""The tables in `docs/formats.md`: of dialects, from what they say of themselves and what is known
+by name, each with its test; and of test networks, from what the package reads of them.
 
 python tools/write_formats.py
 """
@@ -9,15 +10,51 @@ from dataclasses import fields
 from pathlib import Path
 
 from unmask.net.config import NetConfig
+from unmask.net.dialects import known_dialects
 from unmask.net.dialects.dialect import Given
+from unmask.net.known import KNOWN, group_unconfirmed
 from unmask.net.loading import inspect
 from unmask.net.model import Blueprint
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIXTURES = ROOT / "docs" / "formats.md", ROOT / "tests" / "fixtures"
 MARKED = re.compile(
-    r"(<!-- formats: written by tools/write_formats\.py -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- (?P<what>\w+): written by tools/write_formats\.py -->\n).*?(<!-- end -->)", re.DOTALL
 )
+PARITY = "tests/parity/"
+AGREES = f"{PARITY}test_transformers.py::test_logits_agree"
+TESTS = {
+    "unmask": ["tests/net/test_saving.py::test_save_load_save_gives_the_same_bytes"],
+    "smdm": [f"{PARITY}test_fixtures.py::test_smdm"],
+    "llada": [f"{PARITY}test_fixtures.py::test_llada_and_dream"],
+    "dream": [f"{PARITY}test_fixtures.py::test_llada_and_dream"],
+    "llama": [AGREES, f"{PARITY}test_formats.py::test_what_is_known_by_name"],
+    "qwen2": [AGREES, f"{PARITY}test_formats.py::test_a_causal_model_with_a_mask_is_questioned"],
+    "qwen3": [AGREES, f"{PARITY}test_formats.py::test_settings_of_a_causal_model"],
+    "gpt2": [AGREES],
+    "gpt_neox": [AGREES],
+    "qwen3_moe": [AGREES],
+    "modernbert": [f"{PARITY}test_modernbert.py::test_logits_agree"],
+    "illada": [f"{PARITY}test_formats.py::test_illada"],
+    "fast_dllm": [
+        f"{PARITY}test_formats.py::test_logits",
+        f"{PARITY}test_samplers.py::test_fast_dllm",
+    ],
+    "sdar": [f"{PARITY}test_formats.py::test_logits", f"{PARITY}test_samplers.py::test_sdar"],
+    "a2d": [f"{PARITY}test_formats.py::test_logits"],
+    "llada_moe": [f"{PARITY}test_formats.py::test_logits"],
+    "llada2_moe": [f"{PARITY}test_formats.py::test_logits"],
+    "rnd1": [f"{PARITY}test_formats.py::test_logits"],
+    "sdar_moe": [f"{PARITY}test_formats.py::test_mixtures_in_qwen3s_layout"],
+    "mdlm": [f"{PARITY}test_ddit.py::test_logits"],
+    "bd3lm": [f"{PARITY}test_ddit.py::test_bd3lm_pairs"],
+    "radd": [f"{PARITY}test_ddit.py::test_round_trip_key_for_key"],
+    "sedd": [f"{PARITY}test_ddit.py::test_sedd_scores"],
+    "duo": [f"{PARITY}test_ddit.py::test_posteriors"],
+    "udlm": [f"{PARITY}test_ddit.py::test_classes"],
+    "gidd": [f"{PARITY}test_ddit.py::test_hybrid_noise_of_gidd"],
+}
+"""By dialect, what holds its logits to the peer's own; in the order of the table."""
 SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_width", "mlp_width", "context")
 SIZES += ("num_logits", "norm_eps", "rotary_base", "window_base", "causal", "block")
 SIZES += ("expert_width", "shared_width", "adaln", "window", "norm_bias")
@@ -62,13 +99,38 @@ def describe_view(blueprint: Blueprint) -> str:
     return f"{sees}; row i predicts {'i + 1' if is_next else 'i'}"
 
 
-def write_table(page: str) -> str:
-    """The page with its table written anew."""
-    header = "| network | dialect | kind | sees; predicts | switches |\n|---|---|---|---|---|\n"
-    table = header + "".join(f"{describe(path)}\n" for path in find_networks())
-    return MARKED.sub(lambda match: match[1] + table + match[2], page)
+def describe_dialect(name: str, tests: list[str]) -> str:
+    """The row of one dialect."""
+    known = {short: model for short, model in KNOWN.items() if model.dialect == name}
+    doubts = [
+        f"{', '.join(f'`{each}`' for each in names)}: {what}"
+        for what, names in group_unconfirmed().items()
+        if any(each in known for each in names)
+    ]
+    cells = [f"`{name}`", known_dialects()[name].about, ", ".join(f"`{short}`" for short in known)]
+    cells += ["; ".join(doubts), ", ".join(f"`{test}`" for test in tests)]
+    return f"| {' | '.join(cells)} |"
+
+
+def write_tables(page: str) -> str:
+    """The page with its tables written anew."""
+    tables = {
+        "dialects": [
+            "| dialect | what it has | known by name | not confirmed | tests |",
+            "|---|---|---|---|---|",
+            *(describe_dialect(name, tests) for name, tests in TESTS.items()),
+        ],
+        "networks": [
+            "| network | dialect | kind | sees; predicts | switches |",
+            "|---|---|---|---|---|",
+            *map(describe, find_networks()),
+        ],
+    }
+    return MARKED.sub(
+        lambda match: "\n".join((match[1].rstrip(), *tables[match["what"]], match[3])), page
+    )
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_table(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(write_tables(PAGE.read_text("utf-8")), "utf-8")
     print("written")

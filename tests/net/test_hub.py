@@ -81,7 +81,8 @@ def test_models_lists_shipped_cached_and_known(cache):
     listed = run("models", cache=cache)
     assert listed.returncode == 0
     assert "someone/tiny-mdm" in listed.stdout and "cached" in listed.stdout
-    assert "nieshen/SMDM (mdm-1028M-1600e18.safetensors)" in listed.stdout
+    assert "mdm_safetensors/mdm-1028M-1600e18.safetensors" in listed.stdout.replace("\n", "")
+    assert "Not confirmed from released files" in listed.stdout
     rows = {line.split()[1]: line for line in listed.stdout.splitlines() if "│" in line}
     assert "masked" in rows["llada-8b"] and "causal" in rows["gpt2"]
     counted = re.compile(r"masked\s+│\s+[\d.]+ [kM]")
@@ -103,7 +104,7 @@ def test_no_such_model_offline(cache):
 def test_one_file_of_many_cached(cache, tmp_path):
     """SMDM's repository holds many models: having one is not having them all."""
     repo = cache / "models--nieshen--SMDM"
-    folder = repo / "snapshots" / COMMIT
+    folder = repo / "snapshots" / COMMIT / "mdm_safetensors"
     folder.mkdir(parents=True)
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text(COMMIT)
@@ -116,13 +117,16 @@ def test_one_file_of_many_cached(cache, tmp_path):
         name = "mdm-1028M-1600e18.safetensors" if file.suffix == ".safetensors" else file.name
         file.rename(folder / name)
     listed = run("models", cache=cache).stdout
-    (mdm,) = [line for line in listed.splitlines() if "mdm-1028M-1600e18" in line]
-    (ar,) = [line for line in listed.splitlines() if "ar-1028M-100e18" in line]
+    (mdm,) = [line for line in listed.splitlines() if "│ mdm-1028M " in line]
+    (ar,) = [line for line in listed.splitlines() if "│ ar-1028M " in line]
     assert "cached" in mdm and "cached" not in ar
     # Its tokenizer lies in another repository, which looking at it does not need.
     assert run("info", "mdm-1028M", cache=cache).returncode == 0
     absent = run("info", "ar-1028M", cache=cache)
-    assert absent.returncode == 2 and "has no ar-1028M-100e18.safetensors here" in absent.stderr
+    assert (
+        absent.returncode == 2
+        and "has no ar_safetensors/ar-1028M-100e18.safetensors here" in absent.stderr
+    )
 
 
 def test_dream_tokenizer_without_a_tokenizer_file(tmp_path):

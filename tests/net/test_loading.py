@@ -1,5 +1,6 @@
 """Models on disk: own format, names, bad input; nothing half-written, nothing half-believed."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tools import write_formats
 from unmask import Tokenizer, UserError
 from unmask.net import placing
 from unmask.net.dialects import known_dialects
+from unmask.net.known import KNOWN
 from unmask.net.model import Blueprint, Model
 
 
@@ -254,22 +256,16 @@ def test_diffusion_model_as_llada(tmp_path):
     assert torch.equal(found.logits(tokens), model.logits(tokens))
 
 
-def test_table_of_formats():
-    """Every dialect has its rows in docs/formats.md, each with a test that is there."""
-    root = Path(__file__).parents[2]
-    page = (root / "docs" / "formats.md").read_text("utf-8")
-    lines = page.partition("## What is read of the test networks")[0].splitlines()
-    rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| `")]
-    assert {row[1].strip("`") for row in rows} == set(known_dialects())
-    for row in rows:
-        file, _, test = row[-2].strip("`").partition("::")
-        assert f"def {test}(" in (root / file).read_text(), row[-2]
-
-
-def test_table_of_test_networks():
-    """It is what `tools/write_formats.py` writes."""
+def test_tables_of_formats():
+    """They are what `tools/write_formats.py` writes; every dialect has a row, and tests there."""
     page = write_formats.PAGE.read_text("utf-8")
-    assert write_formats.write_table(page) == page and page.count("-tiny") > 15
+    assert write_formats.write_tables(page) == page, "run python tools/write_formats.py"
+    assert page.count("-tiny") > 15
+    assert write_formats.TESTS.keys() == known_dialects().keys()
+    assert {known.dialect for known in KNOWN.values()} <= known_dialects().keys()
+    for test in itertools.chain(*write_formats.TESTS.values()):
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (write_formats.ROOT / file).read_text(), test
 
 
 def test_smdm_size_from_the_file_name(tmp_path):

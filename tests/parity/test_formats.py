@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import unmask
 from tests.fixtures import FIXTURES, load_expected, load_peer
@@ -154,6 +156,57 @@ def test_a_causal_model_with_a_mask_is_questioned(copy, caplog):
     assert given == Given("masked", 7, True) and Given().complete(KNOWN["gpt2"]) == Given()
     blueprint, _, _ = inspect(copy, given=given)
     assert (blueprint.kind, blueprint.mask_id, blueprint.shift) == ("masked", 7, True)
+
+
+def make_llama(folder: Path, tied: bool = False) -> LlamaForCausalLM:
+    """A tiny random Llama, written by `transformers`."""
+    torch.manual_seed(4)
+    shape: dict[str, Any] = {
+        "vocab_size": 90,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+    }
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = LlamaConfig(**shape, tie_word_embeddings=tied, initializer_range=0.3)
+    theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def run_llama(theirs: LlamaForCausalLM, tokens: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+    """Its logits where a position (first) sees another (second)."""
+    bias = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)
+    return theirs(tokens, attention_mask=bias[None, None].expand(len(tokens), 1, -1, -1)).logits
+
+
+def test_illada(tmp_path):
+    """A Llama that sees everything, known by its architecture; LayerNorms would be another one."""
+    theirs = make_llama(tmp_path, tied=True)
+    settings = {"model_type": "iLLaDA", "architectures": ["ILLaDAForCausalLM"]}
+    change(tmp_path, "config.json", **settings, layer_norm_eps=None)
+    model, tokens = unmask.load(tmp_path, device="cpu", mask=5), torch.arange(40).view(2, 20)
+    assert (model.kind, model.mask_id, model.blueprint.shift) == ("masked", 5, False)
+    expected = run_llama(theirs, tokens, torch.ones(20, 20, dtype=torch.bool))
+    torch.testing.assert_close(model.logits(tokens), expected, atol=1e-5, rtol=1e-5)
+    unmask.save(model, tmp_path / "back", "illada")
+    assert unmask.load(tmp_path / "back", device="cpu").blueprint == model.blueprint
+    change(tmp_path, "config.json", layer_norm_eps=1e-5)
+    with pytest.raises(UserError, match="'layer_norm_eps' is 1e-05, but only null is supported"):
+        unmask.load(tmp_path, device="cpu", mask=5)
+
+
+def test_what_is_known_by_name(tmp_path):
+    """Stable-DiffCoder has Llama's settings: its name says that it is masked, in blocks of 4."""
+    theirs, tokens = make_llama(tmp_path), torch.arange(40).view(2, 20)
+    given = Given().complete(KNOWN["stable-diffcoder-8b"])
+    assert given == Given("masked", 5, False, 4) and inspect(tmp_path)[0].kind == "causal"
+    model = unmask.load(tmp_path, device="cpu", **vars(given))
+    block = torch.arange(20) // 4
+    expected = run_llama(theirs, tokens, block <= block[:, None])
+    torch.testing.assert_close(model.logits(tokens), expected, atol=1e-5, rtol=1e-5)
+    assert Given().complete(KNOWN["open-dcoder-0.5b"]) == Given("masked", 151_665, True)
+    assert Given().complete(KNOWN["qwen3-0.6b-bd3lm"]) == Given(block=32)
 
 
 def test_llada2_sees_everything_without_blocks():

@@ -14,7 +14,7 @@ def models() -> None:
 
     from unmask.base.units import format_bytes
     from unmask.net.hub import cached_models, shipped_models
-    from unmask.net.known import KNOWN
+    from unmask.net.known import KNOWN, group_unconfirmed
 
     cached = cached_models()
     table = Table("name", "kind", "size", "memory", "works", "licence", "where")
@@ -24,7 +24,7 @@ def models() -> None:
     for name, known in KNOWN.items():
         origin = known.repo + (f" ({known.file})" if known.file else "")
         files = cached.get(known.repo, {})
-        here = known.file in files if known.file else bool(files)
+        here = Path(known.file).name in files if known.file else bool(files)
         stated = (known.kind, *_show_size(known.size and 1e9 * known.size), known.uses)
         where = "cached" if here else "hub"
         table.add_row(
@@ -42,6 +42,8 @@ def models() -> None:
         "trace and edit. Any folder, .safetensors file or hub id (owner/name) of a known dialect "
         "works too."
     )
+    doubts = (f"{', '.join(names)} ({what})" for what, names in group_unconfirmed().items())
+    console.print(f"Not confirmed from released files, papers or code: {'; '.join(doubts)}.")
 
 
 def _show_size(parameters: float | None) -> tuple[str, str]:

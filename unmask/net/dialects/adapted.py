@@ -1,13 +1,13 @@
-"""Masked diffusion in a causal model's layout: dllm's A2D, SDAR, Fast-dLLM v2 and RND1.
+"""Masked diffusion in a causal model's layout: dllm's A2D, iLLaDA, SDAR, Fast-dLLM v2 and RND1.
 
 Tensors and most settings are those of the causal model that each was adapted from (its base). What
 differs is what a position sees, which token a row predicts, and where the mask id is written.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
+from unmask.base.config import SettingsError
 from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 from unmask.net.dialects import experts, llama, qwen2, qwen3
@@ -21,17 +21,37 @@ class Adaptation:
     """How a family of diffusion models differs from the causal models it was made of."""
 
     name: str
+    about: str
     bases: dict[str, Dialect]
     """By model type."""
     architectures: dict[str, str]
+    """By model type, too."""
+    is_any_type: bool = False
+    """Whether the architecture is enough to recognise it, whatever the model type."""
     shift: bool = False
     block_field: str | None = None
     """Their name of the number of positions in a block; None: every position sees every other."""
     default_block: int | None = None
     """Where the field is absent."""
+    refused: tuple[str, ...] = ()
+    """Their fields that would make it another network, unless they are null."""
+
+    def recognise(self, source: Source) -> bool:
+        named = source.config.get("architectures")
+        fits = self.is_any_type and named == [*self.architectures.values()]
+        return fits or source.config.get("model_type") in self.bases
 
     def read(self, source: Source) -> Blueprint:
-        base = self.bases[source.config["model_type"]].read(source)
+        given = {name: source.config.get(name) for name in self.refused}
+        if problems := [
+            f"{name!r} is {value!r}, but only null is supported"
+            for name, value in given.items()
+            if value is not None
+        ]:
+            raise SettingsError(source.label, problems)
+        known = source.config.get("model_type") in self.bases
+        model_type = source.config["model_type"] if known else [*self.bases][-1]
+        base = self.bases[model_type].read(source)
         block = None
         if self.block_field is not None:
             block = source.config.get(self.block_field, self.default_block)
@@ -63,12 +83,23 @@ _A2D = {base.name: base for base in (llama.DIALECT, qwen2.DIALECT, qwen3.DIALECT
 ADAPTATIONS = (
     Adaptation(
         "a2d",
+        "dllm's A2D of Llama, Qwen2 and Qwen3: sees everything, or `block=` in its bd3lm variants; "
+        "the mask is the tokenizer's",
         {f"a2d-{name}": base for name, base in _A2D.items()},
         {f"a2d-{name}": f"A2D{name.capitalize()}LMHeadModel" for name in _A2D},
+    ),
+    Adaptation(
+        "illada",
+        "iLLaDA, in Llama's layout: sees everything",
+        {"illada": llama.DIALECT},
+        {"illada": "ILLaDAForCausalLM"},
+        is_any_type=True,
+        refused=("layer_norm_eps",),
     ),
     # Released settings name no block; its sampler's own is 4.
     Adaptation(
         "sdar",
+        "SDAR: `qk_norm`; blocks of 4 unless given",
         {"sdar": qwen3.DIALECT},
         {"sdar": "SDARForCausalLM"},
         block_field="block_size",
@@ -76,15 +107,24 @@ ADAPTATIONS = (
     ),
     Adaptation(
         "fast_dllm",
+        "Fast-dLLM v2: blocks, row i predicts i + 1; its sampler is "
+        '`plan="threshold=0.9", block=8`',
         {"Fast_dLLM_Qwen": qwen2.DIALECT},
         {"Fast_dLLM_Qwen": "Fast_dLLM_QwenForCausalLM"},
         shift=True,
         block_field="bd_size",
         default_block=32,
     ),
-    Adaptation("rnd1", {"rnd1": experts.QWEN3_MOE}, {"rnd1": "RND1LM"}, shift=True),
+    Adaptation(
+        "rnd1",
+        "RND1: Qwen3's mixture; sees everything, row i predicts i + 1",
+        {"rnd1": experts.QWEN3_MOE},
+        {"rnd1": "RND1LM"},
+        shift=True,
+    ),
     Adaptation(
         "sdar_moe",
+        "SDAR's mixture, in the layout of Qwen3's: blocks of 4 unless given",
         {"sdar_moe": experts.QWEN3_MOE},
         {"sdar_moe": "SDARMoeForCausalLM"},
         block_field="block_size",
@@ -93,15 +133,12 @@ ADAPTATIONS = (
 )
 
 
-def _recognise(source: Source, types: tuple[str, ...]) -> bool:
-    return source.config.get("model_type") in types
-
-
 DIALECTS = tuple(
     replace(
         qwen3.DIALECT,
         name=adaptation.name,
-        recognise=partial(_recognise, types=tuple(adaptation.bases)),
+        about=adaptation.about,
+        recognise=adaptation.recognise,
         read=adaptation.read,
         write=adaptation.write,
         read_tokenizer=read_qwen2_tokenizer,

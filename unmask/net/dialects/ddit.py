@@ -39,6 +39,7 @@ class Peer:
     """One kind of model and how its settings are written."""
 
     name: str
+    about: str
     model_type: str
     """Of settings in one level; for nested ones the model's `type`."""
     architecture: str
@@ -174,15 +175,41 @@ def _map_tensors(config: NetConfig, prefix: str) -> Iterator[TensorMap]:
                 yield TensorMap(f"{prefix}blocks.{i}.{theirs}.{x}", f"layers.{i}.{ours}.{x}")
 
 
+_CONSTANT = "a constant time, folded into the weights and written as such"
 _TIMED = FieldTable(same=_HUB, needed=("time_conditioning",))
 PEERS = (
-    Peer("mdlm", "mdlm", "MDLM", _TIMED),
-    Peer("bd3lm", "bd3lm", "BD3LM", replace(_TIMED, needed=(*_TIMED.needed, "block_size"))),
-    Peer("udlm", "udlm", "UDLM", _TIMED, "uniform"),
-    Peer("duo", "DUO", "DUO", FieldTable(same=_HUB, fixed={"causal": False}), "uniform"),
-    Peer("radd", "ddit_wot", "", FieldTable(same=_NESTED), prefix="", is_nested=True),
+    Peer("mdlm", f"MDLM: {_CONSTANT}", "mdlm", "MDLM", _TIMED),
+    Peer(
+        "bd3lm",
+        f"BD3-LM, and the masked and causal models of its class: {_CONSTANT}; blocks",
+        "bd3lm",
+        "BD3LM",
+        replace(_TIMED, needed=(*_TIMED.needed, "block_size")),
+    ),
+    Peer(
+        "udlm",
+        "UDLM: uniform noise, adaLN by sigma; with `classes` of "
+        "`unmask.net.transformer.Transformer`",
+        "udlm",
+        "UDLM",
+        _TIMED,
+        "uniform",
+    ),
+    Peer(
+        "duo",
+        "DUO: uniform noise, adaLN by sigma",
+        "DUO",
+        "DUO",
+        FieldTable(same=_HUB, fixed={"causal": False}),
+        "uniform",
+    ),
+    Peer(
+        "radd", "RADD: no time", "ddit_wot", "", FieldTable(same=_NESTED), prefix="", is_nested=True
+    ),
     Peer(
         "sedd",
+        "SEDD with absorbing noise: adaLN by sigma; logits are its head's, of which its scores "
+        "follow",
         "ddit",
         "",
         FieldTable(same=_NESTED | {"adaln": "cond_dim"}),
@@ -191,6 +218,7 @@ PEERS = (
     ),
     Peer(
         "gidd",
+        "GIDD: hybrid noise with uniform draws in the middle (the schedule `bump`), adaLN by t",
         "dit",
         "DIT",
         FieldTable(same=_GIDD, needed=("p_uniform",)),
@@ -203,6 +231,7 @@ PEERS = (
 DIALECTS = tuple(
     Dialect(
         name=peer.name,
+        about=peer.about,
         recognise=peer.recognise,
         read=peer.read,
         map_tensors=partial(_map_tensors, prefix=peer.prefix),

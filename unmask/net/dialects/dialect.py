@@ -70,6 +70,8 @@ class Dialect:
     """One way to lay out a checkpoint."""
 
     name: str
+    about: str
+    """The models that it has, and what is special about them; `docs/formats.md` lists it."""
     recognise: Callable[[Source], bool]
     read: Callable[[Source], Blueprint]
     map_tensors: Callable[[NetConfig], Iterable[TensorMap]]

@@ -41,6 +41,7 @@ def read_qwen2_tokenizer(folder: Path, mask_id: int | None) -> Tokenizer | None:
 
 DIALECT = Dialect(
     name="dream",
+    about="Dream, Dream-Coder and DiffuCoder: row i predicts i + 1",
     recognise=lambda source: source.config.get("model_type") == "Dream",
     read=_read,
     map_tensors=partial(llama_map, names=TRANSFORMERS),

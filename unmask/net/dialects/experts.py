@@ -60,6 +60,10 @@ def _write_qwen3(blueprint: Blueprint) -> dict[str, Any]:
 QWEN3_MOE = replace(
     qwen3.DIALECT,
     name="qwen3_moe",
+    about=(
+        "Qwen3's mixtures of experts: softmax over all experts, the chosen ones renormalised if it "
+        "says so"
+    ),
     recognise=lambda source: source.config.get("model_type") == "qwen3_moe",
     read=_read_qwen3,
     write=_write_qwen3,
@@ -193,6 +197,10 @@ def is_llada_moe(source: Source) -> bool:
 
 _LLADA = Dialect(
     name="llada_moe",
+    about=(
+        "LLaDA-MoE, whose settings say `llada`: experts weighed by the softmax itself; sees "
+        "everything"
+    ),
     recognise=is_llada_moe,
     read=_read_llada,
     map_tensors=partial(llama_map, names=TRANSFORMERS),
@@ -208,6 +216,10 @@ DIALECTS = (
     replace(
         _LLADA,
         name="llada2_moe",
+        about=(
+            "LLaDA2.0 and 2.1: a sigmoid router with groups and a bias, a shared expert, dense "
+            "first layers, half of each head turned; blocks of 32 unless given"
+        ),
         recognise=lambda source: source.config.get("model_type") == "llada2_moe",
         read=_read_llada2,
         map_tensors=partial(llama_map, names=_LLADA2_NAMES),

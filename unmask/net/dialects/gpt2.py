@@ -92,6 +92,7 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
 
 DIALECT = Dialect(
     name="gpt2",
+    about="GPT-2: positions are learned",
     recognise=lambda source: source.config.get("model_type") == "gpt2",
     read=_read,
     map_tensors=_map_tensors,

@@ -124,6 +124,7 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
 
 DIALECT = Dialect(
     name="gpt_neox",
+    about="Pythia: parallel residual, a share of each head turned",
     recognise=lambda source: source.config.get("model_type") == "gpt_neox",
     read=_read,
     map_tensors=_map_tensors,

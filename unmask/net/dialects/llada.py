@@ -74,6 +74,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="llada",
+    about="LLaDA-8B and LLaDA-1.5: sees everything",
     # LLaDA-MoE calls itself llada, too (`unmask.net.dialects.experts`).
     recognise=lambda source: (
         source.config.get("model_type") == "llada" and source.config.get("num_experts") is None

@@ -119,6 +119,10 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="llama",
+    about=(
+        "Llama and its kin: rotary scaling `linear`, `llama3` and `yarn`, here and in the Qwens; "
+        "Stable-DiffCoder, whose settings are these"
+    ),
     recognise=lambda source: source.config.get("model_type") == "llama",
     read=_read,
     map_tensors=partial(llama_map, names=TRANSFORMERS),

@@ -151,6 +151,10 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
 
 DIALECT = Dialect(
     name="modernbert",
+    about=(
+        "ModernBERT and dllm's chat models of it: windows in most layers, gated GELU, an MLM head; "
+        "the mask is the tokenizer's"
+    ),
     recognise=lambda source: source.config.get("model_type") == "modernbert",
     read=_read,
     map_tensors=_map_tensors,

@@ -66,6 +66,7 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
 
 DIALECT = Dialect(
     name="unmask",
+    about="this project's own: everything that a network here can be",
     recognise=lambda source: source.config.get("model_type") == "unmask",
     read=_read,
     map_tensors=_map_tensors,

@@ -31,6 +31,7 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="qwen2",
+    about="Qwen2 and Qwen2.5: biases of queries, keys and values; Open-dCoder in their settings",
     recognise=lambda source: source.config.get("model_type") == "qwen2",
     read=_read,
     map_tensors=partial(llama_map, names=TRANSFORMERS),

@@ -46,6 +46,10 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="qwen3",
+    about=(
+        "Qwen3: `qk_norm`; Efficient-DLM, read as a masked model by its `dlm_paradigm` and written "
+        "as `a2d`"
+    ),
     recognise=lambda source: source.config.get("model_type") == "qwen3",
     read=_read,
     map_tensors=partial(llama_map, names=TRANSFORMERS),

@@ -115,6 +115,7 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
 
 DIALECT = Dialect(
     name="smdm",
+    about="SMDM: rotary tables in bfloat16, no logit of the mask",
     recognise=lambda source: _MARK in source.shapes,
     read=_read,
     map_tensors=_map_tensors,
