@@ -136,10 +136,11 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "recall-berglund.csv",
             "pretrained",
-            "300 prompts about 30 facts each way of asking, three training seeds, on one GPU.",
-            "unmask recall mdm=runs/mdm-0/model,runs/mdm-1/model,runs/mdm-2/model "
-            "ar=runs/ar-0/model,runs/ar-1/model,runs/ar-2/model --data reversal_curse",
+            "300 prompts about 30 facts each way of asking, three training seeds, guidance 0.8, on "
+            "one GPU. The twin read the same text before.",
+            "make paper STAGE=recall",
             _read_recall,
+            "0.2",
         ),
     ),
     "trace": (
