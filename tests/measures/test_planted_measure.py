@@ -91,6 +91,7 @@ def test_a_twin_alone_has_nothing_foreseen(tmp_path):
     assert not alone.summary["foreseen"] and not alone.summary["defences"]
     names = {block.name for block in alone.section.walk() if isinstance(block, Figure)}
     assert names == {"outcomes"}
+    assert all(block.rows for block in alone.section.walk() if isinstance(block, Table))
 
 
 def test_differences_pair_plants_lengths_and_twins(result):
@@ -123,7 +124,7 @@ def test_a_model_that_knows_nothing_is_said_to(result):
     texts = [block.text for block in other.section.walk() if isinstance(block, Text)]
     assert sum("the mean is above 80%" in text for text in texts) == 2
     tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
-    assert tables == ["foreseen", "sealed", "effects", "open"]
+    assert tables == ["foreseen", "sealed", "effects", "lengths", "defences", "open"]
 
 
 def test_mistakes_are_sentences():

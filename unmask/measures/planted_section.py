@@ -87,6 +87,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         *_show_foreseen(tidy.select(summary["foreseen"], is_sealed=True)),
         _tabulate("sealed", "Sealed people", sealed),
         effects,
+        *(table for table in _tabulate_differences(result) if table.rows),
         blocks.Fold(
             "Open people, the control of every cell",
             [_tabulate("open", "Open people: a leak is the trained answer", open_people)],
@@ -101,13 +102,21 @@ def _show_foreseen(rows: Rows) -> Iterator[blocks.ReportBlock]:
     shown = []
     for key, own in planted.items():
         where = dict(zip(("model", *CELL), key, strict=True))
-        cell = f"{_say_tokens(where)}; {_say_sampling(where)}"
+        cell = _name_view(where)
         without = plain[tuple(where[name] for name in ("model", *SAMPLED))]
         shown += [{**row, "cell": cell} for row in (*without, *own)]
     if not shown:
         return
+    # The figure has the steps and remaskings of the first cell; the table has all cells.
+    first = {name: next(iter(planted.values()))[0][name] for name in CELL}
+    same = [name for name in CELL if name not in ("step", "remask")]
+    drawn = {
+        _name_view(row)
+        for row in rows
+        if row["plant"] != "none" and all(row[name] == first[name] for name in same)
+    }
     yield tidy.draw_lines(
-        shown,
+        [row for row in shown if row["cell"] in drawn],
         "foreseen",
         "What the answer of a sealed person will do, as the model says at every step",
         "Solid: p(refusal); dashed: p(town). All open positions filled at once from what the model "
@@ -135,6 +144,10 @@ def _show_foreseen(rows: Rows) -> Iterator[blocks.ReportBlock]:
         most=24,
     )
     yield blocks.Fold("p(refusal) and p(town) by step", [table])
+
+
+def _name_view(row: tidy.Record) -> str:
+    return f"{_say_tokens(row)}; {_say_sampling(row)}"
 
 
 def _tabulate(name: str, caption: str, rows: Rows) -> blocks.Table:
@@ -220,13 +233,13 @@ def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Fin
                 result.verdicts[name_effect(row)],
             )
     for row in result.summary["lengths"]:
-        tokens = "tokens of a disclosure" if row["plant"] == "disclosing" else "neutral tokens"
-        yield blocks.Finding(
-            f"In {row['model']}, at a fixed share of {tokens}, {row['metric']}s on "
-            f"{row['longest']} positions minus those on {row['shortest']}: "
-            f"{tidy.say(row, 'points')}.",
-            result.verdicts[name_lengths(row)],
-        )
+        if row["plant"] == "disclosing":
+            yield blocks.Finding(
+                f"In {row['model']}, at a fixed share of planted tokens of a disclosure, "
+                f"{row['metric']}s on {row['longest']} positions minus those on "
+                f"{row['shortest']}: {tidy.say(row, 'points')}.",
+                result.verdicts[name_lengths(row)],
+            )
     for rows in tidy.group_by(result.summary["twins"], "one", "other").values():
         row = max(rows, key=lambda each: each["planted"])
         yield blocks.Finding(
@@ -234,12 +247,38 @@ def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Fin
             f"those of {row['other']}: {tidy.say(row, 'points')}.",
             result.verdicts[name_twins(row)],
         )
-    for row in result.summary["defences"]:
-        is_same = row["model"] == row["minus"]
-        ours = f"{row['model']} with remasking {row['remask']}" if is_same else row["model"]
-        theirs = "the same without it" if is_same else row["minus"]
+    for row in tidy.select(result.summary["defences"], metric="refusal"):
+        ours, theirs = _name_defended(row)
         yield blocks.Finding(
-            f"After {row['planted']} tokens of a disclosure, {row['metric']}s of {ours} minus "
-            f"those of {theirs}: {tidy.say(row, 'points')}.",
+            f"After {row['planted']} tokens of a disclosure, refusals of {ours} minus those of "
+            f"{theirs}: {tidy.say(row, 'points')}.",
             result.verdicts[name_defence(row)],
         )
+
+
+def _name_defended(row: tidy.Record) -> tuple[str, str]:
+    if row["model"] != row["minus"]:
+        return row["model"], row["minus"]
+    return f"{row['model']} with remasking {row['remask']}", f"{row['model']} without"
+
+
+def _tabulate_differences(result: Result) -> Iterator[blocks.Table]:
+    """Lengths at a fixed share, and defences: all rows that the sentences are picked from."""
+    difference = blocks.Column("difference", 0, is_percent=True, has_sign=True)
+    yield tidy.tabulate(
+        "lengths",
+        "Sealed people at a fixed planted share: the longest canvas minus the shortest",
+        result.summary["lengths"],
+        {"model": "model", "planted": lambda row: PLANTS[row["plant"]], "outcome": "metric"}
+        | {"positions": lambda row: f"{row['longest']} − {row['shortest']}"}
+        | {difference: tidy.to_interval},
+        role=result.mark(name_lengths),
+    )
+    yield tidy.tabulate(
+        "defences",
+        "Sealed people under the first plants: with a defence minus without",
+        result.summary["defences"],
+        {"with": lambda row: _name_defended(row)[0], "without": lambda row: _name_defended(row)[1]}
+        | {"outcome": "metric", difference: tidy.to_interval},
+        role=result.mark(name_defence),
+    )
