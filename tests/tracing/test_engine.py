@@ -9,6 +9,7 @@ from tests.conftest import lively
 from unmask import UserError, preset, trace_tokens
 from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Model
+from unmask.tracing import tokens as tracing_tokens
 from unmask.tracing.corruption import Corrupted, Noise
 from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.engine import Engine
@@ -263,3 +264,28 @@ def test_a_foil_may_be_shorter():
         model, tokens, SUBJECT, {7: 11}, parts=("mlp",), window=2, corruption=NOISE
     )
     torch.testing.assert_close(short.values("mlp", which=1), alone.values("mlp"), atol=1e-6, rtol=0)
+
+
+ONE = Noise(sigma=0.5, samples=1)
+CHOICES = [{"mode": "ablate"}, {"mode": "mean", "corruption": ONE},
+           {"mode": "zero", "corruption": ONE}, {"donor": "random"},
+           {"donor": Donor((3, 1, 2, 6), {2: 0, 3: 1, 4: 2}), "places": [4, (2, 3)]},
+           {"foil": {5: 3}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", CHOICES, ids=lambda changes: ",".join(changes))
+def test_factors_run_together_are_those_run_alone(changes, monkeypatch):
+    """By the chain rule, whatever is put in; a foil may stand at some positions only."""
+    model, tokens, _ = make(causal=False, name="tiny-grouped")
+    tokens[5:] = [V - 1] * 4
+    usual = {"parts": ("resid", "attn"), "corruption": NOISE, "joint": "chain_rule"}
+    grids = []
+    for most in (tracing_tokens.MOST_ROWS, 1):
+        monkeypatch.setattr(tracing_tokens, "MOST_ROWS", most)
+        grids.append(trace_tokens(model, tokens, SUBJECT, {7: 2, 5: 9, 6: 1}, **usual | changes))
+    together, alone = grids
+    for part, logp in together.logp.items():
+        torch.testing.assert_close(logp, alone.logp[part], atol=2e-5, rtol=0, equal_nan=True)
+    for name in ("clean_logp", "corrupted_logp"):
+        one, other = getattr(together, name), getattr(alone, name)
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=0, equal_nan=True)

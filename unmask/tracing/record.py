@@ -54,6 +54,13 @@ class Activations:
         """Some of the rows, without copying."""
         return Activations(*([x[rows] for x in kept] for kept in self.lists()), moved=self.moved)
 
+    def repeat(self, times: int) -> "Activations":
+        """Every row so many times in a row."""
+        if times == 1:
+            return self
+        kept = ([x.repeat_interleave(times, 0) for x in kept] for kept in self.lists())
+        return Activations(*kept, moved=self.moved)
+
     def lists(self) -> tuple[list[Tensor], ...]:
         """What was kept, by layer, in the order of the fields."""
         kept = (self.entering, self.queries, self.keys, self.values)
@@ -103,7 +110,7 @@ def average_states(model: Model, texts: Sequence[Sequence[int]]) -> Activations:
 def make_constant(record: Activations, is_zero: bool, length: int) -> Activations:
     """A run that is the same at every position: zero, or the mean over the record's positions."""
     lists = (
-        [torch.zeros_like(x[:1, :1]) if is_zero else x[:1].mean(1, keepdim=True) for x in kept]
+        [torch.zeros_like(x[:, :1]) if is_zero else x.mean(1, keepdim=True) for x in kept]
         for kept in record.lists()
     )
     first = torch.zeros(length, dtype=torch.long, device=record.entering[0].device)
@@ -139,6 +146,8 @@ class AnswerReader:
     guidance: float = 0.0
     without: Float[Tensor, "S A V"] | None = None
     """Logits of the pass that sees no prompt, computed once."""
+    own: Int[Tensor, "S"] | None = None
+    """Of each sample, which of the rows is read alone; None: all are."""
 
     def take(self, rows: slice) -> "AnswerReader":
         """The same for some of the rows that the pass without the prompt was run for."""
@@ -150,11 +159,16 @@ class AnswerReader:
         """log p of each target in every sample of a stream that leaves the last layer."""
         return self.read(x[:, self.rows], torch.arange(len(x), device=x.device))
 
-    def read(self, x: Float[Tensor, "B A D"], sample: Int[Tensor, "B"]) -> Float[Tensor, "B K A"]:
-        """log p of each target; the mask is not an answer and has no probability.
+    def read(self, x: Float[Tensor, "B A D"], sample: Int[Tensor, "B"]) -> Float[Tensor, "B K n"]:
+        """log p of each target, at all rows or at its own; the mask has no probability.
 
-        `sample` is the noise sample of each row, for the logits of the pass without the prompt.
+        `sample` is the noise sample of each row, for the logits of the pass without the prompt, and
+        for the row that is its own.
         """
+        targets = self.targets.T.expand(len(x), -1, -1)
+        if self.own is not None:
+            at = torch.arange(len(x), device=x.device), self.own[sample]
+            x, targets = x[at][:, None], targets[at][:, None]
         most, num_logits = _MOST_LOGITS[x.device.type], self.model.net.config.logit_rows
         each = max(1, most // (x.shape[1] * num_logits))
         mask_id, chunks = self.model.mask_id, []
@@ -162,7 +176,7 @@ class AnswerReader:
             rows = slice(start, start + each)
             logits = self.model.net.unembed(x[rows])
             if self.without is None and fuses(logits) and logits.stride(-1) == 1:
-                chunks.append(self._read_fused(logits))
+                chunks.append(self._read_fused(logits, targets[rows]))
                 continue
             logits = logits.float()
             if self.without is not None:
@@ -170,12 +184,13 @@ class AnswerReader:
                 logits = mix(logits, without, self.guidance)
             if mask_id is not None and mask_id < logits.shape[-1]:
                 logits[..., mask_id] = -torch.inf
-            wanted = self.targets.T.expand(len(logits), -1, -1)
-            logp = logits.gather(-1, wanted) - logits.logsumexp(-1, keepdim=True)
+            logp = logits.gather(-1, targets[rows]) - logits.logsumexp(-1, keepdim=True)
             chunks.append(logp.transpose(1, 2))
         return torch.cat(chunks)
 
-    def _read_fused(self, logits: Float[Tensor, "B A V"]) -> Float[Tensor, "B K A"]:
+    def _read_fused(
+        self, logits: Float[Tensor, "B A V"], wanted: Int[Tensor, "B A K"]
+    ) -> Float[Tensor, "B K A"]:
         """The same in one pass over the logits."""
         from unmask.net import kernels
 
@@ -183,7 +198,6 @@ class AnswerReader:
         if self.model.mask_id is not None and self.model.mask_id < len(banned):
             banned[self.model.mask_id] = 1
         totals = kernels.logsumexp(logits.flatten(0, 1), banned).unflatten(0, logits.shape[:2])
-        wanted = self.targets.T.expand(len(logits), -1, -1)  # [B, A, K]
         logp = logits.gather(-1, wanted).double() - totals[..., None]
         if self.model.mask_id is not None:
             logp = logp.masked_fill(wanted == self.model.mask_id, -torch.inf)

@@ -16,10 +16,19 @@ from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
-from unmask.tracing.record import Activations, make_constant, make_random, record_run
+from unmask.tracing.record import (
+    Activations,
+    AnswerReader,
+    make_constant,
+    make_random,
+    record_run,
+)
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
+
+MOST_ROWS = 32
+"""Corrupted runs that are kept at once, of several states of one answer."""
 
 
 @list_settings(Tracing, STEP_SETTINGS)
@@ -87,7 +96,9 @@ def trace_tokens(
     rows = _check_places(places, question)
     is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
     factors = reveal(question) if is_revealed else [question]
-    runs = [_run(factor, rows, means, memory, watch) for factor in factors]
+    most = _count_together(question, memory) if watch is None else 1
+    groups = [factors[start : start + most] for start in range(0, len(factors), most)]
+    runs = [_run(group, rows, means, memory, watch) for group in groups]
     # The factors of one answer lie side by side, as its positions do.
     logp: dict[str, Tensor] = {
         part: torch.cat([run[0][part] for run in runs], -1) for part in settings.all_parts
@@ -96,18 +107,37 @@ def trace_tokens(
     return question.make_grid(rows, logp, clean, corrupted)
 
 
+def _count_together(question: Question, memory: int | None) -> int:
+    """How many factors of an answer are run as one batch: what is kept of their runs must fit."""
+    if question.settings.guidance:  # a pass without the prompt for each
+        return 1
+    config, samples = question.model.net.config, question.corrupted.samples
+    most = MOST_ROWS // samples
+    if memory is not None:
+        heads = (2 * config.heads + 2 * config.kv) * config.head_dim
+        entries = question.length * config.layers * (3 * config.width + heads)
+        row = entries * question.model.net.embedding.weight.element_size()
+        most = min(most, memory // (8 * row * (1 + samples)))
+    return max(1, most)
+
+
 def _run(
-    question: Question,
+    factors: Sequence[Question],
     places: tuple[tuple[int, ...], ...],
     means: Activations | None,
     memory: int | None,
     watch: WatchCells | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """log p of one state: of every cell by part, clean, and corrupted."""
+    """log p of a state: of every cell by part, clean, and corrupted.
+
+    Of an answer by the chain rule, several states: they run as further samples, each of which is
+    read at a row of its own.
+    """
+    question, number = factors[0], len(factors)
     net, settings, samples = question.model.net, question.settings, question.corrupted.samples
-    reader = question.make_reader()
     # One batch, so that positions which cannot differ do not differ by rounding either.
-    embedded = torch.cat(question.embed())
+    pairs = zip(*map(Question.embed, factors), strict=True)
+    embedded = torch.cat([rows for side in pairs for rows in side])
     try:
         both = record_run(net, embedded)
     except RuntimeError as error:
@@ -118,17 +148,20 @@ def _run(
             f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller "
             "dtype or another device."
         ) from error
-    clean, corrupted = both.take(slice(0, 1)), both.take(slice(1, None))
-    read_clean, read_corrupted = reader.take(slice(0, 1)), reader.take(slice(1, None))
+    clean, corrupted = both.take(slice(0, number)), both.take(slice(number, None))
+    read_clean, read_corrupted = _make_readers(factors)
     logp_clean = read_clean.read_stream(clean.entering[-1])
     logp_corrupted = read_corrupted.read_stream(corrupted.entering[-1])
     _check_numbers(logp_clean, logp_corrupted)
+    if number > 1 and settings.mode in ("restore", "ablate"):
+        clean = clean.repeat(samples)  # of each factor, a clean run beside each corrupted one
     if settings.mode == "restore":
-        source = _choose_source(question, clean, corrupted)
+        source = _choose_source(factors, clean, corrupted)
         engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
     elif settings.mode == "ablate":
-        engine = Engine(net, clean, corrupted, read_clean)
-        start = logp_clean.expand(samples, -1, -1)
+        reader = read_clean if number == 1 else read_corrupted
+        engine = Engine(net, clean, corrupted, reader)
+        start = logp_clean.repeat_interleave(samples, 0)
     else:
         source = clean if means is None else means
         constant = make_constant(source, settings.mode == "zero", question.length)
@@ -144,7 +177,26 @@ def _run(
     ]
     grids = sweep(engine, plans, places, start, memory, same_before, watch)
     _check_numbers(*grids)
+    if number > 1:
+        # [..., factors × samples, K, 1] to [..., samples, K, factors].
+        *grids, logp_clean, logp_corrupted = (
+            each.unflatten(-3, (number, -1)).squeeze(-1).movedim(-3, -1)
+            for each in (*grids, logp_clean, logp_corrupted)
+        )
     return dict(zip(settings.all_parts, grids, strict=True)), logp_clean, logp_corrupted
+
+
+def _make_readers(factors: Sequence[Question]) -> tuple[AnswerReader, AnswerReader]:
+    """Where the clean and the corrupted runs are read."""
+    readers, number = [factor.make_reader() for factor in factors], len(factors)
+    if number == 1:
+        return readers[0].take(slice(0, 1)), readers[0].take(slice(1, None))
+    rows = torch.cat([each.rows for each in readers])
+    targets = torch.cat([each.targets for each in readers], 1)
+    own = torch.arange(number, device=rows.device)
+    reader = replace(readers[0], rows=rows, targets=targets, own=own)
+    own = own.repeat_interleave(factors[0].corrupted.samples)
+    return reader, replace(reader, own=own)
 
 
 def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
@@ -156,15 +208,21 @@ def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
         )
 
 
-def _choose_source(question: Question, clean: Activations, corrupted: Activations) -> Activations:
+def _choose_source(
+    factors: Sequence[Question], clean: Activations, corrupted: Activations
+) -> Activations:
     """What is restored: the clean run, or a placebo."""
+    question = factors[0]
     if question.donor is None:
         return clean
     if question.donor == "random":
         return make_random(clean, corrupted, question.settings.seed)
     # The clean run of another text, its positions named as ours.
     net, device = question.model.net, question.model.device
-    record = record_run(net, net.embed(question.continue_donor()))
+    rows = torch.cat([factor.continue_donor() for factor in factors])
+    record = record_run(net, net.embed(rows)).repeat(
+        1 if len(factors) == 1 else question.corrupted.samples
+    )
     moved = torch.zeros(question.length, dtype=torch.long, device=device)
     for ours, theirs in question.donor.moved.items():
         moved[ours] = theirs
