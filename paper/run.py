@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -189,7 +189,7 @@ class Runner:
             and record.key == self.key(stage)
             and (stage.keep or record.code == self.code)
             and record.done == len(stage.run)
-            and record.files == _digest_folder(stage.folder)
+            and record.files == _digest_files(stage.folder.rglob("*"), stage.folder)
         )
 
     def run(self, stage: Stage) -> bool:
@@ -200,12 +200,12 @@ class Runner:
             if name in self.stages and not self.run(self.stages[name]):
                 return False
         out, record = stage.folder, read_record(stage)
-        made_by = None if record is None else (record.key, record.code)
-        if record is None or made_by != (self.key(stage), self.code) or record.files:
+        fresh = Record(self.key(stage), self.code)
+        if record is None or (record.key, record.code, record.files) != (fresh.key, fresh.code, {}):
             if out.exists() and not stage.has_parts:
                 print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
                 shutil.rmtree(out)
-            record = Record(self.key(stage), self.code)
+            record = fresh
         places = {name: self.data[name].find(self.folder) for name in stage.needs
                   if name in self.data}  # fmt: skip
         places |= {name: self.stages[name].folder for name in stage.needs if name in self.stages}
@@ -234,7 +234,7 @@ class Runner:
         for name in ("checkpoints", "parts") if stage.keep else ("checkpoints",):
             for folder in list(stage.folder.glob(f"**/{name}")):
                 shutil.rmtree(folder)
-        record.files = _digest_folder(stage.folder)
+        record.files = _digest_files(stage.folder.rglob("*"), stage.folder)
         write_record(stage, record)
         print(f"{stage.name}: {record.seconds / 60:.1f} minutes", flush=True)
         if stage.page is None:
@@ -296,10 +296,7 @@ def write_record(stage: Stage, record: Record) -> None:
 
 def digest_page(page: Path) -> dict[str, str]:
     """Digests of a page, and of the figures and tables in the folder of its name."""
-    beside = page.with_suffix("")
-    files = [page, *sorted(beside.rglob("*"))] if beside.is_dir() else [page]
-    return {str(file.relative_to(page.parent)): digest_file(file) for file in files
-            if file.is_file()}  # fmt: skip
+    return _digest_files([page, *page.with_suffix("").rglob("*")], page.parent)
 
 
 def show_stages(data: Mapping[str, DataSet], stages: Mapping[str, Stage], runner: Runner) -> None:
@@ -307,10 +304,8 @@ def show_stages(data: Mapping[str, DataSet], stages: Mapping[str, Stage], runner
         print(f"{each.name}: {len(each.files)} files from {each.source}, at {each.path}")
     for stage in stages.values():
         record = read_record(stage)
-        state = "to do"
-        if record is not None:
-            share = f"{record.done} of {len(stage.run)} commands"
-            state = "done" if runner.is_done(stage) else share
+        state = "to do" if record is None else f"{record.done} of {len(stage.run)} commands"
+        state = "done" if runner.is_done(stage) else state
         minutes = "?" if stage.minutes is None else f"{stage.minutes:.1f}"
         print(f"{stage.name:<16}{minutes:>6} min  {state:<18}{stage.page or ''}")
 
@@ -321,11 +316,9 @@ def _list_code(folder: Path) -> Iterator[str]:
             yield f"{path.relative_to(folder)}\n{read_text(path)}"
 
 
-def _digest_folder(folder: Path) -> dict[str, str]:
-    if not folder.is_dir():
-        return {}
-    return {str(path.relative_to(folder)): digest_file(path) for path in sorted(folder.rglob("*"))
-            if path.is_file()}  # fmt: skip
+def _digest_files(files: Iterable[Path], folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): digest_file(file) for file in sorted(files)
+            if file.is_file()}  # fmt: skip
 
 
 def _insert_note(page: Path, note: str) -> None:
