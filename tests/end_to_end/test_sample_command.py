@@ -26,11 +26,14 @@ def model(tmp_path_factory) -> str:
 
 def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):
     file = tmp_path / "x.safetensors"
-    done = run("sample", model, "The caves", "--length", "20", "--steps", "4", "--save", str(file))
+    words = ("--length", "20", "--steps", "6", "--attention-block", "8", "--cache", "exact")
+    done = run("sample", model, "The caves", *words, "--save", str(file))
     assert done.returncode == 0, done.stderr
     found = unmask.Trajectory.load(file)
     assert found.texts == [done.stdout.removesuffix("\n")]
-    assert found.states is not None and len(found.states) == 5
+    assert found.states is not None and len(found.states) == 7
+    blocked = unmask.load(model, device="cpu", block=8)
+    assert found.texts == unmask.sample(blocked, "The caves", length=20, steps=6).texts
 
 
 def test_sample_as_json_with_everything(model):

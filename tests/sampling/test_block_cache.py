@@ -70,6 +70,19 @@ def test_sdar_with_its_cache(steps):
     assert torch.equal(drawn.tokens, expected[f"sequential_greedy_steps{steps}"])
 
 
+@pytest.mark.parametrize("peer", ["sdar-tiny", "fast-dllm-v2-tiny", "llada2-tiny"])
+@pytest.mark.parametrize("settings", [{}, {"block": 2}, {"plan": "threshold=0.02"}], ids=str)
+def test_peers_with_and_without(peer, settings):
+    """Networks of the peers, by settings of ours: row i or i + 1, dense or of experts."""
+    mask = {"sdar-tiny": 317, "fast-dllm-v2-tiny": 314, "llada2-tiny": 252}[peer]
+    model = load_peer(peer, mask=mask, block=4)
+    given = {"length": 16, "steps": 24, "seed": 3, "temperature": 0.9} | settings
+    plain = unmask.sample(model, [[5, 6, 7, 8, 9], [11, 12, 13, 14, 15]], **given)
+    cached = unmask.sample(model, [[5, 6, 7, 8, 9], [11, 12, 13, 14, 15]], cache="exact", **given)
+    assert torch.equal(plain.tokens, cached.tokens) and len(plain.tokens.unique()) > 12
+    torch.testing.assert_close(plain.confidence, cached.confidence, atol=1e-4, rtol=0)
+
+
 def test_patches_run_everything():
     """While something is attached nothing is kept."""
     model = make()

@@ -58,6 +58,12 @@ EXTRAS = {
         add_option(
             "shift", bool | None, None, "Whether its row i predicts i + 1.", "--shift/--no-shift"
         ),
+        add_option(
+            "attention_block",
+            int | None,
+            None,
+            "Positions of a block of its attention, where its settings do not say; 0: none.",
+        ),
         add_option("revision", str | None, None, "A branch or commit of its repository."),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
         add_option(
@@ -102,7 +108,8 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
     if not 0 <= extras["pause"] <= MOST_PAUSE:
         raise UserError(f"--pause {extras['pause']} was given: expected 0 to {MOST_PAUSE} seconds.")
     named = ("device", "dtype", "kind", "mask", "shift", "revision")
-    model = load(given["name"], **{name: extras[name] for name in named})
+    options = {name: extras[name] for name in named}
+    model = load(given["name"], **options, block=extras["attention_block"])
     console = Console()
     live = console.is_terminal and not extras["as_json"]
     hidden_id, pause = model.mask_id, extras["pause"]

@@ -1,5 +1,7 @@
 """The network as a sampler asks it: predictions at open positions, guided, cached if wanted."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -74,13 +76,17 @@ class Denoiser:
         prompt: Open,
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
-        self.calls += 1
         t = self._find_time(xt, real)
-        if guidance == 0:
-            return self.model.logits(xt, real, open_, t, number=number)
+        xt, open_, real, t = self._begin_pass(guidance, prompt, xt, open_, real, t)
+        return self.model.logits(xt, real, open_, t, number=number * (2 if guidance else 1))
+
+    def _begin_pass(self, guidance: float, prompt: Open, xt: Tokens, *more: Tensor | None) -> Any:
+        """Counts a pass. In a guided one every row comes twice, then without the prompt."""
+        self.calls += 1
+        if not guidance:
+            return xt, *more
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
-        real, t = (x if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in (real, t))
-        return self.model.logits(both, real, open_.repeat(2, 1), t, number=2 * number)
+        return both, *(None if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in more)
 
     def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
         """The time at which as many are masked, for networks that take it as an input."""
@@ -186,13 +192,10 @@ class PrefixCacheDenoiser(Denoiser):
         real: Tensor | None,
         prompt: Open,
     ) -> Float[Tensor, "N V"]:
-        self.calls += 1
-        positions, valid = self._positions, self._valid
-        assert positions is not None and valid is not None, "enter_block comes first"
-        if guidance:
-            xt = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
-            open_, positions, valid = (x.repeat(2, 1) for x in (open_, positions, valid))
-            real = None if real is None else real.repeat(2, 1)
+        assert self._positions is not None, "enter_block comes first"
+        xt, open_, real, positions, valid = self._begin_pass(
+            guidance, prompt, xt, open_, real, self._positions, self._valid
+        )
         if self._kept is None or len(self._kept) != len(xt):
             self._kept = self.model.net.new_snapshot(*xt.shape)
             logits = self.model.logits(xt, real, open_, snapshot=self._kept)
@@ -242,13 +245,10 @@ class BlockCacheDenoiser(Denoiser):
         real: Tensor | None,
         prompt: Open,
     ) -> Float[Tensor, "N V"]:
-        self.calls += 1
-        begin, end = self._begin, self._end
         assert self._start is not None, "enter_block comes first"
-        if guidance:
-            xt = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
-            open_, begin, end = (x.repeat(2, *[1] * (x.ndim - 1)) for x in (open_, begin, end))
-            real = None if real is None else real.repeat(2, 1)
+        xt, open_, real, begin, end = self._begin_pass(
+            guidance, prompt, xt, open_, real, self._begin, self._end
+        )
         columns = torch.arange(xt.shape[1], device=xt.device)
         is_known = self._tokens is not None and self._tokens.shape == xt.shape
         if is_known:  # what was planted may have changed finished blocks

@@ -70,7 +70,10 @@ class Sampling(CheckedSettings):
     )
     length: Any = option(None, "Positions of a row, prompt included; by default the context.")
     block: int | None = option(
-        None, "Positions of a block, filled from left to right; by default one block.", least=1
+        None,
+        "Positions of a block, filled from left to right; by default one block, or those that the "
+        "network's attention has.",
+        least=1,
     )
     temperature: float | None = option(
         None,
@@ -99,7 +102,9 @@ class Sampling(CheckedSettings):
     forbid: Any = option((), "Tokens that are never written.")
     require: Any = option((), "Phrases that every text contains.")
     cache: CacheMode = option(
-        "none", "What is kept between steps; approximate is faster and changes texts."
+        "none",
+        "What is kept between steps: exact changes nothing, and keeps finished blocks where "
+        "attention is block-causal; approximate is faster and changes texts.",
     )
     chat: bool = option(False, "Whether prompts are turns of the model's chat.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
