@@ -1,5 +1,6 @@
 """Path patching: all paths are restoring the sender, single ones are three plain runs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from tests.laws.test_tracing import LAYERS, make
 from tests.tracing.test_knockout import SUBJECT, question
 from tests.tracing.test_steps import recalled
 from unmask import UserError
+from unmask.tracing import tokens
 from unmask.tracing.corruption import Noise
 from unmask.tracing.knockout import find_rows
-from unmask.tracing.paths import patch_state
+from unmask.tracing.paths import patch_senders, patch_state
 from unmask.tracing.question import ask
 from unmask.tracing.settings import Tracing
 
@@ -148,3 +150,31 @@ def test_receivers_give_an_answer_back(taught, facts):
     for sentence, (sender, given) in wrong.items():
         with pytest.raises(UserError, match=sentence):
             unmask.patch_paths(taught, clean, sender, given)
+
+
+def test_factors_run_together_are_those_run_alone(monkeypatch):
+    """By the chain rule, where rows of the answer become written ones; embeddings are the clean
+    run, and a placebo is what a trace with it restores."""
+    model = make("tiny-grouped", "shifted")
+    asked = noised(model)
+    settings = Tracing(corruption=NOISE, joint="chain_rule")
+    more = (settings, asked.prompt_length)
+    question = ask(model, asked.clean[0], SUBJECT, asked.answer, *more, None, "random")
+    own = replace(question, donor=None)
+    receivers: list[Any] = [["everything"], [("answer", 2, "attn")], [("written", 3, "attn")]]
+    paths = [(("subject", layer, "resid"), receivers) for layer in (-1, 1)]
+    together, placebo = patch_senders(own, paths), patch_senders(question, paths)
+    monkeypatch.setattr(tokens, "MOST_ROWS", 1)
+    for one, other in zip(together, patch_senders(own, paths), strict=True):
+        torch.testing.assert_close(one.logp, other.logp, atol=2e-5, rtol=0)
+    clean = together[0].clean_logp.expand(2, -1, -1)
+    torch.testing.assert_close(together[0].logp[0], clean, atol=5e-5, rtol=0)
+    grid = tokens.trace_tokens(
+        *(model, asked.clean[0], SUBJECT, asked.answer, settings),
+        parts=("resid",),
+        places=[tuple(range(*SUBJECT))],
+        prompt_length=asked.prompt_length,
+        donor="random",
+    )
+    torch.testing.assert_close(placebo[1].logp[0], grid.logp["resid"][0, 1], atol=5e-5, rtol=0)
+    assert (placebo[1].logp[0] - together[1].logp[0]).abs().max() > 1e-3

@@ -9,7 +9,7 @@ stream without the change, and so learn of it from receivers only.
 With everything a receiver, this is restoring the sender; with nothing, the corrupted run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,14 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.blocks import Block, ParallelBlock
 from unmask.net.model import Model
-from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
+from unmask.tracing.clean_run import CleanRun, find_state, generate
 from unmask.tracing.knockout import ROWS, UNUSED, find_rows
 from unmask.tracing.metrics import Metric, score
-from unmask.tracing.question import Question, ask, reveal
-from unmask.tracing.record import Activations, record_run
+from unmask.tracing.question import Question, ask
+from unmask.tracing.record import Activations
 from unmask.tracing.settings import Tracing
 from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
+from unmask.tracing.tokens import choose_source, group_factors, record_factors, split_factors
 
 SENDERS, RECEIVERS = ("resid", "mlp", "attn", "attn_z"), ("attn", "mlp", "attn_z")
 FINAL, EVERYTHING = "final", "everything"
@@ -74,7 +75,7 @@ def patch_paths(
         model: Masked or causal.
         fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
         sender: (rows, layer, part): rows by role (`unmask.tracing.knockout.ROWS`, or all), the part
-            resid, mlp, attn, or attn_z with the number of a head as the fourth.
+            resid (layer -1: the embeddings), mlp, attn, or attn_z with a head's number as fourth.
         receivers: (rows, layer, part) each, of the parts attn, mlp, or attn_z with a head; "final",
             the stream that logits are read from; "everything"; or lists of them taken together.
         settings: All of the settings below as one object; those about what is restored are not
@@ -120,13 +121,25 @@ def patch_state(
     question: Question, sender: Any, receivers: Sequence[Sequence[Any]], memory: int | None = None
 ) -> PathGrid:
     """The same for one state; each receiver is a list of those taken together."""
-    factors = [question]
-    if asks_whole(question.model, question.settings):
-        factors = reveal(question)
+    return patch_senders(question, [(sender, receivers)], memory)[0]
+
+
+Paths = tuple[Any, Sequence[Sequence[Any]]]
+"""A sender and its receivers."""
+
+
+def patch_senders(
+    question: Question, paths: Sequence[Paths], memory: int | None = None
+) -> list[PathGrid]:
+    """The same for several senders, whose clean and corrupted runs are one."""
     answer = tuple(question.answer)
-    runs = [_run(factor, answer, sender, receivers, memory) for factor in factors]
-    logp, clean, corrupted = (torch.cat(each, -1).cpu() for each in zip(*runs, strict=True))
-    return PathGrid(tuple(map(tuple, receivers)), logp, clean, corrupted)
+    runs = [_run(group, answer, paths, memory) for group in group_factors(question, memory)]
+    clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))
+    grids = []
+    for number, (_, receivers) in enumerate(paths):
+        logp = torch.cat([run[0][number] for run in runs], -1).cpu()
+        grids.append(PathGrid(tuple(map(tuple, receivers)), logp, clean, corrupted))
+    return grids
 
 
 def _check_node(model: Model, node: Any, parts: Sequence[str], what: str) -> tuple:
@@ -143,8 +156,11 @@ def _check_node(model: Model, node: Any, parts: Sequence[str], what: str) -> tup
         raise UserError(f"the {what} names rows {rows!r}: {suggest(str(rows), roles)}")
     if part not in parts:
         raise UserError(f"the {what} names the part {part!r}: {suggest(str(part), parts)}")
-    if type(layer) is not int or not 0 <= layer < config.layers:
-        raise UserError(f"the {what} names layer {layer!r}: expected 0 to {config.layers - 1}.")
+    lowest = -1 if part == "resid" else 0  # the embeddings
+    if type(layer) is not int or not lowest <= layer < config.layers:
+        raise UserError(
+            f"the {what} names layer {layer!r}: expected {lowest} to {config.layers - 1}."
+        )
     is_head = len(head) == 1 and type(head[0]) is int and 0 <= head[0] < config.heads
     if bool(head) != (part == "attn_z") or (head and not is_head):
         raise UserError(
@@ -166,20 +182,21 @@ def _check_receiver(model: Model, receiver: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Reached:
-    """Which parts read the stream with the sender's change, in each cell."""
+    """Which parts read the stream with the sender's change, in each cell and sample."""
 
-    heads: Bool[Tensor, "R layers L H"]
-    mlp: Bool[Tensor, "R layers L"]
-    final: Bool[Tensor, "R"]
+    heads: Bool[Tensor, "B layers L H"]
+    mlp: Bool[Tensor, "B layers L"]
+    final: Bool[Tensor, "B"]
 
 
 def _mark(
-    question: Question, rows: dict[str, Tensor], receivers: Sequence[Sequence[Any]]
+    question: Question, rows: Mapping[str, Bool[Tensor, "S L"]], receivers: Sequence[Sequence[Any]]
 ) -> _Reached:
-    config, device = question.model.net.config, question.clean.device
-    shape = (len(receivers), config.layers, question.length)
-    heads = torch.zeros(*shape, config.heads, dtype=torch.bool, device=device)
-    mlp, final = heads.new_zeros(shape), heads.new_zeros(len(receivers))
+    """Cells of a receiver lie side by side, one for each sample."""
+    config, role = question.model.net.config, rows["subject"]
+    shape = (len(receivers), len(role), config.layers, question.length)
+    heads = torch.zeros(*shape, config.heads, dtype=torch.bool, device=role.device)
+    mlp, final = heads.new_zeros(shape), heads.new_zeros(shape[:2])
     for i, together in enumerate(receivers):
         for each in together:
             if each in (FINAL, EVERYTHING):
@@ -187,63 +204,75 @@ def _mark(
                 if each == EVERYTHING:
                     heads[i], mlp[i] = True, True
                 continue
-            role, layer, part, *head = each
+            name, layer, part, *head = each
             if part == "mlp":
-                mlp[i, layer] |= rows[role]
+                mlp[i, :, layer] |= rows[name]
+            elif part == "attn":
+                heads[i, :, layer] |= rows[name][..., None]
             else:
-                heads[i, layer, :, slice(None) if part == "attn" else head[0]] |= (
-                    rows[role][:, None] if part == "attn" else rows[role]
-                )
-    return _Reached(heads, mlp, final)
+                heads[i, :, layer, :, head[0]] |= rows[name]
+    return _Reached(*(each.flatten(0, 1) for each in (heads, mlp, final)))
 
 
 def _find_change(
-    question: Question, sender: Any, is_sender: Tensor, base: Activations, source: Activations
+    question: Question,
+    sender: Any,
+    is_sender: Bool[Tensor, "S L"],
+    base: Activations,
+    source: Activations,
 ) -> Float[Tensor, "S L D"]:
     """What the sender adds to the stream in the source run minus that in the base run."""
     _, layer, part, *head = sender
+
+    def pick(kept: Tensor) -> Tensor:
+        """At our positions; another text may have them elsewhere."""
+        return kept if source.moved is None else kept[:, source.moved]
+
     if part == "attn_z":
         z = base.attn_z[layer].clone()
-        z[:, :, head[0]] = source.attn_z[layer][:, :, head[0]]
+        z[:, :, head[0]] = pick(source.attn_z[layer])[:, :, head[0]]
         change = question.model.net.block(layer).attn_out(z) - base.attn[layer]
+    elif part == "resid":
+        change = pick(source.resid(layer)) - base.resid(layer)
     else:
-        kept = {"resid": base.resid, "mlp": base.mlp.__getitem__, "attn": base.attn.__getitem__}
-        news = {"resid": source.resid, "mlp": source.mlp.__getitem__}
-        news["attn"] = source.attn.__getitem__
-        change = news[part](layer) - kept[part](layer)
-    return change * is_sender[:, None]
+        theirs, ours = ((run.mlp if part == "mlp" else run.attn)[layer] for run in (source, base))
+        change = pick(theirs) - ours
+    return change * is_sender[..., None]
 
 
 def _run(
-    question: Question,
-    answer: Sequence[int],
-    sender: Any,
-    receivers: Sequence[Sequence[Any]],
-    memory: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log p of one state: for each receiver and noise sample, clean, and corrupted."""
-    net, reader = question.model.net, question.make_reader()
-    both = record_run(net, torch.cat(question.embed()))
-    source, base = both.take(slice(0, 1)), both.take(slice(1, None))
-    clean = reader.take(slice(0, 1)).read_stream(source.entering[-1])
-    reader = reader.take(slice(1, None))
-    corrupted = reader.read_stream(base.entering[-1])
-    rows = find_rows(question, answer)
+    factors: Sequence[Question], answer: Sequence[int], paths: Sequence[Paths], memory: int | None
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """log p of states that run together: by sender for each receiver and sample, clean, corrupted.
+
+    The states of an answer by the chain rule are further samples, with rows of their own.
+    """
+    question, number = factors[0], len(factors)
+    net, samples = question.model.net, question.corrupted.samples
+    clean, base, read_clean, reader = record_factors(factors)
+    logp_clean = read_clean.read_stream(clean.entering[-1])
+    logp_corrupted = reader.read_stream(base.entering[-1])
+    source = choose_source(factors, clean if number == 1 else clean.repeat(samples), base)
+    roles = [find_rows(factor, answer) for factor in factors]
+    rows = {
+        name: torch.stack([own[name] for own in roles]).repeat_interleave(samples, 0)
+        for name in roles[0]
+    }
     rows["all"] = torch.ones_like(rows["subject"])
-    change = _find_change(question, sender, rows[sender[0]], base, source)
-    reached = _mark(question, rows, receivers)
-    active, dense = count_batch_bytes(net.config, change.element_size())
-    bound = memory or DEFAULT_MEMORY[change.device.type]
+    active, dense = count_batch_bytes(net.config, base.entering[0].element_size())
+    bound = memory or DEFAULT_MEMORY[base.entering[0].device.type]
     most = max(1, bound // (2 * (active + dense) * question.length * base.samples))
-    parts = []
-    for start in range(0, len(receivers), most):
-        some = slice(start, start + most)
-        cells = _Reached(reached.heads[some], reached.mlp[some], reached.final[some])
-        ends = _run_cells(question, sender, base, change, cells)
-        sample = torch.arange(base.samples, device=ends.device).repeat(len(cells.final))
-        logp = reader.read(ends[:, reader.rows], sample)
-        parts.append(logp.unflatten(0, (len(cells.final), base.samples)))
-    return torch.cat(parts), clean, corrupted
+    ends = []
+    for sender, receivers in paths:
+        change, parts = _find_change(question, sender, rows[sender[0]], base, source), []
+        for start in range(0, len(receivers), most):
+            some = receivers[start : start + most]
+            end = _run_cells(question, sender, base, change, _mark(question, rows, some))
+            sample = torch.arange(base.samples, device=end.device).repeat(len(some))
+            logp = reader.read(end[:, reader.rows], sample)
+            parts.append(logp.unflatten(0, (len(some), base.samples)))
+        ends.append(split_factors(torch.cat(parts), number))
+    return ends, split_factors(logp_clean, number), split_factors(logp_corrupted, number)
 
 
 def _run_cells(
@@ -257,11 +286,10 @@ def _run_cells(
 
     It goes on without the sender's change, which receivers read in addition.
     """
-    net, (_, first, part, *_), samples = question.model.net, sender, base.samples
-    cells = len(reached.final)
+    net, (_, first, part, *_) = question.model.net, sender
+    cells = len(reached.final) // base.samples
     is_attention = part in ("attn", "attn_z")
     change = change.repeat(cells, 1, 1)
-    heads, mlps = (x.repeat_interleave(samples, 0) for x in (reached.heads, reached.mlp))
     start = first if is_attention else first + 1
     x, whole = base.entering[start].repeat(cells, 1, 1), net.view(base.entering[0])
     for layer in range(start, net.config.layers):
@@ -276,10 +304,9 @@ def _run_cells(
                 block.attend(*block.read(each, view.cos, view.sin), view.mask, view.is_causal)
                 for each in (x, with_change)
             )
-            attn = block.attn_out(torch.where(heads[:, layer, :, :, None], z_change, z))
+            attn = block.attn_out(torch.where(reached.heads[:, layer, :, :, None], z_change, z))
             reads_change, _ = block.after_attention(with_change, attn)
         reads, stream = block.after_attention(x, attn)
         mlp, mlp_change = (block.through_mlp(each) for each in (reads, reads_change))
-        x = block.after_mlp(stream, torch.where(mlps[:, layer, :, None], mlp_change, mlp))
-    is_final = reached.final.repeat_interleave(samples)[:, None, None]
-    return torch.where(is_final, x + change, x)
+        x = block.after_mlp(stream, torch.where(reached.mlp[:, layer, :, None], mlp_change, mlp))
+    return torch.where(reached.final[:, None, None], x + change, x)

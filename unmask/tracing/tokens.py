@@ -12,6 +12,7 @@ from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
 from unmask.net.model import Model
+from unmask.tracing.clean_run import asks_whole
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
@@ -94,10 +95,7 @@ def trace_tokens(
     if donor is not None and settings.mode != "restore":
         raise UserError("a donor's states are restored, not ablated: use mode 'restore'.")
     rows = _check_places(places, question)
-    is_revealed = settings.joint == "chain_rule" and model.paradigm.sees_later
-    factors = reveal(question) if is_revealed else [question]
-    most = _count_together(question, memory) if watch is None else 1
-    groups = [factors[start : start + most] for start in range(0, len(factors), most)]
+    groups = group_factors(question, memory if watch is None else 0)
     runs = [_run(group, rows, means, memory, watch) for group in groups]
     # The factors of one answer lie side by side, as its positions do.
     logp: dict[str, Tensor] = {
@@ -107,10 +105,13 @@ def trace_tokens(
     return question.make_grid(rows, logp, clean, corrupted)
 
 
-def _count_together(question: Question, memory: int | None) -> int:
-    """How many factors of an answer are run as one batch: what is kept of their runs must fit."""
-    if question.settings.guidance:  # a pass without the prompt for each
-        return 1
+def group_factors(question: Question, memory: int | None) -> list[list[Question]]:
+    """The factors of an answer by the chain rule, or the question; each group runs as one batch.
+
+    What is kept of a group's runs takes an eighth of the memory at most, as far as one allows.
+    """
+    if not asks_whole(question.model, question.settings):
+        return [[question]]
     config, samples = question.model.net.config, question.corrupted.samples
     most = MOST_ROWS // samples
     if memory is not None:
@@ -118,7 +119,10 @@ def _count_together(question: Question, memory: int | None) -> int:
         entries = question.length * config.layers * (3 * config.width + heads)
         row = entries * question.model.net.embedding.weight.element_size()
         most = min(most, memory // (8 * row * (1 + samples)))
-    return max(1, most)
+    if question.settings.guidance:  # a pass without the prompt for each
+        most = 1
+    factors, most = reveal(question), max(1, most)
+    return [factors[start : start + most] for start in range(0, len(factors), most)]
 
 
 def _run(
@@ -135,28 +139,14 @@ def _run(
     """
     question, number = factors[0], len(factors)
     net, settings, samples = question.model.net, question.settings, question.corrupted.samples
-    # One batch, so that positions which cannot differ do not differ by rounding either.
-    pairs = zip(*map(Question.embed, factors), strict=True)
-    embedded = torch.cat([rows for side in pairs for rows in side])
-    try:
-        both = record_run(net, embedded)
-    except RuntimeError as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise UserError(
-            f"memory ran out on {question.model.device} for the clean and {samples} corrupted runs "
-            f"of {question.length} tokens: ask for fewer samples, a shorter text, a smaller "
-            "dtype or another device."
-        ) from error
-    clean, corrupted = both.take(slice(0, number)), both.take(slice(number, None))
-    read_clean, read_corrupted = _make_readers(factors)
+    clean, corrupted, read_clean, read_corrupted = record_factors(factors)
     logp_clean = read_clean.read_stream(clean.entering[-1])
     logp_corrupted = read_corrupted.read_stream(corrupted.entering[-1])
     _check_numbers(logp_clean, logp_corrupted)
     if number > 1 and settings.mode in ("restore", "ablate"):
         clean = clean.repeat(samples)  # of each factor, a clean run beside each corrupted one
     if settings.mode == "restore":
-        source = _choose_source(factors, clean, corrupted)
+        source = choose_source(factors, clean, corrupted)
         engine, start = Engine(net, corrupted, source, read_corrupted), logp_corrupted
     elif settings.mode == "ablate":
         reader = read_clean if number == 1 else read_corrupted
@@ -169,7 +159,8 @@ def _run(
     same_before = 0
     is_own = not isinstance(question.donor, Donor)
     if net.config.causal and is_own and settings.mode in ("restore", "ablate"):
-        changed = (embedded[1:] != embedded[:1]).any(-1).any(0).nonzero()[:, 0].tolist()
+        differs = corrupted.entering[0] != clean.entering[0]
+        changed = differs.any(-1).any(0).nonzero()[:, 0].tolist()
         same_before = min(changed, default=0)
     plans = [
         plan_part(net.config, part, question.window, settings.severed)
@@ -177,26 +168,47 @@ def _run(
     ]
     grids = sweep(engine, plans, places, start, memory, same_before, watch)
     _check_numbers(*grids)
-    if number > 1:
-        # [..., factors × samples, K, 1] to [..., samples, K, factors].
-        *grids, logp_clean, logp_corrupted = (
-            each.unflatten(-3, (number, -1)).squeeze(-1).movedim(-3, -1)
-            for each in (*grids, logp_clean, logp_corrupted)
-        )
+    *grids, logp_clean, logp_corrupted = (
+        split_factors(each, number) for each in (*grids, logp_clean, logp_corrupted)
+    )
     return dict(zip(settings.all_parts, grids, strict=True)), logp_clean, logp_corrupted
 
 
-def _make_readers(factors: Sequence[Question]) -> tuple[AnswerReader, AnswerReader]:
-    """Where the clean and the corrupted runs are read."""
-    readers, number = [factor.make_reader() for factor in factors], len(factors)
+def record_factors(
+    factors: Sequence[Question],
+) -> tuple[Activations, Activations, AnswerReader, AnswerReader]:
+    """The clean and the corrupted runs of questions that run together, and where they are read."""
+    question, number = factors[0], len(factors)
+    # One batch, so that positions which cannot differ do not differ by rounding either.
+    pairs = zip(*map(Question.embed, factors), strict=True)
+    embedded = torch.cat([rows for side in pairs for rows in side])
+    try:
+        both = record_run(question.model.net, embedded)
+    except RuntimeError as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise UserError(
+            f"memory ran out on {question.model.device} for the clean and "
+            f"{question.corrupted.samples} corrupted runs of {question.length} tokens: ask for "
+            "fewer samples, a shorter text, a smaller dtype or another device."
+        ) from error
+    clean, corrupted = both.take(slice(0, number)), both.take(slice(number, None))
+    readers = [factor.make_reader() for factor in factors]
     if number == 1:
-        return readers[0].take(slice(0, 1)), readers[0].take(slice(1, None))
+        return clean, corrupted, readers[0].take(slice(0, 1)), readers[0].take(slice(1, None))
     rows = torch.cat([each.rows for each in readers])
     targets = torch.cat([each.targets for each in readers], 1)
     own = torch.arange(number, device=rows.device)
     reader = replace(readers[0], rows=rows, targets=targets, own=own)
-    own = own.repeat_interleave(factors[0].corrupted.samples)
-    return reader, replace(reader, own=own)
+    own = own.repeat_interleave(question.corrupted.samples)
+    return clean, corrupted, reader, replace(reader, own=own)
+
+
+def split_factors(logp: Float[Tensor, "*n F K A"], number: int) -> Float[Tensor, "*n S K factors"]:
+    """[..., factors × samples, K, 1] to [..., samples, K, factors]; one question's stays."""
+    if number == 1:
+        return logp
+    return logp.unflatten(-3, (number, -1)).squeeze(-1).movedim(-3, -1)
 
 
 def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
@@ -208,7 +220,7 @@ def _check_numbers(*logp: Float[Tensor, "..."]) -> None:
         )
 
 
-def _choose_source(
+def choose_source(
     factors: Sequence[Question], clean: Activations, corrupted: Activations
 ) -> Activations:
     """What is restored: the clean run, or a placebo."""
