@@ -341,3 +341,13 @@ def test_runs_of_a_few_openings_are_covered_by_opening_and_not_by_seed():
             assert cell["seeds"] == 9 and cell["openings"] == (3 if by == "opening" else 1)
             covered[by] += cell["low"] <= 0.5 <= cell["high"]
     assert covered["opening"] >= 0.93 * 200 and covered["seed"] <= 0.88 * 200
+
+
+def test_an_interval_stays_above_what_no_value_is_below() -> None:
+    """The mean and the upper end are those without the bound."""
+    values = {("a", 0): 0.0, ("a", 1): 9.0, ("b", 0): 1.0, ("b", 1): 2.0}
+    rows = [{"fact": fact, "seed": seed, "cost": cost} for (fact, seed), cost in values.items()]
+    (free,) = estimate_means(rows, (), ("cost",))
+    (bound,) = estimate_means(rows, (), ("cost",), least={"cost": 0.0})
+    assert free["low"] < 0
+    assert bound == free | {"low": 0.0}

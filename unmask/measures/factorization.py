@@ -98,8 +98,12 @@ def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
         for row in tables["factorization"].to_pylist()
     ]
     return {
-        "means": estimate_means(rows, ("model", "kind", "split"), list(METRICS)),
-        "differences": estimate_means(rows, ("model", "kind"), ("difference", "gap")),
+        "means": estimate_means(
+            rows, ("model", "kind", "split"), list(METRICS), least={"gap": 0.0}
+        ),
+        "differences": estimate_means(
+            rows, ("model", "kind"), ("difference", "gap"), least={"gap": 0.0}
+        ),
         "correlations": list(_compare_with_recall(rows, settings.recall)),
     }
 

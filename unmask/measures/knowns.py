@@ -68,7 +68,9 @@ def summarise(tables: Tables, settings: KnownsSettings) -> Summary:
     rows = tables["knowns"].to_pylist()
     ways = tidy.group_by(tidy.select(rows, seed=0), "model", "way").values()
     return {
-        "means": estimate_means(rows, ("model", "kind", "way"), list(METRICS), shares=("hit",)),
+        "means": estimate_means(
+            rows, ("model", "kind", "way"), list(METRICS), ("hit",), {"rank": 1.0, "entropy": 0.0}
+        ),
         "differences": list(_compare_ways(rows)),
         "outcomes": list(_compare_outcomes(rows)),
         "examples": [row for own in ways for row in own[: settings.examples]],

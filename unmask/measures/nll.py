@@ -28,6 +28,7 @@ METRICS = {
     "alone_per_token": blocks.Column("per token, alone"),
     "nll_total": blocks.Column("whole answer"),
 }
+ZERO = dict.fromkeys(METRICS, 0.0)
 MOST_POSITIONS = 24
 """Tokens of an answer that the figure shows."""
 GIVEN = {"same": "as trained", "reverse": "reversed", "alone": "without a prompt"}
@@ -82,7 +83,9 @@ def summarise(tables: Tables, settings: NllSettings) -> Summary:
     rows = tables["nll"].to_pylist()
     one_way = [row for row in rows if not row["split"].startswith("both_")] or rows
     return {
-        "means": estimate_means(rows, ("model", "kind", "split", "asked"), list(METRICS)),
+        "means": estimate_means(
+            rows, ("model", "kind", "split", "asked"), list(METRICS), least=ZERO
+        ),
         "positions": _estimate_positions(one_way),
         "differences": list(_compare_asked(one_way, settings.seed)),
     }
@@ -98,7 +101,7 @@ def _estimate_positions(rows: Rows) -> Rows:
         for position, cost in enumerate(costs[:MOST_POSITIONS], start=1)
     ]
     line = ("model", "asked", "given")
-    means = estimate_means(spread, (*line, "position"), ("nll",))
+    means = estimate_means(spread, (*line, "position"), ("nll",), least={"nll": 0.0})
     groups = tidy.group_by(means, *line).values()
     return [row for group in groups for row in group if row["facts"] == group[0]["facts"]]
 

@@ -233,7 +233,8 @@ def _estimate_kinds(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
     """The share of texts that commit a position of the answer at a step."""
-    last = max(row["step"] for row in rows)
+    last = {split: max(row["step"] for row in own)
+            for split, own in tidy.group_by(rows, "split").items()}  # fmt: skip
     placed = []
     for text in tidy.group_by(rows, "model", "seed", "prompt").values():
         start = min(row["position"] for row in text)
@@ -241,7 +242,7 @@ def _count_steps(rows: Rows) -> Iterator[dict[str, Any]]:
     for (model, split), own in tidy.group_by(placed, "model", "split").items():
         for place, tokens in sorted(tidy.group_by(own, "place").items()):
             counts = Counter(row["step"] for row in tokens)
-            for step in range(1, last + 1) if place <= MOST_POSITIONS else ():
+            for step in range(1, last[split] + 1) if place <= MOST_POSITIONS else ():
                 cell = {"model": model, "split": split, "place": place, "step": step}
                 yield cell | {"share": counts[step] / len(tokens), "texts": len(tokens)}
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 METRICS = (*MATCHES, *OTHER_METRICS)
+LEAST = {"rank": 1.0, "rank_chain": 1.0, "bleu": 0.0}
+"""What no mean can be below."""
 SHARES = (*MATCHES, *(name for name, column in OTHER_METRICS.items() if column.is_percent))
 """Metrics between 0 and 1."""
 UNUSED = ("completion", "generation", "guidance", "length", "direction", "trained", "phrasing")
@@ -33,7 +35,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
 
     groups = Groups(tables["recall"])
     by = ("model", "kind", "split", "steps")
-    cells = [estimate_means(rows, by, METRICS, SHARES) for rows in groups.values()]
+    cells = [estimate_means(rows, by, METRICS, SHARES, LEAST) for rows in groups.values()]
     summary: dict[str, Rows] = {
         "cells": [cell for group in cells for cell in group],
         "pairs": list(_compare_models(groups)),

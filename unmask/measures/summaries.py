@@ -1,6 +1,7 @@
 """What the summaries of most measures are made of: means of groups, differences of shares."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unmask.blocks.tidy import group_by
@@ -16,14 +17,19 @@ from unmask.measures.measure import Rows
 
 
 def estimate_means(
-    rows: Rows, by: Sequence[str], columns: Sequence[str], shares: Sequence[str] = ()
+    rows: Rows,
+    by: Sequence[str],
+    columns: Sequence[str],
+    shares: Sequence[str] = (),
+    least: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each group and column: its mean with its interval by fact and training seed.
 
     Rows have a `fact` and a `seed`, and an `opening` where runs started from several models. Groups
     agree in the columns `by` and stay in the order in which they are met. Values of `shares` lie
-    between 0 and 1. A fact counts where every training run has a value of it (a text may be empty);
-    a column without such facts is left out.
+    between 0 and 1, those of `least` above a bound, and so do their intervals. A fact counts where
+    every training run has a value of it (a text may be empty); a column without such facts is left
+    out.
     """
     means = []
     for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
@@ -35,6 +41,8 @@ def estimate_means(
                 counts = {"facts": clusters.sums.shape[1], "seeds": num_seeds}
                 counts |= {"openings": count_openings(kept), "prompts": len(kept) // num_seeds}
                 value = vars(estimate_mean(clusters, column in shares))
+                # No mean lies below the bound: what is cut off there covers nothing.
+                value["low"] = max(value["low"], (least or {}).get(column, -math.inf))
                 means.append(dict(zip(by, key, strict=True)) | {"metric": column} | value | counts)
     return means
 
