@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import unmask
 from tests.conftest import lively
 from unmask import UserError
+from unmask.blocks.blocks import Text
 from unmask.cli.main import app
 from unmask.data.biographies import (
     cut_text,
@@ -153,7 +154,9 @@ def test_the_measure(model, corpus, tmp_path):
     assert not any(way == other for way, other in minus)
     (judges,) = result.summary["judges"]
     assert judges["judge"] == 1 and judges["biographies"] == 0.5
-    assert result.section.blocks
+    texts = [block.text for block in result.section.walk() if isinstance(block, Text)]
+    counted = [text for text in texts if "0 of 1 comparisons" in text]
+    assert len(counted) == 4, "each guided way, against rejection"
 
 
 def test_mistakes_are_sentences(corpus):

@@ -9,8 +9,9 @@ judge holds for likelier than not has the attribute.
 Plain: after "A text:". Label: after "A biography:", which training showed. Classifier-free
 guidance: the label taken further, two passes per step. Classifier: "A text:", guided by the probe,
 by default to first order: a gradient per step, three passes in all. Rates: the same without
-normalising, so that guidance says how soon a token is written, too. Rejection: "A text:", drawn up
-to so many times in as many fewer steps; the first text that the guide accepts, or else its best.
+normalising, so that guidance says how soon a token is written, too; to first order that holds what
+un-masking as such does to the probe, and texts may be written at once. Rejection: "A text:", drawn
+up to so many times in as many fewer steps; the first text that the guide accepts, or else its best.
 
 All texts are drawn by ancestral steps in random order at temperature 1. Bits per token are another
 model's (`--scorer`); distinct-n are different n-grams of words over all n-grams of a way's texts.
@@ -19,7 +20,7 @@ Intervals are 95 % intervals by text and training seed.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +149,8 @@ def _prepare(
     if kept.get("key") != member.key:
         texts, labels = list_labelled(inputs.data, "train")
         some = slice(settings.trained_on)
-        guide = train_guide(
-            model, texts[some], labels[some], PROMPTS[ANY], settings.length, seed=settings.seed
-        )
+        shown = texts[some], labels[some], PROMPTS[ANY], settings.length
+        guide = train_guide(model, *shown, seed=settings.seed)
         kept |= {"key": member.key, "guide": guide}
         if settings.save_guide is not None:
             guide.save(settings.save_guide)
@@ -188,11 +188,11 @@ def _draw(
     from unmask.sampling.settings import Sampling
 
     model, guide, judge = _prepare(inputs, member, settings, kept)
-    sampling = Sampling(plan="ancestral", order="random", temperature=1.0)
-    sampling = replace(sampling, length=settings.length, seed=settings.seed)
+    drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
+    sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
     prompts = PROMPTS[ANY], PROMPTS[BIOGRAPHY]
-    number, judged = settings.texts, settings.judged
-    drawn = draw_texts(model, guide, way, prompts, number, passes, sampling, judged)
+    more = (settings.texts, passes, sampling, settings.judged)
+    drawn = draw_texts(model, guide, way, prompts, *more)
     costs = _score(inputs, drawn.texts, settings, kept)
     shared = {"way": way.name, "strength": way.strength, "passes": passes}
     shared |= {"steps": drawn.steps, "spent": drawn.passes}
@@ -257,8 +257,11 @@ def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def name_claim(row: tidy.Record) -> str:
     """The claim that a row of the differences is about."""
-    ours, theirs = name_way(row), name_way({"way": row["minus"], "strength": row["minus_strength"]})
-    return f"{row['model']}, {row['passes']}: {ours} − {theirs}"
+    return f"{row['model']}, {row['passes']}: {name_way(row)} − {_name_other(row)}"
+
+
+def _name_other(row: tidy.Record) -> str:
+    return name_way({"way": row["minus"], "strength": row["minus_strength"]})
 
 
 def name_way(row: tidy.Record) -> str:
@@ -274,7 +277,7 @@ def judge(summary: Summary, settings: GuidanceSettings) -> Iterable[blocks.Verdi
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """What guide and judge are worth, a sentence for each way, the figure, the tables."""
+    """What guide and judge are worth, each way against rejection, the figure, the tables."""
     means, variety = result.summary["means"], result.summary["variety"]
     figure = tidy.draw_lines(
         [row for row in tidy.select(means, metric="has_attribute") if row["strength"]],
@@ -304,10 +307,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "Share of biographies minus that of plain texts and of rejection",
         result.summary["differences"],
         keys
-        | {
-            "minus": lambda row: name_way({"way": row["minus"], "strength": row["minus_strength"]}),
-            blocks.Column("difference", 0, is_percent=True, has_sign=True): tidy.to_interval,
-        },
+        | {"minus": _name_other}
+        | {blocks.Column("difference", 0, is_percent=True, has_sign=True): tidy.to_interval},
         role=result.mark(name_claim),
         most=60,
     )
@@ -322,14 +323,14 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
             f"texts, the judge about {row['judge']:.0%}; {row['biographies']:.0%} of the texts are "
             "biographies."
         )
-    for row in result.summary["differences"]:
-        if row["minus"] == "rejection" and row["way"] in ("cfg", "classifier"):
-            other = name_way({"way": row["minus"], "strength": row["minus_strength"]})
-            yield blocks.Finding(
-                f"In {row['model']}, at {row['passes']} passes, {name_way(row)} has "
-                f"{tidy.say(row, 'points')} more biographies than {other}.",
-                result.verdicts[name_claim(row)],
-            )
+    differences = tidy.select(result.summary["differences"], minus="rejection")
+    for (model, passes, way), rows in tidy.group_by(differences, "model", "passes", "way").items():
+        outcomes = [result.verdicts[name_claim(row)].outcome for row in rows]
+        yield blocks.Text(
+            f"In {model}, at {passes} passes, texts by {WAYS[way]} are clearly more often "
+            f"biographies than those by rejection in {outcomes.count('above')} of {len(rows)} "
+            f"comparisons of strengths and draws, and less often in {outcomes.count('below')}."
+        )
 
 
 MEASURE = Measure(
