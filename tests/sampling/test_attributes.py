@@ -151,10 +151,11 @@ def test_a_probe_in_a_file(model, probe, tmp_path):
         for each in (str(path), probe)
     )
     assert torch.equal(by_file.states, by_probe.states)
-    config = unmask.preset("tiny", vocab_size=V, width=32, context=32)
-    other = Model("narrow", lively(config), Blueprint(config, "masked", V - 1))
-    with pytest.raises(UserError, match="use the model it was trained on"):
-        StateProbe.load(path, other)
+    for change in ({"width": 32}, {"layers": 1}):
+        config = unmask.preset("tiny", vocab_size=V, context=32, **change)
+        other = Model("other", lively(config), Blueprint(config, "masked", V - 1))
+        with pytest.raises(UserError, match="but the model other has .* model it was trained on"):
+            StateProbe.load(path, other)
     with pytest.raises(UserError, match="is not there"):
         unmask.sample(model, [[1]], classifier=tmp_path / "no", length=LENGTH)
     (tmp_path / "broken").write_text("x")
@@ -173,6 +174,15 @@ def test_guidance_and_correctors_from_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert '"calls"' in done.stdout
+    for wrong, message in (
+        (("--corrector", "best=2"), "corrector 'best' is unknown: known: none, uniform"),
+        (("--corrector", "gumbel=1,2,3"), "corrector 'gumbel=1,2,3'"),
+        (("--classifier", str(tmp_path / "no")), "is not there: expected the file of a trained"),
+        (("--classifier", str(tmp_path / "p"), "--rates"), "needs plan 'ancestral'"),
+    ):
+        failed = run("sample", str(tmp_path / "made"), "The", "--length", "8", *wrong)
+        assert failed.returncode == 2 and message in failed.stderr, failed.stderr
+        assert "Traceback" not in failed.stderr
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,17 @@ class StateProbe:
         tensors, notes = read_tensors(path, "a probe", "train it anew")
         if notes.get("unmask.probe") != FORMAT or set(tensors) != {"weight", "bias"}:
             raise UserError(f"{path} does not hold a probe of this version: train it anew.")
-        (site,) = model.net.taps.find([notes.get("site", "")])
         weight, width = tensors["weight"].double(), model.net.config.width
-        if weight.shape != (width,) or tensors["bias"].shape != (1,):
+        try:
+            (site,) = model.net.taps.find([notes.get("site", "")])
+            is_other = weight.shape != (width,) or tensors["bias"].shape != (1,)
+        except UserError:
+            is_other = True
+        if is_other:
             raise UserError(
-                f"the probe in {path} has weights of shape {list(weight.shape)}, but the model "
-                f"{model.name} has states of {width} numbers: use the model it was trained on."
+                f"the probe in {path} reads {weight.numel()} numbers at "
+                f"{notes.get('site', 'no site')}, but the model {model.name} has {width} numbers "
+                f"in {model.net.config.layers} layers: use the model it was trained on."
             )
         return cls(model, site, weight, float(tensors["bias"]))
 
