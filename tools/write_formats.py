@@ -35,6 +35,7 @@ TESTS = {
     "gpt_neox": [AGREES],
     "qwen3_moe": [AGREES],
     "modernbert": [f"{PARITY}test_modernbert.py::test_logits_agree"],
+    "bert": [f"{PARITY}test_bert.py::test_logits_agree"],
     "illada": [f"{PARITY}test_formats.py::test_illada"],
     "fast_dllm": [
         f"{PARITY}test_formats.py::test_logits",

@@ -25,6 +25,7 @@ NETS = [
     ("tiny-pythia", False),
     ("tiny-blocks", False),
     ("tiny-bert", False),
+    ("tiny-post", False),
     ("tiny-llada2", False),
 ]
 

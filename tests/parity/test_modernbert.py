@@ -16,7 +16,7 @@ SHAPE = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 60, "num_hid
 SHAPE |= {"num_attention_heads": 6, "max_position_embeddings": 64, "local_attention": 8}
 SHAPE |= {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
 SHAPE |= {"bos_token_id": 1, "eos_token_id": 2}
-BIASED = {"norm_bias": True, "mlp_bias": True, "attention_bias": True}
+BIASED = {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "classifier_bias": True}
 TOKENS = torch.randint(0, 300, (3, 40), generator=torch.Generator().manual_seed(5))
 
 
@@ -75,10 +75,10 @@ def test_refusals(peer):
     _, folder = peer
     with pytest.raises(UserError, match="load it with mask=ID"):
         unmask.load(folder, device="cpu")
-    change(folder, classifier_bias=True, mask_token_id=299)
-    with pytest.raises(UserError, match="'classifier_bias' is True, but only False is supported"):
+    change(folder, classifier_activation="relu", mask_token_id=299)
+    with pytest.raises(UserError, match="'classifier_activation' is 'relu', but only 'gelu' is"):
         unmask.load(folder, device="cpu")
-    change(folder, classifier_bias=False, layer_types=["full_attention"] * 5)
+    change(folder, classifier_activation="gelu", layer_types=["full_attention"] * 5)
     with pytest.raises(UserError, match="'layer_types' are not full attention in every 3. layer"):
         unmask.load(folder, device="cpu")
 

@@ -336,7 +336,26 @@ class ParallelBlock(Block):
         return x, x + attn
 
 
-BLOCKS: dict[str, type[Block]] = {"sequential": Block, "parallel": ParallelBlock}
+class PostNormBlock(Block):
+    """Norms after the additions, as in BERT (Devlin et al. 2019, arXiv 1810.04805).
+
+    Each norm stands where its result is read: `attn_norm` is that of the layer below (in layer 0 of
+    the embedding), the last layer's is the network's. So streams between layers are sums here, too.
+    """
+
+    def after_attention(
+        self, x: Float[Tensor, "*n D"], attn: Float[Tensor, "*n D"]
+    ) -> tuple[Float[Tensor, "*n D"], Float[Tensor, "*n D"]]:
+        """The MLP adds to the stream as it reads it."""
+        x = self.attn_norm(x) + attn
+        return x, self.mlp_norm(x)
+
+
+BLOCKS: dict[str, type[Block]] = {
+    "sequential": Block,
+    "parallel": ParallelBlock,
+    "post": PostNormBlock,
+}
 """What `NetConfig.residual` can name."""
 
 

@@ -89,16 +89,21 @@ class NetConfig:
     router_scale: float = 1.0
     """What the weights are multiplied by."""
     residual: str = "sequential"
-    """How attention and MLP meet the stream: `sequential`, `parallel`, or a block of one's own by
-    the name that `unmask.net.blocks.register_block` gave it."""
+    """How attention and MLP meet the stream: `sequential`, `parallel`, `post` (BERT's, with norms
+    after the additions), or a block of one's own by the name that
+    `unmask.net.blocks.register_block` gave it."""
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     head_mlp: bool = False
     """A masked language model's head: after the last norm a matrix, GELU and another norm."""
+    head_mlp_bias: bool = False
+    """Whether that matrix has a bias."""
     embed_norm: bool = False
     """Whether token vectors are normalised; layer 0 then has no norm before its attention."""
+    token_types: int | None = None
+    """Rows of BERT's table of token types, of which the first is added to every token vector."""
     window: int | None = None
     """How far to each side layers see, all but every `window_period`-th, which see everything."""
     window_period: int = 3
@@ -186,6 +191,7 @@ class NetConfig:
             "kv_heads",
             "head_width",
             "latent_width",
+            "token_types",
             "rotary_context",
             "window",
             "window_period",
@@ -210,6 +216,8 @@ class NetConfig:
             yield f"'window' is {self.window}, but the network does not see both directions"
         if self.head_mlp and self.norm != "layer":
             yield "'head_mlp' needs 'norm' \"layer\""
+        if self.head_mlp_bias and not self.head_mlp:
+            yield "'head_mlp_bias' needs 'head_mlp'"
         if self.rotary_scaling in ("llama3", "yarn") and self.rotary_context is None:
             yield f"'rotary_scaling' is {self.rotary_scaling!r}, but 'rotary_context' is missing"
         if self.rotary_slow >= self.rotary_fast:

@@ -41,7 +41,7 @@ def count_parameters(config: NetConfig) -> Parameters:
     for name, parameter in make_shapes(config).named_parameters():
         counts[name.partition(".")[0]] += parameter.numel()
     return Parameters(
-        embedding=counts["embedding"],
+        embedding=counts["embedding"] + counts["embed_norm"] + counts["types"],
         positions=counts["position"],
         layers=counts["layers"],
         final_norm=counts["norm"],

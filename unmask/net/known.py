@@ -163,6 +163,8 @@ KNOWN: dict[str, KnownModel] = {
     "qwen2.5-coder-0.5b-bd3lm": _know(
         "a2d", "dllm-hub/Qwen2.5-Coder-0.5B-Instruct-diffusion-bd3lm-v0.1", 0.5, _APACHE, block=32
     ),
+    "bert-base": _know("bert", _BERT, 0.11, _APACHE),
+    "bert-large": _know("bert", "google-bert/bert-large-uncased", 0.34, _APACHE),
     "modernbert-base": _know("modernbert", "answerdotai/ModernBERT-base", 0.15, _APACHE),
     "modernbert-large": _know("modernbert", "answerdotai/ModernBERT-large", 0.4, _APACHE),
     "modernbert-base-chat": _know("modernbert", "dllm-hub/ModernBERT-base-chat-v0.1", 0.15),

@@ -58,12 +58,12 @@ def make_norm(config: NetConfig) -> nn.Module:
 class PredictionNorm(nn.LayerNorm):
     """The last norm of a masked language model's encoder, and what stands before its head.
 
-    norm(gelu(dense(norm x))), as in ModernBERT.
+    norm(gelu(dense(norm x))), as in BERT and ModernBERT.
     """
 
     def __init__(self, config: NetConfig):
         super().__init__(config.width, eps=config.norm_eps, bias=config.norm_bias)
-        self.dense = Linear(config.width, config.width, bias=False)
+        self.dense = Linear(config.width, config.width, bias=config.head_mlp_bias)
         self.last = nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias)
 
     def forward(self, input: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:

@@ -281,6 +281,12 @@ def _find_tensors(
         tensor_map.theirs.removeprefix(prefix) if cut and prefix else tensor_map.theirs: tensor_map
         for tensor_map in dialect.map_tensors(config)
     }
+    for ending, old in dialect.old_endings.items():
+        if not any(name.endswith(ending) for name in shapes):
+            maps = {
+                name.removesuffix(ending) + old if name.endswith(ending) else name: tensor_map
+                for name, tensor_map in maps.items()
+            }
     missing = [name for name in maps if name not in shapes]
     left_over = [
         name

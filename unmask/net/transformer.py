@@ -55,6 +55,8 @@ class Transformer(nn.Module):
         self.embedding = Embedding(config.vocab_size, config.width)
         if config.positions == "learned":
             self.position = Embedding(config.context, config.width)
+        if config.token_types is not None:
+            self.types = Embedding(config.token_types, config.width)
         if config.time:
             self.time = TimeInput(config) if config.adaln is None else ConditionInput(config)
         if config.latent_width is not None:
@@ -153,6 +155,8 @@ class Transformer(nn.Module):
         x = self.taps.at()("embed", x)
         if self.config.positions == "learned":
             x = x + self.position(find_places(x, real, cache)[0])
+        if self.config.token_types is not None:
+            x = x + self.types.weight[0]
         if self.config.time and self.config.adaln is None:
             assert t is not None, "this network is told the time: pass t"
             x = x + self.time(t)

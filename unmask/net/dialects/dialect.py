@@ -80,6 +80,8 @@ class Dialect:
     config_file: str = "config.json"
     optional_prefix: str | None = None
     """A leading part of all layers' names that checkpoints may leave off."""
+    old_endings: Mapping[str, str] = field(default_factory=dict)
+    """Endings of tensor names as they are now, and in old checkpoints."""
     ignored: tuple[str, ...] = ()
     """Endings of tensor names that hold nothing learned, such as stored masks."""
     tied_head: str | None = None

@@ -35,13 +35,13 @@ _TABLE = FieldTable(
         "out_bias": "attention_bias",
         "mlp_bias": "mlp_bias",
         "head_bias": "decoder_bias",
+        "head_mlp_bias": "classifier_bias",
         "tied": "tie_word_embeddings",
         "window_period": "global_attn_every_n_layers",
     },
     fixed={
         "hidden_activation": "gelu",
         "classifier_activation": "gelu",
-        "classifier_bias": False,
     },
     optional={
         "norm_eps": 1e-5,
@@ -49,6 +49,7 @@ _TABLE = FieldTable(
         "attention_bias": False,
         "mlp_bias": False,
         "decoder_bias": True,
+        "classifier_bias": False,
         "tie_word_embeddings": True,
         "global_attn_every_n_layers": 3,
     },
@@ -132,6 +133,8 @@ def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:
         yield TensorMap("decoder.bias", "head.bias")
     norms = {"model.embeddings.norm": "embed_norm", "model.final_norm": "norm"}
     norms["head.norm"] = "norm.last"
+    if config.head_mlp_bias:
+        yield TensorMap("head.dense.bias", "norm.dense.bias")
     linears: dict[str, tuple[str, bool]] = {}
     for i in range(config.layers):
         theirs, ours = f"model.layers.{i}.", f"layers.{i}."
