@@ -1,5 +1,9 @@
 """Edits made of random factors, for tests of what an edit is, not of what it says."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import torch
 
 from tests.conftest import KINDS
@@ -30,3 +34,20 @@ def copy_weights(model: Model) -> dict[str, torch.Tensor]:
 
 def have_changed(model: Model, before: dict[str, torch.Tensor]) -> set[str]:
     return {name for name, now in model.net.state_dict().items() if not now.equal(before[name])}
+
+
+@contextmanager
+def fail_at_write(number: int, error: type[BaseException]) -> Iterator[None]:
+    """Raise at this write into a tensor, counted from 1; the others go through."""
+    genuine, writes = torch.Tensor.copy_, 0
+
+    def copy(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        nonlocal writes
+        writes += 1
+        if writes == number:
+            raise error
+        return genuine(self, other)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "copy_", copy)
+        yield

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unmask
-from tests.editing.edits import DENSE, copy_weights, have_changed, make_edit
+from tests.editing.edits import DENSE, copy_weights, fail_at_write, have_changed, make_edit
 from tests.representation.facts import make_model
 from unmask import UserError
 from unmask.editing.edit import Edit, _find_stack
@@ -77,24 +77,12 @@ def test_an_edit_made_on_top_of_another_needs_it(model):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupt_never_leaves_half_an_edit(model, monkeypatch, error):
+def test_an_interrupt_never_leaves_half_an_edit(model, error):
     """Killed at any write, on the way in or out: all layers have the edit or none has."""
     edit, before = make_edit(model, 0, 1, 2), copy_weights(model)
-    genuine = torch.Tensor.copy_
     for kill_at in range(1, 7):
-        writes = 0
-
-        def copy(self, other, at=kill_at):
-            nonlocal writes
-            writes += 1
-            if writes == at:
-                raise error
-            return genuine(self, other)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(torch.Tensor, "copy_", copy)
-            with pytest.raises(error), edit.on(model):
-                assert kill_at > 3 and len(have_changed(model, before)) == 3
+        with fail_at_write(kill_at, error), pytest.raises(error), edit.on(model):
+            assert kill_at > 3 and len(have_changed(model, before)) == 3
         assert not have_changed(model, before) and not edit.is_on(model)
     with pytest.raises(error), edit.on(model):
         raise error

@@ -44,7 +44,7 @@ from unmask.measures.edit_section import describe
 from unmask.measures.edit_summary import judge, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, find_corpus
 from unmask.measures.measure import Job, Measure
-from unmask.measures.settings import MachineSettings
+from unmask.measures.settings import GroupSettings
 from unmask.representation.settings import choose_layers
 
 if TYPE_CHECKING:
@@ -60,15 +60,10 @@ MOST_TEXTS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditSettings(MachineSettings):
+class EditSettings(GroupSettings):
     """Which facts are edited, how, and how the edited model is asked."""
 
     layer: str = option("auto", "auto (the middle one), 3, or 0,1,2 (spread over these).")
-    groups: tuple[str, ...] = option(
-        ("p2d", "d2p", "both"),
-        "Facts by the direction they were trained in; one's own facts are one group.",
-        choices=lambda: ("p2d", "d2p", "both"),
-    )
     facts: int = option(20, "Facts of each group, edited one way and the other in turn.", least=1)
     skip: int = option(0, "Facts of each group to leave out before these.", least=0)
     recalled: bool = option(

@@ -28,7 +28,7 @@ from unmask.evaluation.statistics import estimate_difference
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
-from unmask.measures.settings import MachineSettings
+from unmask.measures.settings import GroupSettings
 from unmask.measures.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
@@ -54,14 +54,9 @@ STATES = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErasureSettings(MachineSettings):
+class ErasureSettings(GroupSettings):
     """Which facts are asked, what erasers are fitted to, and where they act."""
 
-    groups: tuple[str, ...] = option(
-        ("p2d", "d2p", "both"),
-        "Facts by the direction they were trained in; one's own facts are one group.",
-        choices=lambda: ("p2d", "d2p", "both"),
-    )
     facts: int = option(30, "Facts of each group.", least=2)
     phrasings: int = option(
         2, "Phrasings of each fact that are asked; all others are fitted to.", least=1
@@ -87,10 +82,6 @@ class ErasureSettings(MachineSettings):
     )
     seed: int = option(0, "Seed of prefixes and controls.", least=0)
     dtype: str = option("float32", "float32, bfloat16, …")
-
-    def _problems(self) -> Iterator[str]:
-        if not self.groups:
-            yield "'groups' is empty, expected at least one"
 
 
 @dataclass(frozen=True)

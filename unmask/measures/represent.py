@@ -31,7 +31,7 @@ from unmask.blocks.tidy import distinct
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, RunFolders, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Stage
 from unmask.measures.represent_section import READINGS, describe, judge, summarise
-from unmask.measures.settings import MachineSettings
+from unmask.measures.settings import GroupSettings
 from unmask.representation.settings import (
     OBJECTIVES,
     Extraction,
@@ -53,7 +53,7 @@ CHUNK = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepresentSettings(MachineSettings):
+class RepresentSettings(GroupSettings):
     """Which facts are looked into at which layers, and how values are searched for."""
 
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
@@ -61,11 +61,6 @@ class RepresentSettings(MachineSettings):
         (),
         "Runs of `unmask trace`: the first that has a model's MLPs chooses its layer.",
         is_identity=False,  # the layers are, and parts are named after them
-    )
-    groups: tuple[str, ...] = option(
-        ("p2d", "d2p", "both"),
-        "Facts by the direction they were trained in; one's own facts are one group.",
-        choices=lambda: ("p2d", "d2p", "both"),
     )
     directions: tuple[str, ...] = option(
         ("p2d", "d2p"),
@@ -125,7 +120,8 @@ class RepresentSettings(MachineSettings):
     def _problems(self) -> Iterator[str]:
         if self.trace and self.layer != "auto":
             yield f"'layer' is {self.layer!r}, and 'trace' chooses one as well: leave one out"
-        for name in ("groups", "directions", "readings"):
+        yield from super()._problems()
+        for name in ("directions", "readings"):
             if not getattr(self, name):
                 yield f"{name!r} is empty, expected at least one"
         if self.objective in OBJECTIVES:

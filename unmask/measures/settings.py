@@ -1,6 +1,6 @@
 """Settings that several measures share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -25,6 +25,21 @@ class MachineSettings(CheckedSettings):
         if on_gpu == elsewhere or self.dtype != "auto":
             return self
         return replace(self, dtype=choose_dtype(self.dtype, self.device, on_gpu, elsewhere))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings(MachineSettings):
+    """Which facts are looked into, by how they were trained."""
+
+    groups: tuple[str, ...] = option(
+        ("p2d", "d2p", "both"),
+        "Facts by the direction they were trained in; one's own facts are one group.",
+        choices=lambda: ("p2d", "d2p", "both"),
+    )
+
+    def _problems(self) -> Iterator[str]:
+        if not self.groups:
+            yield "'groups' is empty, expected at least one"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ from unmask.measures.measure import (
     judge_p,
 )
 from unmask.measures.result import Result
-from unmask.measures.settings import MachineSettings
+from unmask.measures.settings import GroupSettings
 from unmask.measures.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
@@ -58,14 +58,9 @@ FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotSettings(MachineSettings):
+class SlotSettings(GroupSettings):
     """Which facts are asked, in how many phrasings."""
 
-    groups: tuple[str, ...] = option(
-        ("p2d", "d2p", "both"),
-        "Facts by the direction they were trained in; one's own facts are one group.",
-        choices=lambda: ("p2d", "d2p", "both"),
-    )
     facts: int = option(30, "Facts of each group.", least=4)
     phrasings: int = option(3, "Phrasings of each fact and direction.", least=1)
     permutations: int = option(
@@ -76,10 +71,6 @@ class SlotSettings(MachineSettings):
     )
     seed: int = option(0, "Seed of the pairings.", least=0)
     dtype: str = option("float32", "float32, bfloat16, …")
-
-    def _problems(self) -> Iterator[str]:
-        if not self.groups:
-            yield "'groups' is empty, expected at least one"
 
 
 def _read(
