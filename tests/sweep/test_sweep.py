@@ -22,7 +22,16 @@ from unmask.cli.main import app
 from unmask.evaluation.statistics import Clusters, estimate_mean
 from unmask.sweep.compare import SCHEMA, TABLE, compare_sweep, draw_sweep, find_best
 from unmask.sweep.grid import MeasureEntry, read_sweep
-from unmask.sweep.run import CELLS, CLAIM, DONE, FAILED, TRUNK, run_sweep
+from unmask.sweep.run import (
+    CELLS,
+    CLAIM,
+    DONE,
+    FAILED,
+    TRUNK,
+    SweepOutcome,
+    _CellWorker,
+    run_sweep,
+)
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
 
@@ -159,6 +168,8 @@ def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
     assert ended.ended == "done" and ended.done == ["seed-0"]
     with pytest.raises(UserError, match="expected a finite number above 0"):
         run_sweep(file, out, minutes=0.0)
+    with pytest.raises(UserError, match="0 processes were given: expected 1 or more"):
+        run_sweep(file, out, processes=0)
 
 
 def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
@@ -167,6 +178,24 @@ def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
         assert is_own
         outcome = run_sweep(file, out, device="cpu")
     assert outcome.elsewhere == ["seed-0"] and outcome.done == ["seed-1"]
+
+
+@pytest.mark.prove
+def test_other_processes_do_what_this_one_does_not(tmp_path, monkeypatch):
+    file, out = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[]), tmp_path / "out"
+    work_through, calls = _CellWorker.work_through, []
+
+    def idle_first(worker, begun):
+        calls.append(begun)
+        if len(calls) == 1:
+            return SweepOutcome(worker.sweep, worker.folder)
+        return work_through(worker, begun)
+
+    monkeypatch.setattr(_CellWorker, "work_through", idle_first)
+    monkeypatch.setattr(_CellWorker, "work", lambda worker, cell, place: pytest.fail(cell.name))
+    outcome = run_sweep(file, out, device="cpu", processes=2)
+    assert outcome.done == ["seed-0", "seed-1"] and len(calls) == 2
+    assert not outcome.elsewhere and not outcome.failed
 
 
 def _count_own(path: str, start, total) -> None:

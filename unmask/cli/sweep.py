@@ -23,6 +23,9 @@ def sweep(
     ),
     minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
+    processes: int = typer.Option(
+        1, min=1, help="Processes that share the work on this machine, and its device."
+    ),
     dry_run: bool = typer.Option(False, help="List the cells, and stop."),
 ) -> None:
     """Train and measure a grid of recipes, and compare them; several processes share the work."""
@@ -47,7 +50,15 @@ def sweep(
     folder = choose_folder(file, out)
     resume = f"what is done is kept in {folder}; go on with: {repeat_command()}"
     with note_when_stopped(lambda: resume):
-        outcome = run_sweep(file, folder, *words, minutes=minutes, device=device, watch=watch)
+        outcome = run_sweep(
+            file,
+            folder,
+            *words,
+            minutes=minutes,
+            device=device,
+            watch=watch,
+            processes=processes,
+        )
         places = draw_sweep(outcome, page)
     show_section(console, describe_sweep(outcome, compare_sweep(outcome.sweep, folder)))
     shown = ", ".join(map(str, places))

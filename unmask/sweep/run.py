@@ -8,10 +8,13 @@ A cell that fails is noted, and the rest goes on.
 import gc
 import logging
 import math
+import multiprocessing
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from shutil import copyfile, copytree
 from typing import Any
@@ -73,6 +76,7 @@ def run_sweep(
     minutes: float | None = None,
     device: str = "auto",
     watch: Watch | None = None,
+    processes: int = 1,
 ) -> SweepOutcome:
     """Train and measure the cells of a sweep file that nobody has done or is at work on.
 
@@ -85,40 +89,48 @@ def run_sweep(
         minutes: The longest time to work now; the same call goes on after it.
         device: "auto", "cpu", "cuda", "mps".
         watch: Opens something that is notified of progress, such as a progress bar.
+        processes: How many share the cells on this machine, this one included: small networks leave
+            a device idle between their kernels, runs and measures.
     """
+    if processes < 1:
+        raise UserError(f"{processes} processes were given: expected 1 or more.")
     if minutes is not None and not 0 < minutes < math.inf:
         raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
     sweep = read_sweep(file, changes)
     folder = choose_folder(file, out)
     _open_folder(sweep, folder, device)
-    outcome, begun = SweepOutcome(sweep, folder), time.time()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    worker = _CellWorker(sweep, folder, device, deadline, watch)
-    for cell in sweep.cells:
-        place = folder / CELLS / cell.name
-        if (place / DONE).is_file():
-            outcome.done.append(cell.name)
-            continue
-        if (problem := _read_failure(place, begun)) is not None:
-            outcome.failed[cell.name] = problem  # of another process, while this one was at work
-            continue
-        if deadline is not None and time.monotonic() >= deadline:
-            outcome.ended = "minutes"
-            break
-        with claim(place / CLAIM) as is_own:
-            if not is_own:
-                outcome.elsewhere.append(cell.name)
-                continue
-            try:
-                ended = worker.work(cell, place)
-            except Exception as error:
-                outcome.failed[cell.name] = _note_failure(place, cell, error)
-                continue
-        if ended != "done":
-            outcome.ended = ended
-            break
-        outcome.done.append(cell.name)
+    worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
+    settings = {"minutes": minutes, "device": device}
+    with _start_others(processes - 1, (file, folder, *changes), settings) as others:
+        outcome = worker.work_through(begun)
+        if outcome.ended not in ("done", "minutes"):
+            for other in others:
+                other.terminate()
+    if processes > 1 and outcome.ended == "done":
+        outcome = worker.work_through(begun)  # what the others did, or left
     return outcome
+
+
+@contextmanager
+def _start_others(
+    number: int, arguments: tuple[Any, ...], settings: dict[str, Any]
+) -> Generator[list[SpawnProcess]]:
+    """So many processes with the same sweep; wait for their end, or stop them with this one."""
+    spawn = multiprocessing.get_context("spawn")
+    others = [
+        spawn.Process(target=run_sweep, args=arguments, kwargs=settings) for _ in range(number)
+    ]
+    for other in others:
+        other.start()
+    try:
+        yield others
+        for other in others:
+            other.join()
+    except BaseException:
+        for other in others:
+            other.terminate()
+        raise
 
 
 def choose_folder(file: str | Path, out: str | Path | None) -> Path:
@@ -180,6 +192,37 @@ class _CellWorker:
     ):
         self.sweep, self.folder, self.device = sweep, folder, device
         self.deadline, self.watch, self.shapes = deadline, watch, ""
+
+    def work_through(self, begun: float) -> SweepOutcome:
+        """Do the cells that nobody has done, failed at since `begun`, or is at work on."""
+        outcome = SweepOutcome(self.sweep, self.folder)
+        for cell in self.sweep.cells:
+            place = self.folder / CELLS / cell.name
+            if (place / DONE).is_file():
+                outcome.done.append(cell.name)
+                continue
+            if (problem := _read_failure(place, begun)) is not None:
+                outcome.failed[cell.name] = (
+                    problem  # of another process, while this one was at work
+                )
+                continue
+            if self.deadline is not None and self._find_minutes() <= 0:
+                outcome.ended = "minutes"
+                break
+            with claim(place / CLAIM) as is_own:
+                if not is_own:
+                    outcome.elsewhere.append(cell.name)
+                    continue
+                try:
+                    ended = self.work(cell, place)
+                except Exception as error:
+                    outcome.failed[cell.name] = _note_failure(place, cell, error)
+                    continue
+            if ended != "done":
+                outcome.ended = ended
+                break
+            outcome.done.append(cell.name)
+        return outcome
 
     def work(self, cell: SweepCell, place: Path) -> str:
         """Do what is missing of a cell; how that ended."""
@@ -258,3 +301,5 @@ class _CellWorker:
         settings = settle(build(measure.settings, values, f"measures.{name}.settings"))
         given = {"models": [f"model={point.folder / 'train' / MODEL}"], "data": entry.data}
         run_measure(measure, measure.inputs.read(given, settings), settings, out)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # other processes share the device
