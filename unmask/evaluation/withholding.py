@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import cache
 from itertools import cycle
 from typing import Any, Literal, get_args
 
@@ -169,13 +170,17 @@ def _follow(
     assert drawn.states is not None and drawn.tokenizer is not None
     decode, mask_id = drawn.tokenizer.decode, drawn.mask_id
 
-    def read(state: Sequence[int]) -> str:
-        tokens = enumerate(state[start:], start)
+    def read(answer: Sequence[int]) -> str:
+        tokens = enumerate(answer, start)
         return decode([x for at, x in tokens if x != mask_id and [x] != planted.get(at)])
 
+    @cache  # most fills are alike
+    def react(*answer: int) -> Reaction:
+        return judge_answer(read(answer), resident)
+
     states = drawn.states[:, row].tolist()
-    outcomes = [judge_answer(read(state), resident) for state in states]
-    end = {"outcome": outcomes[-1], "text": read(states[-1]).strip()}
+    outcomes = [react(*state[start:]) for state in states]
+    end = {"outcome": outcomes[-1], "text": read(states[-1][start:]).strip()}
     end["decided_at"] = _count_back([each == outcomes[-1] for each in outcomes])
     if drawn.guess_ids is None:
         return end | {"foreseen": [], "foreseen_at": None}
@@ -185,7 +190,7 @@ def _follow(
     foreseen = []
     for done, state in enumerate(states):
         fills = [state] if done == len(states) - 1 else _fill(drawn, row, done, numbers)
-        counts = Counter(judge_answer(read(fill), resident) for fill in fills)
+        counts = Counter(react(*fill[start:]) for fill in fills)
         foreseen.append({name: counts[name] / len(fills) for name in get_args(Reaction)})
     is_likely = [shares[outcomes[-1]] > 0.5 for shares in foreseen]
     return end | {"foreseen": foreseen, "foreseen_at": _count_back(is_likely)}
