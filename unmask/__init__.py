@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from unmask.measures.mending import MEASURE as mending
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
+    from unmask.measures.paths import MEASURE as paths
     from unmask.measures.perplexity import MEASURE as perplexity
     from unmask.measures.planted import MEASURE as planted
     from unmask.measures.quality import MEASURE as quality
@@ -140,6 +141,7 @@ _HOME_OF = {
         "mending",
         "nll",
         "order",
+        "paths",
         "perplexity",
         "planted",
         "quality",
@@ -199,6 +201,7 @@ __all__ = [
     "nll",
     "order",
     "patch_paths",
+    "paths",
     "perplexity",
     "planted",
     "preset",

@@ -27,6 +27,7 @@ SMALLER = {
     "knowns": "--limit 2",
     "trace": "--facts 2 --splits d2p_same --parts resid --steps 4 --at first --samples 1",
     "knockout": "--facts 2 --splits d2p_same --steps 4 --windows 1 --edges answer:subject",
+    "paths": "--facts 2 --splits d2p_same --steps 4 --bands 2 --senders subject --no-heads",
     "represent": "--facts 10 --groups p2d --steps 2 --prefixes 1 --layer 2",
     "symmetry": "--permutations 20",
     "interchange": "--facts 2 --phrasings 1 --splits d2p_same --tokens last --layers 0",

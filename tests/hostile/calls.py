@@ -133,11 +133,11 @@ TINY: dict[str, dict[str, Any]] = {
                    "draws": 1, "rows": 2, "most_calls": 8},
     "trace": {"facts": 1, "samples": 1, "steps": 2, "at": ("first",), "splits": ("p2d_same",)},
     "knockout": {"facts": 1, "samples": 1, "steps": 2, "windows": (1,), "splits": ("p2d_same",)},
+    "paths": {"facts": 1, "steps": 2, "bands": 1, "heads": False, "splits": ("p2d_same",)},
     "represent": {"facts": 2, "steps": 2, "prefixes": 1, "probes": False},
     "symmetry": {"permutations": 19},
     "interchange": {"facts": 2, "tokens": ("last",), "layers": (0,), "splits": ("p2d_same",)},
-    "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4,
-                "starts": (0,), "draws": 1},
+    "erasure": {"facts": 2, "groups": ("p2d",), "phrasings": 1, "states": 4, "starts": (0,)},
     "slots": {"facts": 4, "groups": ("p2d",), "phrasings": 2, "permutations": 19},
     "edit": {"facts": 1, "groups": ("p2d",), "layer": "0", "objects": "swap", "steps": 2,
              "moments": "identity", "prefixes": 1},
@@ -196,7 +196,7 @@ CALLS: dict[str, Call] = {
     **{
         name: Call(ask(name), find_measure(name).settings, SUBJECTS | QUESTIONS)
         for name in ("recall", "order", "nll", "factorization", "knowns", "perplexity", "trace",
-                     "knockout", "represent", "interchange", "erasure", "slots", "quality",
+                     "knockout", "paths", "represent", "interchange", "erasure", "slots", "quality",
                      "mending", "planted", "guidance")
     },
     "correctors": Call(

@@ -19,6 +19,7 @@ from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
 from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.nll import MEASURE as NLL
+from unmask.measures.paths import MEASURE as PATHS
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
 from unmask.measures.planted import MEASURE as PLANTED
 from unmask.measures.quality import MEASURE as QUALITY
@@ -70,6 +71,8 @@ def results(finished, place, tmp_path_factory) -> dict[str, Result]:
     results["mending"] = MENDING(model, **few, calls=(2, 4), out=folder / "mending")
     few = {"permutations": 99, "length": 24, "device": "cpu"}
     results["slots"] = SLOTS(place.model, data=people, out=folder / "slots", **few)
+    few = {"steps": 2, "bands": 2, "length": 24, "any_answer": True, "device": "cpu"}
+    results["paths"] = PATHS(place.model, data=people[:4], out=folder / "paths", **few)
     results |= measure_steering(folder)
     run = make_run(folder / "represent", make_rows(0.5), make_rows(0.5, group="d2p"))
     results["symmetry"] = compare(folder, run, permutations=19)

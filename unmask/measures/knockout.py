@@ -15,8 +15,8 @@ that.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,18 +35,17 @@ from unmask.measures.knockout_section import (
 )
 from unmask.measures.measure import Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import Corruption, Tracing
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.tracing.clean_run import CleanRun
-    from unmask.tracing.corruption import Corruption
     from unmask.tracing.knockout import KnockoutGrid
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnockoutSettings(MachineSettings):
-    """Which facts are asked, and which edges are cut where."""
+class CleanRunSettings(MachineSettings):
+    """Which facts are asked, and how the clean runs are drawn and scored that are changed."""
 
     splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
     facts: int = option(30, "Facts of each split.", least=1)
@@ -55,20 +54,6 @@ class KnockoutSettings(MachineSettings):
         None,
         "Among so many facts of each split, those that the first model recalls are asked first.",
         least=1,
-    )
-    edges: tuple[str, ...] = option(
-        (
-            *("answer:subject", "answer:prompt", "answer:last", "answer:masks", "answer:answer"),
-            *("prompt:subject", "last:subject", "masks:subject", "others:subject"),
-        ),
-        "Which rows cannot read which, as reads:is read, of the roles subject, prompt (its other "
-        "tokens), last (its last token), answer (where it is read), written, masks and others.",
-    )
-    windows: tuple[int, ...] = option(
-        (1, 5),
-        "How many layers are cut together, around each layer; all of them are cut as well.",
-        least=1,
-        most=1_000_000,
     )
     at: tuple[str, ...] = option(
         ("first",),
@@ -97,19 +82,12 @@ class KnockoutSettings(MachineSettings):
     any_answer: bool = option(
         False, "Also ask facts that are not recalled, the true answer put in place."
     )
-    margin: float = option(
-        0.1, "Effects that differ by less of the total effect are alike.", above=0
-    )
     memory: float | None = option(
         None, "Gigabytes to use beside the weights.", above=0, is_identity=False
     )
-    seed: int = option(0, "Seed of the noise, the foils and the tests.", least=0)
+    seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
     dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
     dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
-
-    def _problems(self) -> Iterator[str]:
-        if not self.edges or len(set(self.edges)) < len(self.edges):
-            yield f"'edges' is {self.edges}, expected at least one, and none twice"
 
     @property
     def tracing(self) -> Tracing:
@@ -118,14 +96,57 @@ class KnockoutSettings(MachineSettings):
         same = {name: getattr(self, name) for name in (*names, "order", "remask", "seed", "at")}
         return Tracing(**same)
 
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory is None else int(self.memory * 1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnockoutSettings(CleanRunSettings):
+    """Which facts are asked, and which edges are cut where."""
+
+    edges: tuple[str, ...] = option(
+        (
+            *("answer:subject", "answer:prompt", "answer:last", "answer:masks", "answer:answer"),
+            *("prompt:subject", "last:subject", "masks:subject", "others:subject"),
+        ),
+        "Which rows cannot read which, as reads:is read, of the roles subject, prompt (its other "
+        "tokens), last (its last token), answer (where it is read), written, masks and others.",
+    )
+    windows: tuple[int, ...] = option(
+        (1, 5),
+        "How many layers are cut together, around each layer; all of them are cut as well.",
+        least=1,
+        most=1_000_000,
+    )
+    margin: float = option(
+        0.1, "Effects that differ by less of the total effect are alike.", above=0
+    )
+
+    def _problems(self) -> Iterator[str]:
+        if not self.edges or len(set(self.edges)) < len(self.edges):
+            yield f"'edges' is {self.edges}, expected at least one, and none twice"
+
 
 def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
-    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
-    from unmask.measures.trace import choose_prompts
-    from unmask.tracing.facts import check_choices
+    """One part for each model and prompt."""
     from unmask.tracing.knockout import name_edges
 
     name_edges(settings.edges)
+    return list_prompts(inputs, settings, "knockout", partial(_cut_step, settings=settings))
+
+
+ChangeStep = Callable[["CleanRun", int, "Fact | None", Tracing], Iterable[Mapping[str, Any]]]
+"""(clean run, step, another fact or none, settings with their corruption) to rows."""
+
+
+def list_prompts(
+    inputs: ModelInputs, settings: CleanRunSettings, table: str, change: ChangeStep
+) -> Iterator[Job]:
+    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
+    from unmask.measures.trace import choose_prompts
+    from unmask.tracing.facts import check_choices
+
     check_choices(settings.tracing)
     questions = inputs.data
     chosen = [
@@ -142,9 +163,11 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
         model = inputs.load(member)
         if member.key not in corruptions:
             corruptions[member.key] = make_corruption(settings.tracing, model, pool)
+        tracing = replace(settings.tracing, corruption=corruptions[member.key])
         keys = {**member.columns, "split": split, "fact": fact.fact_id}
         keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
-        return _cut_fact(model, fact, pool, settings, corruptions[member.key], keys)
+        rows, record = _change_fact(model, fact, pool, tracing, change, keys)
+        return {table: rows, "facts": [record]}
 
     for member in inputs.members():
         for i, (split, fact) in enumerate(prompts):
@@ -153,45 +176,41 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
             yield Job(key, partial(work, member, split, fact))
 
 
-def _cut_fact(
+def _change_fact(
     model: Any,
     fact: "Fact",
     pool: "Sequence[Fact]",
-    settings: KnockoutSettings,
-    corruption: "Corruption",
+    tracing: Tracing,
+    change: ChangeStep,
     keys: Mapping[str, Any],
-) -> Mapping[str, Rows]:
+) -> tuple[Rows, Mapping[str, Any]]:
     """The rows of one fact, and what became of it."""
-    from dataclasses import replace
-
     from unmask.evaluation.questions import require_tokenizer
     from unmask.tracing.clean_run import NotTracedError, generate
-    from unmask.tracing.facts import choose_other, make_foil
+    from unmask.tracing.facts import choose_other
     from unmask.tracing.question import name_joint
 
-    tracing = replace(settings.tracing, corruption=corruption)
+    assert isinstance(tracing.corruption, Corruption)
     record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
-    record |= {"corruption": corruption.name, "joint": name_joint(model, tracing), "kept": False}
+    record |= {"corruption": tracing.corruption.name, "joint": name_joint(model, tracing)}
     try:
         clean = generate(model, fact, tracing)
     except NotTracedError as error:
-        return {"knockout": (), "facts": [record | {"reason": error.reason}]}
-    tokenizer = require_tokenizer(model)
-    other = choose_other(fact, pool, tokenizer, settings.seed)
-    foil = make_foil(clean, other, tokenizer) if other is not None else {}
+        return (), record | {"kept": False, "reason": error.reason}
+    other = choose_other(fact, pool, require_tokenizer(model), tracing.seed)
     rows = [
         {**keys, "stage": stage, "step": step, **row}
-        for stage, step in clean.find_steps(settings.at)
-        for row in _cut_step(clean, step, foil, tracing, settings)
+        for stage, step in clean.find_steps(tracing.at)
+        for row in change(clean, step, other, tracing)
     ]
     record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
-    return {"knockout": rows, "facts": [record]}
+    return rows, record
 
 
 def _cut_step(
     clean: "CleanRun",
     step: int,
-    foil: Mapping[int, int],
+    other: "Fact | None",
     tracing: Tracing,
     settings: KnockoutSettings,
 ) -> Iterator[dict[str, Any]]:
@@ -199,9 +218,12 @@ def _cut_step(
 
     Edges that cut nothing, of a causal model or of a state without such rows, have none.
     """
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.facts import make_foil
     from unmask.tracing.knockout import cut_edges
     from unmask.tracing.windows import window_of
 
+    foil = make_foil(clean, other, require_tokenizer(clean.model)) if other is not None else {}
     layers = clean.model.net.config.layers
     cells = [
         (width, layer, *window_of(layer, width, layers))
@@ -217,7 +239,7 @@ def _cut_step(
         layers=[(first, end) for *_, first, end in cells],
         step=step,
         foil=foil or None,
-        memory=None if settings.memory is None else int(settings.memory * 1e9),
+        memory=settings.memory_bytes,
     )
     named = {name: name in _list_metrics(grid) for name in METRICS}
     ends = dict(zip(CELL[1:], (WHOLE, -1, -1, -1), strict=True)) | {"pairs": 0.0}

@@ -20,7 +20,8 @@ GROUPS = {
     "Facts": ("recall", "order", "nll", "factorization", "knowns"),
     "Texts": ("perplexity", "quality", "mending"),
     "Mechanism": (
-        "trace", "knockout", "represent", "symmetry", "interchange", "erasure", "slots", "edit"
+        "trace", "knockout", "paths", "represent", "symmetry", "interchange", "erasure", "slots",
+        "edit",
     ),
     "Steering": ("guidance", "correctors", "planted"),
 }  # fmt: skip

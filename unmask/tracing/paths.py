@@ -103,6 +103,15 @@ def patch_paths(
             "[('answer', 3, 'attn'), 'final']."
         )
     wanted = [_check_receiver(model, receiver) for receiver in receivers]
+    check_blocks(model)
+    clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
+    state, answer = find_state(clean, clean.find_step(step), settings)
+    question = ask(model, state, clean.subject, answer, settings, clean.prompt_length)
+    return patch_state(question, sender, wanted, memory)
+
+
+def check_blocks(model: Model) -> None:
+    """Raise where what attention and MLP give is not simply added to the stream."""
     adds = (Block.after_attention, ParallelBlock.after_attention)
     for block in map(model.net.block, range(model.net.config.layers)):
         is_plain = type(block).after_mlp is Block.after_mlp
@@ -111,10 +120,6 @@ def patch_paths(
                 f"the block {type(block).__name__} does not add what attention and MLP give to the "
                 "stream: paths along the stream are for blocks that do."
             )
-    clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
-    state, answer = find_state(clean, clean.find_step(step), settings)
-    question = ask(model, state, clean.subject, answer, settings, clean.prompt_length)
-    return patch_state(question, sender, wanted, memory)
 
 
 def patch_state(

@@ -1,0 +1,222 @@
+"""paths: by way of which rows, layers and heads what a role holds reaches the answer.
+
+Path patching (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969).
+The subject is hidden. All rows of a role, the sender, get their clean states back after a layer,
+but only the attention of some rows, the receivers, in a band of layers above reads them so;
+everything else reads the stream as it is with the subject hidden, and learns of the change from the
+receivers alone. What this gives back goes by way of these rows in this band. From the subject to
+the answer's rows the same is asked of every single head.
+
+An effect is the answer's score along a path minus that with the subject hidden; shares are of what
+hiding the subject takes. "Every way" is restoring the sender. Ways do not add up to it: what
+several receivers read together can be more, or less, than what each gives. Intervals are 95 %
+t intervals over facts. Controls send another fact's states, or the hidden ones moved in a random
+direction as far as the clean ones are away; a path counts where it is above both.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.config import option
+from unmask.measures.inputs import QUESTIONS, ModelInputs
+from unmask.measures.knockout import CleanRunSettings, list_prompts
+from unmask.measures.measure import Job, Measure
+from unmask.measures.paths_section import (
+    CELL,
+    CLEAN,
+    EVERY_WAY,
+    HIDDEN,
+    METRICS,
+    OWN,
+    describe,
+    judge,
+    summarise,
+)
+from unmask.tracing.settings import Tracing
+from unmask.tracing.table import OTHER_FACT, RANDOM
+
+if TYPE_CHECKING:
+    from unmask.data.facts import Fact
+    from unmask.tracing.clean_run import CleanRun
+    from unmask.tracing.paths import PathGrid
+    from unmask.tracing.question import Placebo, Question
+
+PathRole = Literal["subject", "prompt", "last", "answer", "written", "masks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathsSettings(CleanRunSettings):
+    """Which facts are asked, and which paths are followed."""
+
+    senders: tuple[PathRole, ...] = option(
+        ("subject", "prompt", "last", "masks"),
+        "Whose clean states are sent: subject, prompt (its other tokens), last (its last token), "
+        "answer (where it is read), written, masks.",
+    )
+    receivers: tuple[PathRole, ...] = option(
+        ("subject", "prompt", "last", "answer", "masks"), "Whose attention reads them."
+    )
+    bands: int = option(
+        6, "Layers are divided into so many bands; states are sent from below each.", least=1
+    )
+    heads: bool = option(True, "Also the single heads by which the answer's rows read the subject.")
+    placebos: tuple[Literal["other fact", "random direction"], ...] = option(
+        (OTHER_FACT, RANDOM),
+        "What is sent from the subject instead, as a control: another fact's states, or the hidden "
+        "ones moved as far in a random direction.",
+    )
+
+    def _problems(self) -> Iterator[str]:
+        for name in ("senders", "receivers"):
+            roles = getattr(self, name)
+            if not roles or len(set(roles)) < len(roles):
+                yield f"{name!r} is {roles}, expected at least one role, and none twice"
+
+
+def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
+    """One part for each model and prompt."""
+    return list_prompts(inputs, settings, "paths", partial(_patch_step, settings=settings))
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Bands of layers, and the layers whose states are sent: those just below each."""
+
+    edges: tuple[int, ...]
+
+    @classmethod
+    def divide(cls, layers: int, number: int) -> "Bands":
+        number = min(number, layers)
+        return cls(tuple(i * layers // number for i in range(number + 1)))
+
+    @property
+    def sent(self) -> list[int]:
+        return [edge - 1 for edge in self.edges[:-1]]
+
+    def list_above(self, sent: int) -> list[tuple[int, int]]:
+        """First and last layer of each band above, and of all of them together."""
+        edges = [edge for edge in self.edges if edge > sent]
+        bands = [(first, end - 1) for first, end in pairwise(edges)]
+        return [*bands, (edges[0], edges[-1] - 1)] if len(bands) > 1 else bands
+
+
+def _patch_step(
+    clean: "CleanRun",
+    step: int,
+    other: "Fact | None",
+    tracing: Tracing,
+    settings: PathsSettings,
+) -> Iterator[dict[str, Any]]:
+    """A row for each path, and for what they stand between."""
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.clean_run import find_state
+    from unmask.tracing.facts import make_donor
+    from unmask.tracing.paths import check_blocks, patch_senders
+    from unmask.tracing.question import ask
+
+    model = clean.model
+    check_blocks(model)
+    state, answer = find_state(clean, step, tracing)
+    question = ask(model, state, clean.subject, answer, tracing, clean.prompt_length)
+    bands = Bands.divide(model.net.config.layers, settings.bands)
+    roles = _list_roles(question)
+    senders = [role for role in settings.senders if role in roles]
+    receivers = [role for role in settings.receivers if role in roles]
+    runs: list[tuple[str, Placebo | None, Sequence[str]]] = [(OWN, None, senders)]
+    if "subject" in senders:
+        if OTHER_FACT in settings.placebos and other is not None:
+            donor = make_donor(clean, other, require_tokenizer(model))
+            runs.append((OTHER_FACT, donor, ["subject"]))
+        if RANDOM in settings.placebos:
+            runs.append((RANDOM, "random", ["subject"]))
+    for control, donor, own in runs:
+        has_heads = settings.heads and donor is None
+        cells = _list_cells(model.net.config.heads, bands, own, receivers, has_heads)
+        paths = [
+            ((sender, sent, "resid"), [list(_make_receiver(cell)) for cell in each])
+            for (sender, sent), each in cells.items()
+        ]
+        grids = patch_senders(replace(question, donor=donor), paths, settings.memory_bytes)
+        if donor is None:
+            yield from _list_ends(grids[0])
+        for each, grid in zip(cells.values(), grids, strict=True):
+            values = {name: grid.values(name).tolist() for name in METRICS}
+            for i, cell in enumerate(each):
+                scores = {name: values[name][i] for name in METRICS}
+                yield {"control": control, **dict(zip(CELL, cell, strict=True)), **scores}
+
+
+def _list_roles(question: "Question") -> set[str]:
+    """The roles that have rows in some state of the answer."""
+    from unmask.tracing.knockout import find_rows
+    from unmask.tracing.tokens import group_factors
+
+    answer = tuple(question.answer)
+    rows = [find_rows(each, answer) for group in group_factors(question, None) for each in group]
+    return {name for own in rows for name, is_there in own.items() if bool(is_there.any())}
+
+
+PathCell = tuple[str, int, str, int, int, int]
+"""Sender, the layer its state is sent after, receiver, its first and last layer, its head or -1."""
+
+
+def _list_cells(
+    heads: int, bands: Bands, senders: Sequence[str], receivers: Sequence[str], has_heads: bool
+) -> dict[tuple[str, int], list[PathCell]]:
+    """The cells of each sender and layer."""
+    cells = {}
+    for sender in senders:
+        for sent in bands.sent:
+            above = bands.list_above(sent)
+            own = [(sender, sent, EVERY_WAY, *above[-1], -1)]
+            own += [(sender, sent, to, *band, -1) for to in receivers for band in above]
+            if has_heads and sender == "subject" and "answer" in receivers:
+                first, last = above[0]
+                layers = range(first, last + 1)
+                own += [
+                    (sender, sent, "answer", at, at, head) for at in layers for head in range(heads)
+                ]
+            cells[sender, sent] = own
+    return cells
+
+
+def _make_receiver(cell: PathCell) -> Iterator[Any]:
+    """What reads the change in a cell, for `unmask.tracing.paths`."""
+    _, _, to, first, last, head = cell
+    if to == EVERY_WAY:
+        yield "everything"
+        return
+    for layer in range(first, last + 1):
+        yield (to, layer, "attn") if head < 0 else (to, layer, "attn_z", head)
+
+
+def _list_ends(grid: "PathGrid") -> Iterator[dict[str, Any]]:
+    """The scores with nothing hidden, and with the subject hidden."""
+    from unmask.tracing.metrics import score
+
+    ends = {CLEAN: grid.clean_logp, HIDDEN: grid.corrupted_logp}
+    for name, logp in ends.items():
+        where = {"control": OWN, **dict(zip(CELL, (name, -1, "", -1, -1, -1), strict=True))}
+        values = {
+            metric: float(score(metric, logp, grid.clean_logp, grid.corrupted_logp).mean())
+            for metric in METRICS
+        }
+        yield where | values
+
+
+MEASURE = Measure(
+    name="paths",
+    title="By which way the answer learns of the subject",
+    help="Find by which rows, layers and heads the subject reaches the answer (path patching).",
+    settings=PathsSettings,
+    tables={"paths": "paths/1", "facts": "paths-facts/1"},
+    inputs=QUESTIONS,
+    jobs=list_jobs,
+    summarise=summarise,
+    judge=judge,
+    describe=describe,
+    method=__doc__,
+)
