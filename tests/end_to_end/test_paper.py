@@ -36,6 +36,7 @@ for each in page:
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two stages: the first copies a data set, the second copies the first's folder and a page."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper, "_CODE", ("__init__.py",))  # reading the whole package takes long
     (tmp_path / "copy.py").write_text(COPY)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.txt").write_text("words")

@@ -20,6 +20,7 @@ BODY = {
     "new": "Catalina Tuvesdal",
     "reverse": "After years of work, {} is remembered as",
     "layer": 1,
+    "search_steps": 6,
     "steps": 4,
     "length": 32,
 }

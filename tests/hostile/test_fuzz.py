@@ -132,9 +132,9 @@ NUMBERS = {"x", "", "nan", "inf", "-1", "1e400", "0x10", str(10**30), "-" + "9" 
 
 def list_options() -> list[tuple[tuple[str, ...], str, Any]]:
     """Every verb's options: (words of the verb, flag, the command line library's type)."""
-    found = []
+    found, group = [], typer.main.get_command(app)
     for verb in VERBS:
-        command: Any = typer.main.get_command(app)
+        command: Any = group
         for word in verb:
             command = command.commands[word]
         for option in command.params:

@@ -180,31 +180,34 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("feature", "kind"), pair(HONOURED))
-@pytest.mark.parametrize("site", PATCHES)
-def test_a_patch_is_what_the_changed_network_gives(feature, kind, site):
+def test_a_patch_is_what_the_changed_network_gives(feature, kind):
     model, run = make_model(kind=kind), HONOURED[feature]
-    expected = run(apply(model, PATCHES[site]))
-    assert not same(run(model), expected), "the change should show"
-    with model.net.patch({site: lambda x: x * 0.5}):
-        found = run(model)
-    # A pattern that is changed mixes by other sums than the fused kernel's.
-    scale = 10 if site.endswith("attn_pattern") else 1
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6 * scale, rtol=1e-5 * scale)
-    assert not model.net.taps.attached
+    plain = run(model)
+    for site, change in PATCHES.items():
+        expected = run(apply(model, change))
+        assert not same(plain, expected), f"the change at {site} should show"
+        with model.net.patch({site: lambda x: x * 0.5}):
+            found = run(model)
+        # A pattern that is changed mixes by other sums than the fused kernel's.
+        scale = 10 if site.endswith("attn_pattern") else 1
+        for a, b in zip(found, expected, strict=True):
+            close = {"atol": 1e-6 * scale, "rtol": 1e-5 * scale}
+            torch.testing.assert_close(a, b, **close, msg=lambda text, at=site: f"{at}: {text}")
+        assert not model.net.taps.attached
 
 
 @pytest.mark.parametrize(("feature", "kind"), pair(REFUSED))
-@pytest.mark.parametrize("site", [*PATCHES, "layers.3.resid_out"])
-def test_what_runs_the_network_in_parts_refuses(feature, kind, site):
+def test_what_runs_the_network_in_parts_refuses(feature, kind):
     model, run = make_model(kind=kind), REFUSED[feature]
     plain = run(model)
-    first = site.replace("*", "0")
-    with pytest.raises(UserError, match=f"is patched or captured at {first}.* leave the `with`"):
-        with model.net.patch({site: lambda x: x * 0.5}):
+    for site in (*PATCHES, "layers.3.resid_out"):
+        said = f"is patched or captured at {site.replace('*', '0')}.* leave the `with`"
+        with pytest.raises(UserError, match=said):
+            with model.net.patch({site: lambda x: x * 0.5}):
+                run(model)
+        with pytest.raises(UserError, match="is patched or captured at"), model.net.capture(site):
             run(model)
-    with pytest.raises(UserError, match="is patched or captured at"), model.net.capture(site):
-        run(model)
+        assert not model.net.taps.attached
     assert same(run(model), plain), "nothing stays behind"
 
 

@@ -196,7 +196,8 @@ def test_the_sampler_masks_again_at_the_stated_rate(remask):
     """Shares of masks along many trajectories; `conf` masks sigma_max of a row's tokens a step."""
     remasking: Remasking | None = get_remasking(remask)
     assert remasking is not None
-    config = unmask.preset("tiny", vocab_size=12, num_logits=11, context=6)
+    small = {"width": 16, "layers": 1, "heads": 2, "mlp_width": 32}
+    config = unmask.preset("tiny", vocab_size=12, num_logits=11, context=6, **small)
     model = Model("made", lively(config), Blueprint(config, "masked", 11))
     how = {"plan": "ancestral", "order": "random", "temperature": 1.0, "remask": remask}
     found = unmask.sample(model, [[]] * 4000, length=6, steps=8, **how)

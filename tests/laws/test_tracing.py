@@ -61,9 +61,17 @@ def corrupt(model: Model, tokens: list[int], corruption=NOISE) -> Corrupted:
     return corruption.apply(model, torch.tensor(tokens), range(*SUBJECT))
 
 
-@pytest.mark.parametrize("window", [1, 4, 10])
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [*((pair, 4) for pair in KINDS), *((pair, 1) for pair in KINDS[:3]), (KINDS[0], 10)],
+    indirect=["model"],
+    ids=str,
+)
 def test_engine_is_the_plain_tracer(model, state, window):
-    """Window 4 has windows that begin together and end apart, window 10 equal ones."""
+    """Window 4 has windows that begin together and end apart, window 10 equal ones.
+
+    Windows are the engine's, whatever the block: some kinds of model are enough for the others.
+    """
     tokens, answer = state
     found = trace_tokens(
         model, tokens, SUBJECT, answer, parts=PARTS, window=window, corruption=NOISE
