@@ -1,5 +1,6 @@
 """Facts: spans in characters and tokens, one's own files, and what is wrong with them."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,18 @@ def test_own_facts_as_csv_and_json_lines(tmp_path):
         assert (fact.direction, fact.trained) == ("p2d", "same")
     write_facts(tmp_path / "facts.jsonl", facts)
     assert read_facts(tmp_path / "facts.jsonl") == facts
+
+
+def test_known_facts_as_rome_wrote_them(tmp_path):
+    known = {"known_id": 7, "subject": "Zorvia", "attribute": "Lumen Bay", "relation_id": "P36"}
+    known |= {"prompt": "The capital of Zorvia is", "template": "{} is", "prediction": " x"}
+    path = write(tmp_path, "knowns.json", json.dumps([known]))
+    (fact,) = read_facts(path)
+    assert (fact.object, fact.completion, fact.fact_id) == ("Lumen Bay", " Lumen Bay", "known-1")
+    with pytest.raises(UserError, match="expected a JSON list of objects"):
+        read_facts(write(tmp_path, "knowns.json", '{"subject": "Zorvia"}'))
+    with pytest.raises(UserError, match="'object'"):
+        read_facts(write(tmp_path, "knowns.json", '[{"subject": "a", "prompt": "a is"}]'))
 
 
 def test_a_fact_of_three_texts(tmp_path):

@@ -11,7 +11,7 @@ from tests.tracing.conftest import make_facts
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
 from unmask.measures.trace import MEASURE, TraceSettings
-from unmask.measures.trace_summary import judge, list_groups
+from unmask.measures.trace_summary import count_facts, judge, list_groups
 from unmask.net.families import Family
 from unmask.tracing.averages import OTHER_TOKEN, PLACEBO, TOTAL
 from unmask.tracing.corruption import CORRUPTIONS
@@ -149,3 +149,14 @@ def test_every_id_has_its_words(done):
     helps = {field.name: field.metadata["help"] for field in fields(TraceSettings)}
     for name, table in (("corruption", CORRUPTIONS), ("metric", METRICS), ("parts", PARTS)):
         assert all(each in helps[name] for each in table)
+
+
+def test_facts_traced_in_every_model_are_counted():
+    usual = {"kind": "masked", "split": "own", "corruption": "mean", "seed": 0, "clean": 0.5}
+    usual |= {"joint": "chain_rule", "window": 1, "considered": None, "recalled": None}
+    rows = [
+        usual | {"model": model, "fact": fact, "kept": fact in kept, "reason": "not recalled"}
+        for model, kept in (("one", "abc"), ("other", "bcd"))
+        for fact in "abcd"
+    ]
+    assert [(row["facts"], row["shared"]) for row in count_facts(rows)] == [(3, 2), (3, 2)]

@@ -6,6 +6,8 @@ a word of its own):
 
     subject,object,prompt
     Zorvia,Lumen Bay,The capital of {} is
+
+ROME's known facts are read as they come: a JSON list of `subject`, `attribute` and `prompt`.
 """
 
 import json
@@ -20,7 +22,7 @@ from typing import Any, Literal, get_args
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
-from unmask.base.reading import read_csv, read_json_lines, require_text
+from unmask.base.reading import read_csv, read_json, read_json_lines, require_text
 from unmask.data.tokenizer import Encoded, Tokenizer
 
 Direction = Literal["p2d", "d2p"]
@@ -251,7 +253,7 @@ def read_facts(path: str | Path) -> list[Fact]:
 
     Args:
         path: A file with `subject`, `object` and `prompt` of each fact, `{}` in the prompt standing
-            for the subject; or one that `unmask data` wrote.
+            for the subject; or one that `unmask data` wrote; or ROME's known facts (.json).
 
     >>> fact = unmask.read_facts("facts.csv")[0]
     >>> fact.prompt, fact.object
@@ -262,9 +264,21 @@ def read_facts(path: str | Path) -> list[Fact]:
         records = read_csv(path)
     elif path.suffix == ".jsonl" or path.name.endswith(".jsonl.xz"):
         records = read_json_lines(path)
+    elif path.suffix == ".json":
+        records = _read_known_facts(path)
     else:
         raise UserError(f"{path}: facts are read from .csv or .jsonl files; rename or convert it.")
     return [_to_fact(record, f"{path}, line {number}", number) for number, record in records]
+
+
+def _read_known_facts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number (from 1) and record of each; what else a record says of its fact is not used."""
+    records = read_json(path)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise UserError(f"{path}: expected a JSON list of objects with subject, attribute, prompt.")
+    for number, record in enumerate(records, start=1):
+        own = {name: record.get(name) for name in ("subject", "prompt")}
+        yield number, own | {"object": record.get("attribute"), "fact_id": f"known-{number}"}
 
 
 def write_facts(path: str | Path, facts: Iterable[Fact]) -> None:

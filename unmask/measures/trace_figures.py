@@ -282,7 +282,10 @@ def tabulate_counts(counts: Rows) -> Table:
         columns["recalled of considered"] = lambda row: (
             None if row["considered"] is None else f"{row['recalled']} of {row['considered']}"
         )
-    columns |= {"traced": "kept", "left out": lambda row: row["left_out"] or None}
+    columns["traced"] = "kept"
+    if len(tidy.distinct(counts, "model")) > 1 and "shared" in counts[0]:
+        columns["facts traced in every model"] = "shared"
+    columns |= {"left out": lambda row: row["left_out"] or None}
     columns[Column("p of the answer", is_short=True)] = "clean"
     splits = labels.order_splits(tidy.distinct(counts, "split"))
     rows = sorted(counts, key=lambda row: splits.index(row["split"]))

@@ -27,6 +27,8 @@ from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
 
 TITLE = "Where facts are recalled"
+FEW = 30
+"""Facts of one's own below which a page says that models share few."""
 HIDDEN = {
     "subject": "the subject",
     "committed": "the answer tokens written so far",
@@ -167,6 +169,8 @@ def _tabulate_further(summary: Mapping[str, Rows], groups: Rows, metric: str) ->
 
 def _list_notices(result: Result) -> Iterator[str]:
     """What is not here: facts that a model does not recall, single traces of older runs."""
+    from unmask.data.sources import OWN
+
     for model, rows in tidy.group_by(result.summary["counts"], "model").items():
         kept = {row["split"] for row in rows if row["kept"]}
         empty = [s for s in tidy.distinct(rows, "split") if s not in kept]
@@ -175,6 +179,12 @@ def _list_notices(result: Result) -> Iterator[str]:
                 f"{model}: no fact was left to trace of those asked "
                 f"{'; '.join(map(labels.name_split, empty))}. The table of facts says why."
             )
+    own = tidy.select(result.summary["counts"], split=OWN)
+    if len(tidy.distinct(own, "model")) > 1 and (both := own[0].get("shared", FEW)) < FEW:
+        yield (
+            f"{labels.count(both, 'fact')} traced in every model: fewer than {FEW}, so that only "
+            "large differences between models could be seen."
+        )
     if not open_table(result.tables, "trace").num_rows:
         yield (
             "The single traces of this run are not here. Averages and tests are those that version "

@@ -104,6 +104,10 @@ def explain_nothing(facts: Rows) -> UserError:
 def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
     """How many prompts of each model and split were traced, and why others were not."""
     by = ("model", "kind", "split", "corruption")
+    shared: dict[str, set[str]] = {}
+    for (split, _), rows in group_by(facts, "split", "model").items():
+        own = {fact["fact"] for fact in rows if fact["kept"]}
+        shared[split] = shared.get(split, own) & own
     for key, rows in group_by(facts, *by).items():
         kept = [fact for fact in rows if fact["kept"]]
         reasons = [fact["reason"] for fact in rows if not fact["kept"]]
@@ -111,6 +115,7 @@ def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
             "prompts": len(rows),
             "kept": len(kept),
             "facts": len(distinct(kept, "fact")),
+            "shared": len(shared[key[2]]),
             "seeds": len(distinct(rows, "seed")),
             "left_out": ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons))),
             "clean": sum(fact["clean"] for fact in kept) / len(kept) if kept else math.nan,
