@@ -1,7 +1,6 @@
 """The toy language, what is said about other rows of units, and the experiment on it."""
 
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.commands import run
 from unmask.base.errors import UserError
 from unmask.base.reading import read_json
 from unmask.toy.language import (
@@ -123,8 +123,7 @@ def test_masks_add_up_under_any_seed():
 
 def test_command_writes_its_numbers(tmp_path):
     words = ("--variants", "masked,causal", "--steps", "2", "--samples", "20", "--out", tmp_path)
-    environment = os.environ | {"COLUMNS": "140", "NO_COLOR": "1"}
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment)
+    done = run("toy", *words, columns=140)
     assert done.returncode == 0 and done.stderr == ""
     assert "t = 0.25" in done.stdout and "20 samples each" in done.stdout
     found = read_json(tmp_path / "toy.json")
@@ -134,8 +133,7 @@ def test_command_writes_its_numbers(tmp_path):
 
 
 def test_unknown_variant_is_a_sentence(tmp_path):
-    words = (*COMMAND, "--variants", "masked,poisson")
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    done = run("toy", "--variants", "masked,poisson", folder=tmp_path)
     said = f"error: unmask toy: 'variants' is 'poisson', expected one of {', '.join(VARIANTS)}"
     assert (done.returncode, done.stderr) == (2, said + "\n") and not list(tmp_path.iterdir())
 

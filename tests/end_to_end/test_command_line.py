@@ -1,18 +1,15 @@
 """The command line as a person uses it."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.commands import run
 from tests.conftest import hear_interrupts
-
-COMMAND = (sys.executable, "-m", "unmask")
-
+from unmask.cli.main import app
 
 HEAVY = {"torch", "scipy", "sklearn", "pyarrow", "matplotlib", "plotly", "transformers"}
 HEAVY |= {"tokenizers", "safetensors", "jinja2", "rich.progress"}
@@ -45,12 +42,9 @@ def test_help_imports_nothing_heavy():
 )
 def test_a_shell_completes_verbs_models_recipes_and_choices(typed, offered):
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    environment = os.environ | words | {"_UNMASK_COMPLETE": "complete_bash"}
-    code = "import sys; sys.argv = ['unmask']; from unmask.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-    )
-    assert done.stdout.split() == offered, done.stderr
+    environment = words | {"_UNMASK_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(app, [], env=environment, prog_name="unmask")
+    assert done.stdout.split() == offered, done.output
 
 
 def test_data_make_show_check(tmp_path):
@@ -104,13 +98,23 @@ def test_mistakes_are_sentences(tmp_path, words, said):
 
 
 def test_interrupt_leaves_nothing_half_written(tmp_path):
-    words = ("data", "make", "reversal", str(tmp_path / "corpus"), "--facts", "200")
-    process = subprocess.Popen(
-        [*COMMAND, *words], stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    words = ["data", "make", "reversal", str(tmp_path / "corpus"), "--facts", "3"]
+    code = (
+        "import sys, time, unmask.data.corpus as corpus\n"
+        "def pause(*_):\n    print('half', flush=True); time.sleep(300)\n"
+        "corpus.write_json = pause\n"
+        f"sys.argv = ['unmask', *{words!r}]\n"
+        "from unmask.cli.main import main; main()"
     )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".corpus.*")) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "half\n"
+    assert list(tmp_path.glob(".corpus.*/*.jsonl"))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130 and said.strip() == "interrupted"

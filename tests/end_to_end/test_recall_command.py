@@ -1,14 +1,12 @@
 """`unmask recall` and its neighbours as a person uses them."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
 
 import unmask
+from tests import commands
 from tests.conftest import lively
 from unmask import UserError
 from unmask.cli.main import app
@@ -127,11 +125,6 @@ def test_mistakes_are_sentences(place, tmp_path, berglund):
 
 def test_no_traceback_from_the_command_line(place, tmp_path):
     words = ("recall", place / "mute", "--data", place / "corpus", "--out", tmp_path / "run")
-    done = subprocess.run(
-        [sys.executable, "-m", "unmask", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NO_COLOR": "1"},
-    )
+    done = commands.run(*words)
     assert done.returncode == 2 and "has no tokenizer" in done.stderr
     assert "Traceback" not in done.stderr

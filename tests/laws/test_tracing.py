@@ -294,16 +294,15 @@ def test_the_last_layer_is_where_the_answer_is_read(model, state):
     assert (found[1:] == 0).all()
 
 
-@pytest.mark.parametrize("memory", [1, 2**19, 2**34])
-def test_batches_change_nothing(model, state, memory):
+def test_batches_change_nothing(model, state):
     """One row at a time, a few, or all at once."""
     tokens, answer = state
-    found = trace_tokens(
-        model, tokens, SUBJECT, answer, parts=PARTS, window=4, corruption=NOISE, memory=memory
-    )
-    usual = trace_tokens(model, tokens, SUBJECT, answer, parts=PARTS, window=4, corruption=NOISE)
-    for part in PARTS:
-        torch.testing.assert_close(found.values(part), usual.values(part), **CLOSE)
+    how = {"parts": PARTS, "window": 4, "corruption": NOISE}
+    usual = trace_tokens(model, tokens, SUBJECT, answer, **how)
+    for memory in (1, 2**19, 2**34):
+        found = trace_tokens(model, tokens, SUBJECT, answer, memory=memory, **how)
+        for part in PARTS:
+            torch.testing.assert_close(found.values(part), usual.values(part), **CLOSE)
 
 
 def test_a_position_is_read_where_its_logits_are(model, state):

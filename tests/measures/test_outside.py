@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "calibration.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "calibration.py"
+
+COMMANDS = """
+import json, sys
+from tests.commands import run
+for words in json.load(sys.stdin):
+    done = run(*words, columns=160)
+    print(json.dumps([done.returncode, done.stdout, done.stderr]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -26,46 +35,57 @@ def package(tmp_path_factory) -> Path:
     return folder
 
 
-def run(package: Path, *words: object) -> subprocess.CompletedProcess[str]:
+def run_all(package: Path, *commands: list) -> tuple[list[tuple[int, str, str]], str]:
+    """Each command's exit code and what it prints, of one process; what that prints besides."""
     paths = [str(package), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    command = [sys.executable, "-m", "unmask", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps([[str(word) for word in words] for words in commands]),
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()], done.stderr
 
 
 def test_a_verb_a_stage_a_section_and_reports(package, place, tmp_path):
     """No file of this package knows the measure."""
     folder = tmp_path / "run"
     ask = ["calibration", place.model, place.twin, "--data", place.data, "--steps", 4]
-    done = run(package, *ask, "--out", folder)
-    assert done.returncode == 0, done.stderr
-    assert "Is a model as sure as it is right?" in done.stdout
-    assert "description → name, as trained" in done.stdout and "[not settled]" in done.stdout
-    # An entry point that fails is one sentence, and everything else works.
-    assert "the measure 'broken' of another package cannot be imported" in done.stderr
-    assert "Traceback" not in done.stderr
-
-    shown = run(package, "calibration", "--help")
-    assert "--steps" in shown.stdout and "Sampling steps." in shown.stdout
-    assert "calibration" in run(package, "--help").stdout
-    wrong = run(package, *ask, "--steps", 0, "--out", tmp_path / "none")
-    assert wrong.returncode == 2 and "'steps' is 0, expected at least 1" in wrong.stderr
-    printed = json.loads(run(package, *ask, "--out", folder, "--json").stdout)
-    assert set(printed["verdicts"]) == {"diffusion", "twin"}
-
-    for page in ("page.md", "page.html"):
-        drawn = run(package, "report", folder, "--out", tmp_path / page)
-        assert drawn.returncode == 0, drawn.stderr
-        text = (tmp_path / page).read_text("utf-8")
-        assert "Is a model as sure as it is right?" in text and "Confidence minus hits" in text
-    drawn = run(package, "report", folder, "--out", tmp_path / "figures")
-    assert drawn.returncode == 0, drawn.stderr
-    assert list((tmp_path / "figures").rglob("calibration*.png"))
-
     study = ["study", "--model", place.model, "--twin", place.twin, "--data", place.data]
-    done = run(package, *study, "--quick", "--stages", "calibration", "--out", tmp_path / "study")
-    assert done.returncode == 0, done.stderr
+    outs = [tmp_path / name for name in ("page.md", "page.html", "figures")]
+    done, said = run_all(
+        package,
+        [*ask, "--out", folder],
+        ["calibration", "--help"],
+        ["--help"],
+        [*ask, "--steps", 0, "--out", tmp_path / "none"],
+        [*ask, "--out", folder, "--json"],
+        *(["report", folder, "--out", out] for out in outs),
+        [*study, "--quick", "--stages", "calibration", "--out", tmp_path / "study"],
+    )
+    assert [code for code, _, _ in done] == [0, 0, 0, 2, 0, 0, 0, 0, 0], done
+    asked, shown, verbs, wrong, printed, *_ = done
+    assert "Is a model as sure as it is right?" in asked[1]
+    assert "description → name, as trained" in asked[1] and "[not settled]" in asked[1]
+    # An entry point that fails is one sentence, and everything else works.
+    said += asked[2]
+    assert "the measure 'broken' of another package cannot be imported" in said
+    assert "Traceback" not in said
+
+    assert "--steps" in shown[1] and "Sampling steps." in shown[1]
+    assert "calibration" in verbs[1]
+    assert "'steps' is 0, expected at least 1" in wrong[2]
+    assert set(json.loads(printed[1])["verdicts"]) == {"diffusion", "twin"}
+
+    for page in outs[:2]:
+        text = page.read_text("utf-8")
+        assert "Is a model as sure as it is right?" in text and "Confidence minus hits" in text
+    assert list(outs[2].rglob("calibration*.png"))
     page = (tmp_path / "study" / "page.html").read_text("utf-8")
     assert "Is a model as sure as it is right?" in page
 

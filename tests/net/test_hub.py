@@ -1,18 +1,18 @@
 """Hub ids on a local cache, without a network; and models known by name."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import unmask
+from tests import commands
 from tests.conftest import make_model
 from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
@@ -25,9 +25,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def run(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "COLUMNS": "150"}
-    command = [sys.executable, "-m", "unmask", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    """A command in this process, with what the environment's variables would have set."""
+    with (
+        patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)),
+        patch("huggingface_hub.constants.HF_HUB_OFFLINE", True),
+        patch("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(cache)),
+    ):
+        return commands.run(*words, columns=150)
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """`unmask train` and `unmask.train`: what is shown, what is refused, what comes out."""
 
-import os
 import shlex
 import subprocess
-import sys
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +20,6 @@ from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
 from unmask.training.journal import read_journal
 from unmask.training.recipes_io import list_recipes, read_recipe
-
-ENVIRONMENT = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
 
 
 def ask(*words: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -142,9 +138,8 @@ def test_what_is_printed_works(tmp_path):
     (tried,) = [line for line in done.stdout.splitlines() if line.startswith("try it: ")]
     words = shlex.split(tried.removeprefix("try it: unmask"))
     assert words[:2] == ["sample", "a run/model"] and words[2].isalnum()
-    again = [sys.executable, "-m", "unmask", *words, "--device", "cpu"]
-    tried = subprocess.run(again, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
-    assert tried.returncode == 0 and tried.stdout.startswith(words[2]), tried.stderr
+    shown = run(*words, "--device", "cpu", folder=tmp_path)
+    assert shown.returncode == 0 and shown.stdout.startswith(words[2]), shown.stderr
 
 
 def test_lines_are_not_too_many(capsys):
