@@ -15,7 +15,8 @@ study: $(READY)  ## run the study
 	$(BIN)/unmask study
 
 test: $(READY)  ## every law, parity and end-to-end test, at small size
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	@# Compiled files are kept, whatever the environment says: each worker and command needs them.
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 test-oldest-torch:  ## the same, with the oldest torch that is allowed
 	$(MAKE) test VENV=build/oldest-torch CONSTRAINTS=/dev/null PINS='torch==2.11.*'
