@@ -131,7 +131,7 @@ class Runs:
             "spread": {"layer": ",".join(map(str, near))},
         }
         if options.few_controls:
-            # On a processor the controls are of fewer facts than the edits.
+            # Learned statements take most of the time: controls are of fewer facts than the edits.
             yield (
                 "controls",
                 self.run("controls", options.few, {**place, **settings["edit"]}),
@@ -198,8 +198,8 @@ def _take(result: Result, model: str, role: str, variant: str | None = None) -> 
     return {row["metric"]: to_interval(row) for row in rows}
 
 
-def compare(runs: Mapping[str, Result]) -> Table:
-    """A row for each change and model."""
+def compare(runs: Mapping[str, Result], facts: int) -> Table:
+    """A row for each change and model, all of the same facts."""
     rows = []
     for name, label in CHANGES.items():
         for score in runs[name].summary["scores"] if name in runs else ():
@@ -221,7 +221,10 @@ def compare(runs: Mapping[str, Result]) -> Table:
         Column("norm", 2): "magnitude",
         Column("KL of other text, nats per token", 4): lambda row: row.get("text_kl"),
     }
-    title = "The edit, and what changes where one thing differs"
+    title = (
+        "The edit, and what changes where one thing differs, "
+        f"{labels.count(facts, 'fact')} of each way of training"
+    )
     return tabulate("variants", title, rows, columns, most=len(rows))
 
 
@@ -236,9 +239,11 @@ def write_page(options: argparse.Namespace) -> None:
     layer, clamp, chosen = runs.choose_place()
     results = dict(runs.list_changes(layer, clamp))
     main, controls = results["edit"], results.get("controls", results["edit"])
+    facts = options.few if "controls" in results else options.facts
+    changes = compare({**results, "edit": controls}, facts)
     sections: Sequence[Section] = [
         Section("answer", "The answer", list(answer(main, controls))),
-        Section("changes", "One thing at a time", [compare(results), chosen]),
+        Section("changes", "One thing at a time", [changes, chosen]),
         describe(main, "edits", "All edits with fresh objects"),
     ]
     if "controls" in results:

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.editing.edit import Edit, Factors, digest_downs
@@ -108,11 +107,6 @@ def tune(
         length: Of a row; a masked model's ends with end tokens, as its canvas does.
         seed: Of the noise.
     """
-    if model.blueprint.shift:
-        raise UserError(
-            f"{model.name} predicts the position after each row by its own recipe: learning a "
-            "statement beside an edit is for masked and causal models without a shift."
-        )
     net, (row, span) = model.net, _lay_out(model, fact, length)
     chosen = {
         name: parameter
@@ -155,7 +149,7 @@ def _loss(model: Model, batch: Batch, step: int, seed: int) -> Tensor:
     streams = RowStreams.make(seed, range(first, first + len(batch.tokens)), model.device)
     t = streams.at("time").uniform(1)[:, 0]
     noised = noise_batch(process, batch, t, streams.at("noise"), get_weighting("bound"))
-    return masked_loss(model.net, process, batch, noised)[0]
+    return masked_loss(model.net, process, batch, noised, model.blueprint.shift)[0]
 
 
 def _lay_out(model: Model, fact: Fact, length: int | None) -> tuple[Tensor, tuple[int, int]]:

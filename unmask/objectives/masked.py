@@ -184,14 +184,15 @@ def contaminate(noised: Noised, batch: Batch, chance: float, streams: RowStreams
 
 
 def masked_loss(
-    net: Transformer, process: Masked, batch: Batch, noised: Noised
+    net: Transformer, process: Masked, batch: Batch, noised: Noised, shift: bool = False
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
     """The loss, and the cross-entropies of the hidden positions (no gradient).
 
-    Logits are computed at hidden positions only, a chunk of them at a time.
+    Logits are computed where hidden positions are predicted, a chunk of them at a time: there, or
+    shifted, one before them.
     """
     x = net.run_layers(net.embed(noised.xt, t=noised.t))
-    targets = hidden_targets(batch, noised.hidden, noised.weights)
+    targets = hidden_targets(batch, noised.hidden, noised.weights, shift)
     return targets_loss(net, x, targets, find_forbidden(net, process))
 
 
