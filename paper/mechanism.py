@@ -1,12 +1,12 @@
 """How a fact takes its way through a model: one page of runs that ask different things of it.
 
-    python paper/mechanism.py TRACE KNOCKOUT INTERCHANGE ERASURE SLOTS REPRESENT --page PAGE
+    python paper/mechanism.py TRACE KNOCKOUT INTERCHANGE ERASURE SLOTS REPRESENT PATHS --page PAGE
 
 Each is a run folder of the measure of that name, in any order; those of one measure are not pooled.
 The page has the path (which roles and layers carry a fact at which step), what is needed for it,
-what brings another's answer, what is left without what tells facts apart, what states share, and
-what is not known. Every number is one of the runs' own summaries; nothing is computed
-here but shares of the total effect.
+by which way it reaches the answer, what brings another's answer, what is left without what tells
+facts apart, what states share, and what is not known. Every number is one of the runs' own
+summaries; nothing is computed here but shares of the total effect.
 """
 
 import argparse
@@ -178,6 +178,9 @@ def make_document(runs: dict[str, Result]) -> Document:
             [answers_left(runs["erasure"]), *find_sentences(runs["erasure"])],
         ),
     ]
+    if "paths" in runs:
+        ways = [*find_figures(runs["paths"], "paths"), *find_sentences(runs["paths"])]
+        sections.insert(2, blocks.Section("ways", "By which way it reaches the answer", ways))
     read: list[blocks.ReportBlock] = []
     for name in ("represent", "slots"):
         if name in runs:
@@ -211,7 +214,7 @@ def read_runs(folders: Sequence[str | Path]) -> dict[str, Result]:
     if missing := [name for name in NEEDED if name not in runs]:
         raise UserError(
             f"no run is of `unmask {missing[0]}`: expected one of each of {', '.join(NEEDED)}, and "
-            "of slots and represent if there are."
+            "of paths, slots and represent if there are."
         )
     return runs
 

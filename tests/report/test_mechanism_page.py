@@ -25,7 +25,7 @@ def runs(results, place, tmp_path_factory):
     few = {"cells": "roles", "parts": ("resid",), "facts": 2, "samples": 1, "steps": 2}
     few |= {"at": ("first", "t2"), "device": "cpu", "length": 24, "any_answer": True}
     TRACE(place.model, place.twin, data=place.data, out=out, **few)
-    named = ("knockout", "interchange", "erasure", "slots", "represent")
+    named = ("knockout", "interchange", "erasure", "slots", "represent", "paths")
     return {"trace": out} | {name: results[name].folder for name in named}
 
 
@@ -34,9 +34,10 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     mechanism.main([*map(str, runs.values()), "--page", str(page)])
     text = page.read_text("utf-8")
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert titles[:6] == [
+    assert titles[:7] == [
         "The path",
         "What the answer has to read",
+        "By which way it reaches the answer",
         "Another fact's state in its place",
         "Without what tells facts apart",
         "What states of both directions share",
@@ -45,6 +46,7 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     drawn = {file.name for file in (tmp_path / "mechanism").glob("*.png")}
     assert {"path-first.png", "donors.png", "erased-left.png"} <= drawn
     assert any(name.startswith("needed-knockout") for name in drawn)
+    assert any(name.startswith("ways-paths") or name == "paths.png" for name in drawn)
     for name in drawn:
         assert f"mechanism/{name}" in text
 
