@@ -1,5 +1,6 @@
 """Small models and made-up data that tests of several folders use."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -21,6 +22,11 @@ SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "share
 
 # Two workers share two cores.
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look through it again and again."""
+    gc.freeze()
 
 
 def hear_interrupts() -> None:

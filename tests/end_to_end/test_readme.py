@@ -18,6 +18,7 @@ FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
 STORED = ROOT / "unmask" / "assets" / "results"
 
 SMALLER = {
+    "data make reversal": "--facts 10",
     "study": "--quick",
     "order": "--limit 2 --steps 2",
     "recall": "--limit 1 --steps 1 --no-controls",
@@ -40,6 +41,7 @@ SMALLER = {
 }
 """What makes a command of the README short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
+LONG |= {"paths"}
 """Run by `make prove`."""
 ELSEWHERE = {"quality", "mending", "guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""
@@ -53,7 +55,8 @@ def read_commands() -> list[list[str]]:
 
 
 def execute(words: list[str]) -> None:
-    more = SMALLER.get(words[0], "").split()
+    name = " ".join(words[:3])
+    more = SMALLER.get(name if name in SMALLER else words[0], "").split()
     assert app([*words, *more], standalone_mode=False) in (None, 0), words
 
 
