@@ -41,7 +41,7 @@ SMALLER = {
 }
 """What makes a command of the README short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
-LONG |= {"paths"}
+LONG |= {"trace", "knockout", "paths"}
 """Run by `make prove`."""
 ELSEWHERE = {"quality", "mending", "guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""

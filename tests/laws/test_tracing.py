@@ -177,7 +177,12 @@ def test_heads_are_the_plain_tracer(model, state):
         torch.testing.assert_close(found.values("attn_z")[:, :, head], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("mode", ["restore", "ablate"])
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [*((pair, "restore") for pair in KINDS), *((pair, "ablate") for pair in KINDS[:3])],
+    indirect=["model"],
+    ids=str,
+)
 def test_queries_keys_and_values_are_the_plain_tracer(model, state, mode):
     """Each of them alone: what a position asks, what it is found by, what it gives."""
     tokens, answer = state
