@@ -36,12 +36,13 @@ SMALLER = {
     "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
-    "train": "network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 cadence.samples=0",
+    "train": "data.facts=10 network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 "
+    "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
 }
 """What makes a command of the README short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
-LONG |= {"trace", "knockout", "paths"}
+LONG |= {"trace", "knockout", "paths", "represent", "symmetry"}
 """Run by `make prove`."""
 ELSEWHERE = {"quality", "mending", "guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""
