@@ -113,11 +113,13 @@ def test_differences_of_probabilities_stay_within_one():
     keys |= {"stage": "first", "layer": -1, "first": -1, "last": -1, "window": 0}
     score = dict.fromkeys(METRICS, 0.0)
     rows = []
-    for fact, p in (("a", 1.0), ("b", 0.1)):
-        rows += [keys | {"fact": fact, "edge": CLEAN} | score | {"p": p}]
-        rows += [keys | {"fact": fact, "edge": HIDDEN} | score | {"p": 0.0}]
+    # One fact may be asked in both directions: each has its own clean run.
+    for fact, way, p in (("a", "p2d", 1.0), ("a", "d2p", 0.8), ("b", "p2d", 0.1)):
+        keys |= {"fact": fact, "direction": way}
+        rows += [keys | {"edge": CLEAN} | score | {"p": p}]
+        rows += [keys | {"edge": HIDDEN} | score | {"p": 0.0}]
     (row,) = (each for each in _average(_find_effects(rows)) if each["metric"] == "p")
-    assert row["mean"] == pytest.approx(0.55) and (row["low"], row["high"]) == (-1.0, 1.0)
+    assert row["mean"] == pytest.approx(0.5) and (row["low"], row["high"]) == (-1.0, 1.0)
 
 
 def test_the_section_says_it(done, tmp_path):

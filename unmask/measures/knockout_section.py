@@ -24,7 +24,7 @@ CLEAN, HIDDEN = "nothing cut", "subject hidden"
 """Edges of the rows that say what cuts stand between."""
 WHOLE = 0
 """The window of rows that cut all layers."""
-PROMPT = ("model", "seed", "split", "fact", "phrasing", "stage")
+PROMPT = ("model", "seed", "split", "fact", "direction", "phrasing", "stage")
 GROUP = ("model", "kind", "split", "stage")
 CELL = ("edge", "window", "layer", "first", "last")
 READS = {
