@@ -1,5 +1,7 @@
 """What must hold for every trace, of diffusion and of causal networks of every block."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -35,6 +37,11 @@ def only(kinds: list[tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("model", kinds, indirect=True, ids="-".join)
 
 
+def cross(name: str, cases: list) -> pytest.MarkDecorator:
+    """For what is the engine's, whatever the block: every kind of model, or a few."""
+    return pytest.mark.parametrize(("model", name), cases, indirect=["model"], ids=str)
+
+
 CAUSAL = only([pair for pair in KINDS if pair[1] == "causal"])
 DIFFUSION = only([pair for pair in KINDS if pair[1] != "causal"])
 
@@ -61,17 +68,9 @@ def corrupt(model: Model, tokens: list[int], corruption=NOISE) -> Corrupted:
     return corruption.apply(model, torch.tensor(tokens), range(*SUBJECT))
 
 
-@pytest.mark.parametrize(
-    ("model", "window"),
-    [*((pair, 4) for pair in KINDS), *((pair, 1) for pair in KINDS[:3]), (KINDS[0], 10)],
-    indirect=["model"],
-    ids=str,
-)
+@cross("window", [*product(KINDS, [4]), *product(KINDS[:3], [1, 10])])
 def test_engine_is_the_plain_tracer(model, state, window):
-    """Window 4 has windows that begin together and end apart, window 10 equal ones.
-
-    Windows are the engine's, whatever the block: some kinds of model are enough for the others.
-    """
+    """Window 4 has windows that begin together and end apart, window 10 equal ones."""
     tokens, answer = state
     found = trace_tokens(
         model, tokens, SUBJECT, answer, parts=PARTS, window=window, corruption=NOISE
@@ -177,12 +176,7 @@ def test_heads_are_the_plain_tracer(model, state):
         torch.testing.assert_close(found.values("attn_z")[:, :, head], expected, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("model", "mode"),
-    [*((pair, "restore") for pair in KINDS), *((pair, "ablate") for pair in KINDS[:3])],
-    indirect=["model"],
-    ids=str,
-)
+@cross("mode", [*product(KINDS, ["restore"]), *product(KINDS[:3], ["ablate"])])
 def test_queries_keys_and_values_are_the_plain_tracer(model, state, mode):
     """Each of them alone: what a position asks, what it is found by, what it gives."""
     tokens, answer = state
