@@ -2,12 +2,12 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
 import unmask
 from tests.commands import run
-from tests.end_to_end.test_command_line import COMMAND
 from tests.tracing.conftest import LENGTH, learn, make_facts
 from unmask.base.errors import UserError
 from unmask.base.tables import read_table
@@ -28,7 +28,7 @@ def test_two_processes_trace_and_the_page_is_drawn(place):
     words = ["trace", place / "net", "--data", place / "facts.jsonl", "--length", LENGTH]
     words += ["--window", 2, "--samples", 2, "--phrasings", 2, "--out", place / "run"]
     environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1", "WORLD_SIZE": "2"}
-    command = [*COMMAND, *map(str, words)]
+    command = [sys.executable, "-m", "unmask", *map(str, words)]
     both = [
         subprocess.Popen(
             command,
