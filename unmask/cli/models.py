@@ -6,9 +6,13 @@ import typer
 
 from unmask.cli.options import list_models
 
+WIDE = 120
+"""Columns of a terminal that shows all of the list of models."""
+
 
 def models() -> None:
     """List the models that are shipped, cached on this machine, and known by name."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -16,25 +20,31 @@ def models() -> None:
     from unmask.net.hub import cached_models, shipped_models
     from unmask.net.known import KNOWN, group_unconfirmed
 
-    cached = cached_models()
-    table = Table("name", "kind", "size", "memory", "works", "licence", "where")
-    table.add_column("from", overflow="fold")
+    console, cached = Console(), cached_models()
+    # A name that is cut off is of no use: where there is little room, columns go.
+    is_wide = console.width >= WIDE
+    table = Table(box=SIMPLE_HEAD)
+    for title in ("name", "kind", "size", "memory", "where"):
+        table.add_column(title, no_wrap=True)
+    for title in ("works", "licence", "from") if is_wide else ("works",):
+        table.add_column(title, overflow="fold")
+
+    def add(name: str, described: tuple[str, ...], where: str, *more: str) -> None:
+        *columns, uses = described
+        table.add_row(name, *columns, where, uses, *(more if is_wide else ()))
+
     for name in shipped_models():
-        table.add_row(name, *_describe(name), "Apache-2.0", "shipped", "this package")
+        add(name, _describe(name), "shipped", "Apache-2.0", "this package")
     for name, known in KNOWN.items():
         origin = known.repo + (f" ({known.file})" if known.file else "")
         files = cached.get(known.repo, {})
         here = Path(known.file).name in files if known.file else bool(files)
         stated = (known.kind, *_show_size(known.size and 1e9 * known.size), known.uses)
         where = "cached" if here else "hub"
-        table.add_row(
-            name, *(_describe(name, stated) if here else stated), known.licence, where, origin
-        )
+        add(name, _describe(name, stated) if here else stated, where, known.licence, origin)
     for repo, files in cached.items():
         if repo not in {known.repo for known in KNOWN.values()}:
-            size = format_bytes(sum(files.values()))
-            table.add_row(repo, *_describe(repo), "", "cached", size)
-    console = Console()
+            add(repo, _describe(repo), "cached", "", format_bytes(sum(files.values())))
     console.print(table)
     console.print(
         "Size is in parameters, counted once a model is on this machine, where unmask info shows "
@@ -42,6 +52,8 @@ def models() -> None:
         "trace and edit. Any folder, .safetensors file or hub id (owner/name) of a known dialect "
         "works too."
     )
+    if not is_wide:
+        console.print(f"In {WIDE} columns there are licences, and where each comes from.")
     doubts = (f"{', '.join(names)} ({what})" for what, names in group_unconfirmed().items())
     console.print(f"Not confirmed from released files, papers or code: {'; '.join(doubts)}.")
 
