@@ -15,6 +15,16 @@ def test_a_table_comes_back(tmp_path):
     assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == ROWS
 
 
+def test_a_table_takes_little_room(tmp_path):
+    """Numbers that differ are longer with a dictionary, texts that repeat without one."""
+    rows = [{"text": f"text {i % 7}", "p": 1 / (i + 1), "ps": [2 / (i + 3)]} for i in range(3000)]
+    write_table(tmp_path / "ours.parquet", rows, "recall/1")
+    assert read_table(tmp_path / "ours.parquet", "recall/1").to_pylist() == rows
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "usual.parquet")
+    ours, usual = ((tmp_path / f"{name}.parquet").stat().st_size for name in ("ours", "usual"))
+    assert ours < 0.8 * usual
+
+
 def test_another_schema_is_refused(tmp_path):
     write_table(tmp_path / "x.parquet", ROWS, "recall/1")
     with pytest.raises(UserError, match="holds recall/1, expected recall/2"):
