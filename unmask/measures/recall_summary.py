@@ -1,11 +1,13 @@
 """The statistics of recall: means, differences between models, to the controls, between steps."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.tables import find_groups, list_rows
 from unmask.blocks.labels import is_causal, order_splits
+from unmask.evaluation.statistics import Clusters
 from unmask.measures.measure import Rows, Summary, Tables
 from unmask.measures.recall_details import (
     CONTROL,
@@ -14,7 +16,12 @@ from unmask.measures.recall_details import (
     OTHER_METRICS,
     is_asked,
 )
-from unmask.measures.summaries import estimate_means, subtract_shares
+from unmask.measures.summaries import (
+    cluster_rows,
+    estimate_means,
+    subtract_clusters,
+    subtract_shares,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -126,17 +133,20 @@ def _compare_models(groups: Groups) -> Iterator[dict[str, Any]]:
     splits = dict.fromkeys(split for _, split, _ in groups if is_asked(split))
     models = sorted(kinds, key=lambda model: is_causal(kinds[model]))
     counts = sorted({steps for _, _, steps in groups if steps is not None})
+
+    @cache  # each is compared with all others, and making its rows is what takes time
+    def cluster_hits(model: str, split: str, steps: int | None) -> Clusters | None:
+        rows = groups.get((model, split, None if is_causal(kinds[model]) else steps))
+        return cluster_rows(rows, "hit") if rows else None
+
     for one, other in combinations(models, 2):
         has_steps = not (is_causal(kinds[one]) and is_causal(kinds[other]))
         for split in splits:
             for steps in counts if has_steps else [None]:
-                ours, theirs = (
-                    groups.get((model, split, None if is_causal(kinds[model]) else steps))
-                    for model in (one, other)
-                )
-                if ours and theirs:
+                ours, theirs = (cluster_hits(model, split, steps) for model in (one, other))
+                if ours is not None and theirs is not None:
                     named = {"one": one, "other": other, "split": split, "steps": steps}
-                    yield named | subtract_shares(ours, theirs, "hit")
+                    yield named | subtract_clusters(ours, theirs)
 
 
 def _subtract_controls(groups: Groups) -> Iterator[dict[str, Any]]:

@@ -49,7 +49,11 @@ def estimate_means(
 
 def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
     """How much more often the column is true in our rows than in theirs, paired by fact."""
-    one, other = (cluster_rows(rows, column) for rows in (ours, theirs))
+    return subtract_clusters(*(cluster_rows(rows, column) for rows in (ours, theirs)))
+
+
+def subtract_clusters(one: Clusters, other: Clusters) -> dict[str, Any]:
+    """The same of shares that are clustered already."""
     difference = estimate_difference(one, other, is_share=True)
     return vars(difference) | {"facts": one.sums.shape[1]}
 
