@@ -105,9 +105,17 @@ def test_escape_stops_and_enter_starts_again(page):
 def test_play_shows_the_steps_in_turn(page):
     write(page, PROMPT, steps=4)
     card = page.locator("#write article.run").first
+    # A step is shown for part of a second: the page itself pauses at the first.
+    card.evaluate(
+        """card => new MutationObserver(() => {
+            const buttons = [...card.querySelectorAll("button")];
+            const pause = buttons.find((each) => each.textContent.includes("Pause"));
+            if (card.querySelector(".step").textContent === "step 1 of 4") pause?.click();
+        }).observe(card.querySelector(".step"), { childList: true })"""
+    )
     card.get_by_role("button", name="Play").click()
     card.get_by_text("step 1 of 4").wait_for()
-    card.get_by_role("button", name="Pause").click()
+    card.get_by_role("button", name="Play").wait_for()
     masks = card.locator(".token.open").count()
     assert masks > 0
     card.get_by_role("button", name="One step on").click()
