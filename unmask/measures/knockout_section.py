@@ -1,6 +1,6 @@
 """The section of attention knock-out: average effects, tests between groups, and the page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -41,15 +41,8 @@ READS = {
 
 def summarise(tables: Tables, settings: Any) -> Summary:
     """Average effects with intervals by fact, and their shares; tests; counts of facts."""
-    facts = tables["facts"].to_pylist()
-    if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
+    counts = count_prompts(tables)
     by_fact = _find_effects(tables["knockout"].to_pylist())
-    counts = [
-        dict(zip(("model", "kind", "split", "joint"), key, strict=True))
-        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
-        for key, rows in tidy.group_by(facts, "model", "kind", "split", "joint").items()
-    ]
     return {
         "effects": list(_average(by_fact)),
         "tests": compare_groups(by_fact, settings),
@@ -57,24 +50,48 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     }
 
 
+def count_prompts(tables: Tables) -> Rows:
+    """How many prompts of each model and split were asked, and kept; an error where none was."""
+    facts, by = tables["facts"].to_pylist(), ("model", "kind", "split", "joint")
+    if not any(fact["kept"] for fact in facts):
+        raise explain_nothing(facts)
+    return [
+        dict(zip(by, key, strict=True))
+        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
+        for key, rows in tidy.group_by(facts, *by).items()
+    ]
+
+
 Effects = dict[tuple, dict[tuple, dict[str, dict[str, float]]]]
 """By group, cell and metric, each fact's effect."""
 
 
-def _find_effects(rows: Rows) -> Effects:
-    """What each cut takes, phrasings and training seeds of a fact averaged."""
-    clean = {tuple(row[name] for name in PROMPT): row for row in rows if row["edge"] == CLEAN}
+def find_effects(
+    rows: Rows,
+    start: tuple[str, str],
+    cell: Sequence[str],
+    metrics: Iterable[str],
+    is_loss: bool = False,
+) -> Effects:
+    """What each row's metrics are above those of its prompt's start, or below where it is a loss.
+
+    `start` is the column and the value that tell such rows. Phrasings and training seeds of a fact
+    are averaged.
+    """
+    sign = -1 if is_loss else 1
+    column, value = start
+    starts = {tuple(row[name] for name in PROMPT): row for row in rows if row[column] == value}
     values: dict[tuple, dict[tuple, dict[str, dict[str, list[float]]]]] = {}
     for row in rows:
-        start = clean[tuple(row[name] for name in PROMPT)]
-        if row is start:
+        before = starts[tuple(row[name] for name in PROMPT)]
+        if row is before:
             continue
         group = values.setdefault(tuple(row[name] for name in GROUP), {})
-        cell = group.setdefault(tuple(row[name] for name in CELL), {})
-        for metric in METRICS:
+        own = group.setdefault(tuple(row[name] for name in cell), {})
+        for metric in metrics:
             if row[metric] is not None:
-                facts = cell.setdefault(metric, {})
-                facts.setdefault(row["fact"], []).append(start[metric] - row[metric])
+                facts = own.setdefault(metric, {})
+                facts.setdefault(row["fact"], []).append(sign * (row[metric] - before[metric]))
     return {
         group: {
             cell: {
@@ -85,6 +102,11 @@ def _find_effects(rows: Rows) -> Effects:
         }
         for group, cells in values.items()
     }
+
+
+def _find_effects(rows: Rows) -> Effects:
+    """What each cut takes."""
+    return find_effects(rows, ("edge", CLEAN), CELL, METRICS, is_loss=True)
 
 
 TOTAL = (HIDDEN, WHOLE, -1, -1, -1)

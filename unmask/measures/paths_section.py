@@ -8,9 +8,9 @@ import numpy as np
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide, find_shares
 from unmask.evaluation.statistics import mean_intervals
+from unmask.measures.knockout_section import GROUP, Effects, count_prompts, find_effects
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
-from unmask.measures.trace_summary import explain_nothing
 
 METRICS = {
     "p": blocks.Column("probability", is_short=True),
@@ -23,8 +23,6 @@ OWN = "none"
 CLEAN, HIDDEN = "nothing hidden", "subject hidden"
 """Senders of the rows that say what paths stand between."""
 EVERY_WAY = "every way"
-PROMPT = ("model", "seed", "split", "fact", "direction", "phrasing", "stage")
-GROUP = ("model", "kind", "split", "stage")
 CELL = ("sender", "sent", "receiver", "first", "last", "head")
 TOTAL = (CLEAN, -1, "", -1, -1, -1)
 READS = {
@@ -42,21 +40,12 @@ MOST_HEADS = 5
 
 FactValues = dict[str, float]
 """By fact."""
-PathEffects = dict[tuple, dict[tuple, dict[str, FactValues]]]
-"""By group, (control, *cell) and metric, each fact's effect."""
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
     """Average effects and their shares, what is above the controls, the strongest heads, counts."""
-    facts = tables["facts"].to_pylist()
-    if not any(fact["kept"] for fact in facts):
-        raise explain_nothing(facts)
+    counts = count_prompts(tables)
     effects = _find_effects(tables["paths"].to_pylist())
-    counts = [
-        dict(zip(("model", "kind", "split", "joint"), key, strict=True))
-        | {"prompts": len(rows), "kept": sum(row["kept"] for row in rows)}
-        for key, rows in tidy.group_by(facts, "model", "kind", "split", "joint").items()
-    ]
     return {
         "effects": list(_average(effects)),
         "above": list(_subtract_controls(effects)),
@@ -65,32 +54,12 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     }
 
 
-def _find_effects(rows: Rows) -> PathEffects:
+def _find_effects(rows: Rows) -> Effects:
     """What each path gives back, phrasings and training seeds of a fact averaged.
 
     The total effect stands under `TOTAL`: what hiding the subject takes.
     """
-    hidden = {tuple(row[name] for name in PROMPT): row for row in rows if row["sender"] == HIDDEN}
-    values: dict[tuple, dict[tuple, dict[str, dict[str, list[float]]]]] = {}
-    for row in rows:
-        start = hidden[tuple(row[name] for name in PROMPT)]
-        if row is start:
-            continue
-        group = values.setdefault(tuple(row[name] for name in GROUP), {})
-        cell = group.setdefault((row["control"], *(row[name] for name in CELL)), {})
-        for metric in METRICS:
-            facts = cell.setdefault(metric, {})
-            facts.setdefault(row["fact"], []).append(row[metric] - start[metric])
-    return {
-        group: {
-            cell: {
-                metric: {fact: float(np.mean(own)) for fact, own in facts.items()}
-                for metric, facts in metrics.items()
-            }
-            for cell, metrics in cells.items()
-        }
-        for group, cells in values.items()
-    }
+    return find_effects(rows, ("sender", HIDDEN), ("control", *CELL), METRICS)
 
 
 def _estimate(values: FactValues, totals: FactValues) -> dict[str, Any]:
@@ -104,7 +73,7 @@ def _estimate(values: FactValues, totals: FactValues) -> dict[str, Any]:
     return dict(zip(names, numbers, strict=True)) | {"facts": len(own)}
 
 
-def _average(effects: PathEffects) -> Iterator[dict[str, Any]]:
+def _average(effects: Effects) -> Iterator[dict[str, Any]]:
     """A row for each group, control, cell and metric; single heads stand elsewhere."""
     for group, cells in effects.items():
         for cell, metrics in cells.items():
@@ -115,7 +84,7 @@ def _average(effects: PathEffects) -> Iterator[dict[str, Any]]:
                 yield where | {"metric": metric} | _estimate(values, cells[OWN, *TOTAL][metric])
 
 
-def _subtract_controls(effects: PathEffects) -> Iterator[dict[str, Any]]:
+def _subtract_controls(effects: Effects) -> Iterator[dict[str, Any]]:
     """What each path gives beyond the control that gives more, fact by fact."""
     for group, cells in effects.items():
         controls = list(dict.fromkeys(cell[0] for cell in cells if cell[0] != OWN))
@@ -133,7 +102,7 @@ def _subtract_controls(effects: PathEffects) -> Iterator[dict[str, Any]]:
             yield where | _estimate(beyond, totals)
 
 
-def _choose_heads(effects: PathEffects) -> Iterator[dict[str, Any]]:
+def _choose_heads(effects: Effects) -> Iterator[dict[str, Any]]:
     """The strongest heads of each half of the facts, read on the other; `chosen` by how many."""
     for group, cells in effects.items():
         totals = cells[OWN, *TOTAL][COMPARED]
