@@ -83,7 +83,7 @@ def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
 
 @dataclass(frozen=True)
 class Bands:
-    """Bands of layers, and the layers whose states are sent: those just below each."""
+    """Bands of layers, and the layer just below each, from which states are sent."""
 
     edges: tuple[int, ...]
 

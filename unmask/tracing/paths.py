@@ -136,7 +136,7 @@ Paths = tuple[Any, Sequence[Sequence[Any]]]
 def patch_senders(
     question: Question, paths: Sequence[Paths], memory: int | None = None
 ) -> list[PathGrid]:
-    """The same for several senders, whose clean and corrupted runs are one."""
+    """The same for several senders, which share one clean and one corrupted run."""
     answer = tuple(question.answer)
     runs = [_run(group, answer, paths, memory) for group in group_factors(question, memory)]
     clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))
