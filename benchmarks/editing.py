@@ -168,14 +168,16 @@ def measure(model: Model, corpus: Corpus, options: argparse.Namespace) -> list[l
     PlainEditor(warm, gathered, layer, settings).run(requests[0])
     rows = []
 
-    def add(name: str, call: Callable[[], Any], edits: int) -> tuple[float, Any]:
+    def add(
+        name: str, call: Callable[[], Any], edits: int, is_counted: bool = True
+    ) -> tuple[float, Any]:
         seconds, result = time_call(call, device)
-        # Counted apart: a hook keeps passes from being replayed as graphs.
-        counter = PassCounter(model)
-        call()
-        counter.close()
-        each = [counter.passes / edits, counter.rows / edits]
-        numbers = [f"{number:.1f}" for number in each]
+        numbers = ["", ""]
+        if is_counted:  # apart: a hook keeps passes from being replayed as graphs
+            counter = PassCounter(model)
+            call()
+            counter.close()
+            numbers = [f"{number / edits:.1f}" for number in (counter.passes, counter.rows)]
         rows.append([name, str(edits), f"{seconds:.1f}", f"{seconds / edits:.2f}", *numbers])
         print(" ".join(rows[-1]), flush=True)
         return seconds / edits, result
@@ -196,7 +198,11 @@ def measure(model: Model, corpus: Corpus, options: argparse.Namespace) -> list[l
     rows.append(["largest difference of nats per token", "", "", f"{max(apart):.1e}", "", ""])
     changes: dict[str, Any] = {"facts": options.facts, "groups": options.groups}
     changes["layer"] = str(layer)
-    add("`unmask edit`, all of it", lambda: MEASURE(model, data=corpus, **changes), len(requests))
+
+    def run_verb() -> object:
+        return MEASURE(model, data=corpus, **changes)
+
+    add("`unmask edit`, all of it", run_verb, len(requests), is_counted=False)
     return rows
 
 
@@ -208,13 +214,15 @@ def list_models(options: argparse.Namespace, corpus: Corpus) -> Sequence[Model]:
         ]
     place = {"device": device, "dtype": dtype}
     texts = corpus.training_texts()
-    kinds = ("masked", "causal")
-    return [make_model(kind, options.size, 0, options.context, texts, place) for kind in kinds]
+    return [
+        make_model(kind, options.size, 0, options.context, texts, place) for kind in options.kinds
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", default="smollm2-135m", help="of a network with random weights")
+    parser.add_argument("--kinds", nargs="+", default=["masked", "causal"], help="of that network")
     parser.add_argument("--model", nargs="+", help="models in its place")
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--device", default="auto")
