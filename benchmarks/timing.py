@@ -91,15 +91,16 @@ def describe_run(device: torch.device) -> str:
     if device.type == "cuda":
         chip = torch.cuda.get_device_name(device)
     words = " ".join(
-        ["python", f"benchmarks/{Path(sys.argv[0]).name}", *_without_out(sys.argv[1:])]
+        ["python", f"benchmarks/{Path(sys.argv[0]).name}", *_without_places(sys.argv[1:])]
     )
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return f"`{words}` on {chip}{threads}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
 
 
-def _without_out(words: list[str]) -> list[str]:
-    """The command without the place its record went to."""
-    if "--out" not in words:
-        return words
-    at = words.index("--out")
-    return words[:at] + words[at + 2 :]
+def _without_places(words: list[str]) -> list[str]:
+    """The command without the places of one machine: where files and the record went."""
+    for name in ("--out", "--folder"):
+        if name in words:
+            at = words.index(name)
+            words = words[:at] + words[at + 2 :]
+    return words

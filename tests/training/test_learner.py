@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 
 from tests.training.runs import make_recipe, make_trainer, run, take_steps
 from unmask.net.counts import count_parameters
@@ -35,6 +36,7 @@ def test_blocks_compile_once(recompute, monkeypatch):
     losses += take_steps(trainer, 4)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
+    assert not inductor.quiesce_async_compile_pool  # restarted compilers may hang
     assert losses == pytest.approx(take_steps(make_trainer(**settings), 8), rel=1e-6)
     torch.compiler.reset()
 

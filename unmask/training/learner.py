@@ -50,7 +50,20 @@ def prepare_blocks(
             block.register_forward_hook(drop)
         if compiled:
             block.compile(dynamic=False)
+    if compiled:
+        _keep_compilers()
     return compiled
+
+
+def _keep_compilers() -> None:
+    """Have torch's compiling processes stay; by default they end after a minute without work.
+
+    A later training of the same process starts them again, and was seen to wait for them without
+    end (torch 2.11; pytorch's pull request 183884 is about such restarts).
+    """
+    from torch._inductor import config
+
+    config.quiesce_async_compile_pool = False
 
 
 @contextmanager
