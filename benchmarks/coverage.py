@@ -62,6 +62,10 @@ PAIRS = [(0.01, 0.01), (0.5, 0.5), (0.5, 0.02), (0.9, 0.5)]
 """Rates of two models that are compared."""
 OWN_DEVIATION = 0.5
 """How far facts deviate in one of two models alone, beside what they do in both."""
+OPENINGS = list(product((2, 3), (0.01, 0.5, 0.97), (0.5, 1.0), (0.0, 0.5)))
+"""Numbers of openings, rates, and how far openings and the seeds of one opening deviate."""
+SEEDS_EACH = 3
+"""Training seeds of each opening."""
 
 
 def solve_intercept(rate: float, deviation: float) -> float:
@@ -110,9 +114,32 @@ def measure_differences(
     return _judge(intervals, np.full(repetitions, rates[0] - rates[1]))
 
 
-def count_hits(hits: np.ndarray) -> Clusters:
-    """Hits by training seed and fact, each of ten phrasings."""
-    return Clusters(hits.astype(float), np.full(hits.shape, float(PHRASINGS)))
+def measure_openings(
+    openings: int, rate: float, by_opening: float, by_seed: float, repetitions: int
+) -> tuple[Coverage, Coverage]:
+    """How `estimate_mean` does where seeds share openings: by opening, and by seed regardless."""
+    rng = np.random.default_rng(derive_seed(0, "openings", openings, rate, by_opening, by_seed))
+    a = solve_intercept(rate, float(np.linalg.norm([1.0, by_opening, by_seed])))
+    effects = (
+        rng.normal(size=(repetitions, 1, 1, FACTS))
+        + by_opening * rng.normal(size=(repetitions, openings, 1, 1))
+        + by_seed * rng.normal(size=(repetitions, openings, SEEDS_EACH, 1))
+    )
+    hits = rng.binomial(PHRASINGS, expit(a + effects))
+    truth = np.full(repetitions, rate)
+    counted = (
+        [count_hits(each.sum(1), PHRASINGS * SEEDS_EACH) for each in hits],
+        [count_hits(each.reshape(-1, FACTS)) for each in hits],
+    )
+    by_openings, by_seeds = (
+        _judge([estimate_mean(each, is_share=True) for each in way], truth) for way in counted
+    )
+    return by_openings, by_seeds
+
+
+def count_hits(hits: np.ndarray, prompts: int = PHRASINGS) -> Clusters:
+    """Hits by training run and fact, each of so many prompts."""
+    return Clusters(hits.astype(float), np.full(hits.shape, float(prompts)))
 
 
 def _judge(intervals: Sequence[Interval], truth: np.ndarray) -> Coverage:
@@ -176,6 +203,17 @@ def format_differences(repetitions: int) -> str:
     return format_lines(["rates, %", "seeds", "seeds' s.d.", *HEADER], rows)
 
 
+def format_openings(repetitions: int) -> str:
+    """The table of training runs that share openings, in Markdown."""
+    rows = []
+    for openings, rate, *deviations in OPENINGS:
+        found, regardless = measure_openings(openings, rate, *deviations, repetitions)
+        named = [str(openings), f"{100 * rate:g}", *(f"{each:g}" for each in deviations)]
+        rows.append([*named, *_format(found), f"{100 * regardless.share:.1f}"])
+    deviate = ["openings' s.d.", "seeds' s.d."]
+    return format_lines(["openings", "rate, %", *deviate, *HEADER, "by seed: held, %"], rows)
+
+
 def format_few_hits() -> str:
     """Intervals of few hits, each on a fact of its own."""
     rows = []
@@ -220,6 +258,13 @@ On the same facts, whose effects deviate by 1 logit in both models and by {OWN_D
 alone; each model has its own seeds.
 
 {format_differences(options.repetitions)}
+
+## Training runs that share openings
+
+{SEEDS_EACH} seeds of each opening; facts deviate by 1 logit. Intervals go by opening; *by seed*:
+as if all runs were independent.
+
+{format_openings(options.repetitions)}
 
 ## Few hits
 

@@ -4,11 +4,13 @@ import pytest
 
 from benchmarks.coverage import (
     CELLS,
+    OPENINGS,
     PAIRS,
     SINGLE,
     Cell,
     format_means,
     measure_differences,
+    measure_openings,
     tabulate_means,
 )
 
@@ -35,3 +37,12 @@ def test_differences_are_covered(rates):
     for seeds, deviation in ((1, 0.0), (3, 0.5), (8, 0.5), (8, 1.0)):
         coverage = measure_differences(rates, Cell(seeds, 0.0, 1.0, deviation), REPETITIONS)
         assert 0.93 <= coverage.share <= 0.995, (seeds, deviation, coverage)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("cell", OPENINGS)
+def test_openings_are_covered(cell):
+    """Three openings hold the truth; two do so a little less often, and seeds regardless do not."""
+    found, regardless = measure_openings(*cell, REPETITIONS)
+    assert found.share >= (0.92 if cell[0] == 3 else 0.89)
+    assert regardless.share < min(found.share, 0.93)
