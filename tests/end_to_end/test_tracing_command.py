@@ -48,7 +48,7 @@ def test_two_processes_trace_and_the_page_is_drawn(place):
     done = run("report", place / "run", "--out", place / "page.md")
     assert done.returncode == 0, done.stderr
     text = (place / "page.md").read_text()
-    assert "Where facts are recalled" in text and "last subject token" in text
+    assert "Which states bring answers back" in text and "last subject token" in text
     other = run(*words, "--metric", "logp")
     assert other.returncode == 2 and "holds another run (metric was 'p' and is now" in other.stderr
 

@@ -105,14 +105,14 @@ def test_the_section_says_first_what_was_found(done):
     # Two models scored in two ways are not compared in size.
     assert "mean field" in text and "not how large they are; `--joint chain_rule`" in text
     assert "1 not recalled" in text and "windows of 2 layers" in text
-    assert done.section.title == "Where facts are recalled, from the first step to the last"
+    assert done.section.title == "Which states bring answers back, from the first step to the last"
 
 
 def test_models_scored_alike_may_be_compared(masked, causal):
     settings = {"facts": 2, "phrasings": 1, "at": ("first",), "parts": ("resid",)}
     found = trace(masked, causal, make_facts(), joint="chain_rule", **settings)
     assert "not how large" not in read(found)
-    assert found.section.title == "Where facts are recalled"
+    assert found.section.title == "Which states bring answers back"
 
 
 def test_equal_training_seeds_change_no_mean(causal, tmp_path):

@@ -1,5 +1,5 @@
-"""represent: what an MLP looks up at a subject (its key k*), and what it would have to give there
-for the model to say the object (its value v*), in both directions of a fact.
+"""represent: what an MLP reads at a subject (its key k*), and what it would have to give there for
+the model to say the object (its value v*), in both directions of a fact.
 
 The key is the input of the layer's down projection at the last subject token, averaged over
 prefixes. The value v* = v0 + delta is searched by Adam (Meng et al. 2022, arXiv 2202.05262): v0 is

@@ -26,7 +26,7 @@ from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
 
-TITLE = "Where facts are recalled"
+TITLE = "Which states bring answers back"
 FEW = 30
 """Facts of one's own below which a page says that models share few."""
 HIDDEN = {

@@ -1,1 +1,1 @@
-"""Keys and values: what an MLP looks up, what it answers, and how directions mirror it."""
+"""Keys and values of MLPs, and how alike they are in the two directions of a fact."""

@@ -1,7 +1,7 @@
 """Does the key of a concept in one direction resemble its value in the other?
 
-Asked with a name given (p2d), the name is looked up and its description is the answer; asked with
-the description given (d2p), it is the other way round. So a name has a key in p2d and a value in
+Asked with a name given (p2d), the key is the name's and the value says its description; with the
+description given (d2p) it is the other way round. So a name has a key in p2d and a value in
 d2p, and a description a key in d2p and a value in p2d. Facts whose search diverged are left out of
 every comparison, and counted. A value that does not restore its answer is none in ROME's sense: v*,
 delta and the v0 beside them are compared on the facts whose value does.

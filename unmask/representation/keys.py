@@ -1,4 +1,4 @@
-"""k*: what the MLP of a layer looks up at a subject, averaged over prefixes."""
+"""k*: the input of a layer's down projection at a subject, averaged over prefixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
