@@ -1,10 +1,10 @@
-"""Where an edit acts, and what both directions of a fact share before any edit.
+"""Where an edit acts, and how alike both directions of a fact are before any edit.
 
 How much of an edit acts at a position is known in closed form (`Edit.shares`). It is read in states
 whose answer is given up to some token, and in those of the edited model's own texts: at the last
 token of the subject, at the masks, and at the other words.
 
-Whether the reverse follows may depend on what a network keeps in common for both directions. Two
+Whether the reverse follows may depend on how alike a network's states of both directions are. Two
 measures of that, one number per fact, without an edit: how well a probe that was fitted to the
 states of one direction tells the fact in the other (log-odds, in phrasings that it never saw), and
 the cosine of what the MLP finds for the edited subject with what it gives where that subject is

@@ -199,11 +199,11 @@ def _tabulate_learned(result: Result) -> blocks.Table:
 def _tabulate_sharing(result: Result) -> blocks.Table:
     return tidy.tabulate(
         "sharing",
-        "Does the reverse follow what both directions share? Spearman's correlation over facts",
+        "Does the reverse gain go with likeness of the two directions? Spearman's correlation",
         result.summary["sharing"],
         {
             "model": "model",
-            "shared": lambda row: SHARING[row["sharing"]],
+            "likeness": lambda row: SHARING[row["sharing"]],
             "gain in": lambda row: OUTCOMES[row["outcome"]],
             Column("correlation", 2): tidy.to_interval,
             "facts": "facts",
