@@ -1,5 +1,6 @@
 """README and docs/findings.md hold what they say: Python, commands, numbers, the moving picture."""
 
+import csv
 import json
 import re
 import shlex
@@ -134,6 +135,40 @@ def test_the_sentence_is_what_the_table_says():
     listed = [" ".join(stated[i : i + 2]) for i in range(0, 8, 2)]
     models = ("mdm, guidance 0.8", "ar")
     assert listed == [shares[model][column] for column in (0, 1) for model in models]
+
+
+def test_the_twin_is_ahead_by_what_was_measured():
+    with (ROOT / "docs" / "results" / "recall" / "recall-pairs.csv").open(encoding="utf-8") as file:
+        pairs = {(models, asked): ends for models, asked, *ends in csv.reader(file)}
+    stated = read_numbers(
+        r"ahead, by (\S+) points \[(\S+), (\S+)\] with guidance 0.8 "
+        r"and (\S+) \[(\S+), (\S+)\] without"
+    )
+    expected = []
+    for guidance in ("0.8", "0"):
+        ends = pairs[f"mdm, guidance {guidance} − ar", "name → description, as trained"]
+        mean, low, high = (round(-100 * float(end), 1) for end in ends)
+        expected += [mean, high, low]
+    assert stated == expected
+
+
+def test_the_factorial_is_what_was_measured():
+    page, number = read_page("factorial.md"), r"([−\d.]+)"
+    interval = rf"{number} \[{number}, {number}\]"
+    objective, attention = (
+        read_rows(page, f"| {rows} ")[0][2:] for rows in ("**B-any − B-l2r**", "B-l2r − C-l2r")
+    )
+    for cells, sentence in (
+        (
+            objective,
+            rf"adds {number} points \[{number}, {number}\] for .*?, and {interval} for name",
+        ),
+        (attention, rf"no clear difference: {number} points \[{number}, {number}\] and {interval}"),
+    ):
+        found = [re.findall(r"[−+]?[\d.]+", cells[column]) for column in (3, 1)]
+        assert read_numbers(sentence) == [
+            float(end.replace("−", "-")) for cell in found for end in cell
+        ]
 
 
 def test_the_moving_picture_is_small_and_needs_nothing_else():
