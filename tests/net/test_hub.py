@@ -68,6 +68,9 @@ def test_a_revision(cache, tmp_path, monkeypatch):
     assert torch.equal(copy.net.head.weight, other.net.head.weight) and copy.net.config.block == 4
     absent = run("info", "someone/tiny-mdm", "--revision", "absent", cache=cache)
     assert absent.returncode == 2 and "neither a path nor in the local cache" in absent.stderr
+    with pytest.raises(unmask.UserError, match=r"In the folder \S+ there is: copy,"):
+        monkeypatch.chdir(tmp_path.parent)
+        unmask.load(f"{tmp_path.name}/copi")
     with pytest.raises(unmask.UserError, match="'main' of reversal-mdm was asked for"):
         unmask.load("reversal-mdm", revision="main")
 

@@ -128,7 +128,7 @@ def _fetch(repo: str, patterns: list[str], fetch: bool = True, revision: str | N
         ) from None
     except RepositoryNotFoundError:
         raise UserError(
-            f"the hub has no model {repo!r} (or it is private): check the name."
+            f"the hub has no model {repo!r} (or it is private): check the name.{_hint(repo)}"
         ) from None
     except HFValidationError:
         raise UserError(
@@ -139,4 +139,14 @@ def _fetch(repo: str, patterns: list[str], fetch: bool = True, revision: str | N
         raise UserError(
             f"{repo!r} is neither a path nor in the local cache, {why} "
             f"({type(error).__name__}): load it once while connected, or give the path of a copy."
+            f"{_hint(repo)}"
         ) from None
+
+
+def _hint(repo: str) -> str:
+    """What stands beside a mistyped path that reads like a hub id."""
+    folder = Path(repo).parent
+    if folder == Path() or not folder.is_dir():
+        return ""
+    names = sorted(each.name for each in folder.iterdir())
+    return f" In the folder {folder} there is: {', '.join(names[:8])}."
