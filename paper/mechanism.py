@@ -1,4 +1,4 @@
-"""How a fact takes its way through a model: one page of runs that ask different things of it.
+"""From the subject to the answer: one page of runs that ask different things of it.
 
     python paper/mechanism.py TRACE KNOCKOUT INTERCHANGE ERASURE SLOTS REPRESENT PATHS --page PAGE
 
@@ -66,7 +66,7 @@ def _draw_step(stage: str, rows: Sequence[tidy.Record]) -> blocks.Figure:
     return tidy.draw_map(
         rows,
         stage.replace("+", "-"),
-        f"Which rows carry the fact after which layer, {labels.name_stage(stage)}",
+        f"Which rows bring the answer back, after which layer, {labels.name_stage(stage)}",
         "Share of what hiding the subject takes that comes back when all rows of a role get their "
         "clean states after a layer; 100 % is all of it.",
         x="layer",
@@ -160,7 +160,9 @@ def make_document(runs: dict[str, Result]) -> Document:
     """The page: the path, what is needed, what is put in, what is taken out, what is unknown."""
     sections = [
         blocks.Section(
-            "path", "The path", [*path_of_fact(runs["trace"]), *find_sentences(runs["trace"])]
+            "path",
+            "Which rows bring the answer back",
+            [*path_of_fact(runs["trace"]), *find_sentences(runs["trace"])],
         ),
         blocks.Section(
             "needed",
@@ -186,18 +188,18 @@ def make_document(runs: dict[str, Result]) -> Document:
         if name in runs:
             read += [*find_figures(runs[name], name, "probes"), *find_sentences(runs[name])]
     if read:
-        sections.append(blocks.Section("read", "What states of both directions share", read))
+        sections.append(blocks.Section("read", "How alike states of both directions are", read))
     sections.append(blocks.Section("unknown", "What is not known", list(list_unsettled(runs))))
     records = [(name, result.records[0], ()) for name, result in runs.items()]
     models = " and ".join(tidy.distinct(runs["trace"].summary["averages"], "model"))
     lead = (
-        f"How {models} recall facts, asked as trained and in reverse: which rows carry a fact "
-        "where, what an answer needs, what brings another's answer, and what remains without what "
+        f"How {models} recall facts, asked as trained and in reverse: which rows bring the "
+        "answer back, what it needs, what brings another's answer, and what remains without what "
         "tells facts apart. Each section shows its figure and what its measure says; the last one "
         "says what is not known."
     )
     return Document(
-        "How a fact takes its way", lead, [], [*sections, describe_runs(records)], False
+        "From the subject to the answer", lead, [], [*sections, describe_runs(records)], False
     )
 
 

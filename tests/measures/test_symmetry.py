@@ -113,7 +113,7 @@ def test_a_concept_s_key_meets_its_own_value(strong):
     assert finding.verdict.outcome == "above"
     assert "for 100 % [" in finding.text and "of 12 facts; without any search (v0)" in finding.text
     assert "a name's value (description → name, reversed)" in finding.text
-    assert finding.text.endswith("with the key which fact it is; v0 does not clearly.")
+    assert finding.text.endswith("is like the key, fact by fact; v0 not clearly so.")
 
 
 def test_nothing_shared_is_nothing_found(tmp_path):
@@ -124,7 +124,7 @@ def test_nothing_shared_is_nothing_found(tmp_path):
     )
     (finding,) = (block for block in result.section.blocks if isinstance(block, Finding))
     assert finding.verdict.outcome == "unsettled"
-    assert finding.text.endswith("That is no more than shuffled pairs give.")
+    assert finding.text.endswith("No difference from shuffled pairs was found.")
 
 
 def test_what_v0_shares_is_no_finding_about_values(tmp_path):
@@ -133,7 +133,7 @@ def test_what_v0_shares_is_no_finding_about_values(tmp_path):
     tensors["v0"], tensors["delta"] = tensors["delta"], 0.1 * tensors["v0"]
     result = compare(tmp_path, make_run(tmp_path, (rows, tensors)))
     (finding,) = (block for block in result.section.blocks if isinstance(block, Finding))
-    assert finding.text.endswith("share which fact it is before any search.")
+    assert finding.text.endswith("are alike, fact by fact, before any search.")
     assert "answer" not in finding.text
 
 
@@ -142,7 +142,7 @@ def test_what_v0_shares_is_no_finding_about_values(tmp_path):
 @pytest.mark.parametrize("delta", [True, False])
 def test_sentences_never_claim_what_is_not_clear(value, v0, delta):
     text = _conclude(value, v0, delta)
-    assert ("no more than shuffled" in text) == (not value and not v0)
+    assert ("No difference from shuffled" in text) == (not value and not v0)
     assert ("before any search" in text) == (value and v0)
     assert text.startswith("What the search added") == (value and delta and not v0)
 

@@ -35,12 +35,12 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     text = page.read_text("utf-8")
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert titles[:7] == [
-        "The path",
+        "Which rows bring the answer back",
         "What the answer has to read",
         "By which way it reaches the answer",
         "Another fact's state in its place",
         "Without what tells facts apart",
-        "What states of both directions share",
+        "How alike states of both directions are",
         "What is not known",
     ]
     drawn = {file.name for file in (tmp_path / "mechanism").glob("*.png")}

@@ -25,9 +25,9 @@ in a layer drawn at random, the wrong subject's key, and another fact's delta, o
 learned statement is trained by the model's own loss until its object costs as much as under the
 edit; where it never does, the page says so.
 
-Whether the reverse follows is held against how alike both directions are before the edit, one
-number per fact: the log-odds that a probe of one direction's states gives the fact in the other, in held
-out phrasings, and the cosine of the key, through the down projection, with v0 in reverse, minus its
+Whether the reverse follows is held against how alike both directions are before, one number per
+fact: the log-odds that a probe of one direction's states gives the fact in the other, in held out
+phrasings, and the cosine of the key, through the down projection, with v0 in reverse, minus its
 mean over other facts (as `unmask symmetry` has it); and the share of the edit that acts in reverse.
 """
 

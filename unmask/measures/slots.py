@@ -256,7 +256,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
 
 MEASURE = Measure(
     name="slots",
-    title="One entry or two?",
+    title="States where the answer is read",
     help="Compare states at the answer slot, a fact asked forwards and in reverse.",
     settings=SlotSettings,
     tables={"slots": "slots/1", "differences": "differences/1"},

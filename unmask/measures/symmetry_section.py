@@ -118,14 +118,14 @@ def _state_retrieval(result: "Result", rows: tidy.Records) -> Iterator[Finding]:
 def _conclude(value: bool, v0: bool, delta: bool) -> str:
     """What it means which of the three are clear."""
     if value and v0:
-        return "The states of the two prompts share which fact it is before any search."
+        return "The states of the two prompts are alike, fact by fact, before any search."
     if value and delta:
-        return "What the search added shares with the key which fact it is; v0 does not clearly."
+        return "What the search added is like the key, fact by fact; v0 not clearly so."
     if value:
-        return "Together v0 and delta share with the key which fact it is; neither does clearly."
+        return "Together v0 and delta are like the key, fact by fact; neither alone clearly so."
     if v0:
-        return "Only before the search do the two states clearly share which fact it is."
-    return "That is no more than shuffled pairs give."
+        return "Only before the search are the two states clearly alike, fact by fact."
+    return "No difference from shuffled pairs was found."
 
 
 def _name_asked(group: str, concept: str) -> str:
