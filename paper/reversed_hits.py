@@ -110,8 +110,7 @@ def make_document(
     )
     return Document(
         f"Whom {model} answers in reverse, and which words people share",
-        "Every person with a hit, whatever the training run; a hit contains the true answer. Made "
-        "by `python paper/reversed_hits.py docs/results/tables/opening-*/recall --data FOLDER`.",
+        "Every person with a hit, whatever the training run; a hit contains the true answer.",
         [],
         [blocks.Section("hits", "Hits", [hits, note]),
          blocks.Section("shared", "Shared words", [shared])],

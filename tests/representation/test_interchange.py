@@ -21,7 +21,7 @@ from unmask.representation.interchange import (
     make_swaps,
     person_of,
 )
-from unmask.representation.patched import lay_out_prompt, score_patched
+from unmask.representation.patched import lay_out_prompt, score_each_patched, score_patched
 
 WIDTH = 512
 SUBJECTS = {"X": "Z", "Q": "K"}
@@ -147,6 +147,24 @@ def test_the_rest_of_the_subject_is_the_mean_over_recipients():
 
         ((score,),) = score_patched(model, [prompt], {1: change}, 40)
         assert rows[len(swaps) + i]["logp_donor"] == pytest.approx(score.logp, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_changes_together_are_changes_alone(kind):
+    """Several sets share the layers below their first change, to the bit, in any order."""
+    model = make_model(kind=kind)
+    prompts = [
+        lay_out_prompt(model, swap.recipient, [swap.answer, swap.recipient])
+        for swap in pairs_of_facts()
+    ]
+
+    def double(x, owners):
+        return x * (2 + owners[:, None, None])
+
+    variants = [{1: double}, {}, {-1: double, 1: double}, {0: double}]
+    assert score_each_patched(model, prompts, variants, 40) == [
+        score_patched(model, prompts, changes, 40) for changes in variants
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from unmask.representation.patched import (
     choose_canvas,
     collect_subjects,
     lay_out_prompt,
-    score_patched,
+    score_each_patched,
 )
 
 DonorTokens = Literal["last", "all"]
@@ -159,12 +159,16 @@ def interchange(
     if tokens == "last" and rest == "mean":
         own = collect_subjects(model, prompts, layers, canvas)
         means = [_average_rest(states[i] for states in own) for i in range(len(layers))]
-    rows = _tabulate(swaps, None, score_patched(model, prompts, {}, canvas))
-    for i, layer in enumerate(layers):
-        states = [each[i] for each in donor_states]
-        change = _make_change(prompts, states, tokens, rest, means[i])
-        rows += _tabulate(swaps, layer, score_patched(model, prompts, {layer: change}, canvas))
-    return rows
+    changes = [
+        {layer: _make_change(prompts, [each[i] for each in donor_states], tokens, rest, means[i])}
+        for i, layer in enumerate(layers)
+    ]
+    scores = score_each_patched(model, prompts, [{}, *changes], canvas)
+    return [
+        row
+        for layer, own in zip([None, *layers], scores, strict=True)
+        for row in _tabulate(swaps, layer, own)
+    ]
 
 
 def _average_rest(states: Any) -> Float[Tensor, "D"] | None:

@@ -27,6 +27,8 @@ from unmask.representation.prompts import PromptRow, stack_rows
 
 StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
 """From the stream and the number of each row's prompt to the stream that goes on."""
+TokenScores = list[tuple[float, bool]]
+"""log p of each token, and whether it is the likeliest one."""
 EMBEDDINGS = -1
 """The layer whose changes act on the stream before layer 0."""
 
@@ -68,7 +70,6 @@ def lay_out_prompt(model: Model, fact: Fact, answers: Sequence[Fact]) -> Patched
     return PatchedPrompt(own.ids[: own.object[0]], own.subject, objects)
 
 
-@torch.inference_mode()
 def score_patched(
     model: Model,
     prompts: Sequence[PatchedPrompt],
@@ -80,7 +81,20 @@ def score_patched(
     A masked model's canvas has `length` positions, by default the study's, or what the longest text
     needs; layer -1 is the stream before layer 0.
     """
+    return score_each_patched(model, prompts, [changes], length)[0]
+
+
+@torch.inference_mode()
+def score_each_patched(
+    model: Model,
+    prompts: Sequence[PatchedPrompt],
+    variants: Sequence[Mapping[int, StateChange]],
+    length: int | None = None,
+) -> list[list[list[AnswerScore]]]:
+    """The same answers under each of several sets of changes, by set: layers below are run once."""
     model.net.taps.require_none("scoring under changes of one's own")
+    for layer in {layer for changes in variants for layer in changes}:
+        _name_site(model, layer)  # refused here if there is none
     canvas = choose_canvas(model, prompts, length)
     keys, rows = list[tuple[int, int]](), list[PromptRow]()
     for i, prompt in enumerate(prompts):
@@ -88,11 +102,11 @@ def score_patched(
             steps = _lay_out_steps(model, prompt, answer, canvas)
             keys += [(i, j)] * len(steps)
             rows += steps
-    scored: dict[int, list[tuple[float, bool]]] = {}
+    scored: dict[int, list[TokenScores]] = {}
 
-    def score(batch: Sequence[int]) -> list[list[tuple[float, bool]]]:
+    def score(batch: Sequence[int]) -> list[list[TokenScores]]:
         owners = torch.tensor([keys[n][0] for n in batch], device=model.device)
-        return _score_rows(model, [rows[n] for n in batch], owners, changes)
+        return _score_rows(model, [rows[n] for n in batch], owners, variants)
 
     for group in model.paradigm.group_rows([len(row.tokens) for row in rows]):
         group.sort(key=lambda n: (len(rows[n].tokens), n))
@@ -101,12 +115,18 @@ def score_patched(
         size = fit_rows(model, count_row_bytes(model, longest, most))
         for numbers, results in map_batches(group, size, score):
             scored |= zip(numbers, results, strict=True)
-    joined: list[list[list[tuple[float, bool]]]] = [[[] for _ in p.answers] for p in prompts]
+    joined: list[list[list[TokenScores]]] = [
+        [[[] for _ in prompt.answers] for prompt in prompts] for _ in variants
+    ]
     for n, (i, j) in enumerate(keys):
-        joined[i][j] += scored[n]
+        for own, terms in zip(joined, scored[n], strict=True):
+            own[i][j] += terms
     return [
-        [AnswerScore([x for x, _ in terms], all(hit for _, hit in terms)) for terms in answers]
-        for answers in joined
+        [
+            [AnswerScore([x for x, _ in terms], all(hit for _, hit in terms)) for terms in answers]
+            for answers in own
+        ]
+        for own in joined
     ]
 
 
@@ -216,16 +236,24 @@ def _score_rows(
     model: Model,
     rows: Sequence[PromptRow],
     owners: Int[Tensor, "R"],
-    changes: Mapping[int, StateChange],
-) -> list[list[tuple[float, bool]]]:
-    """log p of each row's targets, and whether each is the likeliest."""
-    batch = stack_rows(rows, model.device)
-    with attach_changes(model, changes, owners):
-        x = model.net.run_layers(model.net.embed(batch.tokens))
-    logp = log_softmax(model, model.net.unembed(x, batch.reads))  # [R, A, V]
-    target = logp.gather(-1, batch.targets[..., None])[..., 0]
-    is_best = logp.argmax(-1) == batch.targets
-    return [
-        list(zip(terms[: len(row.targets)], hits[: len(row.targets)], strict=True))
-        for row, terms, hits in zip(rows, target.tolist(), is_best.tolist(), strict=True)
-    ]
+    variants: Sequence[Mapping[int, StateChange]],
+) -> list[list[TokenScores]]:
+    """log p of each row's targets, and whether each is the likeliest; row by row, by variant."""
+    net, batch = model.net, stack_rows(rows, model.device)
+    scores = [list[TokenScores]() for _ in variants]
+    # The stream without changes is taken up to the first changed layer of one variant after the
+    # other; each variant runs on from there.
+    firsts = [max(min(changes, default=net.config.layers), 0) for changes in variants]
+    x, layer = net.embed(batch.tokens), 0
+    for number in sorted(range(len(variants)), key=firsts.__getitem__):
+        x, layer = net.run_layers(x, layer, firsts[number]), firsts[number]
+        with attach_changes(model, variants[number], owners):
+            changed = net.run_layers(x, layer)
+        logp = log_softmax(model, net.unembed(changed, batch.reads))  # [R, A, V]
+        target = logp.gather(-1, batch.targets[..., None])[..., 0]
+        is_best = logp.argmax(-1) == batch.targets
+        scores[number] = [
+            list(zip(terms[: len(row.targets)], hits[: len(row.targets)], strict=True))
+            for row, terms, hits in zip(rows, target.tolist(), is_best.tolist(), strict=True)
+        ]
+    return [list(each) for each in zip(*scores, strict=True)]
