@@ -11,7 +11,7 @@ this process, so that kernels are compiled once.
 
 import argparse
 import gc
-import re
+import os
 import runpy
 import shlex
 import shutil
@@ -20,90 +20,24 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from run_stages import NAMES, DataSet, Stage, read_stages
 
 import unmask
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file, write_json
 from unmask.base.identity import digest_file, digest_values
-from unmask.base.reading import parse_yaml, read_json, read_text
+from unmask.base.reading import read_json, read_text
 from unmask.base.units import format_bytes
 
-STAGES = Path(__file__).with_name("stages.yaml")
-RUNS = Path("runs") / "paper"
-KEPT = Path("docs") / "results" / "tables"
 PAGES = Path("paper") / "pages.json"
 """What is known of each page that a stage wrote: by which stage, from what, in how many minutes."""
-_NAMES = re.compile(r"\{([\w-]+)\}")
+STOPPING = (["unmask", "train"], ["unmask", "sweep"], ["python", "paper/factorial.py"])
+"""Commands that take `--minutes`: they keep what they have and leave by themselves."""
 _CODE = ("*.py", "*.yaml", "*.js", "*.css", "*.html")
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """Files that nobody here can make: where they come from, and the digests of the right ones."""
-
-    name: str
-    source: str
-    path: str
-    files: Mapping[str, str]
-
-    def find(self, folder: Path) -> Path:
-        """Where it lies in the user's folder, each file checked."""
-        place = folder / self.path
-        for name, expected in self.files.items():
-            file = place / name if name != "." else place
-            if not file.is_file():
-                raise UserError(f"{file} is missing: {self.name} comes from {self.source}.")
-            if (given := digest_file(file)) != expected:
-                raise UserError(
-                    f"{file} has the SHA-256 {given}, expected {expected}: {self.name} comes from "
-                    f"{self.source}."
-                )
-        return place
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Commands that turn data and other stages' folders into a folder, and perhaps a page."""
-
-    name: str
-    run: tuple[str, ...]
-    """Each may name {out}, {page}, data sets, and folders of stages before this one."""
-    page: str | None = None
-    note: str = ""
-    """How to read the page, put below its title."""
-    minutes: float | None = None
-    """As measured on one H200."""
-    has_parts: bool = False
-    """The script itself trusts the parts of its folder by what made them: the folder is kept."""
-    keep: bool = False
-    """Its folder holds tables alone and belongs to the repository: pages are drawn from it without
-    the models, which are gone."""
-
-    @property
-    def folder(self) -> Path:
-        return (KEPT if self.keep else RUNS) / self.name
-
-    @property
-    def record_path(self) -> Path:
-        return self.folder.parent / f"{self.name}.json"
-
-    @property
-    def needs(self) -> list[str]:
-        found = {name for command in self.run for name in _NAMES.findall(command)}
-        return sorted(found - {"out", "page"})
-
-    @property
-    def scripts(self) -> list[Path]:
-        """Scripts and sweep files that the commands name."""
-        words = [shlex.split(command) for command in self.run]
-        paths = [Path(each[1]) for each in words if each[0] == "python"]
-        # What stands beside a script and is named after it is a part of it.
-        parts = [sorted(path.parent.glob(f"{path.stem}_*.py")) for path in paths]
-        paths += [Path(each[2]) for each in words if each[:2] == ["unmask", "sweep"]]
-        return [*paths, *(part for each in parts for part in each)]
 
 
 @dataclass
@@ -119,34 +53,6 @@ class Record:
     seconds: float = 0.0
     files: dict[str, str] = field(default_factory=dict)
     """Digests of all files of the folder, once the stage is done."""
-
-
-def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stage]]:
-    """The data sets and the stages, each stage after those that it needs."""
-    content = parse_yaml(read_text(path), str(path))
-    data = {name: DataSet(name, **value) for name, value in content["data"].items()}
-    stages: dict[str, Stage] = {}
-    for stage in (each for value in content["stages"] for each in _make_stages(value)):
-        for name in stage.needs:
-            if name not in data and name not in stages:
-                raise UserError(f"stage {stage.name} needs {name!r}, which no line before names.")
-        if stage.name in data or stage.name in stages:
-            raise UserError(
-                f"the name {stage.name!r} is there twice: stages and data have their own."
-            )
-        stages[stage.name] = stage
-    return data, stages
-
-
-def _make_stages(value: dict[str, Any]) -> Iterator[Stage]:
-    """The one stage that an entry describes, or one for each value of its `each`."""
-    for each in value.pop("each", [None]):
-
-        def fill(text: str, each: object = each) -> str:
-            return text if each is None else text.replace("{each}", str(each))
-
-        run = tuple(fill(command) for command in value["run"])
-        yield replace(Stage(**value), name=fill(value["name"]), run=run)
 
 
 class Runner:
@@ -213,7 +119,7 @@ class Runner:
         while record.done < len(stage.run):
             if self._seconds_left() <= 0:
                 return False
-            command = _NAMES.sub(lambda m: str(places[m[1]]), stage.run[record.done])
+            command = NAMES.sub(lambda m: str(places[m[1]]), stage.run[record.done])
             print(f"{stage.name}: {command}", flush=True)
             start = time.monotonic()
             try:
@@ -255,11 +161,11 @@ class Runner:
     def _call(self, words: list[str]) -> bool:
         """Run one command in this process; False where the time was up before its end."""
         left = self._seconds_left()
-        can_stop = words[:2] in (["unmask", "train"], ["unmask", "sweep"])
-        if self.deadline is not None and can_stop:
-            words = [*words, "--minutes", f"{left / 60:.3f}"]
+        limit = None if self.deadline is None else left
+        if self.deadline is not None and words[:2] in STOPPING:
+            words, limit = [*words, "--minutes", f"{left / 60:.3f}"], None
         status: object = 0
-        with _alarm(None if self.deadline is None else left), _arguments(words):
+        with _alarm(limit), _arguments(words):
             try:
                 if words[0] == "unmask":
                     from unmask.cli.main import main
@@ -272,7 +178,7 @@ class Runner:
             except KeyboardInterrupt:
                 if self._seconds_left() > 0:
                     raise
-        # A training that its minutes ended exits with 0 as well; its command goes on with it.
+        # What its minutes ended exits with 0 as well; its command goes on with it.
         if self._seconds_left() <= 0:
             return False
         if status != 0:
@@ -397,4 +303,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has left, as `head` does: nothing more is to be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

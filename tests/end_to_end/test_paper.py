@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,9 @@ spec = importlib.util.spec_from_file_location("paper_run", ROOT / "paper" / "run
 assert spec is not None and spec.loader is not None
 paper = importlib.util.module_from_spec(spec)
 sys.modules["paper_run"] = paper
+sys.path.insert(0, str(ROOT / "paper"))  # as for a script of that folder
 spec.loader.exec_module(paper)
+sys.path.pop(0)
 
 COPY = """import sys, pathlib, time
 source, out, *page = map(pathlib.Path, sys.argv[1:])
@@ -150,6 +153,25 @@ def test_a_piece_ends_in_time_and_the_next_goes_on(plan: Path) -> None:
     assert count_runs(plan, "one-2") == 1
     assert not run_all(plan, minutes=0)
     assert count_runs(plan, "two") == 1
+
+
+def test_a_command_that_stops_by_itself_is_told_its_minutes_and_not_cut(plan: Path) -> None:
+    script = "import pathlib, sys, time\ntime.sleep(2)\n"
+    script += "pathlib.Path(sys.argv[2]).write_text(' '.join(sys.argv))\n"
+    (plan / "paper" / "factorial.py").write_text(script)
+    (plan / "docs").mkdir()
+    stages = plan / "stages.yaml"
+    stages.write_text(stages.read_text().replace("copy.py {one-2}/text", "paper/factorial.py"))
+    assert not run_all(plan, minutes=0.02)
+    words = (plan / "docs/two.md").read_text().split()
+    assert words[-2] == "--minutes" and 0 < float(words[-1]) <= 0.02
+    assert run_all(plan) and "--minutes" not in (plan / "docs/two.md").read_text()
+
+
+def test_the_list_of_stages_may_be_read_in_part() -> None:
+    command = f"{sys.executable} paper/run.py --list | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1 and not done.stderr
 
 
 def test_mistakes_are_sentences(plan: Path) -> None:
