@@ -11,6 +11,7 @@ from tests.conftest import TEXTS, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.quality import (
     MENDERS,
@@ -186,10 +187,15 @@ def test_each_way_takes_its_calls(monkeypatch):
                 assert len(calls) == 6, way
 
 
-def test_the_measure_of_mending(texts):
+def test_the_measure_of_mending(texts, monkeypatch):
+    encoded, encode = [], Tokenizer.encode_documents
+    monkeypatch.setattr(
+        Tokenizer, "encode_documents", lambda *given: encoded.append(1) or encode(*given)
+    )
     result = MENDING(
         make_model(), data=texts, texts=3, length=12, shares=(0.2,), calls=(2, 4), device="cpu"
     )
+    assert len(encoded) == 1  # not for each of the four parts
     means = result.summary["means"]
     assert {(row["way"], row["calls"]) for row in means} == {
         (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)

@@ -10,10 +10,10 @@ they were before. Damaged: the share of right tokens that are changed, the contr
 errors changes more of them. 95 % intervals are by text and training seed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from functools import cache, partial
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
@@ -28,8 +28,6 @@ from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from unmask.net.model import Model
 
 MOST_DOCUMENTS = 2_000
 METRICS = ("found", "mended", "damaged", "selective")
@@ -59,50 +57,49 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
     from unmask.evaluation.quality import list_menders
 
-    pairs = [
-        (member, way) for member in inputs.members() for way in list_menders(member.family.paradigm)
-    ]
-    if not pairs:
+    ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}
+    if not any(ways.values()):
         raise UserError(
             "no model here can correct a text: expected masked, uniform or hybrid ones."
         )
-    for member, way in pairs:
-        for share in settings.shares:
-            for calls in settings.calls:
-                work = partial(_work, inputs, member, settings, way, share, calls)
-                yield Job(f"{member.key}-{way}-{share}-{calls}", work)
+    for member in inputs.members():
+        cut = cache(partial(_cut_windows, inputs, member, settings))  # once for all of its parts
+        for way, share, calls in product(ways[member.key], settings.shares, settings.calls):
+            work = partial(_work, inputs, member, cut, way, share, calls, settings.seed)
+            yield Job(f"{member.key}-{way}-{share}-{calls}", work)
 
 
 def _work(
     inputs: ModelInputs,
     member: Member,
-    settings: MendingSettings,
+    cut: "Callable[[], Tensor]",
     way: str,
     share: float,
     calls: int,
+    seed: int,
 ) -> Mapping[str, Rows]:
     from unmask.evaluation.quality import mend, plant_errors
 
     model = inputs.load(member)
-    clean = _cut_windows(model, inputs.data, settings)
     # Any token but the mask, which stands last where there is one.
     rows, mask_id = model.net.config.logit_rows, model.mask_id
-    planted = plant_errors(clean, share, rows - (mask_id == rows - 1), settings.seed)
+    planted = plant_errors(cut(), share, rows - (mask_id == rows - 1), seed)
     columns = member.columns | {"way": way, "share": share, "calls": calls}
-    mended = mend(model, planted, way, calls, share, settings.seed)
+    mended = mend(model, planted, way, calls, share, seed)
     return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
 
 
-def _cut_windows(model: "Model", documents: Sequence[str], settings: MendingSettings) -> "Tensor":
+def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings) -> "Tensor":
     """Windows of documents, their beginnings first, each after an end token."""
     import torch
 
     from unmask.evaluation.questions import require_tokenizer
 
-    tokenizer, size = require_tokenizer(model), settings.length - 1
+    model, size = inputs.load(member), settings.length - 1
+    tokenizer = require_tokenizer(model)
     windows = [
         (at, [tokenizer.end_id, *ids[at : at + size]])
-        for ids in tokenizer.encode_documents(list(documents))
+        for ids in tokenizer.encode_documents(inputs.data)
         for at in range(0, len(ids) - size + 1, size)
     ]
     if len(windows) < settings.texts:
