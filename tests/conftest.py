@@ -51,6 +51,7 @@ KINDS = [
     ("tiny-blocks", "masked"),
     ("tiny-blocks", "causal"),
     ("tiny-bert", "masked"),
+    ("tiny-post", "masked"),
     ("tiny-llada2", "masked"),
 ]
 """Presets and kinds of model that laws about whole models are held to."""
@@ -86,6 +87,7 @@ BLOCKS = (
     "tiny-pythia",
     "tiny-blocks",
     "tiny-bert",
+    "tiny-post",
     "tiny-llada2",
 )
 
@@ -102,7 +104,8 @@ def lively(config: NetConfig, seed: int = 0) -> Transformer:
     net = Transformer(config, seed=seed).eval().requires_grad_(False)
     for name, parameter in net.named_parameters():
         if parameter.ndim > 1:
-            parameter.mul_(5.0)
+            # Norms after the additions shrink differences between inputs layer by layer.
+            parameter.mul_(10.0 if config.residual == "post" else 5.0)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             parameter.normal_(1.0, 0.3, generator=torch.Generator().manual_seed(seed))
         elif name.endswith("bias"):

@@ -111,14 +111,19 @@ def test_gradients_go_through_patterns(net, tokens):
 
 
 def test_sites_add_up(net, tokens):
-    """The stream that leaves a block is the one that entered plus what the two parts added."""
+    """The stream that leaves a block is the one that entered plus what the two parts added.
+
+    With norms after the additions, each is taken before the next one.
+    """
     with net.capture("*") as sites:
         net(tokens)
-    for i in range(net.config.layers):
-        at = {part: sites[f"layers.{i}.{part}"] for part in ("resid_in", "attn_out", "mlp_out")}
-        assert torch.equal(sum(at.values()), sites[f"layers.{i}.resid_out"])
-        down = net.layers[i].mlp.down
-        assert torch.equal(down(sites[f"layers.{i}.mlp_key"]), at["mlp_out"])
+    for i, block in enumerate(net.layers):
+        x, attn, mlp = (sites[f"layers.{i}.{part}"] for part in ("resid_in", "attn_out", "mlp_out"))
+        stream = x + attn
+        if net.config.residual == "post":
+            stream = block.mlp_norm(block.attn_norm(x) + attn)
+        assert torch.equal(stream + mlp, sites[f"layers.{i}.resid_out"])
+        assert torch.equal(block.mlp.down(sites[f"layers.{i}.mlp_key"]), mlp)
 
 
 def test_self_patch_changes_no_bit(net, tokens):

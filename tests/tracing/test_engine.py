@@ -51,7 +51,8 @@ def test_windows_that_begin_together_make_one_trunk():
 
 
 @pytest.mark.parametrize(
-    "name", ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-llada2"]
+    "name",
+    ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-post", "tiny-llada2"],
 )
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 3, 10])
