@@ -94,7 +94,6 @@ class EditSettings(GroupSettings):
     paraphrases: int = option(2, "Other phrasings that are asked.", least=0)
     neighbours: int = option(3, "Other facts that are asked.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)
-    length: int | None = option(None, "Positions of the canvas; 52 by default.", least=2)
     controls: tuple[str, ...] = option(
         (),
         "Beside each edit: in a layer drawn at random, with the wrong subject's key, with another "
@@ -114,7 +113,6 @@ class EditSettings(GroupSettings):
     lengths: tuple[int, ...] = option((), "Further canvases of generations.", least=2)
     examples: int = option(4, "Answers to show of each model.", least=0, is_identity=False)
     seed: int = option(0, "Seed of objects, neighbours, prefixes and moments.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,7 @@ class ErasureSettings(GroupSettings):
         None, "Of the covariance, 0 to 1; by default Ledoit and Wolf's.", least=0, most=1
     )
     draws: int = option(3, "Permuted labels and random subspaces drawn.", least=1, most=1000)
-    length: int | None = option(
-        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
-    )
     seed: int = option(0, "Seed of prefixes and controls.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
 
 
 @dataclass(frozen=True)

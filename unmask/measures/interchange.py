@@ -27,7 +27,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs, read_all_tests
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
-from unmask.measures.settings import MachineSettings
+from unmask.measures.settings import StateSettings
 from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ GROUP = ("model", "kind", "split", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InterchangeSettings(MachineSettings):
+class InterchangeSettings(StateSettings):
     """Which facts are asked, and what is put in place of their subjects."""
 
     splits: tuple[str, ...] = option((), "Splits of the recipients; all tests by default.")
@@ -71,11 +71,7 @@ class InterchangeSettings(MachineSettings):
     strangers: str | None = option(
         None, "A corpus or file of facts, phrased alike, of people that training never named."
     )
-    length: int | None = option(
-        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
-    )
     seed: int = option(0, "Seed of the pairs.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
 
     def _problems(self) -> Iterator[str]:
         if not self.tokens or len(set(self.tokens)) < len(self.tokens):

@@ -90,7 +90,6 @@ class RepresentSettings(GroupSettings):
         (0.0,), "Shares of the object shown to a masked model, one for each mask pattern.", least=0
     )
     guidance: float = option(0.0, "Guidance of a masked model; 0 is off.", least=0)
-    length: int | None = option(None, "Positions of the canvas; 52 by default.", least=2)
     key_text: Literal["prompt", "subject"] = option(
         "prompt", "What follows a prefix where keys are read."
     )
@@ -103,7 +102,6 @@ class RepresentSettings(GroupSettings):
         choices=lambda: tuple(READINGS),
     )
     seed: int = option(0, "Seed of prefixes, mask patterns and permutations.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
 
     @property
     def extraction(self) -> Extraction:

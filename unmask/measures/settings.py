@@ -28,7 +28,17 @@ class MachineSettings(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings(MachineSettings):
+class StateSettings(MachineSettings):
+    """In what, and on which canvas, states are computed that are compared or changed."""
+
+    dtype: str = option("float32", "float32, bfloat16, …")
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings(StateSettings):
     """Which facts are looked into, by how they were trained."""
 
     groups: tuple[str, ...] = option(

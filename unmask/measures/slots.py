@@ -66,11 +66,7 @@ class SlotSettings(GroupSettings):
     permutations: int = option(
         100_000, "Random pairings of facts that distances are tested by.", least=19, most=10_000_000
     )
-    length: int | None = option(
-        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
-    )
     seed: int = option(0, "Seed of the pairings.", least=0)
-    dtype: str = option("float32", "float32, bfloat16, …")
 
 
 def _read(
