@@ -1,4 +1,4 @@
-"""BERT made by `transformers`: same logits, same tensors, both ways; traced like any other."""
+"""BERT made by `transformers`: same logits, same tensors, both ways."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,11 @@ from transformers import BertConfig, BertForMaskedLM
 
 import unmask
 from tests.conftest import lively
+from tests.parity.encoders import compare, fill
 from tests.representation.facts import make_fact
-from tests.tracing.plain import trace_plainly
 from unmask import UserError
 from unmask.net.model import Blueprint, Model
-from unmask.tracing.corruption import Noise
 from unmask.tracing.paths import patch_paths
-from unmask.tracing.tokens import trace_tokens
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 300,
@@ -26,30 +24,14 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 4,
 }
 SHAPE |= {"num_attention_heads": 6, "max_position_embeddings": 64}
-TOKENS = torch.randint(0, 300, (3, 40), generator=torch.Generator().manual_seed(5))
 
 
 @pytest.fixture
 def peer(tmp_path) -> tuple[torch.nn.Module, Path]:
     theirs = BertForMaskedLM(BertConfig(**SHAPE))
-    theirs.eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(3)
-    for parameter in theirs.parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
+    fill(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     return theirs, tmp_path / "theirs"
-
-
-def compare(theirs: torch.nn.Module, folder: Path) -> None:
-    ours = unmask.load(folder, device="cpu", mask=299)
-    expected = theirs(TOKENS).logits
-    assert expected.std() > 0.5 and ours.kind == "masked"
-    torch.testing.assert_close(ours.logits(TOKENS), expected, atol=1e-5, rtol=1e-5)
-    real = torch.arange(40) < torch.tensor([40, 23, 3])[:, None]
-    padded = theirs(TOKENS, attention_mask=real.long()).logits
-    found = ours.logits(TOKENS, real)[real]
-    torch.testing.assert_close(found, padded[real], atol=1e-5, rtol=1e-5)
 
 
 def test_logits_agree(peer):
@@ -96,19 +78,9 @@ def test_refusals(peer):
         unmask.load(folder, device="cpu")
 
 
-def test_tracing_is_the_plain_tracer():
-    """Norms after the additions change what a layer computes, not how it is traced."""
+def test_paths_are_refused():
+    """Norms after the additions: what a part gives is not simply added to the stream."""
     config = unmask.preset("tiny-post")
     model = Model("m", lively(config), Blueprint(config, "masked", 511))
-    tokens, answer = [*range(5, 12), 511, 511], {7: 30, 8: 31}
-    noise, parts = Noise(sigma=1.0, samples=2), ("resid", "mlp", "attn")
-    bad = noise.apply(model, torch.tensor(tokens), range(1, 4))
-    settings: dict[str, Any] = {"window": 2, "corruption": noise, "metric": "logp"}
-    found = trace_tokens(model, tokens, (1, 4), answer, parts=parts, **settings)
-    for part in parts:
-        window = 1 if part == "resid" else 2
-        expected = trace_plainly(model, tokens, bad, answer, part, window).log()
-        assert expected.std() > 1e-4, "the cells should differ visibly"
-        torch.testing.assert_close(found.values(part), expected, atol=2e-5, rtol=0)
     with pytest.raises(UserError, match="the block PostNormBlock does not add"):
         patch_paths(model, make_fact(0, "p2d"), ("subject", 1, "mlp"), ["final"])

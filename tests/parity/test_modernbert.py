@@ -10,6 +10,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 import unmask
 from tests.conftest import lively
+from tests.parity.encoders import compare, fill
 from unmask import UserError
 
 SHAPE = {"vocab_size": 300, "hidden_size": 48, "intermediate_size": 60, "num_hidden_layers": 5}
@@ -17,30 +18,14 @@ SHAPE |= {"num_attention_heads": 6, "max_position_embeddings": 64, "local_attent
 SHAPE |= {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}
 SHAPE |= {"bos_token_id": 1, "eos_token_id": 2}
 BIASED = {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "classifier_bias": True}
-TOKENS = torch.randint(0, 300, (3, 40), generator=torch.Generator().manual_seed(5))
 
 
 @pytest.fixture(params=[{}, BIASED, {"tie_word_embeddings": False, "decoder_bias": False}], ids=str)
 def peer(request, tmp_path) -> tuple[torch.nn.Module, Path]:
     theirs = ModernBertForMaskedLM(ModernBertConfig(**SHAPE, **request.param))
-    theirs.eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(3)
-    for parameter in theirs.parameters():
-        drawn = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(0.15 * drawn if parameter.ndim == 2 else 1 + 0.3 * drawn)
+    fill(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     return theirs, tmp_path / "theirs"
-
-
-def compare(theirs: torch.nn.Module, folder: Path) -> None:
-    ours = unmask.load(folder, device="cpu", mask=299)
-    expected = theirs(TOKENS).logits
-    assert expected.std() > 0.5 and ours.kind == "masked"
-    torch.testing.assert_close(ours.logits(TOKENS), expected, atol=1e-5, rtol=1e-5)
-    real = torch.arange(40) < torch.tensor([40, 23, 3])[:, None]
-    padded = theirs(TOKENS, attention_mask=real.long()).logits
-    found = ours.logits(TOKENS, real)[real]
-    torch.testing.assert_close(found, padded[real], atol=1e-5, rtol=1e-5)
 
 
 def test_logits_agree(peer):
