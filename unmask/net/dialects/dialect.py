@@ -21,6 +21,15 @@ from unmask.net.paradigm import find_unknown, get_paradigm
 _log = logging.getLogger(__name__)
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """What `transformers` calls the ids that a text starts, ends and is padded with."""
+SIZES = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "mlp_width": "intermediate_size",
+    "context": "max_position_embeddings",
+}
+"""What most classes of `transformers` call the sizes of a network."""
 
 
 @dataclass(frozen=True)

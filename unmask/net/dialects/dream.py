@@ -1,14 +1,13 @@
 """Dream: Qwen2.5's names and shapes, bidirectional, predicting the next position."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.data.tokenizer import Tokenizer
-from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config
+from unmask.net.dialects import llama
+from unmask.net.dialects.dialect import Source, build_config
 from unmask.net.dialects.llama import read_rotary, write_rotary
-from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.dialects.qwen2 import TABLE
 from unmask.net.model import Blueprint
 
@@ -39,16 +38,13 @@ def read_qwen2_tokenizer(folder: Path, mask_id: int | None) -> Tokenizer | None:
     return Tokenizer.from_qwen2_files(folder, mask=mask_id)
 
 
-DIALECT = Dialect(
+DIALECT = replace(
+    llama.DIALECT,
     name="dream",
     about="Dream, Dream-Coder and DiffuCoder: row i predicts i + 1",
     recognise=lambda source: source.config.get("model_type") == "Dream",
     read=_read,
-    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
-    ignored=("rotary_emb.inv_freq",),
-    tied_head="lm_head.weight",
     read_tokenizer=read_qwen2_tokenizer,
-    token_fields=TOKEN_FIELDS,
     needs_mask=True,
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 from unmask.base.config import SettingsError
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import (
+    SIZES,
     TOKEN_FIELDS,
     Dialect,
     FieldTable,
@@ -20,13 +21,8 @@ from unmask.net.dialects.llama import read_rotary, write_rotary
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
-    same={
-        "vocab_size": "vocab_size",
-        "width": "hidden_size",
-        "layers": "num_hidden_layers",
-        "heads": "num_attention_heads",
-        "mlp_width": "intermediate_size",
-        "context": "max_position_embeddings",
+    same=SIZES
+    | {
         "norm_eps": "layer_norm_eps",
         "tied": "tie_word_embeddings",
         "qkv_bias": "attention_bias",

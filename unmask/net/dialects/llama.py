@@ -7,18 +7,19 @@ from typing import Any
 
 from unmask.base.config import SettingsError
 from unmask.net.config import NetConfig
-from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
+from unmask.net.dialects.dialect import (
+    SIZES,
+    TOKEN_FIELDS,
+    Dialect,
+    FieldTable,
+    Source,
+    build_config,
+)
 from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
-SHAPES = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
+SHAPES = SIZES | {
     "kv_heads": "num_key_value_heads",
-    "mlp_width": "intermediate_size",
-    "context": "max_position_embeddings",
     "norm_eps": "rms_norm_eps",
     "tied": "tie_word_embeddings",
 }

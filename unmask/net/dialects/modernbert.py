@@ -10,6 +10,7 @@ from typing import Any
 from unmask.base.config import SettingsError
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import (
+    SIZES,
     TOKEN_FIELDS,
     Dialect,
     FieldTable,
@@ -22,13 +23,8 @@ from unmask.net.dialects.llama import read_rotary
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
-    same={
-        "vocab_size": "vocab_size",
-        "width": "hidden_size",
-        "layers": "num_hidden_layers",
-        "heads": "num_attention_heads",
-        "mlp_width": "intermediate_size",
-        "context": "max_position_embeddings",
+    same=SIZES
+    | {
         "norm_eps": "norm_eps",
         "norm_bias": "norm_bias",
         "qkv_bias": "attention_bias",

@@ -1,11 +1,11 @@
 """Qwen2 in `transformers`: Llama's names, with biases on queries, keys and values."""
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
-from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, FieldTable, Source, build_config
+from unmask.net.dialects import llama
+from unmask.net.dialects.dialect import FieldTable, Source, build_config
 from unmask.net.dialects.llama import ABSENT, SHAPES, read_rotary, write_rotary
-from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
 TABLE = FieldTable(
@@ -29,14 +29,11 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-DIALECT = Dialect(
+DIALECT = replace(
+    llama.DIALECT,
     name="qwen2",
     about="Qwen2 and Qwen2.5: biases of queries, keys and values; Open-dCoder in their settings",
     recognise=lambda source: source.config.get("model_type") == "qwen2",
     read=_read,
-    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
-    ignored=("rotary_emb.inv_freq",),
-    tied_head="lm_head.weight",
-    token_fields=TOKEN_FIELDS,
 )

@@ -1,14 +1,12 @@
 """Qwen3 in `transformers`: Llama's names, with norms of queries and keys."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from unmask.base.config import SettingsError
-from unmask.net.dialects import qwen2
-from unmask.net.dialects.dialect import TOKEN_FIELDS, Dialect, Source, build_config, find_mask
+from unmask.net.dialects import llama, qwen2
+from unmask.net.dialects.dialect import Source, build_config, find_mask
 from unmask.net.dialects.llama import SHAPES, read_rotary, write_rotary
-from unmask.net.dialects.names import TRANSFORMERS, llama_map
 from unmask.net.model import Blueprint
 
 TABLE = replace(
@@ -44,7 +42,8 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-DIALECT = Dialect(
+DIALECT = replace(
+    llama.DIALECT,
     name="qwen3",
     about=(
         "Qwen3: `qk_norm`; Efficient-DLM, read as a masked model by its `dlm_paradigm` and written "
@@ -52,9 +51,5 @@ DIALECT = Dialect(
     ),
     recognise=lambda source: source.config.get("model_type") == "qwen3",
     read=_read,
-    map_tensors=partial(llama_map, names=TRANSFORMERS),
     write=_write,
-    ignored=("rotary_emb.inv_freq",),
-    tied_head="lm_head.weight",
-    token_fields=TOKEN_FIELDS,
 )
