@@ -1,13 +1,15 @@
-"""The command line in this process: what `python -m unmask …` does, without a new interpreter."""
+"""The command line: in this process, without a new interpreter, or in one that a signal stops."""
 
 import io
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
+from tests.conftest import hear_interrupts
 from unmask.cli.main import main
 
 
@@ -31,3 +33,21 @@ def run(
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def start(words: Sequence[object], change: str, line: str) -> subprocess.Popen[str]:
+    """A command in a process of its own, which hears Ctrl-C, once it has printed that line.
+
+    `change` is Python that runs before it and has it print the line where a test stops it.
+    """
+    code = f"{change}\nimport sys; sys.argv = {['unmask', *map(str, words)]!r}\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code}from unmask.cli.main import main; main()"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{line}\n", process.communicate()[1]
+    return process

@@ -7,8 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tests.commands import run
-from tests.conftest import hear_interrupts
+from tests.commands import run, start
 from unmask.cli.main import app
 
 HEAVY = {"torch", "scipy", "sklearn", "pyarrow", "matplotlib", "plotly", "transformers"}
@@ -99,21 +98,12 @@ def test_mistakes_are_sentences(tmp_path, words, said):
 
 def test_interrupt_leaves_nothing_half_written(tmp_path):
     words = ["data", "make", "reversal", str(tmp_path / "corpus"), "--facts", "3"]
-    code = (
-        "import sys, time, unmask.data.corpus as corpus\n"
+    pause = (
+        "import time, unmask.data.corpus as corpus\n"
         "def pause(*_):\n    print('half', flush=True); time.sleep(300)\n"
-        "corpus.write_json = pause\n"
-        f"sys.argv = ['unmask', *{words!r}]\n"
-        "from unmask.cli.main import main; main()"
+        "corpus.write_json = pause"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "half\n"
+    process = start(words, pause, "half")
     assert list(tmp_path.glob(".corpus.*/*.jsonl"))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)

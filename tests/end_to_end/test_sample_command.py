@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from io import StringIO
 
@@ -11,8 +9,8 @@ import pytest
 from rich.console import Console
 
 import unmask
-from tests.commands import run
-from tests.conftest import hear_interrupts, make_model
+from tests.commands import run, start
+from tests.conftest import make_model
 from unmask.report.unmasking import GUESSED, HIDDEN, show_rows
 from unmask.sampling.trajectory import show_token
 
@@ -95,33 +93,14 @@ def test_masks_show_the_likeliest_token_where_guesses_are_kept():
 
 def test_interrupt_leaves_what_was_written(model, tmp_path):
     file = tmp_path / "part.safetensors"
-    words = [
-        "sample",
-        model,
-        "The",
-        "--plan",
-        "ancestral",
-        "--steps",
-        "900000",
-        "--save",
-        str(file),
-    ]
-    code = (
-        "import sys; from unmask.sampling.trajectory import TrajectoryRecord as record\n"
+    words = ["sample", model, "The", "--plan", "ancestral", "--steps", "900000", "--save", file]
+    tell = (
+        "from unmask.sampling.trajectory import TrajectoryRecord as record\n"
         "end = record.end_step\n"
         "def tell(self, calls):\n    end(self, calls); print('step', flush=True)\n"
-        "record.end_step = tell\n"
-        f"sys.argv = ['unmask', *{words!r}]\n"
-        "from unmask.cli.main import main; main()"
+        "record.end_step = tell"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "step\n"
+    process = start(words, tell, "step")
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.core import TyperCommand
 
-from tests.commands import run
+from tests.commands import run, start
 from tests.conftest import hear_interrupts
 from unmask.cli import main as command_line
 from unmask.cli.exits import explain_errors, is_memory_full
@@ -57,7 +57,7 @@ def test_every_verb_ends_alike(words, number, status, line, monkeypatch, capsys)
 
 
 PAUSE = """
-import sys, time
+import time
 from unmask.base import tables
 write = tables.Parts.write
 def pause(self, key, rows):
@@ -66,9 +66,6 @@ def pause(self, key, rows):
         print('part', flush=True)
         time.sleep(300)
 tables.Parts.write = pause
-sys.argv = ['unmask', *{words!r}]
-from unmask.cli.main import main
-main()
 """
 
 
@@ -80,15 +77,7 @@ def test_a_stopped_measure_is_resumed_by_the_line_it_prints(number, status, line
     out = tmp_path / "a run"
     words = ["recall", "reversal-ar", "--splits", "d2p_same,p2d_same", "--limit", "2"]
     words += ["--no-controls", "--device", "cpu", "--out", str(out)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PAUSE.format(words=words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "part\n", process.communicate()[1]
+    process = start(words, PAUSE, "part")
     process.send_signal(number)
     _, error = process.communicate(timeout=300)
     assert process.returncode == status and "Traceback" not in error
