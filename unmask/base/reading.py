@@ -110,7 +110,10 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The value of a YAML text, plain values only; `1e-3` is a number, as in YAML 1.2."""
+    """The value of a YAML text, plain values only.
+
+    As in YAML 1.2 `1e-3` is a number, and on, off, yes and no are words.
+    """
     try:
         value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
@@ -278,9 +281,14 @@ def _list_children(node: yaml.Node) -> list[yaml.Node]:
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
+_BOOL = "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
-    first: list(known) for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in known if tag != _BOOL]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    _BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),

@@ -105,7 +105,7 @@ def parse_families(given: Sequence[str | Model]) -> list[Family]:
 
 
 def _hold(model: Model) -> Family:
-    return Family(_name_path(model.name), (model,), model.kind)
+    return Family(name_path(model.name), (model,), model.kind)
 
 
 def _parse(word: str) -> Family:
@@ -119,7 +119,7 @@ def _parse(word: str) -> Family:
     if not all(parts) or (equals and not name):
         raise UserError(f"the model {word!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
     members = tuple(path for part in parts for path in _expand(part))
-    name = name or _name_path(members[0])
+    name = name or name_path(members[0])
     if set(name) & set("/\\\0"):
         raise UserError(f"the model's name {name!r} holds a slash: choose another.")
     for member in members:
@@ -148,7 +148,7 @@ def _check_weights_differ(family: Family) -> None:
         )
 
 
-def _name_path(place: str) -> str:
+def name_path(place: str) -> str:
     """The last part of a path; training leaves its model in a folder `model` of the run."""
     path = Path(place)
     if path.name == "model" and path.resolve().parent.name:

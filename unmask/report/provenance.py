@@ -1,27 +1,36 @@
 """How runs were made: the command that repeats each, its settings, its models, its versions."""
 
+import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
 from unmask.base.runs import DIGESTS, RunRecord
 from unmask.blocks.blocks import Column, Fold, ReportBlock, Row, Section, Table, Text
+from unmask.blocks.labels import count
 from unmask.measures.table import list_measures
+from unmask.net.families import name_path
+
+NamedRun = tuple[str, RunRecord, Sequence[Mapping[str, Any]]]
+"""Its name, its record, and the stages of a study."""
 
 
-def describe_runs(
-    runs: Iterable[tuple[str, RunRecord, Sequence[Mapping[str, Any]]]],
-) -> Section:
-    """A section with a fold for each run: (its name, its record, the stages of a study)."""
+def describe_runs(runs: Iterable[NamedRun]) -> Section:
+    """A section with a fold for each run, or for several of the same settings."""
     blocks: list[ReportBlock] = [
         Text(
             "`unmask report` draws all of this again from the tables of the runs, without a model."
         )
     ]
+    groups: dict[str, list[NamedRun]] = {}
+    for name, record, stages in runs:
+        # A study stands alone; other runs that differ in models and data alone are told together.
+        key = [record.verb, record.settings, name if stages else ""]
+        groups.setdefault(json.dumps(key, default=str), []).append((name, record, stages))
     folds = [
-        (record.verb, Fold(f"unmask {record.verb}: {name}", _describe(record, stages, number)))
-        for number, (name, record, stages) in enumerate(runs)
+        (group[0][1].verb, Fold(_name_group(group), _describe(group, number)))
+        for number, group in enumerate(groups.values())
     ]
     # The stages of studies come after the studies, in one fold.
     studies = [fold for verb, fold in folds if verb == "study"]
@@ -30,30 +39,51 @@ def describe_runs(
     return Section("settings", "Settings and versions", blocks)
 
 
-def _describe(
-    record: RunRecord, stages: Sequence[Mapping[str, Any]], number: int
-) -> list[ReportBlock]:
+def _name_group(group: Sequence[NamedRun]) -> str:
+    (first, record, _), *others = group
+    more = f" and {count(len(others), 'run')} with the same settings" if others else ""
+    return f"unmask {record.verb}: {first}{more}"
+
+
+def _describe(group: Sequence[NamedRun], number: int) -> list[ReportBlock]:
+    _, record, stages = group[0]
     known = {field.name: field for field in _list_fields(record.verb)}
     settings = [
         (name, show_value(value), known[name].metadata.get("help", "") if name in known else "")
         for name, value in record.settings.items()
     ]
-    inputs = [(key, show_value(value)) for key, value in record.inputs.items() if key != DIGESTS]
-    inputs += [(key, str(value)) for key, value in record.versions.items() if value]
-    inputs += [
-        (f"digest of the {part} of {owner}", digest)
-        for owner, parts in record.inputs.get(DIGESTS, {}).items()
-        for part, digest in parts.items()
-    ]
+    lists = [(name, list(_list_inputs(each))) for name, each, _ in group]
+    inputs: list[Sequence[str]] = []
+    for name, rows in lists:
+        for row in rows:
+            is_common = all(row in other for _, other in lists)
+            if len(group) == 1:
+                inputs.append(row)
+            elif not is_common:
+                inputs.append((name, *row))
+            elif ("all", *row) not in inputs:
+                inputs.append(("all", *row))
+    heads = ("run", "what", "value")[len(group) == 1 :]
     blocks: list[ReportBlock] = [
-        Text(f"`{write_command(record)}`"),
+        *(Text(f"`{write_command(each)}`") for _, each, _ in group),
         _tabulate(f"settings-{number}", "Settings", ("setting", "value", "meaning"), settings),
-        _tabulate(f"inputs-{number}", "Made from, and with", ("what", "value"), inputs),
+        _tabulate(f"inputs-{number}", "Made from, and with", heads, inputs),
     ]
     if stages:
         times = [(stage["stage"], f"{stage['seconds']:.1f} s") for stage in stages]
         blocks.append(_tabulate(f"stages-{number}", "Time", ("stage", "took"), times))
     return blocks
+
+
+def _list_inputs(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Models, data, versions and digests of a run."""
+    for key, value in record.inputs.items():
+        if key != DIGESTS:
+            yield key, show_value(value)
+    yield from ((key, str(value)) for key, value in record.versions.items() if value)
+    for owner, parts in record.inputs.get(DIGESTS, {}).items():
+        for part, digest in parts.items():
+            yield f"digest of the {part} of {owner}", digest
 
 
 def _tabulate(
@@ -102,7 +132,8 @@ def _list_fields(verb: str) -> Sequence[Field]:
 def _join(name: str, models: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
     """A model as the command line takes it: a place, or a name with one for each training seed."""
     places = models[name] if isinstance(models, Mapping) else [name]
-    return places[0] if len(places) == 1 else f"{name}={','.join(places)}"
+    is_plain = len(places) == 1 and name in (places[0], name_path(places[0]))
+    return places[0] if is_plain else f"{name}={','.join(places)}"
 
 
 def _is_path(source: str) -> bool:
