@@ -91,7 +91,10 @@ def test_yaml_has_limits(text, expected):
 def test_yaml_within_the_limits():
     text = "base: &base {a: 1e-3, b: [1, 2]}\nmore: {<<: *base, c: *base, a: off, d: true}\n"
     base = {"a": 1e-3, "b": [1, 2]}
-    assert parse_yaml(text, "text") == {"base": base, "more": base | {"a": "off", "c": base, "d": True}}
+    assert parse_yaml(text, "text") == {
+        "base": base,
+        "more": base | {"a": "off", "c": base, "d": True},
+    }
 
 
 @pytest.mark.parametrize(
