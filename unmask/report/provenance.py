@@ -82,8 +82,7 @@ def _list_inputs(record: RunRecord) -> Iterator[tuple[str, str]]:
             yield key, show_value(value)
     yield from ((key, str(value)) for key, value in record.versions.items() if value)
     for owner, parts in record.inputs.get(DIGESTS, {}).items():
-        for part, digest in parts.items():
-            yield f"digest of the {part} of {owner}", digest
+        yield f"digests of {owner}", "; ".join(f"{part} {parts[part]}" for part in parts)
 
 
 def _tabulate(
