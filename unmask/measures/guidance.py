@@ -237,7 +237,7 @@ def summarise(tables: Tables, settings: GuidanceSettings) -> Summary:
         variety.append(dict(zip(GROUP, key, strict=True)) | spent | grams)
     return {
         "judges": tables["judges"].to_pylist(),
-        "means": estimate_means(rows, GROUP, list(METRICS), ("has_attribute",)),
+        "means": estimate_means(rows, GROUP, list(METRICS), ("has_attribute", "p_guide")),
         "variety": variety,
         "differences": list(_compare(rows)),
     }
