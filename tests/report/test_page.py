@@ -190,16 +190,17 @@ def test_runs_of_one_measure_are_pooled(tmp_path):
 
 
 def test_runs_beside_each_other_say_what_they_share(tmp_path):
-    one, other = count(tmp_path / "one", "a", "b"), count(tmp_path / "other", "a", shift=1.0)
+    one = count(tmp_path / "one", "a", "b", facts=5)
+    other = count(tmp_path / "other", "a", facts=5, shift=1.0)
     (lead,) = re.findall(
         r'<p class="lead">(.*?)</p>', draw_report([one, other], tmp_path / "p.html").read_text()
     )
     alike, unlike = unescape(lead).split(" Different: ")
-    assert alike.startswith("In common: the models a, ") and "facts 8" in alike
+    assert alike == "In common: the models a, facts 5."  # no defaults
     assert unlike == "models (a, b; a), shift (0.0, 1.0)."
-    again = count(tmp_path / "again", "a", "b")
+    again = count(tmp_path / "again", "a", "b", facts=5)
     lead = read_document([one, again]).lead
-    assert lead.endswith("No setting differs.") and "shift 0.0" in lead
+    assert lead.endswith("No setting differs.") and "facts 5" in lead and "shift" not in lead
 
 
 def test_runs_that_cannot_be_pooled_stand_below_each_other(tmp_path):

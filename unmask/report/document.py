@@ -19,7 +19,7 @@ from unmask.measures.result import Result, list_differences, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
 from unmask.measures.trainings import join_openings
-from unmask.report.provenance import describe_runs, show_value
+from unmask.report.provenance import describe_runs, list_changes, show_value
 from unmask.report.stored import add_stored
 
 STUDY = "study"
@@ -262,7 +262,7 @@ def _write_title(runs: Sequence[Run]) -> str:
 
 
 def _compare(runs: Sequence[Run]) -> str:
-    """What runs beside each other were made with alike, and what not."""
+    """What runs beside each other were made with alike, defaults aside, and what not."""
     alike, unlike = [], []
     records = [run.record for run in runs]
     models = [list(record.inputs.get("models", ())) for record in records]
@@ -274,11 +274,12 @@ def _compare(runs: Sequence[Run]) -> str:
     data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
     if None not in data:
         (alike if all(each == data[0] for each in data) else unlike).append("the data")
+    changes = [list_changes(record) for record in records]
     for name in dict.fromkeys(name for record in records for name in record.settings):
         values = [record.settings.get(name) for record in records]
         if any(value != values[0] for value in values):
             unlike.append(f"{name} ({', '.join(map(show_value, values))})")
-        elif values[0] not in (None, [], "auto"):
+        elif any(name in each for each in changes):
             alike.append(f"{name} {show_value(values[0])}")
     sentences = [f"In common: {', '.join(alike)}."] if alike else []
     sentences += [f"Different: {', '.join(unlike)}."] if unlike else ["No setting differs."]
