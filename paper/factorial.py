@@ -275,7 +275,7 @@ def make_tiny(options: argparse.Namespace) -> None:
         )
         save(Model("tiny", Transformer(config), Blueprint(config, "causal"), bare), options.start)
         save_corpus(corpus, options.data, bare)
-    options.context, options.batch, options.warmup = 44, 8, 1
+    options.context, options.batch, options.warmup = 52, 8, 1
     options.try_steps, options.steps, options.seeds = 2, 3, [0, 1]
     options.prompts = options.own_prompts = 2
 
