@@ -124,7 +124,7 @@ def test_differences_of_probabilities_stay_within_one():
 
 def test_the_section_says_it(done, tmp_path):
     text = show(read_result(done.folder))
-    assert "cannot read the subject in any layer" in text and "no other row can read" in text
+    assert "cannot read the subject in any layer" in text and "no other position can read" in text
     assert "other masks, read by answer" in text and "no difference detected" in text
     assert all(column.label in text for column in METRICS.values())
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
@@ -137,7 +137,7 @@ def test_what_is_refused(causal):
         cut(causal, facts, windows=(0,))
     with pytest.raises(SettingsError, match="'at' has 'x'"):
         cut(causal, facts, at=("x",))
-    with pytest.raises(UserError, match="names rows 'subjct'"):
+    with pytest.raises(UserError, match="names the role 'subjct'"):
         cut(causal, facts, edges=("answer:subjct",))
 
 

@@ -109,8 +109,11 @@ def test_heads_are_chosen_on_the_other_half(done):
 
 def test_the_section_says_it(done, tmp_path):
     text = show(read_result(done.folder))
-    assert "read by the attention of answer alone" in text and "beyond the controls" in text
-    assert "strongest heads" in text and "All layers above the sender" in text
+    assert (
+        "read by the attention of the answer's positions alone" in text
+        and "beyond the controls" in text
+    )
+    assert "strongest heads" in text and "reads the sender in all layers above it" in text
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
     assert MEASURE.title in page.read_text("utf-8")
 

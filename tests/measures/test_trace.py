@@ -311,10 +311,10 @@ def test_a_single_fact_is_shown_as_a_text(masked):
 def test_a_run_in_which_nothing_is_recalled(causal, tmp_path):
     wrong = [make_wrong()[-1], replace(make_wrong()[-1], fact_id="another")]
     for _ in range(2):  # also when it is resumed
-        with pytest.raises(NotMeasuredError, match="causal recall none of the facts") as raised:
+        with pytest.raises(NotMeasuredError, match="is recalled by causal,") as raised:
             trace(causal, wrong, out=tmp_path)
         assert raised.value.code == "none recalled"
-    with pytest.raises(UserError, match="recall none of the facts"):
+    with pytest.raises(UserError, match="None of the facts that were asked is recalled"):
         read_result(tmp_path)
     with pytest.raises(UserError, match="no fact could be traced .no subject as long"):
         trace(causal, make_facts()[:2], corruption="replace")

@@ -145,12 +145,12 @@ def test_an_answer_is_lost_without_its_subject(taught, facts):
 def test_mistakes_are_sentences(causal, facts):
     clean = recalled(causal, facts)
     wrong: dict[str, dict[str, Any]] = {
-        "names rows 'subjct'": {"edges": [("answer", "subjct")]},
+        "names the role 'subjct'": {"edges": [("answer", "subjct")]},
         "is not known": {"edges": [("answer",)]},
         "expected some, each once": {"edges": []},
         "has no other end": {"edges": ["others:others"]},
         "expected torch.bool": {"edges": [torch.zeros(2, 2)]},
-        "nothing to read": {"edges": [torch.ones(*[len(clean.state_at(1))] * 2).bool()]},
+        "nothing to attend to": {"edges": [torch.ones(*[len(clean.state_at(1))] * 2).bool()]},
         "is not one of layers": {"layers": [(3, 1)]},
         "not one step": {"step": 99},
         "no argument 'parts'": {"parts": ("resid",)},

@@ -137,8 +137,8 @@ def test_receivers_give_an_answer_back(taught, facts):
     )
     torch.testing.assert_close(one.effects("logp"), effects, atol=1e-5, rtol=0)
     wrong = {
-        "expected \\(rows, layer, part\\)": (("subject", 1), receivers),
-        "names rows 'subjct'": (("subjct", 0, "mlp"), receivers),
+        "expected \\(role, layer, part\\)": (("subject", 1), receivers),
+        "names the role 'subjct'": (("subjct", 0, "mlp"), receivers),
         "names the part 'embed'": (("subject", 0, "embed"), receivers),
         "names layer 9": (("subject", 9, "mlp"), receivers),
         "names layer nan": (("subject", float("nan"), "mlp"), receivers),

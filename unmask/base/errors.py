@@ -14,8 +14,8 @@ class UserError(ValueError):
 
 
 NOTICES = {
-    "none recalled": "{models} recall none of the facts that were to be traced: there is nothing "
-    "to trace; ask other facts, or trace them all the same with --any-answer.",
+    "none recalled": "None of the facts that were asked is recalled by {models}, and only recalled "
+    "facts are traced: ask other facts, or trace these all the same with --any-answer.",
     "one direction": "These facts are asked in one direction only: keys and values are compared "
     "between directions.",
     "few pairs": "{group} has {count} facts with keys and values in both directions at layer "

@@ -90,6 +90,11 @@ def say(value: Interval | Record, unit: str = "", digits: int = 2, has_sign: boo
     return f"{mean}{f' {unit}' if unit else ''}{bracket}{ends}"
 
 
+def say_share(share: float) -> str:
+    """A share in a sentence: "34 %"."""
+    return f"{format_value(share, Column('', 0, is_percent=True))} %"
+
+
 def tabulate(
     name: str,
     caption: str,

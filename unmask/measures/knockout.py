@@ -1,17 +1,18 @@
-"""knockout: what an answer loses when some rows cannot read others, in a window of layers.
+"""knockout: what an answer loses when some positions cannot attend to others, in a few layers.
 
-Attention knock-out (Geva et al. 2023, arXiv 2304.14767). An edge says which row reads which: the
-answer's rows the subject, other masks the subject, and so on. In the layers of a window its pairs
-of rows take no part in attention; all else runs on as it would. What is lost is what the model
-needs of these edges there, where it has no detour. A trace says which states are enough; this says
-which readings are needed.
+Attention knock-out (Geva et al. 2023, arXiv 2304.14767). An edge names the positions that attend
+and those they attend to: the answer's positions to the subject, other masks to the subject, and so
+on. In the layers of a window its pairs of positions are taken out of attention; everything else
+runs as before. What is lost is what the model needs of this edge in these layers and cannot get by
+another path. A trace says which states are enough to bring an answer back; this says which
+attention it needs.
 
-An effect is the answer's score with nothing cut minus that with the edge cut; the total effect is
-what hiding the subject takes. Scores are the probability, the log-probability per token and the
-logit difference to another fact's answer, all of the same runs. Intervals are 95 % t intervals over
-facts. Two groups count as alike where their effects, as shares of the total effect, differ by less
-than the margin in every layer, by two one-sided tests; that no difference was seen does not mean
-that.
+An effect is the answer's score with nothing cut minus its score with the edge cut. The total effect
+is the score with nothing cut minus that with the subject hidden. Scores are the probability, the
+log-probability per token and the logit difference to another fact's answer, all of the same runs.
+Intervals are 95 % t intervals over facts. Two groups count as alike where their effects, as shares
+of the total effect, differ by less than the margin in every layer, by two one-sided tests. Finding
+no difference does not make two groups alike.
 """
 
 import re
@@ -52,22 +53,30 @@ class CleanRunSettings(MachineSettings):
     phrasings: int = option(1, "Phrasings of each fact.", least=1)
     consider: int | None = option(
         None,
-        "Among so many facts of each split, those that the first model recalls are asked first.",
+        "Facts of each split to choose from: those that the first model recalls are taken first. "
+        "By default no fact is preferred.",
         least=1,
     )
     at: tuple[str, ...] = option(
         ("first",),
-        "Denoising steps: first, t1 and t2 (that commit the answer), t1..t2, or numbers.",
+        "Denoising steps at which this is measured: first, t1 and t2 (the steps that commit the "
+        "answer's first and last token), t1..t2 (all between them), or numbers.",
     )
     corruption: str = option(
-        "mean", "How the subject is hidden for the total effect: mean, gaussian, mask, replace, …"
+        "mean",
+        "How the subject is hidden for the total effect: mean, gaussian, uniform, rome, mask or "
+        "replace.",
     )
-    samples: int = option(10, "Noise samples of the corruption.", least=1, most=100_000)
+    samples: int = option(10, "Random draws of a corruption that is random.", least=1, most=100_000)
     joint: Literal["mean_field", "chain_rule"] = option(
-        "chain_rule", "The score of a diffusion model's answer of several tokens, as in a trace."
+        "chain_rule",
+        "How a diffusion model's answer of several tokens is scored: token by token, those before "
+        "it given (chain_rule), or all its masks at once, as if independent (mean_field).",
     )
     steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
-    guidance: float = option(0.0, "Guidance of a diffusion model; 0 is off.", least=0)
+    guidance: float = option(
+        0.0, "Strength of a diffusion model's classifier-free guidance; 0 is off.", least=0
+    )
     order: str = option(
         "confidence",
         "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
@@ -80,10 +89,13 @@ class CleanRunSettings(MachineSettings):
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
     )
     any_answer: bool = option(
-        False, "Also ask facts that are not recalled, the true answer put in place."
+        False, "Keep facts that are not recalled as well, with the true answer written in."
     )
     memory: float | None = option(
-        None, "Gigabytes to use beside the weights.", above=0, is_identity=False
+        None,
+        "Gigabytes to use beside the weights; by default an amount that suits the device.",
+        above=0,
+        is_identity=False,
     )
     seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
     dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
@@ -110,17 +122,23 @@ class KnockoutSettings(CleanRunSettings):
             *("answer:subject", "answer:prompt", "answer:last", "answer:masks", "answer:answer"),
             *("prompt:subject", "last:subject", "masks:subject", "others:subject"),
         ),
-        "Which rows cannot read which, as reads:is read, of the roles subject, prompt (its other "
-        "tokens), last (its last token), answer (where it is read), written, masks and others.",
+        "Which positions cannot attend to which, as FROM:TO: answer:subject stops the answer's "
+        "positions from attending to the subject. Roles are subject, prompt (its other tokens), "
+        "last (the prompt's last token), answer (where the answer is predicted), written (other "
+        "tokens after the prompt), masks (other masks) and others (all but the other end).",
     )
     windows: tuple[int, ...] = option(
         (1, 5),
-        "How many layers are cut together, around each layer; all of them are cut as well.",
+        "Numbers of layers that are cut together, around each layer. A cut in all layers is always "
+        "measured as well.",
         least=1,
         most=1_000_000,
     )
     margin: float = option(
-        0.1, "Effects that differ by less of the total effect are alike.", above=0
+        0.1,
+        "Two groups are alike where their effects differ by less than this share of the total "
+        "effect.",
+        above=0,
     )
 
     def _problems(self) -> Iterator[str]:
@@ -214,9 +232,9 @@ def _cut_step(
     tracing: Tracing,
     settings: KnockoutSettings,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each edge and window, and for what they stand between.
+    """A row for each edge and window, and for the scores with nothing cut and the subject hidden.
 
-    Edges that cut nothing, of a causal model or of a state without such rows, have none.
+    Edges that cut nothing, of a causal model or of a state without such positions, have none.
     """
     from unmask.evaluation.questions import require_tokenizer
     from unmask.tracing.facts import make_foil
@@ -266,7 +284,8 @@ _QUICK: dict[str, Any] = {"facts": 1, "consider": 6, "steps": 4, "windows": (1,)
 MEASURE = Measure(
     name="knockout",
     title="What an answer needs to read",
-    help="Find which rows an answer must read, and in which layers (attention knock-out).",
+    help="Find which positions an answer must attend to, and in which layers (attention "
+    "knock-out).",
     settings=KnockoutSettings,
     tables={"knockout": "knockout/1", "facts": "knockout-facts/1"},
     inputs=QUESTIONS,

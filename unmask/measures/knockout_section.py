@@ -21,13 +21,13 @@ METRICS = {
 COMPARED = "logp_per_token"
 """The metric of the tests."""
 CLEAN, HIDDEN = "nothing cut", "subject hidden"
-"""Edges of the rows that say what cuts stand between."""
+"""Rows without a cut, and with the subject hidden instead: what effects are compared with."""
 WHOLE = 0
 """The window of rows that cut all layers."""
 PROMPT = ("model", "seed", "split", "fact", "direction", "phrasing", "stage")
 GROUP = ("model", "kind", "split", "stage")
 CELL = ("edge", "window", "layer", "first", "last")
-READS = {
+ROLES = {
     "subject": "subject",
     "prompt": "rest of the prompt",
     "last": "last prompt token",
@@ -36,7 +36,15 @@ READS = {
     "masks": "other masks",
     "others": "all others",
 }
-"""Roles of rows, in the figure's words."""
+"""Roles of positions, in the figure's words."""
+COUNTS: dict[str | blocks.Column, tidy.Get] = {
+    "model": "model",
+    "asked": tidy.name_asked,
+    "answers scored by": lambda row: row["joint"].replace("_", " "),
+    "prompts": "prompts",
+    "kept": "kept",
+}
+"""Columns of the counts of prompts."""
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
@@ -223,7 +231,7 @@ def _name(row: tidy.Record) -> str:
 def name_edge(row: tidy.Record) -> str:
     """An edge in words."""
     reads, colon, is_read = row["edge"].partition(":")
-    return f"{READS[is_read]}, read by {READS[reads]}" if colon else row["edge"]
+    return f"{ROLES[is_read]}, read by {ROLES[reads]}" if colon else row["edge"]
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -240,9 +248,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         curves,
         "knockout",
-        "What is lost where rows cannot read others",
-        "Score without a cut minus that with the edge cut in a window around the layer. "
-        "Bands: 95 % intervals by fact.",
+        "What the answer loses when some positions cannot attend to others",
+        "The answer's score with nothing cut minus its score with the edge cut in a window of "
+        "layers around this one. Bands: 95 % intervals by fact.",
         x="layer",
         line="label",
         colour=lambda row: f"p{1 + names.index(row['edge']) % 8}",
@@ -253,11 +261,11 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             tidy.Choose("step", "at"),
         ],
         xlabel="layer",
-        ylabel="lost",
+        ylabel="lost score",
     )
     table = tidy.tabulate_means(
         "whole",
-        "What is lost when an edge is cut in all layers",
+        "What the answer loses when an edge is cut in all layers",
         whole,
         {"model": "model", "asked": tidy.name_asked, "step": "at", "cut": "label"},
         METRICS,
@@ -269,27 +277,29 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     more = [_tabulate_tests(result)] if result.summary["tests"] else []
     counts = tidy.tabulate(
         "counts",
-        "Facts asked, and those recalled and cut",
+        "Prompts asked, and those kept: recalled by the model, and cut",
         result.summary["counts"],
-        {"model": "model", "asked": tidy.name_asked, "scored": "joint", "prompts": "prompts",
-         "kept": "kept"},
-    )  # fmt: skip
+        COUNTS,
+    )
     return [*findings, figure, blocks.Fold("Numbers", [*further, table, counts]), *more]
 
 
 def _state(
     whole: Rows, verdicts: Mapping[str, blocks.Verdict], edge: str
 ) -> Iterator[blocks.Finding]:
-    """Of each model, what an answer loses where its rows, or all, cannot read the subject."""
-    who = "its rows cannot" if edge == "answer:subject" else "no other row can"
+    """Of each model, what an answer loses where its positions, or all, cannot read the subject."""
+    who = "its positions cannot" if edge == "answer:subject" else "no other position can"
     for row in whole:
         if row["metric"] != COMPARED or row["edge"] != edge:
             continue
-        share = "" if row["share"] is None else f", {row['share']:.0%} of what hiding it takes"
+        share = row["share"]
+        part = (
+            "" if share is None else f", {tidy.say_share(share)} of what hiding the subject takes"
+        )
         yield blocks.Finding(
             f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
             f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"
-            f"{share} ({labels.count(row['facts'], 'fact')}).",
+            f"{part} ({labels.count(row['facts'], 'fact')}).",
             verdicts[_name(row)],
         )
 
@@ -309,19 +319,20 @@ def _tabulate_tests(result: Result) -> blocks.Fold:
 
     table = tidy.tabulate(
         "tests",
-        f"Shares of the total effect compared, log p per token, margin ±{margin:g}",
+        "Effects of two groups compared, as shares of each group's total effect on log p per "
+        f"token; alike: within ±{margin:g} in every layer",
         result.summary["tests"],
         {
             "groups": name_groups,
             "step": "stage",
             "cut": name_edge,
-            "layers": lambda row: row["window"] or "all",
-            blocks.Column("difference", has_sign=True): tidy.to_interval,
-            blocks.Column("p (Holm)", 3): "p_holm",
+            "layers cut together": lambda row: row["window"] or "all",
+            blocks.Column("difference of shares", has_sign=True): tidy.to_interval,
+            blocks.Column("p of no difference (Holm)", 3): "p_holm",
             blocks.Column("p of a layer beyond the margin", 3): "p_equivalent",
-            blocks.Column("smallest margin"): "smallest_margin",
-            blocks.Column("power"): "power",
-            "": say_outcome,
+            blocks.Column("smallest margin that would hold"): "smallest_margin",
+            blocks.Column("power to find them alike"): "power",
+            "outcome": say_outcome,
         },
         most=40,
     )

@@ -1,17 +1,19 @@
-"""paths: by way of which rows, layers and heads what a role holds reaches the answer.
+"""paths: through which positions, layers and heads the subject's information reaches the answer.
 
 Path patching (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969).
-The subject is hidden. All rows of a role, the sender, get their clean states back after a layer,
-but only the attention of some rows, the receivers, in a band of layers above reads them so;
-everything else reads the stream as it is with the subject hidden, and learns of the change from the
-receivers alone. What this gives back goes by way of these rows in this band. From the subject to
-the answer's rows the same is asked of every single head.
+The subject is hidden (corrupted). The sender is a role: all of its positions, such as the tokens of
+the subject. Their clean states after one layer are shown to the attention of the receivers alone:
+the positions of another role, in a band of layers above. Everything else sees the residual stream
+of the run with the subject hidden, and changes only through what the receivers pass on. Whatever
+score this gives back went through these positions in this band. From the subject to the answer's
+positions the same is measured for every single head.
 
-An effect is the answer's score along a path minus that with the subject hidden; shares are of what
-hiding the subject takes. "Every way" is restoring the sender. Ways do not add up to it: what
-several receivers read together can be more, or less, than what each gives. Intervals are 95 %
-t intervals over facts. Controls send another fact's states, or the hidden ones moved in a random
-direction as far as the clean ones are away; a path counts where it is above both.
+An effect is the answer's score along a path minus its score with the subject hidden. Shares are of
+the total effect: the score with nothing hidden minus that with the subject hidden. "Every way"
+restores the sender's states for everything that reads them. Paths do not add up to it: several
+receivers together can give back more, or less, than the sum of each. Intervals are 95 % t intervals
+over facts. Controls send another fact's states, or the hidden states moved in a random direction by
+the distance of the clean ones; a path counts where it gives back more than both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,20 +55,26 @@ class PathsSettings(CleanRunSettings):
 
     senders: tuple[PathRole, ...] = option(
         ("subject", "prompt", "last", "masks"),
-        "Whose clean states are sent: subject, prompt (its other tokens), last (its last token), "
-        "answer (where it is read), written, masks.",
+        "Positions whose clean states are sent: subject, prompt (its other tokens), last (the "
+        "prompt's last token), answer (where the answer is predicted), written (other tokens "
+        "after the prompt), masks (other masks).",
     )
     receivers: tuple[PathRole, ...] = option(
-        ("subject", "prompt", "last", "answer", "masks"), "Whose attention reads them."
+        ("subject", "prompt", "last", "answer", "masks"),
+        "Positions whose attention reads the sent states.",
     )
     bands: int = option(
-        6, "Layers are divided into so many bands; states are sent from below each.", least=1
+        6,
+        "Bands that the layers are divided into; states are sent from the layer below each band.",
+        least=1,
     )
-    heads: bool = option(True, "Also the single heads by which the answer's rows read the subject.")
+    heads: bool = option(
+        True, "Also measure each single head by which the answer's positions read the subject."
+    )
     placebos: tuple[Literal["other fact", "random direction"], ...] = option(
         (OTHER_FACT, RANDOM),
-        "What is sent from the subject instead, as a control: another fact's states, or the hidden "
-        "ones moved as far in a random direction.",
+        "Controls, sent in place of the subject's clean states: another fact's states, or the "
+        "hidden states moved in a random direction by the same distance.",
     )
 
     def _problems(self) -> Iterator[str]:
@@ -110,7 +118,7 @@ def _patch_step(
     tracing: Tracing,
     settings: PathsSettings,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each path, and for what they stand between."""
+    """A row for each path, and for the scores with nothing and with the subject hidden."""
     from unmask.evaluation.questions import require_tokenizer
     from unmask.tracing.clean_run import find_state
     from unmask.tracing.facts import make_donor
@@ -150,7 +158,7 @@ def _patch_step(
 
 
 def _list_roles(question: "Question") -> set[str]:
-    """The roles that have rows in some state of the answer."""
+    """The roles that have positions in some state of the answer."""
     from unmask.tracing.knockout import find_rows
     from unmask.tracing.tokens import group_factors
 
@@ -209,8 +217,9 @@ def _list_ends(grid: "PathGrid") -> Iterator[dict[str, Any]]:
 
 MEASURE = Measure(
     name="paths",
-    title="By which way the answer learns of the subject",
-    help="Find by which rows, layers and heads the subject reaches the answer (path patching).",
+    title="Paths from the subject to the answer",
+    help="Find through which positions, layers and heads the subject reaches the answer (path "
+    "patching).",
     settings=PathsSettings,
     tables={"paths": "paths/1", "facts": "paths-facts/1"},
     inputs=QUESTIONS,

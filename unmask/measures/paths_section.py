@@ -8,7 +8,14 @@ import numpy as np
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide, find_shares
 from unmask.evaluation.statistics import mean_intervals
-from unmask.measures.knockout_section import GROUP, Effects, count_prompts, find_effects
+from unmask.measures.knockout_section import (
+    COUNTS,
+    GROUP,
+    ROLES,
+    Effects,
+    count_prompts,
+    find_effects,
+)
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 
@@ -25,16 +32,10 @@ CLEAN, HIDDEN = "nothing hidden", "subject hidden"
 EVERY_WAY = "every way"
 CELL = ("sender", "sent", "receiver", "first", "last", "head")
 TOTAL = (CLEAN, -1, "", -1, -1, -1)
-READS = {
-    "subject": "subject",
-    "prompt": "rest of the prompt",
-    "last": "last prompt token",
-    "answer": "answer",
-    "written": "written tokens",
-    "masks": "other masks",
-    EVERY_WAY: EVERY_WAY,
-}
-"""Roles of rows, in the figure's words."""
+READS = ROLES | {EVERY_WAY: EVERY_WAY}
+"""Receivers, in the figure's words."""
+TOLD = {"answer": "the answer's positions", "masks": "the other masks"}
+"""Receivers that the page has a sentence about."""
 MOST_HEADS = 5
 """Heads that each half of the facts chooses."""
 
@@ -160,9 +161,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_map(
         [row for row in own if row["receiver"] != EVERY_WAY and _find_layers(row) in bands],
         "paths",
-        "By which rows and layers a state reaches the answer",
-        "Share of what hiding the subject takes that comes back when only the attention of these "
-        "rows in these layers reads the sender's clean states.",
+        "Through which positions and layers a state reaches the answer",
+        "Share of the total effect (what hiding the subject takes) that comes back when only the "
+        "attention of these positions in these layers reads the sender's clean states.",
         x="layers",
         y="to",
         ends=("percent",),
@@ -184,33 +185,32 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     }
     heads = tidy.tabulate(
         "heads",
-        "The strongest heads by which the answer's rows read the subject: chosen on one half of "
-        "the facts, read on the other",
+        "The strongest heads by which the answer's positions read the subject: chosen on one half "
+        "of the facts, measured on the other",
         result.summary["heads"],
-        {**columns, "head": "head", **shares, "chosen by halves": "chosen"},
+        {**columns, "head": "head", **shares, "halves that chose it": "chosen"},
         most=30,
     )
     table = tidy.tabulate(
         "ways",
-        "All layers above the sender",
+        "What comes back when the receiver reads the sender in all layers above it",
         list(_list_whole(own)),
         {**columns, **shares},
         most=40,
     )
     above = tidy.tabulate(
         "above",
-        "What a way of the subject gives beyond the stronger of its controls",
+        "What a path from the subject gives back beyond the stronger of its controls",
         result.summary["above"],
         {**columns, **shares},
         most=40,
     )
     counts = tidy.tabulate(
         "counts",
-        "Facts asked, and those recalled and patched",
+        "Prompts asked, and those kept: recalled by the model, and patched",
         result.summary["counts"],
-        {"model": "model", "asked": tidy.name_asked, "scored": "joint", "prompts": "prompts",
-         "kept": "kept"},
-    )  # fmt: skip
+        COUNTS,
+    )
     more = [heads] if result.summary["heads"] else []
     return [*_state(result), figure, *more, blocks.Fold("Numbers", [table, above, counts])]
 
@@ -243,18 +243,18 @@ def _to_share(row: tidy.Record) -> Any:
 
 
 def _state(result: Result) -> Iterator[blocks.Finding]:
-    """Of each model, how much of the subject's lowest states the answer's own reading gives."""
+    """Of each model, what the answer and other masks give back by reading the subject's states."""
     rows = [row for row in result.summary["above"] if row["sender"] == "subject"]
     for (model, split, stage), own in tidy.group_by(rows, "model", "split", "stage").items():
         # After the first band, where the subject's tokens have read each other.
         sent = sorted({row["sent"] for row in own})[:2][-1]
         for row in _list_whole(own):
-            if row["sent"] == sent and row["receiver"] in ("answer", "masks"):
+            if row["sent"] == sent and row["receiver"] in TOLD:
                 yield blocks.Finding(
                     f"In {model}, asked {labels.name_split(split)}, at {labels.name_stage(stage)}: "
                     f"the subject's states after layer {row['sent']}, read by the attention of "
-                    f"{READS[row['receiver']]} alone, give back {tidy.say(row, 'nats per token')} "
-                    f"beyond the controls, {row['share']:.0%} of what hiding the subject takes "
-                    f"({labels.count(row['facts'], 'fact')}).",
+                    f"{TOLD[row['receiver']]} alone, give back {tidy.say(row, 'nats per token')} "
+                    f"beyond the controls, {tidy.say_share(row['share'])} of what hiding the "
+                    f"subject takes ({labels.count(row['facts'], 'fact')}).",
                     result.verdicts[_name(row)],
                 )

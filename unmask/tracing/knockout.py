@@ -1,12 +1,12 @@
-"""`unmask.cut_edges`: what an answer loses when some rows cannot read others in some layers.
+"""`unmask.cut_edges`: what an answer loses when some positions cannot attend to others.
 
-Restoring a state shows that it is enough, cutting what reads it that it is needed. A cut edge
-(a row that reads, a row that is read) takes no part in attention's softmax, in every layer of a
-window, as in Geva et al. 2023 (arXiv 2304.14767). Rows go on reading themselves: what a row holds
-it keeps, and no softmax is empty.
+Restoring a state shows that it is enough; cutting the attention that reads it shows that it is
+needed. A cut edge (a position that attends, a position it attends to) takes no part in attention's
+softmax, in every layer of a window, as in Geva et al. 2023 (arXiv 2304.14767). Positions go on
+attending to themselves: they keep what they hold, and no softmax is empty.
 
-Edges are named by the roles of both rows. A fact can take a detour: the answer's rows may read in
-other rows, masks among them, what these have read in the subject.
+Edges are named by the roles of both positions. A fact can take a detour: the answer's positions may
+read from other positions, masks among them, what these have read from the subject.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ ROWS = {
     "subject": "tokens of the subject",
     "prompt": "other tokens of the prompt, but its last",
     "last": "the prompt's last token",
-    "answer": "rows from which open tokens of the answer are read",
-    "written": "tokens after the prompt that are written, but not read from",
+    "answer": "positions whose output predicts tokens of the answer that are not written yet",
+    "written": "other tokens after the prompt that are written",
     "masks": "other masks after the prompt",
-    "others": "all rows but those at the edge's other end",
+    "others": "all positions but those at the edge's other end",
 }
-"""What either end of an edge can be. A causal model, or one with Dream's shift, reads the answer's
-first token from the prompt's last row, which then is one of `answer` as well."""
+"""What either end of an edge can be. A causal model, or one with Dream's shift, predicts the
+answer's first token at the prompt's last position, which then is one of `answer` as well."""
 EDGES = (
     ("answer", "subject"),
     ("answer", "prompt"),
@@ -125,7 +125,7 @@ def cut_edges(
     memory: int | None = None,
     **changes: Any,
 ) -> KnockoutGrid:
-    """What the answer's probability is when rows cannot read others, for every window of layers.
+    """The answer's probability when positions cannot attend to others, for each window of layers.
 
     The answer is scored as in `unmask.trace_steps`, and with the subject hidden for comparison.
     With guidance, edges are cut in the pass that sees the prompt.
@@ -135,9 +135,9 @@ def cut_edges(
         fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
         settings: All of the settings below as one object; those about what is restored are not
             used.
-        edges: Pairs (row that reads, row that is read) of roles (`unmask.tracing.knockout.ROWS`),
-            also written "answer:subject", or matrices over the positions, True where the row
-            (first) cannot read the other one.
+        edges: Pairs (who attends, to whom) of roles (`unmask.tracing.knockout.ROWS`), also written
+            "answer:subject", or boolean matrices over the positions, True where the position of
+            the first axis cannot attend to that of the second.
         window: How many layers are cut together, around each layer.
         layers: Windows [a, b) of one's own instead.
         step: The denoising step whose state is asked: first, t1, t2 or a number.
@@ -222,9 +222,12 @@ def _split_edge(edge: Any) -> tuple[str, str]:
         )
     for end in ends:
         if end not in ROWS:
-            raise UserError(f"the edge {edge!r:.60} names rows {end!r}: {suggest(end, ROWS)}")
+            raise UserError(f"the edge {edge!r:.60} names the role {end!r}: {suggest(end, ROWS)}")
     if tuple(ends) == ("others", "others"):
-        raise UserError("the edge ('others', 'others') has no other end: name the rows of one.")
+        raise UserError(
+            "the edge ('others', 'others') has no other end: expected a role such as 'subject' at "
+            "one of its ends."
+        )
     return ends[0], ends[1]
 
 
@@ -315,8 +318,8 @@ def _run(
     for layer, mask in enumerate(sees):
         if not bool((mask & ~cuts).any(-1).all()):
             raise UserError(
-                f"a matrix of edges leaves a row with nothing to read in layer {layer}: let every "
-                "row read itself at least."
+                f"a matrix of edges leaves a position with nothing to attend to in layer {layer}: "
+                "let every position attend to itself at least."
             )
     # 1. Every cell begins as the clean run. One that cuts nothing which could be read is it, to the
     #    last bit; the others are run from the layer on in which their window begins.

@@ -3,8 +3,8 @@
 Path patching (Wang et al. 2022, arXiv 2211.00593; Goldowsky-Dill et al. 2023, arXiv 2304.05969). A
 sender, such as the MLP's output at the subject in a layer, is that of the clean run; the rest of
 the corrupted run is kept. What the sender changes reaches its receivers along the residual stream
-alone: attention, MLPs or heads at some rows and layers, or the final stream. All others read the
-stream without the change, and so learn of it from receivers only.
+alone: attention, MLPs or heads at some positions and layers, or the final stream. All others read
+the stream without the change, and are changed by what the receivers write only.
 
 With everything a receiver, this is restoring the sender; with nothing, the corrupted run.
 """
@@ -74,9 +74,10 @@ def patch_paths(
     Args:
         model: Masked or causal.
         fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
-        sender: (rows, layer, part): rows by role (`unmask.tracing.knockout.ROWS`, or all), the part
-            resid (layer -1: the embeddings), mlp, attn, or attn_z with a head's number as fourth.
-        receivers: (rows, layer, part) each, of the parts attn, mlp, or attn_z with a head; "final",
+        sender: (role, layer, part): positions by role (`unmask.tracing.knockout.ROWS`, or all), the
+            part resid (layer -1: the embeddings), mlp, attn, or attn_z with a head's number as
+            fourth.
+        receivers: (role, layer, part) each, of the parts attn, mlp, or attn_z with a head; "final",
             the stream that logits are read from; "everything"; or lists of them taken together.
         settings: All of the settings below as one object; those about what is restored are not
             used.
@@ -152,13 +153,13 @@ def _check_node(model: Model, node: Any, parts: Sequence[str], what: str) -> tup
     config = model.net.config
     if not isinstance(node, tuple | list) or len(node) not in (3, 4):
         raise UserError(
-            f"the {what} is {node!r:.60}: expected (rows, layer, part), such as "
+            f"the {what} is {node!r:.60}: expected (role, layer, part), such as "
             "('subject', 3, 'mlp')."
         )
     rows, layer, part, *head = node
     roles = {role: None for role in (*ROWS, "all") if role != "others"}
     if rows not in roles:
-        raise UserError(f"the {what} names rows {rows!r}: {suggest(str(rows), roles)}")
+        raise UserError(f"the {what} names the role {rows!r}: {suggest(str(rows), roles)}")
     if part not in parts:
         raise UserError(f"the {what} names the part {part!r}: {suggest(str(part), parts)}")
     lowest = -1 if part == "resid" else 0  # the embeddings
