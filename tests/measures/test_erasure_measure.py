@@ -87,8 +87,8 @@ def test_erasers_stand_beside_their_controls(done):
 
 def test_the_section_says_it(done):
     text = show(read_result(done.folder))
-    assert "With fact identity erased from layer -1 up it is" in text
-    assert "nothing follows from the other's" in text  # a random network knows no fact
+    assert "With fact identity erased from layer -1 up, " in text
+    assert "nothing follows from the other direction's" in text  # a random network knows no fact
     assert "random subspace, other direction" in text
 
 

@@ -87,8 +87,8 @@ def test_scores_stand_beside_their_controls(done):
 
 def test_the_section_says_it(done):
     text = show(read_result(done.folder))
-    assert "states of the other direction (all tokens) bring the donor's answer in" in text
-    assert "own, other phrasing (floor)" in text and "other direction, untrained" in text
+    assert "of the other direction (all subject tokens) bring the donor's answer in" in text
+    assert "own state, other phrasing (floor)" in text and "untrained donor, other" in text
 
 
 def test_what_is_refused(strangers):

@@ -1,4 +1,4 @@
-"""slots: states are those of the answer's row, distances and probes find planted entries."""
+"""slots: states are those that predict the answer, distances and probes find planted entries."""
 
 from dataclasses import replace
 
@@ -112,7 +112,7 @@ def test_the_summary_follows_from_the_rows(done):
     for row in done.summary["tests"]:
         assert 0 < row["p_layers"] <= 1 and row["facts"] == 5
     text = show(read_result(done.folder))
-    assert "are nearer to each other at the answer slot than those of two facts by" in text
+    assert "larger than that between one fact's two directions by" in text
     assert "squared difference" in text and "[too few facts]" in text
 
 

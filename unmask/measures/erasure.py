@@ -1,19 +1,20 @@
-"""erasure: does an answer survive when what tells facts apart is taken out of its subject's states,
-as the other direction has it?
+"""erasure: is a question still answered when fact identity is erased from its subject's states, by
+an eraser fitted to the same direction or to the other one?
 
-Least-squares concept erasure (LEACE; Belrose et al. 2023, arXiv 2306.03819) of fact identity is
-fitted to subject states of one direction, in phrasings and after prefixes that are not asked, with
-a shrunk covariance. It is put on all subject tokens of the questions, in every layer from a first
-one up; layer -1 is the stream before layer 0. Own: the eraser was fitted to the direction that is
-asked, the yardstick. Other: to the other direction. Where the network reads a fact off what both
-directions share, the other direction's eraser takes the answer, too.
+An eraser is a linear map that removes what tells facts apart: least-squares concept erasure (LEACE;
+Belrose et al. 2023, arXiv 2306.03819) of the label "which fact". It is fitted to subject states of
+one direction, in phrasings and after prefixes that are not asked, with a shrunk covariance. It is
+applied to all subject tokens of the questions, after every layer from a first one up; layer -1 is
+the residual stream before layer 0. Own direction: fitted to the direction that is asked; this shows
+whether erasing works at all. Other direction: fitted to the other one. Where the network reads a
+fact from what both directions share, the other direction's eraser removes the answer, too.
 
-Controls are drawn for each eraser: permuted labels, which have its rank, and random subspaces of
-its rank that take as much variance of the states they are put on. An answer is right where every
-token is the likeliest by the chain rule, so that greedy decoding writes it. Shares and log p have
-95 % intervals by fact and training seed; differences are paired by fact. Where the own direction's
-eraser does no more than a random subspace, a linear eraser does not reach what is read, and nothing
-follows from the other direction's.
+Each eraser has two controls: one fitted to permuted labels, which has the same rank, and random
+subspaces of the same rank that remove as much variance from the states they are applied to. An
+answer is right where each token is the likeliest one, those before it given, so that greedy
+decoding writes it. Shares and log p have 95 % intervals by fact and training seed; differences are
+paired by fact. Where the own direction's eraser removes no more answers than a random subspace,
+linear erasure does not reach what the network reads, and nothing follows from the other one's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
     from unmask.data.facts import Fact
 
 METRICS = {
-    "says": blocks.Column("answers right", is_percent=True),
-    "logp_token": blocks.Column("log p per token, nats"),
+    "says": blocks.Column("answers right, %", 1, is_percent=True),
+    "logp_token": blocks.Column("log p of the answer per token, nats"),
 }
 SHARES = ("says",)
 NOTHING = "none"
 """The eraser of rows in which nothing is erased."""
 ERASERS = {
     NOTHING: "nothing erased",
-    "fact": "fact",
+    "fact": "fact identity",
     "permuted": "permuted labels",
     "random": "random subspace",
 }
@@ -59,24 +60,33 @@ class ErasureSettings(GroupSettings):
 
     facts: int = option(30, "Facts of each group.", least=2)
     phrasings: int = option(
-        2, "Phrasings of each fact that are asked; all others are fitted to.", least=1
+        2, "Phrasings of each fact that are asked; erasers are fitted to all others.", least=1
     )
     states: int = option(
-        STATES, "Least number of states for each direction, reached by prefixes.", least=4
+        STATES,
+        "Least number of states that the erasers of a direction are fitted to; prompts are "
+        "repeated after different prefixes until there are as many.",
+        least=4,
     )
     tokens: Literal["last", "all"] = option(
-        "all", "Which states are fitted to: the last subject token's, or all."
+        "all", "Which states erasers are fitted to: the last subject token's, or all of them."
     )
     starts: tuple[int, ...] = option(
         (),
-        "Layers from which on states are erased, -1 for the embeddings; by default -1, 0 and the "
-        "middle one.",
+        "First layers to erase after, one at a time; all layers above are erased, too. -1 is the "
+        "embeddings; by default -1, 0 and the middle layer.",
         least=-1,
     )
     shrinkage: float | None = option(
-        None, "Of the covariance, 0 to 1; by default Ledoit and Wolf's.", least=0, most=1
+        None,
+        "Shrinkage of the covariance towards a multiple of the identity, from 0 (none) to 1; by "
+        "default Ledoit and Wolf's estimate.",
+        least=0,
+        most=1,
     )
-    draws: int = option(3, "Permuted labels and random subspaces drawn.", least=1, most=1000)
+    draws: int = option(
+        3, "Draws of each control: permuted labels and random subspaces.", least=1, most=1000
+    )
     seed: int = option(0, "Seed of prefixes and controls.", least=0)
 
 
@@ -233,9 +243,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         drawn,
         "erasure",
-        "Answers without what tells facts apart",
-        "By the first layer whose subject states are erased, and all above it. Bands are 95 % "
-        "intervals by fact.",
+        "Answers after erasing fact identity from the subject's states",
+        "By the first layer that is erased (-1: embeddings); all layers above it are erased, too. "
+        "Dashed: controls. Bands are 95 % intervals by fact.",
         x="start",
         line=name_eraser,
         colour=lambda row: f"p{1 + colours.index(name_eraser(row))}",
@@ -244,32 +254,32 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             tidy.ASKED,
             tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
         ],
-        xlabel="erased from layer",
+        xlabel="first layer erased",
         ylabel="score",
     )
     table = tidy.tabulate_means(
         "means",
-        "Answers under each eraser",
+        "Answers by what is erased and the direction it was fitted to",
         means,
         keys
         | {
             "erased": name_eraser,
-            "from layer": lambda row: "" if row["start"] is None else str(row["start"]),
-            "rank": "rank",
-            "mean squared change": "changed",
-            "states fitted": "states",
+            "first layer erased": lambda row: "" if row["start"] is None else str(row["start"]),
+            "rank": lambda row: round(row["rank"]),
+            "mean squared change of a state": "changed",
+            "states fitted to": lambda row: round(row["states"]),
         },
         METRICS,
         most=40,
     )
     gaps = tidy.tabulate_means(
         "differences",
-        "Fact identity erased, minus each control",
+        "Erasing fact identity minus each control; below 0: more is lost than under the control",
         differences,
         keys
         | {
             "fitted to": lambda row: SOURCES[row["source"]],
-            "from layer": lambda row: str(row["start"]),
+            "first layer erased": lambda row: str(row["start"]),
             "minus": lambda row: ERASERS[row["minus"]],
             "facts": "facts",
         },
@@ -304,27 +314,30 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             source: result.verdicts.get(claim) or blocks.Verdict(claim, "not measured")
             for source, claim in claims.items()
         }
-        left = {source: at[source, "fact"]["mean"] for source in SOURCES}
-        control = {source: at[source, "random"]["mean"] for source in SOURCES}
+        left, control = (
+            {source: tidy.say_share(at[source, eraser]["mean"]) for source in SOURCES}
+            for eraser in ("fact", "random")
+        )
         reached = verdicts["own"].outcome == "below"
         after = (
-            " The own direction's eraser does not clearly take more than random subspaces, so that "
-            "nothing follows from the other's."
+            " The own direction's eraser does not clearly remove more answers than random "
+            "subspaces, so nothing follows from the other direction's."
         )
         yield blocks.Finding(
-            f"In {model}, asked {labels.name_split(split)}, {at[None, NOTHING]['mean']:.0%} of "
-            f"answers are right. With fact identity erased from layer {start} up it is "
-            f"{left['own']:.0%} by the own direction's eraser (random subspaces: "
-            f"{control['own']:.0%}) and {left['other']:.0%} by the other direction's (random: "
-            f"{control['other']:.0%}).{'' if reached else after}",
+            f"In {model}, asked {labels.name_split(split)}, "
+            f"{tidy.say_share(at[None, NOTHING]['mean'])} of answers are right. With fact identity "
+            f"erased from layer {start} up, {left['own']} are right under the own direction's "
+            f"eraser (random subspaces: {control['own']}) and {left['other']} under the other "
+            f"direction's (random subspaces: {control['other']}).{'' if reached else after}",
             verdicts["other" if reached else "own"],
         )
 
 
 MEASURE = Measure(
     name="erasure",
-    title="States without what tells facts apart",
-    help="Erase fact identity from subject states, by either direction's eraser, and ask again.",
+    title="Fact identity erased from the subject's states",
+    help="Erase fact identity from subject states, by an eraser fitted to either direction, and "
+    "ask again.",
     settings=ErasureSettings,
     tables={"erasure": "erasure/1"},
     inputs=replace(QUESTIONS, read_data=_read),

@@ -1,19 +1,21 @@
-"""interchange: does the state of another fact's subject, asked in the other direction, bring that
-fact's answer?
+"""interchange: with another person's subject state patched in, taken from a prompt of the other
+direction, does the model give that person's answer?
 
-A recipient's prompt is run with a donor's subject state, after one layer, in the place of its own
-(`unmask.representation.interchange`). Success is the donor's answer, token by token the likeliest
-one, so that greedy decoding writes it. Across: the donor is given in the other direction, a
-description where the recipient's prompt has a name. Within: in the same direction, in another
-phrasing; the ceiling. Own: the recipient's own state from another phrasing; the floor. Untrained:
-as across, with people that training never named (`strangers`): how often an answer is copied from
-the state's own words.
+Two people are paired: the recipient, whose prompt is run, and the donor. After one layer, the
+states of the recipient's subject are replaced by those of the donor's (interchange intervention,
+`unmask.representation.interchange`). Success is the donor's answer, each of its tokens the
+likeliest one, so that greedy decoding writes it. Across: the donor's state comes from a prompt of
+the other direction, with a description where the recipient's prompt has a name. Within: from a
+prompt of the same direction, in another phrasing; the ceiling. Own: the recipient's own state from
+another phrasing; the floor. Untrained: as across, with people that training never named
+(`strangers`): how often an answer is copied from the words of the donor's prompt.
 
-Either the last subject token's state is put in place, with the mean over recipients in the rest of
-the subject, or all tokens' states, ends aligned. The layer is the one where the donor's answer is
-likeliest on the other half of the people; own and untrained are read at the layers of across. Layer
--1 is the stream before layer 0. Shares have 95 % intervals by fact and training seed; differences
-are paired by fact. Where the ceiling is low, a failure across directions says nothing.
+Either the last subject token's state is replaced, and the rest of the subject by its mean over
+recipients, or the states of all subject tokens, aligned at their ends. The layer is chosen on one
+half of the people, where the donor's answer is likeliest, and results are read on the other half;
+own and untrained are read at the layers chosen for across. Layer -1 is the residual stream before
+layer 0. Shares have 95 % intervals by fact and training seed; differences are paired by fact. Where
+the ceiling is low, a failure across directions says nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,43 +37,51 @@ if TYPE_CHECKING:
     from unmask.representation.interchange import StateSwap
 
 METRICS = {
-    "says_donor": blocks.Column("says the donor's answer", is_percent=True),
-    "says_recipient": blocks.Column("says its own", is_percent=True),
-    "prefers_donor": blocks.Column("donor's is likelier", is_percent=True),
-    "logp_donor": blocks.Column("log p of the donor's, nats"),
-    "logp_recipient": blocks.Column("log p of its own, nats"),
+    "says_donor": blocks.Column("gives the donor's answer, %", 1, is_percent=True),
+    "says_recipient": blocks.Column("gives its own answer, %", 1, is_percent=True),
+    "prefers_donor": blocks.Column("donor's answer is likelier, %", 1, is_percent=True),
+    "logp_donor": blocks.Column("log p of the donor's answer, nats"),
+    "logp_recipient": blocks.Column("log p of its own answer, nats"),
 }
 SHARES = ("says_donor", "says_recipient", "prefers_donor")
 NOTHING = "none"
-"""The swap of rows in which nothing is put in place."""
+"""The swap of rows in which no state is replaced."""
 SWAPS = {
-    NOTHING: "nothing put in place",
-    "across": "other direction",
-    "within": "same direction (ceiling)",
-    "own": "own, other phrasing (floor)",
-    "untrained": "other direction, untrained",
+    NOTHING: "no state replaced",
+    "across": "donor, other direction",
+    "within": "donor, same direction (ceiling)",
+    "own": "own state, other phrasing (floor)",
+    "untrained": "untrained donor, other direction",
 }
-TOKENS = {"last": "last token, rest mean", "all": "all tokens"}
+TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens"}
 GROUP = ("model", "kind", "split", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterchangeSettings(StateSettings):
-    """Which facts are asked, and what is put in place of their subjects."""
+    """Which facts are asked, and what replaces the states of their subjects."""
 
     splits: tuple[str, ...] = option((), "Splits of the recipients; all tests by default.")
     facts: int = option(30, "Recipients of each split.", least=2)
     phrasings: int = option(2, "Phrasings of each recipient.", least=1)
     tokens: tuple[str, ...] = option(
         ("last", "all"),
-        "Which of the donor's states: the last subject token's, or all.",
+        "Which subject states are replaced by the donor's: the last token's (the rest by its mean "
+        "over recipients), or all.",
         choices=lambda: tuple(TOKENS),
     )
-    layers: tuple[int, ...] = option((), "Layers, -1 for the embeddings; all by default.", least=-1)
-    strangers: str | None = option(
-        None, "A corpus or file of facts, phrased alike, of people that training never named."
+    layers: tuple[int, ...] = option(
+        (),
+        "Layers after which states are replaced, one at a time, -1 for the embeddings; all by "
+        "default.",
+        least=-1,
     )
-    seed: int = option(0, "Seed of the pairs.", least=0)
+    strangers: str | None = option(
+        None,
+        "A corpus or file of facts, phrased alike, of people that training never named: a control; "
+        "without it there is none.",
+    )
+    seed: int = option(0, "Seed by which recipients and donors are paired.", least=0)
 
     def _problems(self) -> Iterator[str]:
         if not self.tokens or len(set(self.tokens)) < len(self.tokens):
@@ -140,7 +150,7 @@ def pair_facts(inputs: ModelInputs, split: str, settings: InterchangeSettings) -
         if met := sorted({fact.subject for fact in prompts} & known):
             raise UserError(
                 f"{settings.strangers} has {met[0]!r}, which {corpus.source} has, too: expected "
-                "people that training never named."
+                "people that training never named; make a corpus with another seed."
             )
         swaps += make_swaps("untrained", recipients, prompts, answers, seed=settings.seed)
     halves = {swap.half for swap in swaps if swap.source == "across"}
@@ -232,9 +242,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         [{**row, "label": SWAPS[row["swap"]]} for row in result.summary["curves"]],
         "interchange",
-        "Whose answer follows a donor's state",
-        "Share of recipients that give the donor's answer, by the layer after which its state is "
-        "put in place. Bands are 95 % intervals by fact.",
+        "How often the donor's answer is given",
+        "Share of recipients that give the donor's answer, or find it likelier than their own, by "
+        "the layer after which the donor's state replaces theirs (-1: embeddings). Bands are 95 % "
+        "intervals by fact.",
         x="layer",
         line="label",
         colour=lambda row: f"p{1 + names.index(row['swap'])}",
@@ -245,25 +256,25 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
         ],
         xlabel="layer",
-        ylabel="%",
+        ylabel="% of recipients",
     )
     means = tidy.tabulate_means(
         "means",
-        "Answers at the layers chosen on the other half of the people",
+        "Whose answer is given, each half of the people at the layer chosen on the other half",
         result.summary["means"],
-        keys | {"donor": lambda row: SWAPS[row["swap"]], "layers": _say_layers},
+        keys | {"replaced by": lambda row: SWAPS[row["swap"]], "layers": _say_layers},
         METRICS,
         most=30,
     )
     differences = tidy.tabulate(
         "differences",
-        "Donor's answer said: other direction minus each control",
+        "Share of donor's answers: donors of the other direction minus each control, in points",
         result.summary["differences"],
         keys
         | {
             "minus": lambda row: SWAPS[row["minus"]],
             "facts": "facts",
-            blocks.Column("difference", is_percent=True, has_sign=True): tidy.to_interval,
+            blocks.Column("difference, points", 1, True, has_sign=True): tidy.to_interval,
         },
         role=result.mark(_name),
         most=30,
@@ -282,20 +293,21 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
     for (model, _, split, tokens), rows in tidy.group_by(shares, *GROUP).items():
         own = {row["swap"]: row for row in rows}
         across = own.pop("across")
-        others = [f"{row['mean']:.0%} by {SWAPS[swap]}" for swap, row in own.items()]
+        others = [f"{SWAPS[swap]}: {tidy.say_share(row['mean'])}" for swap, row in own.items()]
         claim = ", ".join((model, split, tokens, "own"))
         yield blocks.Finding(
-            f"In {model}, asked {labels.name_split(split)}, states of the other direction "
-            f"({TOKENS[tokens]}) bring the donor's answer in {across['mean']:.0%} of "
-            f"{labels.count(across['facts'], 'fact')}; {', '.join(others)}.",
+            f"In {model}, asked {labels.name_split(split)}, a donor's states of the other "
+            f"direction ({TOKENS[tokens]}) bring the donor's answer in "
+            f"{tidy.say_share(across['mean'])} of the cases "
+            f"({labels.count(across['facts'], 'fact')}). {'; '.join(others)}.",
             result.verdicts.get(claim) or blocks.Verdict(claim, "not measured"),
         )
 
 
 MEASURE = Measure(
     name="interchange",
-    title="States put in place of others",
-    help="Put a donor's subject state in a recipient's place and see whose answer follows.",
+    title="Subject states replaced by another person's",
+    help="Replace a subject's state by another person's and see whose answer the model gives.",
     settings=InterchangeSettings,
     tables={"interchange": "interchange/1"},
     inputs=replace(ALL_TESTS, read_data=_read),

@@ -1,20 +1,22 @@
-"""slots: are the two directions of a fact one entry or two, where the answer is read?
+"""slots: are the two directions of a fact one entry or two, at the position that predicts the
+answer?
 
 The two measures of Coda-Forno et al. 2026 (arXiv 2604.04943), who concluded that reversal is stored
-as a second entry. States are the inputs of the MLPs' down projections at the row that predicts the
-answer's first token. Distances are cosine distances of a fact asked forwards and in reverse, beside
-those of two facts asked so (unrelated), of one fact in two phrasings, and of two facts in one
-direction and phrasing (same relation). Probes are logistic classifiers on the difference of two
-states: is it one fact's two directions, or an unrelated pair (or one fact in two phrasings)? They
-are tested on facts that they were not fitted on; guessing is right in half of the cases. Unrelated
-pairs are the same states paired otherwise, so that differences of both classes have one mean and no
-linear probe can tell them; one on squared differences can, and stands beside.
+as a second entry. The answer slot is the position that predicts the answer's first token; its
+states are the inputs of each layer's MLP down projection. Distances are cosine distances between
+the states of one fact asked forwards and in reverse. Beside them stand those of two facts asked so
+(unrelated), of one fact in two phrasings, and of two facts in one direction and phrasing (same
+relation). Probes are logistic classifiers on the difference of two states: is it one fact's two
+directions, or an unrelated pair (or one fact in two phrasings)? They are tested on facts that they
+were not fitted on; guessing is right in half of the cases. Unrelated pairs are the same states
+paired otherwise, so that the differences of both classes have the same mean and no linear probe can
+tell them apart; a probe on squared differences can, and is shown as well.
 
-p of distances is that of the layer where a fact's two states are nearest to each other, against the
-same with facts paired at random (100,000 times), each layer in units of its own null. Probes are
-judged by the mean over all layers, so that no layer is chosen. That two states are apart at the
-slot says that answers differ there, which they do: it does not say that what they are read from
-is apart.
+p of distances is that of the layer where a fact's two states are nearest to each other, against
+the same with facts paired at random, each layer in units of its own null distribution. Probes are
+judged by the mean over all layers, so that no layer is chosen. Two states that are apart at the
+slot show that the answers differ there, which they do; they do not show that what the answers are
+read from is apart.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,7 +66,7 @@ class SlotSettings(GroupSettings):
     facts: int = option(30, "Facts of each group.", least=4)
     phrasings: int = option(3, "Phrasings of each fact and direction.", least=1)
     permutations: int = option(
-        100_000, "Random pairings of facts that distances are tested by.", least=19, most=10_000_000
+        100_000, "Random pairings of facts in the test of distances.", least=19, most=10_000_000
     )
     seed: int = option(0, "Seed of the pairings.", least=0)
 
@@ -182,8 +184,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     distances = tidy.draw_lines(
         summary["distances"],
         "slots",
-        "How far states at the answer slot are apart",
-        "Cosine distance of inputs of MLPs' down projections. Bands are 95 % intervals by fact.",
+        "Distance between states at the answer slot",
+        "Cosine distance between inputs of a layer's MLP down projection, at the position that "
+        "predicts the answer's first token. Bands are 95 % intervals by fact.",
         x="layer",
         line=lambda row: PAIRS[row["pair"]],
         colour=lambda row: f"p{pairs.index(row['pair'])}",
@@ -194,39 +197,40 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     probes = tidy.draw_lines(
         summary["probes"],
         "differences",
-        "Does the difference of two states tell one fact's two directions?",
-        "Share of pairs that a logistic probe is right about, facts held out; guessing: 0.5. Bands "
-        "are 95 % intervals by fact.",
+        "Can a probe tell one fact's two directions by the difference of their states?",
+        "Share of pairs that a logistic probe is right about, on facts held out; guessing: 0.5. "
+        "Bands are 95 % intervals by fact.",
         x="layer",
         line=lambda row: f"from {PAIRS[row['contrast']]}, {FEATURES[row['feature']]}",
         colour=lambda row: f"p{pairs.index(row['contrast'])}",
         dash=lambda row: "dash" if row["feature"] == "difference" else "solid",
         choose=[FACTS],
         xlabel="layer",
-        ylabel="right",
+        ylabel="share right",
         limits=(0.0, 1.0),
     )
     tests = tidy.tabulate(
         "tests",
-        "Unrelated pairs minus the two directions of one fact, where they are furthest apart",
+        "Cosine distance of unrelated pairs minus that of one fact's two directions, at the layer "
+        "where they differ most",
         summary["tests"],
         keys
         | {
             "layer": "layer",
-            "pairs of": "facts",
-            blocks.Column("distance", 3, has_sign=True): tidy.to_interval,
+            "number of facts": "facts",
+            blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
             blocks.Column("p over all layers", 4): "p_layers",
         },
         role=result.mark(_name),
     )
     means = tidy.tabulate(
         "probed",
-        "Probes on differences, mean over all layers",
+        "Probes that tell one fact's two directions from other pairs, mean over all layers",
         summary["means"],
         keys
         | {
             "told from": lambda row: PAIRS[row["contrast"]],
-            "by": lambda row: FEATURES[row["feature"]],
+            "probe on": lambda row: FEATURES[row["feature"]],
             blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
         },
         role=result.mark(_name_probe),
@@ -240,20 +244,21 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         name = _name(row)
         plain, squared = (means[f"{name}: unrelated: {feature}"] for feature in FEATURES)
         yield blocks.Finding(
-            f"In {row['model']} ({labels.GROUPS[row['group']]}), the states of one fact asked both "
-            f"ways are nearer to each other at the answer slot than those of two facts by "
-            f"{tidy.say(row, digits=3)} at layer {row['layer']}, the furthest; probes on squared "
-            f"differences know such pairs from unrelated ones in {tidy.say(squared, '%')} of the "
-            f"cases, on plain differences in {tidy.say(plain, '%')} (guessing: 50 %; mean over "
-            "layers).",
+            f"In {row['model']} ({labels.GROUPS[row['group']]}), the cosine distance at the answer "
+            f"slot between the states of two facts is larger than that between one fact's two "
+            f"directions by {tidy.say(row, digits=3)} at layer {row['layer']}, where it differs "
+            f"most. Probes tell the two directions of one fact from unrelated pairs in "
+            f"{tidy.say(squared, '%')} of the cases by squared differences, and in "
+            f"{tidy.say(plain, '%')} by plain ones (guessing: 50 %; mean over layers).",
             result.verdicts[name],
         )
 
 
 MEASURE = Measure(
     name="slots",
-    title="States where the answer is read",
-    help="Compare states at the answer slot, a fact asked forwards and in reverse.",
+    title="States at the position that predicts the answer",
+    help="Compare states at the position that predicts the answer, a fact asked forwards and in "
+    "reverse.",
     settings=SlotSettings,
     tables={"slots": "slots/1", "differences": "differences/1"},
     inputs=replace(QUESTIONS, read_data=_read),
