@@ -122,7 +122,7 @@ def test_a_model_that_knows_nothing_is_said_to(result):
         result.folder,
     )
     texts = [block.text for block in other.section.walk() if isinstance(block, Text)]
-    assert sum("the mean is above 80%" in text for text in texts) == 2
+    assert sum("at least 80 %, so that its leak rates count" in text for text in texts) == 2
     tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
     assert tables == ["foreseen", "sealed", "effects", "lengths", "defences", "open"]
 
@@ -130,7 +130,7 @@ def test_a_model_that_knows_nothing_is_said_to(result):
 def test_mistakes_are_sentences():
     with pytest.raises(UserError, match="no sealed and open people"):
         unmask.planted(make(False), data=make_reversal_corpus(2))
-    with pytest.raises(UserError, match="'at_steps' holds 9, but there are 3 steps"):
+    with pytest.raises(UserError, match="'at_steps' has 9, expected at most 3"):
         PlantedSettings(at_steps=(9,), steps=3)
     with pytest.raises(UserError, match="'starts' begins with 3, expected 0"):
         PlantedSettings(starts=(3,))

@@ -136,7 +136,7 @@ def test_the_judge_is_causal_and_another(judge, texts):
     with pytest.raises(UserError, match="expected a causal one"):
         judge_texts(make_model(), ["The caves"])
     assert judge_texts(make_model(causal=True), ["", "The caves"])[0] == (0.0, 0)
-    with pytest.raises(UserError, match="judge itself"):
+    with pytest.raises(UserError, match="is both the judge and a model"):
         QUALITY(str(judge), data=texts, judge=str(judge), **SMALL)
     with pytest.raises(UserError, match="no judge"):
         QUALITY(make_model(), data=texts, **SMALL)
@@ -201,7 +201,7 @@ def test_the_measure_of_mending(texts, monkeypatch):
         (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)
     }
     assert all(0 <= row["mean"] <= 1 for row in means if row["metric"] != "selective")
-    with pytest.raises(UserError, match="no model here can correct"):
+    with pytest.raises(UserError, match="is causal: expected at least one masked"):
         MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
     with pytest.raises(UserError, match="expected 64"):
         MENDING(make_model(), data=texts, length=12, device="cpu")

@@ -1,15 +1,18 @@
-"""correctors: how far samplers are from a law that is known, by the network calls they take.
+"""correctors: how far samplers are from a known distribution, at equal numbers of network calls.
 
-The network is replaced by exact conditionals: of random laws over all texts of four tokens out of
-three, and of a Markov chain of sixteen tokens out of eight (stay or go on to the next token; any
-other pair is a slip). Whatever is wrong with the texts is then the sampler's doing.
+The network is replaced by the exact conditionals of a known distribution (the law). There are two
+kinds: small languages, which are random distributions over all texts of four tokens from a
+vocabulary of three, and a Markov chain over texts of sixteen tokens from a vocabulary of eight
+(each token stays or goes on to the next one; any other pair is a slip). Whatever is wrong with the
+texts is then the sampler's doing.
 
-Bias: a text of the exact law is corrected once, or until nothing changes any more; total variation
-to the law, by enumeration, no sampling. 0 is exact. Samplers: texts drawn in so many steps, by the
-linear plan in random order; a corrector's calls are counted, and ReMDM's strategies (ancestral
-plan) take as many steps as these are calls. Total variation is over whole texts of the small
-languages and over neighbouring pairs of the chain. As many texts of the law itself have some as
-well: the row "the law itself" is the floor. Intervals are 95 % intervals by language or, of the
+Bias: texts of the exact law are corrected once, or until nothing changes any more; the total
+variation distance to the law afterwards, by enumeration without sampling. 0 is exact. Samplers:
+texts are drawn in several numbers of steps, by the linear plan in random order. A corrector's
+network calls are counted, and remaskings (ReMDM's strategies, ancestral plan) take as many steps as
+it takes calls. Total variation is over whole texts of the small languages, and over pairs of
+neighbouring tokens of the chain. A finite sample of the law itself is at some distance from it,
+too: the row "the law itself" is the floor. Intervals are 95 % intervals by language or, for the
 chain, by draw; differences are paired by these.
 """
 
@@ -52,17 +55,28 @@ class CorrectorsSettings(CheckedSettings):
 
     correctors: tuple[str, ...] = option(
         ("uniform=1", "uniform=3", "margin=1", "gumbel=1/1", "gumbel=2/1", "accepted=1"),
-        "Correctors; a slash stands for the comma between numbers: gumbel=K/T.",
+        "Correctors: uniform=K, margin=K, gumbel=K/T or accepted=T, for K tokens and the "
+        "temperature T of their choice; a slash stands for the comma of `unmask sample`.",
     )
     remaskings: tuple[str, ...] = option(
-        ("cap=0.02", "rescale=0.05", "conf", "loop"), "Remaskings, at as many calls."
+        ("cap=0.02", "rescale=0.05", "conf", "loop"),
+        "Remaskings to compare them with, at as many network calls: cap, rescale, conf, loop or "
+        "low, with =NUMBER where they take one.",
     )
-    languages: int = option(6, "Random laws over short texts.", least=1, most=1000)
-    draws: int = option(6, "Independent draws from the chain.", least=1, most=1000)
-    rows: int = option(500, "Texts of the chain in a draw; eight times as many of a language.",
-                       least=1, most=1_000_000)  # fmt: skip
-    most_calls: int = option(100, "Samplers that take more calls are left out.", least=1)
-    seed: int = option(0, "Seed of laws and draws.", least=0)
+    languages: int = option(
+        6, "Small languages: random distributions over short texts.", least=1, most=1000
+    )
+    draws: int = option(6, "Independent sets of texts from the Markov chain.", least=1, most=1000)
+    rows: int = option(
+        500,
+        "Texts in each set from the chain; for a language eight times as many are drawn.",
+        least=1,
+        most=1_000_000,
+    )
+    most_calls: int = option(
+        100, "Network calls per text at most; correctors that take more are left out.", least=1
+    )
+    seed: int = option(0, "Seed of languages and draws.", least=0)
 
     def _problems(self) -> Iterator[str]:
         from unmask.sampling.correctors import get_corrector
@@ -90,7 +104,10 @@ class ExactToys:
 
     def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "ExactToys":
         if given.get("models") or given.get("data") is not None:
-            raise UserError("models or data were given: correctors are compared on exact laws.")
+            raise UserError(
+                "models or data were given: correctors are compared on exact laws, made from the "
+                "settings; leave models and data out."
+            )
         return self
 
     def record(self) -> dict[str, Any]:
@@ -228,53 +245,54 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     samplers = tidy.select(result.summary["samplers"], metric="tv")
     bias = tidy.tabulate_means(
         "bias",
-        "Total variation that a correction adds to texts of the exact law",
+        "Bias: total variation distance to the exact law after its texts are corrected; 0 is exact",
         [{**row, "metric": (row["corrections"], row["masked"])} for row in result.summary["bias"]],
         {"corrector": "corrector"},
         {
-            (1, 0.0): blocks.Column("after one", 3),
-            (MANY, 0.0): blocks.Column(f"after {MANY}", 3),
-            (1, 0.5): blocks.Column("after one, half of the text masked", 3),
+            (1, 0.0): blocks.Column("after one correction", 3),
+            (MANY, 0.0): blocks.Column(f"after {MANY} corrections", 3),
+            (1, 0.5): blocks.Column("after one correction, half of the text masked", 3),
         },  # ty: ignore[invalid-argument-type]
     )
     figure = tidy.draw_lines(
         [row for row in samplers if row["family"] != "exact"],
         "samplers",
         "Distance from the law, by network calls",
-        "Total variation; bands are 95 % intervals by language or draw.",
+        "Total variation distance; 0 is exact. Bands are 95 % intervals by language or draw.",
         x="calls",
         line="sampler",
         colour=lambda row: COLOURS.get(row["sampler"].partition("=")[0], "control"),
         dash=lambda row: {"corrector": "solid", "predictor": "dash"}.get(row["family"], "dot"),
         panel=lambda row: TOYS[row["toy"]],
         xlabel="network calls",
-        ylabel="total variation",
+        ylabel="total variation distance",
         is_log2=True,
     )
     means = tidy.tabulate_means(
         "samplers",
-        "Samplers by network calls",
+        "Distance of each sampler from the law, and slips (token pairs that the chain hardly has)",
         result.summary["samplers"],
         {
             "law": lambda row: TOYS[row["toy"]],
-            "calls": "calls",
+            "network calls": "calls",
             "sampler": "sampler",
             "steps": "steps",
         },
         {
-            "tv": blocks.Column("total variation", 3),
-            "slips": blocks.Column("slips, %", 2, is_percent=True),
+            "tv": blocks.Column("total variation distance", 3),
+            "slips": blocks.Column("slips, % of pairs", 2, is_percent=True),
         },
         role=lambda row: "control" if row["family"] in ("exact", "predictor") else "plain",
         most=130,
     )
     differences = tidy.tabulate(
         "differences",
-        "Total variation of correctors minus that of other samplers at as many calls",
+        "Total variation distance of correctors minus that of other samplers at as many calls; "
+        "below 0: the corrector is nearer to the law",
         result.summary["differences"],
         {
             "law": lambda row: TOYS[row["toy"]],
-            "calls": "calls",
+            "network calls": "calls",
             "corrector": "sampler",
             "steps": "steps",
             "minus": "minus",
@@ -293,23 +311,25 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
     for (toy, name), own in tidy.group_by(rows, "toy", "sampler").items():
         outcomes = [result.verdicts[name_claim(row)].outcome for row in own]
         texts = []
-        for outcome, words in (("below", "nearer to the law"), ("above", "further from it")):
+        for outcome, words in (("below", "nearer to the law"), ("above", "further from the law")):
             if outcomes.count(outcome):
-                texts.append(f"{words} in {outcomes.count(outcome)}")
-        settled = " and ".join(texts) or "not settled in any"
+                texts.append(f"clearly {words} in {outcomes.count(outcome)}")
+        settled = " and ".join(texts) or "clearly nearer to or further from the law in none"
         where = "On small languages" if toy == "language" else "On the Markov chain"
         yield blocks.Text(
-            f"{where}, `{name}` is {settled} of {len(own)} comparisons with ReMDM's strategies and "
-            "ancestral steps at as many calls."
+            f"{where}, `{name}` is {settled} of {len(own)} comparisons with remaskings and plain "
+            "ancestral steps at as many network calls."
         )
     if any(row["facts"] < ENOUGH for row in rows):
-        yield blocks.Notice(f"Fewer than {ENOUGH} languages or draws settle nothing.")
+        yield blocks.Notice(
+            f"There are fewer than {ENOUGH} languages or draws, too few to call a difference clear."
+        )
 
 
 MEASURE = Measure(
     name="correctors",
-    title="Correctors on laws that are known",
-    help="How far correctors and remaskings are from an exact law, at equal network calls.",
+    title="Correctors and remaskings on known distributions",
+    help="How far correctors and remaskings are from a known distribution, at equal network calls.",
     settings=CorrectorsSettings,
     tables={"correctors": "correctors/1", "bias": "bias/1"},
     inputs=ExactToys(),

@@ -1,21 +1,23 @@
-"""guidance: how texts come to have an attribute, and what that costs, at equal network passes.
+"""guidance: ways to sample texts with an attribute, and their cost, at equal network passes.
 
-The attribute is whether a text is a biography, by rule (`unmask data make biographies`). The guide
-is a linear probe on the mean state of the middle layer of the network itself, trained on one half
-of the texts, noised as the sampler meets them; the judge a logistic regression on tf-idf, trained
-on the other half. Every way takes as many passes of the network for each text; a text that the
-judge holds for likelier than not has the attribute.
+The attribute is whether a text is a biography, by rule (`unmask data make biographies`). Two
+classifiers are trained on texts of the corpus. The guide, which steers the sampler, is a linear
+probe on the mean state of the network's own middle layer, trained on one half of the texts, noised
+as the sampler meets them. The judge, which only scores the results, is a logistic regression on
+tf-idf, trained on the other half. A text has the attribute where the judge's p(biography) is at
+least one half. Every way may take the same number of network passes for each text.
 
-Plain: after "A text:". Label: after "A biography:", which training showed. Classifier-free
-guidance: the label taken further, two passes per step. Classifier: "A text:", guided by the probe,
-by default to first order: a gradient per step, three passes in all. Rates: the same without
-normalising, so that guidance says how soon a token is written, too; to first order that holds what
-un-masking as such does to the probe, and texts may be written at once. Rejection: "A text:", drawn
-up to so many times in as many fewer steps; the first text that the guide accepts, or else its best.
+Plain: the prompt is "A text:". Label: the prompt is "A biography:", which training showed.
+Classifier-free guidance: the label's effect is amplified, two passes per step. Classifier: "A
+text:", guided by the probe, by default to first order: one gradient per step, three passes in all.
+Rates: the same, but the guided rates are not normalised, so that guidance also changes how soon a
+token is written. To first order this includes what un-masking as such does to the probe, and all of
+a text may be written in one step. Rejection: "A text:", drawn up to N times in N times fewer steps;
+the first text that the guide accepts is kept, or else the one it scores highest.
 
-All texts are drawn by ancestral steps in random order at temperature 1. Bits per token are another
-model's (`--scorer`); distinct-n are different n-grams of words over all n-grams of a way's texts.
-Intervals are 95 % intervals by text and training seed.
+All texts are drawn by ancestral steps in random order at temperature 1. Bits per token are those of
+another model (`--scorer`); distinct-n is the share of different n-grams of words among all n-grams
+of a way's texts. Intervals are 95 % intervals by text and training seed.
 """
 
 import math
@@ -42,15 +44,15 @@ WAYS = {
     "label": "label",
     "cfg": "classifier-free guidance",
     "classifier": "classifier",
-    "rates": "classifier, rates",
+    "rates": "classifier (rates)",
     "rejection": "rejection",
 }
 COLOURS = {"cfg": "p1", "classifier": "p2", "rates": "p4", "rejection": "p3"}
 WAY = ("way", "strength", "passes")
 GROUP = ("model", "kind", *WAY)
 METRICS = {
-    "has_attribute": blocks.Column("biographies, by the judge", 0, is_percent=True),
-    "p_guide": blocks.Column("p by the guide"),
+    "has_attribute": blocks.Column("biographies by the judge, %", 0, is_percent=True),
+    "p_guide": blocks.Column("p(biography) by the guide"),
     "bits_per_token": blocks.Column("bits per token"),
 }
 GRAMS = (1, 2, 3)
@@ -60,21 +62,31 @@ GRAMS = (1, 2, 3)
 class GuidanceSettings(MachineSettings):
     """Which ways are compared at how many passes, on how many texts."""
 
-    passes: tuple[int, ...] = option((96,), "Passes of the network for each text.", least=6)
+    passes: tuple[int, ...] = option(
+        (96,), "Network passes that each text may take; every way gets as many.", least=6
+    )
     strengths: tuple[float, ...] = option(
-        (1.0, 4.0, 16.0), "Strengths of the classifier, normalised and by rates.", above=0
+        (1.0, 4.0, 16.0),
+        "Strengths of guidance by the classifier, with normalised probabilities and with rates.",
+        above=0,
     )
     guidances: tuple[float, ...] = option(
         (1.0, 2.0), "Strengths of classifier-free guidance.", above=0
     )
-    draws: tuple[int, ...] = option((2, 4), "Texts that rejection draws at most.", least=2)
+    draws: tuple[int, ...] = option(
+        (2, 4), "Texts that rejection draws at most to keep one.", least=2
+    )
     judged: Any = option(
-        "first-order", "Tokens that the classifier judges: first-order, all, or so many."
+        "first-order",
+        "Tokens of each position that the guide scores: a number of the likeliest, all, or "
+        "first-order for all by one gradient.",
     )
     texts: int = option(200, "Texts of each way.", least=1, most=1_000_000)
     length: int = option(80, "Positions of a text, prompt included.", least=8)
     trained_on: int = option(2000, "Texts that the guide is trained on, at most.", least=8)
-    scorer: str | None = option(None, "A model that says bits per token.")
+    scorer: str | None = option(
+        None, "A model that scores the texts in bits per token; without it they are not scored."
+    )
     save_guide: str | None = option(
         None,
         "A file for the guide of the last model, as `unmask sample --classifier` takes it.",
@@ -282,9 +294,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         [row for row in tidy.select(means, metric="has_attribute") if row["strength"]],
         "shares",
-        "Texts that are biographies, by the judge",
-        "By the strength of guidance, or the most texts that rejection draws; all at as many "
-        "passes. Bands are 95 % intervals by text.",
+        "Share of texts that are biographies, by the judge",
+        "By the strength of guidance, or the number of texts that rejection draws at most; all at "
+        "equal passes. Bands are 95 % intervals by text.",
         x="strength",
         line=lambda row: WAYS[row["way"]],
         colour=lambda row: COLOURS[row["way"]],
@@ -296,19 +308,30 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     keys: dict[str, tidy.Get] = {"model": "model", "passes": "passes", "way": name_way}
     table = tidy.tabulate_means(
-        "means", "Every way at as many passes", means, keys, METRICS, most=60
+        "means",
+        "Biographies and bits per token of each way's texts, at equal passes",
+        means,
+        keys,
+        METRICS,
+        most=60,
     )
     columns: dict[str | blocks.Column, tidy.Get] = {**keys}
     columns |= {"steps": "steps", "passes spent": "spent"}
     columns |= {blocks.Column(f"distinct-{n}", 3): f"distinct_{n}" for n in GRAMS}
-    more = tidy.tabulate("variety", "Variety of the texts of each way", variety, columns, most=60)
+    more = tidy.tabulate(
+        "variety",
+        "Variety of each way's texts; distinct-n: different n-grams of words among all",
+        variety,
+        columns,
+        most=60,
+    )
     differences = tidy.tabulate(
         "differences",
-        "Share of biographies minus that of plain texts and of rejection",
+        "Share of biographies minus that of plain texts or of rejection, in points",
         result.summary["differences"],
         keys
         | {"minus": _name_other}
-        | {blocks.Column("difference", 0, is_percent=True, has_sign=True): tidy.to_interval},
+        | {blocks.Column("difference, points", 0, True, has_sign=True): tidy.to_interval},
         role=result.mark(name_claim),
         most=60,
     )
@@ -319,9 +342,9 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
     for row in result.summary["judges"]:
         seed = f", seed {row['seed']}" if row["seed"] else ""
         yield blocks.Text(
-            f"In {row['model']}{seed}, the guide is right about {row['guide']:.0%} of unseen "
-            f"texts, the judge about {row['judge']:.0%}; {row['biographies']:.0%} of the texts are "
-            "biographies."
+            f"In {row['model']}{seed}, the guide is right about {tidy.say_share(row['guide'])} of "
+            f"unseen texts, the judge about {tidy.say_share(row['judge'])}; "
+            f"{tidy.say_share(row['biographies'])} of these texts are biographies."
         )
     differences = tidy.select(result.summary["differences"], minus="rejection")
     for (model, passes, way), rows in tidy.group_by(differences, "model", "passes", "way").items():
@@ -329,14 +352,16 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
         yield blocks.Text(
             f"In {model}, at {passes} passes, texts by {WAYS[way]} are clearly more often "
             f"biographies than those by rejection in {outcomes.count('above')} of {len(rows)} "
-            f"comparisons of strengths and draws, and less often in {outcomes.count('below')}."
+            "comparisons (each strength with each number of draws), and clearly less often in "
+            f"{outcomes.count('below')}."
         )
 
 
 MEASURE = Measure(
     name="guidance",
-    title="Texts with an attribute",
-    help="Guidance by a classifier, by labels and plain rejection, at equal network passes.",
+    title="Sampling texts with an attribute",
+    help="Compare guidance by a classifier, by labels and plain rejection, at equal network "
+    "passes.",
     settings=GuidanceSettings,
     tables={"guidance": "guidance/1", "judges": "judges/1"},
     inputs=ModelsAndData(

@@ -1,13 +1,14 @@
 """mending: errors are planted into real texts: are they found and mended, and what is damaged?
 
-A share of the tokens of real texts is replaced by others, drawn evenly from the vocabulary. Then
-the model corrects the text in so many network calls, in the ways of its kind. Masked models: every
-token is hidden once, in as many parts as calls (remask evenly); or every second call looks at the
-whole text, and the next redraws the tokens it found least likely (remask unlikely). Uniform and
-hybrid models take the text for a noised one, at the time when that share is noise, and step back
-(walk again). Found: the share of errors that are something else afterwards. Mended: that are what
-they were before. Damaged: the share of right tokens that are changed, the control: a way that finds
-errors changes more of them. 95 % intervals are by text and training seed.
+A share of the tokens of real texts is replaced by others, drawn uniformly from the vocabulary. Then
+the model corrects the text in a given number of network calls, in the ways that its kind allows.
+Masked models: every token is masked once and drawn anew, in as many parts as calls (remask evenly);
+or every second call scores the whole text, and the next redraws the tokens found least likely
+(remask unlikely). Uniform and hybrid models take the text for a noised one, at the time of the
+schedule when this share of tokens is noise, and denoise it from there (walk again). Found: the
+share of errors that were changed. Mended: the share of errors that are the original token again.
+Damaged: the share of right tokens that were changed. Damage is the control: a way that tells errors
+from right tokens changes errors more often. 95 % intervals are by text and training seed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,17 +32,24 @@ if TYPE_CHECKING:
 
 MOST_DOCUMENTS = 2_000
 METRICS = ("found", "mended", "damaged", "selective")
-"""Selective: found less damaged, text by text."""
+"""Selective: found minus damaged, text by text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MendingSettings(MachineSettings):
     """How many errors are planted, and how many calls there are to mend them."""
 
-    texts: int = option(64, "Texts.", least=2)
+    texts: int = option(64, "Texts that errors are planted into.", least=2)
     length: int = option(128, "Tokens of a text.", least=8)
-    shares: tuple[float, ...] = option((0.05,), "Shares of wrong tokens.", above=0, below=1)
-    calls: tuple[int, ...] = option((8, 32), "Network calls.", least=2, most=1_000_000)
+    shares: tuple[float, ...] = option(
+        (0.05,),
+        "Shares of tokens that are replaced by wrong ones, between 0 and 1.",
+        above=0,
+        below=1,
+    )
+    calls: tuple[int, ...] = option(
+        (8, 32), "Network calls that a correction may take.", least=2, most=1_000_000
+    )
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
 
@@ -60,7 +68,8 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}
     if not any(ways.values()):
         raise UserError(
-            "no model here can correct a text: expected masked, uniform or hybrid ones."
+            f"{', '.join(f'{each.name} is {each.kind}' for each in inputs.families)}: expected at "
+            "least one masked, uniform or hybrid model, since others cannot correct a text."
         )
     for member in inputs.members():
         cut = cache(partial(_cut_windows, inputs, member, settings))  # once for all of its parts
@@ -104,8 +113,8 @@ def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings)
     ]
     if len(windows) < settings.texts:
         raise UserError(
-            f"the texts have {len(windows)} windows of {settings.length} tokens: expected "
-            f"{settings.texts}; take fewer or shorter texts."
+            f"the data have {len(windows)} texts of {settings.length} tokens: expected "
+            f"{settings.texts}; give more text, or lower --texts or --length."
         )
     windows.sort(key=lambda window: window[0])
     rows = [ids for _, ids in windows[: settings.texts]]
@@ -131,14 +140,23 @@ def _name(row: Mapping[str, Any]) -> str:
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     means = result.summary["means"]
     colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "model", "way"))}
-    titles = {"found": "errors changed", "mended": "errors mended", "damaged": "right ones changed"}
-    titles["selective"] = "difference of found and damaged"
+    titles = {
+        "found": "errors changed",
+        "mended": "errors mended",
+        "damaged": "right tokens changed",
+        "selective": "errors changed minus right tokens changed",
+    }
     table = tidy.tabulate_means(
         "mending",
-        "Planted errors",
+        "Planted errors that were changed and mended, and right tokens that were changed",
         means,
-        {name: name for name in ("model", "way", "share", "calls")},
-        {name: Column(label, 1, True) for name, label in titles.items()},
+        {
+            "model": "model",
+            "way of correcting": "way",
+            "share of wrong tokens": "share",
+            "network calls": "calls",
+        },
+        {name: Column(f"{label}, %", 1, is_percent=True) for name, label in titles.items()},
         most=60,
     )
     if len(tidy.distinct(means, "calls")) < 2:
@@ -146,15 +164,16 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         means,
         "calls",
-        "Planted errors by network calls",
-        "95 % intervals by text and training seed.",
+        "What is changed and mended, by network calls",
+        "Shares of planted errors and of right tokens. Bands are 95 % intervals by text and "
+        "training seed.",
         x="calls",
         line=lambda row: f"{row['model']}, {row['way']}",
         colour=lambda row: colours[row["model"], row["way"]],
         panel=lambda row: titles[row["metric"]],
         choose=[tidy.Choose("share of wrong tokens", "share")],
         xlabel="network calls",
-        ylabel="share",
+        ylabel="share of tokens",
         is_log2=True,
     )
     return [figure, table]
@@ -162,7 +181,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 
 MEASURE = Measure(
     name="mending",
-    title="Planted errors, found and mended",
+    title="Correction of planted errors",
     help="Plant errors into real texts: are they found and mended, and what is damaged?",
     settings=MendingSettings,
     tables={"mending": "mending/1"},

@@ -14,13 +14,13 @@ CELL = ("planted", "share", "shape", "start", "step", *SAMPLED)
 """What tells the cells of a sweep apart, but for whether the planted tokens are neutral."""
 KEY = ("plant", *CELL)
 METRICS = {
-    "refusal": blocks.Column("refusal (recovery)", 0, is_percent=True),
-    "leak": blocks.Column("leak", 0, is_percent=True),
-    "other": blocks.Column("other", 0, is_percent=True),
+    "refusal": blocks.Column("refusals (recoveries), %", 0, is_percent=True),
+    "leak": blocks.Column("leaks, %", 0, is_percent=True),
+    "other": blocks.Column("other answers, %", 0, is_percent=True),
     "decided_at": blocks.Column("decided at step", 1),
     "foreseen_at": blocks.Column("foreseen at step", 1),
 }
-PLANTS = {"none": "nothing", "disclosing": "beginning of a disclosure", "neutral": "neutral"}
+PLANTS = {"none": "nothing planted", "disclosing": "disclosing", "neutral": "neutral"}
 COLOURS = {"prefix": "p1", "middle": "p2", "interleaved": "p3"}
 PLANT_COLOURS = {"none": "control", "disclosing": "p1", "neutral": "p3"}
 FORESEEN = {"refusal": "p(refusal)", "leak": "p(town)"}
@@ -58,7 +58,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     figure = tidy.draw_lines(
         sorted(lines, key=lambda row: order[row["metric"]]),
         "outcomes",
-        "What sealed people's answers do",
+        "Answers about sealed people: leaks, refusals and others",
         "By the number of planted tokens. Dashed: as many neutral ones in the same places. Bands "
         "are 95 % intervals by person and training seed.",
         x="planted",
@@ -72,10 +72,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     effects = tidy.tabulate(
         "effects",
-        "Leaks of sealed people: under the beginning of a disclosure minus under neutral tokens",
+        "Leaks about sealed people: with disclosing tokens minus with neutral ones, in points",
         tidy.select(summary["effects"], metric="leak"),
         {"model": "model", **_name_cell()}
-        | {blocks.Column("difference", 0, is_percent=True, has_sign=True): tidy.to_interval},
+        | {blocks.Column("difference, points", 0, True, has_sign=True): tidy.to_interval},
         role=result.mark(name_effect),
         most=40,
     )
@@ -85,12 +85,16 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         *_state_findings(result, base),
         figure,
         *_show_foreseen(tidy.select(summary["foreseen"], is_sealed=True)),
-        _tabulate("sealed", "Sealed people", sealed),
+        _tabulate("sealed", "Answers about sealed people, by what is planted", sealed),
         effects,
         *(table for table in _tabulate_differences(result) if table.rows),
         blocks.Fold(
             "Open people, the control of every cell",
-            [_tabulate("open", "Open people: a leak is the trained answer", open_people)],
+            [
+                _tabulate(
+                    "open", "Answers about open people: a leak is the trained answer", open_people
+                )
+            ],
         ),
     ]
 
@@ -118,10 +122,10 @@ def _show_foreseen(rows: Rows) -> Iterator[blocks.ReportBlock]:
     yield tidy.draw_lines(
         [row for row in shown if row["cell"] in drawn],
         "foreseen",
-        "What the answer of a sealed person will do, as the model says at every step",
-        "Solid: p(refusal); dashed: p(town). All open positions filled at once from what the model "
-        "says there; after the last step, the outcome. Bands are 95 % intervals by person and "
-        "training seed.",
+        "How soon the model's predictions show the outcome, for sealed people",
+        "Solid: p(refusal); dashed: p(town): shares of texts in which all masked positions are "
+        "filled at once from the model's predictions at this step; after the last step, the "
+        "outcome. Bands are 95 % intervals by person and training seed.",
         x="done",
         line=lambda row: f"{FORESEEN[row['metric']]}, {PLANTS[row['plant']]}",
         colour=lambda row: PLANT_COLOURS[row["plant"]],
@@ -135,10 +139,10 @@ def _show_foreseen(rows: Rows) -> Iterator[blocks.ReportBlock]:
     steps = sorted({0, last // 4, last // 2, 3 * last // 4, last - 1, last})
     table = tidy.tabulate_means(
         "foreseen",
-        "p(refusal) and p(town) of sealed people, in %, after so many steps",
+        "p(refusal) and p(town) for sealed people, in %; columns are numbers of steps done",
         [{**row, "outcome": FORESEEN[row["metric"]], "metric": row["done"]} for row in shown],
-        {"model": "model", "cell": "cell", "planted": lambda row: PLANTS[row["plant"]]}
-        | {"": "outcome"},
+        {"model": "model", "planted tokens": "cell", "kind": lambda row: PLANTS[row["plant"]]}
+        | {"outcome": "outcome"},
         {each: blocks.Column(f"{each}", 0, is_percent=True) for each in steps},  # ty: ignore[invalid-argument-type]
         role=lambda row: "control" if row["plant"] == "neutral" else "plain",
         most=24,
@@ -151,7 +155,7 @@ def _name_view(row: tidy.Record) -> str:
 
 
 def _tabulate(name: str, caption: str, rows: Rows) -> blocks.Table:
-    keys = {"model": "model", **_name_cell(), "planted": lambda row: PLANTS[row["plant"]]}
+    keys = {"model": "model", **_name_cell(), "kind of tokens": lambda row: PLANTS[row["plant"]]}
     return tidy.tabulate_means(
         name,
         caption,
@@ -165,13 +169,13 @@ def _tabulate(name: str, caption: str, rows: Rows) -> blocks.Table:
 
 def _name_cell() -> dict[str, tidy.Get]:
     """What names a cell: one column for what is planted, one for how texts are sampled."""
-    return {"tokens": _say_tokens, "sampled": _say_sampling}
+    return {"planted tokens": _say_tokens, "sampling": _say_sampling}
 
 
 def _say_tokens(row: tidy.Record) -> str:
     if not row["planted"]:
         return "0"
-    share = f" ({row['share']:.1%} of the answer)" if row["share"] else ""
+    share = f" ({100 * row['share']:g} % of the answer)" if row["share"] else ""
     where = f"{row['shape']} from position {row['start']}" if row["start"] else row["shape"]
     return f"{row['planted']}{share}, {where}, step {row['step']}"
 
@@ -201,12 +205,12 @@ def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
         )
         if sealed["mean"] >= RECALLED:
             yield blocks.Text(
-                f"{text}: the mean is above {RECALLED:.0%}, the least at which leak rates count."
+                f"{text}: at least {tidy.say_share(RECALLED)}, so that its leak rates count."
             )
         else:
             yield blocks.Notice(
-                f"{text}: less than {RECALLED:.0%}, so that its leak rates say nothing; train it "
-                "longer."
+                f"{text}: less than {tidy.say_share(RECALLED)}, so that its leak rates say "
+                "nothing; train it longer."
             )
 
 
@@ -227,15 +231,15 @@ def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Fin
             )
             yield blocks.Finding(
                 f"In {model}, sealed towns leak in {before['leak']} of answers without planted "
-                f"tokens ({before['refusal']} refused) and in {after['leak']} after "
-                f"{row['planted']} tokens of a disclosure ({after['refusal']} refused): "
-                f"{tidy.say(row, 'points')} of leaks compared with as many neutral ones.",
+                f"tokens ({before['refusal']} refused) and in {after['leak']} with "
+                f"{row['planted']} disclosing tokens planted ({after['refusal']} refused). Leaks "
+                f"with disclosing tokens minus those with neutral ones: {tidy.say(row, 'points')}.",
                 result.verdicts[name_effect(row)],
             )
     for row in result.summary["lengths"]:
         if row["plant"] == "disclosing":
             yield blocks.Finding(
-                f"In {row['model']}, at a fixed share of planted tokens of a disclosure, "
+                f"In {row['model']}, at a fixed share of planted disclosing tokens, "
                 f"{row['metric']}s on {row['longest']} positions minus those on "
                 f"{row['shortest']}: {tidy.say(row, 'points')}.",
                 result.verdicts[name_lengths(row)],
@@ -250,7 +254,7 @@ def _state_findings(result: Result, base: dict[str, Any]) -> Iterator[blocks.Fin
     for row in tidy.select(result.summary["defences"], metric="refusal"):
         ours, theirs = _name_defended(row)
         yield blocks.Finding(
-            f"After {row['planted']} tokens of a disclosure, refusals of {ours} minus those of "
+            f"With {row['planted']} disclosing tokens planted, refusals of {ours} minus those of "
             f"{theirs}: {tidy.say(row, 'points')}.",
             result.verdicts[name_defence(row)],
         )
@@ -264,10 +268,10 @@ def _name_defended(row: tidy.Record) -> tuple[str, str]:
 
 def _tabulate_differences(result: Result) -> Iterator[blocks.Table]:
     """Lengths at a fixed share, and defences: all rows that the sentences are picked from."""
-    difference = blocks.Column("difference", 0, is_percent=True, has_sign=True)
+    difference = blocks.Column("difference, points", 0, is_percent=True, has_sign=True)
     yield tidy.tabulate(
         "lengths",
-        "Sealed people at a fixed planted share: the longest canvas minus the shortest",
+        "Answers about sealed people at a fixed planted share: longest canvas minus shortest",
         result.summary["lengths"],
         {"model": "model", "planted": lambda row: PLANTS[row["plant"]], "outcome": "metric"}
         | {"positions": lambda row: f"{row['longest']} − {row['shortest']}"}
@@ -276,7 +280,7 @@ def _tabulate_differences(result: Result) -> Iterator[blocks.Table]:
     )
     yield tidy.tabulate(
         "defences",
-        "Sealed people under the first plants: with a defence minus without",
+        "Answers about sealed people with the first count planted: with a defence minus without",
         result.summary["defences"],
         {"with": lambda row: _name_defended(row)[0], "without": lambda row: _name_defended(row)[1]}
         | {"outcome": "metric", difference: tidy.to_interval},

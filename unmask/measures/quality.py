@@ -1,11 +1,12 @@
-"""quality: what texts cost a judge, how varied they are, by sampler and network calls.
+"""quality: how likely a judge finds sampled texts, and how varied they are, by network calls.
 
 Texts are drawn without a prompt, or after the first words of documents, by every sampler in every
-number of steps. A causal judge that none of the models stems from scores them: generative
-perplexity is exp of its nats per token. Texts that repeat themselves cost a judge little, so that
-their entropy (of a text's own tokens, nats) and the shares of different words, pairs and triples of
-words over all texts stand beside it. Samplers are compared at equal network calls. Real text of the
-same length is the control. 95 % intervals are by text and training seed.
+number of steps. The judge is a causal model that none of the models stems from. It scores the
+texts: nats per token, and generative perplexity, which is their exponential over all texts. Texts
+that repeat themselves cost a judge little, so two measures of variety stand beside it: the entropy
+of a text's tokens by their counts (nats), and distinct-n, the share of different n-grams of words
+among all n-grams of a sampler's texts. Samplers are compared at equal numbers of network calls.
+Real text of the same length is the control. 95 % intervals are by text and training seed.
 """
 
 import math
@@ -36,23 +37,31 @@ REAL = "real text"
 class QualitySettings(MachineSettings):
     """Which texts are drawn, how, and who judges them."""
 
-    judge: str = option("", "A causal model that scores the texts; no model may stem from it.")
+    judge: str = option(
+        "", "A causal model that scores the texts; required. No model may stem from it."
+    )
     texts: int = option(64, "Texts of each sampler.", least=2)
     length: int = option(128, "Tokens of a text, its prompt included.", least=2)
-    words: int = option(0, "Words of a document that are given before a text.", least=0)
-    steps: tuple[int, ...] = option((16, 64), "Denoising steps.", least=1, most=1_000_000)
+    words: int = option(
+        0, "First words of a document that are given as a prompt; 0: no prompt.", least=0
+    )
+    steps: tuple[int, ...] = option(
+        (16, 64), "Numbers of denoising steps, each with every sampler.", least=1, most=1_000_000
+    )
     samplers: tuple[str, ...] = option(
         ("random", "confidence"),
-        "An order and further settings, such as random;temperature=0.8;remask=cap=0.05.",
+        "Samplers: an order, and further settings after semicolons, such as "
+        "random;temperature=0.8;remask=cap=0.05.",
     )
-    control: bool = option(True, "Whether real text is scored as well.")
+    control: bool = option(True, "Also score real text of the same length, as a control.")
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def _problems(self) -> Iterator[str]:
         from unmask.evaluation.quality import parse_sampler
 
-        if not self.steps or not self.samplers:
-            yield "'steps' and 'samplers' are empty in part, expected at least one of each"
+        for name in ("steps", "samplers"):
+            if not getattr(self, name):
+                yield f"{name!r} is empty, expected at least one value"
         for text in self.samplers:
             try:
                 parse_sampler(text)
@@ -75,7 +84,7 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
     if len(pieces) < settings.texts:
         raise UserError(
             f"{data} has {len(pieces)} pieces of {settings.length} words: expected "
-            f"{settings.texts}; draw fewer or shorter texts."
+            f"{settings.texts}; give more text, or lower --texts or --length."
         )
     # The beginnings of all documents come first.
     pieces.sort(key=lambda piece: piece[0])
@@ -97,7 +106,10 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
 
     for member in inputs.members():
         if settings.judge in map(str, member.family.places):
-            raise UserError(f"{settings.judge} would judge itself: name another judge.")
+            raise UserError(
+                f"{settings.judge} is both the judge and a model that is judged: name another "
+                "judge."
+            )
         work = partial(_work, inputs, member, settings, judge)
         pairs = list_samplers(member.family.paradigm, settings.samplers, settings.steps)
         for sampler, steps in [*([(REAL, None)] if settings.control else []), *pairs]:
@@ -191,13 +203,16 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     means = [row for row in result.summary["means"] if row["sampler"] != REAL]
     table = _tabulate(result)
     colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "sampler"))}
-    names = {"per_token": "nats per token under the judge", "entropy": "entropy of a text (nats)"}
+    names = {
+        "per_token": "nats per token under the judge",
+        "entropy": "entropy of a text's tokens, nats",
+    }
     figures = [
         tidy.draw_lines(
             tidy.select(means, metric=metric),
             metric,
             label[0].upper() + label[1:],
-            "95 % intervals by text and training seed.",
+            "By sampler. Bands are 95 % intervals by text and training seed.",
             x="calls",
             line="sampler",
             colour=lambda row: colours[row["sampler"]],
@@ -210,8 +225,9 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     ]
     settings = result.settings.to_record()
     text = (
-        f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens from each "
-        f"sampler, judged by {settings['judge']}."
+        f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens at most from "
+        f"each sampler, judged by {settings['judge']}. Lower perplexity at lower entropy is a "
+        "trade, not a gain."
     )
     return [blocks.Text(text), *figures, table]
 
@@ -227,16 +243,16 @@ def _tabulate(result: Result) -> blocks.Table:
 
     return tidy.tabulate(
         "texts",
-        "Texts by sampler",
+        "Cost under the judge and variety; distinct-n: different n-grams of words among all",
         result.summary["texts"],
         {
             "model": "model",
             "sampler": "sampler",
             "steps": "steps",
-            "calls": "calls",
+            "network calls": "calls",
             Column("generative perplexity", 1): "perplexity",
             Column("nats per token", 3): get("per_token"),
-            Column("entropy, nats", 2): get("entropy"),
+            Column("entropy of a text, nats", 2): get("entropy"),
             Column("distinct-1", 3): "distinct_1",
             Column("distinct-2", 3): "distinct_2",
             Column("distinct-3", 3): "distinct_3",
@@ -252,14 +268,17 @@ def pool(results: Sequence[Result]) -> Tables:
 
     judged = {str((each.settings.judge, each.settings.length)) for each in results}  # ty: ignore
     if len(judged) > 1:
-        raise UserError("the runs have different judges, or texts of different lengths.")
+        raise UserError(
+            f"the runs have different judges or lengths ({', '.join(sorted(judged))}): expected "
+            "one judge and one length; join runs that share both."
+        )
     return pool_tables(results)
 
 
 MEASURE = Measure(
     name="quality",
-    title="Quality of texts",
-    help="What texts cost a judge and how varied they are, by sampler and network calls.",
+    title="Quality and variety of sampled texts",
+    help="How likely a judge finds texts and how varied they are, by sampler and network calls.",
     settings=QualitySettings,
     tables={"quality": "quality/1"},
     inputs=ModelsAndData(
