@@ -228,7 +228,7 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("tokens were read for keys of width 64", moments="states")
     refuse("layer 1 is the last", layer="1")
     refuse("no layer beside those", controls=("layer",))
-    refuse("one edit has no other", controls=("key",), facts=1, groups=("p2d",))
+    refuse("there is one edit, and the controls", controls=("key",), facts=1, groups=("p2d",))
     refuse("burn", controls=("burn",))
     refuse("text is read from .txt", other_text="words.pdf")
     records = tmp_path / "records.json"

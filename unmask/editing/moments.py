@@ -130,8 +130,9 @@ def moments(
     if not count or (count < PER_WIDTH * width and not shrink):
         raise UserError(
             f"{count} tokens were read for keys of width {width}: expected at least "
-            f"{PER_WIDTH * width}, since fewer give a matrix that is mostly chance; give more text "
-            "and a larger `tokens`, or shrink towards the identity, such as shrink=0.1."
+            f"{PER_WIDTH * width}, since a matrix of fewer is mostly noise; give more text and a "
+            "larger `tokens` (of `unmask edit`: --moment-text and --moment-tokens), or shrink it "
+            "towards the identity, such as shrink=0.1 (--shrink 0.1)."
         )
     eye = torch.eye(width).double()
     matrices = {layer: total.cpu() / count for layer, total in sums.items()}

@@ -1,34 +1,36 @@
-"""edit: facts get new objects by a low-rank change of one layer's weights, one edit at a time; the
-page shows what each did, and whether the reverse question follows.
+"""edit: a fact gets a new object by a low-rank change of one layer's weights, one edit at a time.
+The page shows what each edit did, and whether the reverse question is answered with it, too.
 
 The update maps the key of the subject to the value that makes the model say the new object, and
 disturbs other keys least under their second moment (r-ROME with a ridge of 0, MEMIT above; see
 `unmask/editing/update.py`). Success is the likelihood of the right answer against its rival, nats
 per token by the chain rule: the new object against the old one on the edited prompt (efficacy) and
-on other phrasings (paraphrase), a neighbour's own object against the new one (neighbourhood). Their
-harmonic mean is that of the three means. Generations are read for the right answer. In reverse the
-new object is given and the subject asked for, and the old one likewise; the subject's rank is among
-all subjects of its group, by the mean field for a masked model. Fresh objects occur in no training
-text; swapped ones have another owner, who may answer in reverse.
+on other phrasings (paraphrase), a neighbour's own object against the new one (neighbourhood). The
+harmonic mean is that of these three means. Generated texts are searched for the right answer. In
+reverse the new object is given and the subject asked for, and the old object likewise; the
+subject's rank is among all subjects of its group, by the mean field for a masked model. Fresh
+objects occur in no training text; swapped ones belong to another fact, whose subject may be given
+in reverse.
 
 The share is how much of an edit acts at a position, in closed form: 1 at the key that it was
 written with. It is read at the last token of a prompt's subject, and its mean size at the masks and
 at the other words: in states that show none, half or all of the right answer, and in those of the
 edited model's own texts.
 
-Statements are judged from two sides: given the new object, the subject against another one, and
-given that one's object, its owner against the edited subject; who always names the edited subject
-is right half of the time. KL and bits per token are read on text that no training showed (of
-a reversal corpus, statements about other people), noised at uniform times for a masked model, at
-the tokens that are hidden. Controls are the editor's own edit
-in a layer drawn at random, the wrong subject's key, and another fact's delta, of equal norm. A
-learned statement is trained by the model's own loss until its object costs as much as under the
-edit; where it never does, the page says so.
+Statements are judged from two sides: given the new object, is the edited subject likelier than
+another one; and given the other one's object, is its own subject likelier than the edited one? A
+model that always prefers the edited subject is right half of the time. KL and bits per token are
+measured on text that no training showed (for a reversal corpus, statements about other people); a
+masked model sees it noised at uniform times, and masked tokens count. Controls are the same edit in
+a layer drawn at random, with the wrong subject's key, or with another fact's delta, of equal norm.
+A learned statement is trained by the model's own loss until its object is as likely as under the
+edit; where it never is, the page says so.
 
-Whether the reverse follows is held against how alike both directions are before, one number per
-fact: the log-odds that a probe of one direction's states gives the fact in the other, in held out
-phrasings, and the cosine of the key, through the down projection, with v0 in reverse, minus its
-mean over other facts (as `unmask symmetry` has it); and the share of the edit that acts in reverse.
+What the subject gains in reverse is correlated with how alike both directions were before the edit,
+one number per fact: the log-odds that a probe fitted to one direction's states gives the fact in
+the other direction, in held-out phrasings; the cosine of the key, through the down projection, with
+v0 in reverse, minus its mean over other facts (as in `unmask symmetry`); and the share of the edit
+that acts in reverse.
 """
 
 from collections.abc import Iterator
@@ -63,55 +65,83 @@ MOST_TEXTS = 5000
 class EditSettings(GroupSettings):
     """Which facts are edited, how, and how the edited model is asked."""
 
-    layer: str = option("auto", "auto (the middle one), 3, or 0,1,2 (spread over these).")
-    facts: int = option(20, "Facts of each group, edited one way and the other in turn.", least=1)
-    skip: int = option(0, "Facts of each group to leave out before these.", least=0)
+    layer: str = option(
+        "auto",
+        "The layer that is edited: auto (the middle one), or a number; 0,1,2 spreads each edit "
+        "over these layers.",
+    )
+    facts: int = option(
+        20, "Facts of each group; they are edited in one direction and the other in turn.", least=1
+    )
+    skip: int = option(0, "Facts at the beginning of each group to leave out.", least=0)
     recalled: bool = option(
-        False, "Only facts that the model says before the edit, asked as they were trained."
+        False, "Edit only facts that the model recalls before, asked as they were trained."
     )
     objects: Literal["fresh", "swap"] = option(
-        "fresh", "New objects: of no training text, or another fact's."
+        "fresh", "New objects: fresh ones, which no training text has, or another fact's (swap)."
     )
     method: Literal["update", "null-space", "rome"] = option(
-        "update", "Least harm, only where keys of text hardly point (AlphaEdit), or ROME's first."
+        "update",
+        "How weights change: by the update that disturbs other keys least, only in directions that "
+        "keys of text hardly have (null-space, AlphaEdit), or by ROME's original update.",
     )
-    ridge: float = option(0.0, "0 hits the values exactly; more disturbs less.", least=0)
+    ridge: float = option(
+        0.0,
+        "Ridge of the update: 0 reaches the wanted value exactly, larger ones disturb less.",
+        least=0,
+    )
     moments: Literal["states", "clean", "identity"] = option(
-        "states", "Keys to spare: of the states that a model meets, of clean text, or all alike."
+        "states",
+        "Keys to disturb least, by their second moments: those of noised states that a model "
+        "meets, of clean text, or all directions alike (identity).",
     )
-    moment_tokens: int = option(20_000, "Tokens of text to gather them on.", least=1)
+    moment_tokens: int = option(20_000, "Tokens of text to gather these moments on.", least=1)
     moment_text: str | None = option(
-        None, "A file of text (.txt, .jsonl, also .xz) for them; the training texts by default."
+        None,
+        "A file of text (.txt, .jsonl, also .xz) to gather them on; the training texts by default.",
     )
-    shrink: float = option(0.0, "The share of the identity in the moments.", least=0, most=1)
+    shrink: float = option(
+        0.0, "Share of the identity that is mixed into the moments.", least=0, most=1
+    )
     reveal: Literal["none", "cycle", "random"] = option(
-        "none", "Tokens of the object that a masked model is shown at a step of the search."
+        "none", "Tokens of the new object that a masked model is shown at a step of the search."
     )
-    search_steps: int = option(20, "Evaluations of the search for values.", least=0)
-    lr: float = option(0.5, "Adam's learning rate in the search.", above=0)
-    clamp: float = option(4.0, "The longest change of a value, in lengths of it.", above=0)
-    prefixes: int = option(4, "Texts put before a prompt where keys are read.", least=1)
-    paraphrases: int = option(2, "Other phrasings that are asked.", least=0)
-    neighbours: int = option(3, "Other facts that are asked.", least=0)
+    search_steps: int = option(20, "Steps of the search for the value to write.", least=0)
+    lr: float = option(0.5, "Adam's learning rate in this search.", above=0)
+    clamp: float = option(
+        4.0, "The largest change of a value, as a multiple of its norm before.", above=0
+    )
+    prefixes: int = option(4, "Texts put before a prompt; keys are averaged over them.", least=1)
+    paraphrases: int = option(2, "Other phrasings that are asked for each edit.", least=0)
+    neighbours: int = option(3, "Other facts that are asked for each edit.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)
     controls: tuple[str, ...] = option(
         (),
-        "Beside each edit: in a layer drawn at random, with the wrong subject's key, with another "
-        "fact's delta, or the statement learned by the model's own loss, in the whole network "
-        "(tuned) or the edited projections (tuned-layer).",
+        "Controls beside each edit: the edit in a layer drawn at random (layer), with the wrong "
+        "subject's key (key) or another fact's delta (delta), or the statement learned by the "
+        "model's own loss, in the whole network (tuned) or the edited projections (tuned-layer). "
+        "None by default.",
         choices=lambda: CONTROLS,
     )
-    tune_updates: int = option(100, "Updates of a learned statement, at most.", least=1)
+    tune_updates: int = option(
+        100, "Training updates of a learned statement (tuned, tuned-layer), at most.", least=1
+    )
     tune_lr: float = option(1e-4, "Adam's learning rate of a learned statement.", above=0)
     other_text: str | None = option(
         None,
-        "A file of text that no training showed, to compare KL and bits on; by default statements "
-        "about other people.",
+        "A file of text that no training showed, to measure KL and bits per token on; by default "
+        "statements about other people.",
     )
-    text_rows: int = option(8, "Rows of that text.", least=0)
-    step_counts: tuple[int, ...] = option((), "Further step counts of generations.", least=1)
-    lengths: tuple[int, ...] = option((), "Further canvases of generations.", least=2)
-    examples: int = option(4, "Answers to show of each model.", least=0, is_identity=False)
+    text_rows: int = option(8, "Texts of it that are used; 0: none.", least=0)
+    step_counts: tuple[int, ...] = option(
+        (), "Further numbers of denoising steps to generate with; none by default.", least=1
+    )
+    lengths: tuple[int, ...] = option(
+        (), "Further lengths of the canvas, in positions, to generate on; none by default.", least=2
+    )
+    examples: int = option(
+        4, "Edits of each model whose answers the page shows.", least=0, is_identity=False
+    )
     seed: int = option(0, "Seed of objects, neighbours, prefixes and moments.", least=0)
 
 
@@ -190,7 +220,10 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
 
     count = len(inputs.data.requests)
     if {"key", "delta"} & {*settings.controls} and count < 2:
-        raise UserError("one edit has no other to take a key or a delta from: edit two, or more.")
+        raise UserError(
+            "there is one edit, and the controls key and delta take another edit's key or delta: "
+            "edit two facts or more, or leave these controls out."
+        )
     shared: dict[str, Preparation] = {}
 
     def run(member: Member, layers: tuple[int, ...], chunk: range) -> dict[str, Any]:
@@ -209,7 +242,7 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
 
 MEASURE = Measure(
     name="edit",
-    title="Edits, and whether the reverse follows",
+    title="Edited facts, asked forwards and in reverse",
     help="Write new objects into a model's weights, and ask forwards, nearby and in reverse.",
     settings=EditSettings,
     tables={

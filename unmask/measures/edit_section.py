@@ -10,17 +10,17 @@ from unmask.measures.measure import Summary
 from unmask.measures.result import Result
 
 METRICS = {
-    "success_before": Column("right before, %", 1, is_percent=True),
-    "success_after": Column("right after, %", 1, is_percent=True),
-    "said_before": Column("said before, %", 1, is_percent=True),
-    "said_after": Column("said after, %", 1, is_percent=True),
-    "gain": Column("gain, nats per token"),
-    "rank_before": Column("rank before", 1),
-    "rank_after": Column("rank after", 1),
-    "share": Column("share of the edit"),
+    "success_before": Column("right is likelier before, %", 1, is_percent=True),
+    "success_after": Column("right is likelier after, %", 1, is_percent=True),
+    "said_before": Column("generated before, %", 1, is_percent=True),
+    "said_after": Column("generated after, %", 1, is_percent=True),
+    "gain": Column("gain of log p, nats per token"),
+    "rank_before": Column("subject's rank before", 1),
+    "rank_after": Column("subject's rank after", 1),
+    "share": Column("share of the edit that acts"),
 }
 CHANGES = {
-    "magnitude": Column("norm"),
+    "magnitude": Column("norm of the change"),
     "reached": Column("as likely as edited, %", 0, is_percent=True),
     "updates": Column("updates", 1),
     "text_kl": Column("KL, nats per token", 4),
@@ -28,7 +28,7 @@ CHANGES = {
     "text_bits_after": Column("bits per token after", 3),
 }
 STATES = {
-    "share": Column("at the subject"),
+    "share": Column("at the subject's last token"),
     "share_masks": Column("at masks, mean size"),
     "share_words": Column("at other words, mean size"),
 }
@@ -72,7 +72,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         },
     )
     by_role = {"model": "model", "asked": lambda row: ROLES[row["role"]]}
-    title = "Before and after the edit"
+    title = (
+        "Before and after the edit: is the right answer likelier than its rival, is it generated, "
+        "what does it gain?"
+    )
     means = tidy.tabulate_means("means", title, summary["means"], by_role, METRICS)
     steps = tidy.draw_lines(
         summary["steps"],
@@ -88,12 +91,12 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     texts = tidy.tabulate(
         "examples",
-        "Answers before and after",
+        "Generated answers before and after the edit",
         summary["examples"],
         {
             **by_role,
             "prompt": "prompt",
-            "right": "wanted",
+            "right answer": "wanted",
             "before": "text_before",
             "after": "text_after",
         },
@@ -119,7 +122,7 @@ def _draw_said(summary: Summary) -> blocks.Figure:
     return tidy.draw_dots(
         rows,
         "said",
-        "What is said forwards and in reverse",
+        "How often the right answer is generated, forwards and in reverse",
         "Share of generations that hold the right answer, with 95 % intervals by fact. Reversed: "
         "the object is given, and the subject asked for.",
         label=lambda row: f"{ROLES[row['role']]}, {when[row['metric']]}",
@@ -127,7 +130,7 @@ def _draw_said(summary: Summary) -> blocks.Figure:
         colour=lambda row: _choose_colour(row["kind"]),
         note=lambda row: labels.count(row["facts"], "fact"),
         panel=lambda row: "",
-        xlabel="said, %",
+        xlabel="generated, %",
         limits=(0, 100),
     )
 
@@ -183,12 +186,15 @@ def _mark(result: Result, claim: str) -> blocks.RowRole:
 def _tabulate_learned(result: Result) -> blocks.Table:
     return tidy.tabulate(
         "baseline",
-        "The subject in reverse: the statement learned, minus the edit, at equal cost forwards",
+        "The subject asked in reverse: the learned statement minus the edit, where both make the "
+        "new statement equally likely",
         result.summary["baseline"],
         {
             "model": "model",
             "change": lambda row: VARIANTS[row["variant"]],
-            "of the subject": lambda row: "log p" if row["metric"] == "gain" else "said",
+            "of the subject": lambda row: (
+                "log p, nats per token" if row["metric"] == "gain" else "share generated"
+            ),
             Column("difference", 2): tidy.to_interval,
             "facts": "facts",
         },
@@ -199,7 +205,8 @@ def _tabulate_learned(result: Result) -> blocks.Table:
 def _tabulate_sharing(result: Result) -> blocks.Table:
     return tidy.tabulate(
         "sharing",
-        "Does the reverse gain go with likeness of the two directions? Spearman's correlation",
+        "Spearman's correlation over facts: likeness of the two directions before the edit, and "
+        "what the subject gains in reverse",
         result.summary["sharing"],
         {
             "model": "model",
@@ -218,16 +225,16 @@ def _tabulate_facts(summary: Summary) -> blocks.Table:
 
     return tidy.tabulate(
         "facts",
-        "Facts that were edited, those whose old object was said when asked as edited, and the "
-        "condition number of the moments",
+        "Numbers of edited facts and of those whose old object the model gave before; condition "
+        "number of the keys' second moments",
         summary["facts"],
         {
             "model": "model",
             "facts": lambda row: labels.GROUPS.get(row["group"], row["group"]),
             "edited": lambda row: labels.DIRECTIONS[row["direction"]],
             "number": "facts",
-            "old object said": "recalled",
-            "condition": describe_condition,
+            "old object given": "recalled",
+            "condition number": describe_condition,
         },
     )
 
@@ -239,7 +246,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         shares = {mean["role"]: tidy.say(tidy.to_interval(mean), "%") for mean in own}
         change = tidy.say(tidy.to_interval(row), "points")
         yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) says {shares['edited']} of the new "
+            f"{row['model']} ({labels.KINDS[row['kind']]}) generates {shares['edited']} of the new "
             f"objects when asked as edited, and {shares['reverse new']} of the subjects when given "
             f"the new object, a difference of {change}.",
             result.verdicts[row["model"]],
@@ -250,8 +257,9 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         )
         share = tidy.say(tidy.to_interval(reached[0]), "%")
         yield blocks.Finding(
-            f"{row['model']}: {VARIANTS[row['variant']]}, {share} of the new statements become as "
-            "likely as under the edit; on these the subject in reverse gains "
-            f"{tidy.say(row, 'nats per token', has_sign=True)} beside the edit.",
+            f"In {row['model']}, training on the new statement instead of the edit "
+            f"({VARIANTS[row['variant']]}) makes {share} of the statements as likely as the edit "
+            "does; on these, log p of the subject asked in reverse gains "
+            f"{tidy.say(row, 'nats per token', has_sign=True)} compared with the edit.",
             result.verdicts[name_learned(row)],
         )
