@@ -21,41 +21,21 @@ of a way's texts. Intervals are 95 % intervals by text and training seed.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, tidy
+from unmask.measures.guidance_section import describe, judge, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
-from unmask.measures.result import Result
+from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.evaluation.attribute_texts import Way
     from unmask.net.families import Family
-
-WAYS = {
-    "plain": "plain",
-    "label": "label",
-    "cfg": "classifier-free guidance",
-    "classifier": "classifier",
-    "rates": "classifier (rates)",
-    "rejection": "rejection",
-}
-COLOURS = {"cfg": "p1", "classifier": "p2", "rates": "p4", "rejection": "p3"}
-WAY = ("way", "strength", "passes")
-GROUP = ("model", "kind", *WAY)
-METRICS = {
-    "has_attribute": blocks.Column("biographies by the judge, %", 0, is_percent=True),
-    "p_guide": blocks.Column("p(biography) by the guide"),
-    "bits_per_token": blocks.Column("bits per token"),
-}
-GRAMS = (1, 2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,127 +214,6 @@ def _score(
     costs = score_documents(kept["scorer"], [text for text in texts if text], seed=settings.seed)
     bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
     return [next(bits) if text else None for text in texts]
-
-
-def summarise(tables: Tables, settings: GuidanceSettings) -> Summary:
-    """Means of each way, its variety, and its share of biographies minus that of others."""
-    from unmask.evaluation.attribute_texts import count_distinct
-
-    rows = tables["guidance"].to_pylist()
-    variety = []
-    for key, own in tidy.group_by(rows, *GROUP).items():
-        texts = [row["text"] for row in own]
-        grams = {f"distinct_{n}": count_distinct(texts, n) for n in GRAMS}
-        spent = {"steps": own[0]["steps"], "spent": own[0]["spent"], "texts": len(own)}
-        variety.append(dict(zip(GROUP, key, strict=True)) | spent | grams)
-    return {
-        "judges": tables["judges"].to_pylist(),
-        "means": estimate_means(rows, GROUP, list(METRICS), ("has_attribute", "p_guide")),
-        "variety": variety,
-        "differences": list(_compare(rows)),
-    }
-
-
-def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Shares of biographies: every way minus plain texts and minus rejection, at equal passes."""
-    for (model, passes), own in tidy.group_by(rows, "model", "passes").items():
-        ways = tidy.group_by(own, "way", "strength")
-        for (way, strength), ours in ways.items():
-            for (other, draws), theirs in ways.items():
-                if way not in ("plain", other) and other in ("plain", "rejection"):
-                    where = {"model": model, "passes": passes, "way": way, "strength": strength}
-                    minus = {"minus": other, "minus_strength": draws}
-                    yield where | minus | subtract_shares(ours, theirs, "has_attribute")
-
-
-def name_claim(row: tidy.Record) -> str:
-    """The claim that a row of the differences is about."""
-    return f"{row['model']}, {row['passes']}: {name_way(row)} − {_name_other(row)}"
-
-
-def _name_other(row: tidy.Record) -> str:
-    return name_way({"way": row["minus"], "strength": row["minus_strength"]})
-
-
-def name_way(row: tidy.Record) -> str:
-    """A way with its strength, in words."""
-    strength = f" {row['strength']:g}" if row["strength"] else ""
-    return f"{WAYS[row['way']]}{strength}" + (" draws" if row["way"] == "rejection" else "")
-
-
-def judge(summary: Summary, settings: GuidanceSettings) -> Iterable[blocks.Verdict]:
-    """Whether a way has more biographies than plain texts, and than rejection."""
-    for row in summary["differences"]:
-        yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
-
-
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """What guide and judge are worth, each way against rejection, the figure, the tables."""
-    means, variety = result.summary["means"], result.summary["variety"]
-    figure = tidy.draw_lines(
-        [row for row in tidy.select(means, metric="has_attribute") if row["strength"]],
-        "shares",
-        "Share of texts that are biographies, by the judge",
-        "By the strength of guidance, or the number of texts that rejection draws at most; all at "
-        "equal passes. Bands are 95 % intervals by text.",
-        x="strength",
-        line=lambda row: WAYS[row["way"]],
-        colour=lambda row: COLOURS[row["way"]],
-        scale=100,
-        panel=lambda row: f"{row['model']}, {row['passes']} passes",
-        xlabel="strength, or texts drawn",
-        ylabel="% of texts",
-        is_log2=True,
-    )
-    keys: dict[str, tidy.Get] = {"model": "model", "passes": "passes", "way": name_way}
-    table = tidy.tabulate_means(
-        "means",
-        "Biographies and bits per token of each way's texts, at equal passes",
-        means,
-        keys,
-        METRICS,
-        most=60,
-    )
-    columns: dict[str | blocks.Column, tidy.Get] = {**keys}
-    columns |= {"steps": "steps", "passes spent": "spent"}
-    columns |= {blocks.Column(f"distinct-{n}", 3): f"distinct_{n}" for n in GRAMS}
-    more = tidy.tabulate(
-        "variety",
-        "Variety of each way's texts; distinct-n: different n-grams of words among all",
-        variety,
-        columns,
-        most=60,
-    )
-    differences = tidy.tabulate(
-        "differences",
-        "Share of biographies minus that of plain texts or of rejection, in points",
-        result.summary["differences"],
-        keys
-        | {"minus": _name_other}
-        | {blocks.Column("difference, points", 0, True, has_sign=True): tidy.to_interval},
-        role=result.mark(name_claim),
-        most=60,
-    )
-    return [*_state(result), figure, table, more, differences]
-
-
-def _state(result: Result) -> Iterator[blocks.ReportBlock]:
-    for row in result.summary["judges"]:
-        seed = f", seed {row['seed']}" if row["seed"] else ""
-        yield blocks.Text(
-            f"In {row['model']}{seed}, the guide is right about {tidy.say_share(row['guide'])} of "
-            f"unseen texts, the judge about {tidy.say_share(row['judge'])}; "
-            f"{tidy.say_share(row['biographies'])} of these texts are biographies."
-        )
-    differences = tidy.select(result.summary["differences"], minus="rejection")
-    for (model, passes, way), rows in tidy.group_by(differences, "model", "passes", "way").items():
-        outcomes = [result.verdicts[name_claim(row)].outcome for row in rows]
-        yield blocks.Text(
-            f"In {model}, at {passes} passes, texts by {WAYS[way]} are clearly more often "
-            f"biographies than those by rejection in {outcomes.count('above')} of {len(rows)} "
-            "comparisons (each strength with each number of draws), and clearly less often in "
-            f"{outcomes.count('below')}."
-        )
 
 
 MEASURE = Measure(
