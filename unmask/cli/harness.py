@@ -22,16 +22,20 @@ EXTRAS = {
     for each in (
         add_option("include", Path | None, None, "A folder of task files besides the harness's."),
         add_option("limit", int | None, None, "Documents of each task; all by default."),
-        add_option("fewshot", int | None, None, "Examples before a question; the task's default."),
+        add_option(
+            "fewshot", int | None, None, "Examples before each question; by default the task's own."
+        ),
         add_option(
             "gen_kwargs",
             str | None,
             None,
-            "What comes before the tasks' own generation settings: steps=64,max_gen_toks=128.",
+            "Generation settings that override the tasks' own, such as steps=64,max_gen_toks=128.",
         ),
         add_option("chat", bool, False, "Put prompts into the model's chat template.", "--chat"),
         add_option("device", str, "auto", "auto, cpu, cuda, cuda:N or mps."),
-        add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
+        add_option(
+            "dtype", str, "auto", "float32, bfloat16, …; auto suits the file and the device."
+        ),
         add_option(
             "out", Path, Path("runs/harness"), "Folder for results.json and samples.jsonl.", "--out"
         ),

@@ -13,7 +13,7 @@ def sweep(
     changes: list[str] = typer.Argument(
         None,
         metavar="[KEY=VALUE …]",
-        help="Entries of the file, or settings of every cell such as budget.steps=10.",
+        help="Entries of the file to replace, or settings of every cell, such as budget.steps=10.",
     ),
     out: Path | None = typer.Option(
         None, help="Folder of the sweep, which several processes may share; runs/FILE by default."
@@ -21,12 +21,14 @@ def sweep(
     page: Path | None = typer.Option(
         None, help="Draw the comparison to this .html or .md file; page.html in --out by default."
     ),
-    minutes: float | None = typer.Option(None, help="Save and stop after so many minutes."),
+    minutes: float | None = typer.Option(
+        None, help="Save and stop after so many minutes; by default it runs to the end."
+    ),
     device: str = typer.Option("auto", help="auto, cpu, cuda, cuda:N or mps."),
     processes: int = typer.Option(
         1, min=1, help="Processes that share the work on this machine, and its device."
     ),
-    dry_run: bool = typer.Option(False, help="List the cells, and stop."),
+    dry_run: bool = typer.Option(False, help="List the cells and stop; nothing is trained."),
 ) -> None:
     """Train and measure a grid of recipes, and compare them; several processes share the work."""
     from rich.console import Console

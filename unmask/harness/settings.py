@@ -25,18 +25,30 @@ class HarnessSettings(Sampling):
         "the exact cost of writing one token at a time from left to right.",
     )
     strata: int = option(
-        16, "Numbers of masks that are evenly spread in one estimate.", least=1, most=1_000_000
+        16,
+        "Evenly spread numbers of masks that one estimate of a bound averages over.",
+        least=1,
+        most=1_000_000,
     )
     repeats: int = option(
-        8, "Independent estimates, whose spread is the error.", least=2, most=1_000_000
+        8,
+        "Independent estimates of a bound; their spread gives its standard error.",
+        least=2,
+        most=1_000_000,
     )
     window: int | None = option(
-        None, "Tokens of a window of a rolling likelihood; by default the context.", least=2
+        None,
+        "Tokens of a window where a text is scored in windows; by default the model's context.",
+        least=2,
     )
     stride: int | None = option(
-        None, "Tokens that such windows move on by; by default all that a window holds.", least=1
+        None,
+        "Tokens from one window to the next; by default windows do not overlap.",
+        least=1,
     )
-    max_gen_toks: int = option(256, "Tokens to generate where a task does not say it.", least=1)
+    max_gen_toks: int = option(
+        256, "Tokens to generate at most, where a task does not say it.", least=1
+    )
     rows: int | None = option(
         None,
         "Rows of a batch at most; by default as many as fit into memory.",

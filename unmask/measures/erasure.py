@@ -50,8 +50,6 @@ ERASERS = {
 }
 SOURCES = {"own": "own direction", "other": "other direction"}
 GROUP = ("model", "kind", "split")
-STATES = 2000
-"""States that each eraser is fitted to, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +61,9 @@ class ErasureSettings(GroupSettings):
         2, "Phrasings of each fact that are asked; erasers are fitted to all others.", least=1
     )
     states: int = option(
-        STATES,
-        "Least number of states that the erasers of a direction are fitted to; prompts are "
-        "repeated after different prefixes until there are as many.",
+        2000,
+        "Least number of states to fit to in each direction; prompts are repeated after "
+        "different prefixes until there are as many.",
         least=4,
     )
     tokens: Literal["last", "all"] = option(
@@ -84,9 +82,7 @@ class ErasureSettings(GroupSettings):
         least=0,
         most=1,
     )
-    draws: int = option(
-        3, "Draws of each control: permuted labels and random subspaces.", least=1, most=1000
-    )
+    draws: int = option(3, "Draws of each control, labels and subspaces.", least=1, most=1000)
     seed: int = option(0, "Seed of prefixes and controls.", least=0)
 
 
@@ -238,7 +234,11 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model and way of asking, curves over layers, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
     keys: dict[str, Any] = {"model": "model", "asked": tidy.name_asked}
-    drawn = [row for row in means if row["start"] is not None]
+    drawn = [
+        row | {end: 100 * row[end] for end in tidy.ENDS if row["metric"] in SHARES}
+        for row in means
+        if row["start"] is not None
+    ]
     colours = list(dict.fromkeys(map(name_eraser, drawn)))
     figure = tidy.draw_lines(
         drawn,

@@ -197,7 +197,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     probes = tidy.draw_lines(
         summary["probes"],
         "differences",
-        "Can a probe tell one fact's two directions by the difference of their states?",
+        "How often probes tell one fact's two directions by the difference of their states",
         "Share of pairs that a logistic probe is right about, on facts held out; guessing: 0.5. "
         "Bands are 95 % intervals by fact.",
         x="layer",

@@ -176,7 +176,10 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
         for name in (first, *rest)[:-1]:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
-                raise UserError(f"{override!r} goes into {name!r}, which has no entries by name.")
+                raise UserError(
+                    f"{override!r} names an entry of {name!r}, which has none by name: replace "
+                    f"{name!r} as a whole, or change the file."
+                )
         inner[(first, *rest)[-1]] = value
     return forced
 
