@@ -34,13 +34,15 @@ class Way:
 
     def count_steps(self, passes: int) -> int:
         """The steps that so many passes allow."""
-        if self.name == "rejection":
-            steps = passes // int(self.strength) - 1
-        else:
-            steps = passes // PASSES[self.name]
-        if steps < 1:
-            raise UserError(f"{passes} passes are too few for {self.name}: expected more.")
-        return steps
+        # A draw of rejection takes its steps, and one pass in which the guide scores the text.
+        is_rejection = self.name == "rejection"
+        least = 2 * int(self.strength) if is_rejection else PASSES[self.name]
+        if passes < least:
+            draws = f" with {self.strength:g} draws" if is_rejection else ""
+            raise UserError(
+                f"{passes} passes are too few for {self.name}{draws}: expected at least {least}."
+            )
+        return passes // int(self.strength) - 1 if is_rejection else passes // PASSES[self.name]
 
 
 @dataclass(frozen=True)

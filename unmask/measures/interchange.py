@@ -299,7 +299,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             f"In {model}, asked {labels.name_split(split)}, a donor's states of the other "
             f"direction ({TOKENS[tokens]}) bring the donor's answer in "
             f"{tidy.say_share(across['mean'])} of the cases "
-            f"({labels.count(across['facts'], 'fact')}). {'; '.join(others)}.",
+            f"({labels.count(across['facts'], 'fact')}). For comparison: {'; '.join(others)}.",
             result.verdicts.get(claim) or blocks.Verdict(claim, "not measured"),
         )
 
