@@ -235,7 +235,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     means, differences = result.summary["means"], result.summary["differences"]
     keys: dict[str, Any] = {"model": "model", "asked": tidy.name_asked}
     drawn = [
-        row | {end: 100 * row[end] for end in tidy.ENDS if row["metric"] in SHARES}
+        {**row, **{end: 100 * row[end] for end in tidy.ENDS if row["metric"] in SHARES}}
         for row in means
         if row["start"] is not None
     ]
