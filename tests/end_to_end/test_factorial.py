@@ -10,6 +10,7 @@ from unmask.base.reading import read_json_object
 from unmask.base.tables import read_table
 
 ROOT = Path(__file__).parents[2]
+CONTEXT = 52
 
 
 def run(folder: Path, *words: str) -> str:
@@ -28,9 +29,9 @@ def test_every_row_is_trained_and_asked(tmp_path):
     costs = {name: read_json_object(tmp_path / name / "record.json") for name in rows}
     # One token per row and step; half of all positions; all but a row's first.
     assert costs["B-l2r"]["loss_tokens"] == 3 * 8
-    assert costs["C-l2r"]["loss_tokens"] == 3 * 8 * 39
-    assert costs["C-any"]["read_tokens"] == 3 * 8 * 81
-    assert 0.3 < costs["B-any"]["loss_tokens"] / (3 * 8 * 40) < 0.7
+    assert costs["C-l2r"]["loss_tokens"] == 3 * 8 * (CONTEXT - 1)
+    assert costs["C-any"]["read_tokens"] == 3 * 8 * (2 * CONTEXT + 1)
+    assert 0.3 < costs["B-any"]["loss_tokens"] / (3 * 8 * CONTEXT) < 0.7
     assert costs["C-perm"]["flops"] > costs["C-l2r"]["flops"]
     table = read_table(tmp_path / "B-15" / "prompts.parquet", "factorial/1").to_pylist()
     assert {row["seed"] for row in table} == {0, 1}
