@@ -40,7 +40,7 @@ LIMITS = (
 
 
 def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
-    """For each step, effects of restoring all rows of a role as shares of the total effect."""
+    """For each step, effects of restoring all positions of a role as shares of the total effect."""
     averages = tidy.select(trace.summary["averages"], control="none")
     place = ("model", "split", "stage")
     totals = {
@@ -66,9 +66,9 @@ def _draw_step(stage: str, rows: Sequence[tidy.Record]) -> blocks.Figure:
     return tidy.draw_map(
         rows,
         stage.replace("+", "-"),
-        f"Which rows bring the answer back, after which layer, {labels.name_stage(stage)}",
-        "Share of what hiding the subject takes that comes back when all rows of a role get their "
-        "clean states after a layer; 100 % is all of it.",
+        f"Which positions bring the answer back, after which layer, {labels.name_stage(stage)}",
+        "Share of what hiding the subject takes that comes back when all positions of a role get "
+        "their clean states after a layer; 100 % is all of it.",
         x="layer",
         y=lambda row: labels.ROLES[row["role"]],
         ends=("share",),
@@ -161,7 +161,7 @@ def make_document(runs: dict[str, Result]) -> Document:
     sections = [
         blocks.Section(
             "path",
-            "Which rows bring the answer back",
+            "Which positions bring the answer back",
             [*path_of_fact(runs["trace"]), *find_sentences(runs["trace"])],
         ),
         blocks.Section(
@@ -193,7 +193,7 @@ def make_document(runs: dict[str, Result]) -> Document:
     records = [(name, result.records[0], ()) for name, result in runs.items()]
     models = " and ".join(tidy.distinct(runs["trace"].summary["averages"], "model"))
     lead = (
-        f"How {models} recall facts, asked as trained and in reverse: which rows bring the "
+        f"How {models} recall facts, asked as trained and in reverse: which positions bring the "
         "answer back, what it needs, what brings another's answer, and what remains without what "
         "tells facts apart. Each section shows its figure and what its measure says; the last one "
         "says what is not known."

@@ -35,7 +35,7 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     text = page.read_text("utf-8")
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert titles[:7] == [
-        "Which rows bring the answer back",
+        "Which positions bring the answer back",
         "What the answer has to read",
         "By which way it reaches the answer",
         "Another fact's state in its place",
