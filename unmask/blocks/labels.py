@@ -259,7 +259,8 @@ def name_stage(stage: str) -> str:
     """A denoising step that was traced."""
     if stage.startswith("t1+"):
         return stage.replace("+", " + ")
-    return f"step {stage}" if stage.isdecimal() else {"t2": "last step"}.get(stage, f"{stage} step")
+    named = {"t1": "t1 (first answer token)", "t2": "t2 (last answer token)"}
+    return f"step {stage}" if stage.isdecimal() else named.get(stage, f"{stage} step")
 
 
 def count(number: int, noun: str) -> str:

@@ -133,7 +133,9 @@ def _draw_picture(
     labels = [label for cell in cells for label in list_labels(cell.panel)]
     room = 0.4 + 0.06 * min(MOST_SIGNS, max(map(len, labels), default=0))
     columns, heights = max(map(len, rows)), [_find_height(figure, row) for row in rows]
-    width, height = WIDTHS[figure.chart] * columns + room, sum(heights) + 0.4
+    labelled = {i for row in rows for i in range(len(row)) if _has_labels(row, i)}
+    width = WIDTHS[figure.chart] * columns + room * len(labelled)
+    height = sum(heights) + 0.4
     extent = find_range(figure, [[cell.panel for cell in cells if cell.panel is not None]])
     painter = Painter(figure, extent)
     picture = new_figure(width, height, len(rows), columns, height_ratios=heights)
@@ -143,8 +145,7 @@ def _draw_picture(
                 axis.set_axis_off()
             for i, (axis, cell) in enumerate(zip(line, row, strict=False)):
                 axis.set_title(wrap(cell.title, WIDTHS[figure.chart]), loc="left", fontsize=9)
-                is_first = i == 0 or list_labels(row[i - 1].panel) != list_labels(cell.panel)
-                painter.draw(axis, cell.panel, is_first)
+                painter.draw(axis, cell.panel, _has_labels(row, i))
         if figure.chart == "heatmap":
             _add_scale(canvas, axes, figure, extent)
         if painter.legend:
@@ -152,6 +153,11 @@ def _draw_picture(
         title = f"{figure.title}: {shown}" if shown else figure.title
         canvas.suptitle(wrap(title, width), fontsize=10, x=0.01, ha="left")
         save_figure(canvas, path, is_paper)
+
+
+def _has_labels(row: Sequence[Cell], i: int) -> bool:
+    """Whether a panel shows the names of its lines: not where those on its left are the same."""
+    return i == 0 or list_labels(row[i - 1].panel) != list_labels(row[i].panel)
 
 
 def _add_scale(canvas: Any, axes: Any, figure: Figure, extent: tuple[float, float]) -> None:
