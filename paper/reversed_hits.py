@@ -46,7 +46,7 @@ def read_answers(runs: Sequence[Path], model: str) -> list[dict[str, Any]]:
 
 
 def count_answers(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """For each fact that was hit: how often, and how often others were told the same."""
+    """For each fact that was hit: how often, and how often the same was said to others."""
     for split in SPLITS:
         asked = tidy.select(rows, split=split)
         for fact, own in tidy.group_by(asked, "fact").items():
@@ -55,9 +55,10 @@ def count_answers(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 continue
             answers = {row["completion"].strip().lower() for row in own}
             others = [row["generation"].lower() for row in asked if row["fact"] != fact]
-            told = sum(any(answer in text for answer in answers) for text in others)
-            yield {"split": split, "fact": fact, "hits": hits, "prompts": len(own), "told": told,
-                   "others": len(others), "expected": len(own) * told / len(others)}  # fmt: skip
+            repeated = sum(any(answer in text for answer in answers) for text in others)
+            own_row = {"split": split, "fact": fact, "hits": hits, "prompts": len(own)}
+            own_row |= {"repeated": repeated, "others": len(others)}
+            yield own_row | {"expected": len(own) * repeated / len(others)}
 
 
 def find_shared(people: dict[str, tuple[str, str]]) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def make_document(
             "description": lambda row: people[row["fact"]][1],
             "hits": "hits",
             "prompts": "prompts",
-            "same answer to others": "told",
+            "same answer to others": "repeated",
             "their prompts": "others",
             blocks.Column("hits expected from that", 1): "expected",
         },

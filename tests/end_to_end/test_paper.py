@@ -1,6 +1,5 @@
 """`make paper`: folders are trusted by what made them, pieces go on, pages belong to stages."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -9,18 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.scripts import load_script
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.reading import read_json
 
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("paper_run", ROOT / "paper" / "run.py")
-assert spec is not None and spec.loader is not None
-paper = importlib.util.module_from_spec(spec)
-sys.modules["paper_run"] = paper
-sys.path.insert(0, str(ROOT / "paper"))  # as for a script of that folder
-spec.loader.exec_module(paper)
-sys.path.pop(0)
+paper = load_script("paper/run.py")
 
 COPY = """import sys, pathlib, time
 source, out, *page = map(pathlib.Path, sys.argv[1:])

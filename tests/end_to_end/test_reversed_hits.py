@@ -1,15 +1,8 @@
 """The page on reversed hits: guesses are expected hits, shared words are found."""
 
-import importlib.util
-import sys
-from pathlib import Path
+from tests.scripts import load_script
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("hits_page", ROOT / "paper" / "reversed_hits.py")
-assert spec is not None and spec.loader is not None
-page = importlib.util.module_from_spec(spec)
-sys.modules["hits_page"] = page
-spec.loader.exec_module(page)
+page = load_script("paper/reversed_hits.py")
 
 
 def make_row(fact: str, completion: str, generation: str) -> dict:
@@ -21,7 +14,7 @@ def test_a_name_that_is_said_to_everybody_is_expected_to_hit():
     rows = [make_row(fact, name, "It was Ada Low.") for fact, name in
             (("a", "Ada Low"), ("b", "Ben Low"), ("c", "Cid Orr"))]  # fmt: skip
     (counted,) = page.count_answers(rows)
-    assert (counted["fact"], counted["hits"], counted["told"]) == ("a", 1, 2)
+    assert (counted["fact"], counted["hits"], counted["repeated"]) == ("a", 1, 2)
     assert counted["expected"] == 1.0
 
 

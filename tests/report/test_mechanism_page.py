@@ -1,21 +1,13 @@
 """The page of a fact's way: every section from its run, figures drawn, missing runs named."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.scripts import load_script
 from unmask.base.errors import UserError
 from unmask.measures.trace import MEASURE as TRACE
 
 pytestmark = pytest.mark.prove
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("paper_mechanism", ROOT / "paper" / "mechanism.py")
-assert spec is not None and spec.loader is not None
-mechanism = importlib.util.module_from_spec(spec)
-sys.modules["paper_mechanism"] = mechanism
-spec.loader.exec_module(mechanism)
+mechanism = load_script("paper/mechanism.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,12 @@
 """The page on embeddings: planted bindings stand in its table, parts that stayed do not."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 from tests.representation.facts import make_facts, make_model
 from tests.representation.test_moved_rows import move
+from tests.scripts import load_script
 from unmask.data.facts import write_facts
 from unmask.net.loading import save
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("paper_embeddings", ROOT / "paper" / "embeddings.py")
-assert spec is not None and spec.loader is not None
-page = importlib.util.module_from_spec(spec)
-sys.modules["paper_embeddings"] = page
-spec.loader.exec_module(page)
+page = load_script("paper/embeddings.py")
 
 
 def test_rows_of_every_way_of_training(tmp_path):
