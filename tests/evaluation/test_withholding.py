@@ -201,4 +201,4 @@ def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     )
     assert estimate_rates(plain)["refusal"].mean == 1
     assert estimate_rates(plain, is_sealed=False)["leak"].mean == 1
-    assert estimate_rates(planted)["leak"].mean == 1 > estimate_rates(neutral)["leak"].mean
+    assert estimate_rates(planted)["leak"].mean > 0.5 >= estimate_rates(neutral)["leak"].mean

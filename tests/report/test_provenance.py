@@ -1,4 +1,4 @@
-"""How runs were made: told once where runs differ in models alone."""
+"""How runs were made: runs with the same settings are described together."""
 
 import pytest
 

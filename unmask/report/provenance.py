@@ -25,7 +25,7 @@ def describe_runs(runs: Iterable[NamedRun]) -> Section:
     ]
     groups: dict[str, list[NamedRun]] = {}
     for name, record, stages in runs:
-        # A study stands alone; other runs that differ in models and data alone are told together.
+        # A study stands alone; other runs with the same settings are described together.
         key = [record.verb, record.settings, name if stages else ""]
         groups.setdefault(json.dumps(key, default=str), []).append((name, record, stages))
     folds = [
