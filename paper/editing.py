@@ -148,11 +148,8 @@ def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
         model, kind = row["model"], labels.KINDS[row["kind"]]
         back = _take(result, model, "reverse new")
         forth = _take(result, model, "edited")
-        follows = back["gain"].low > 0
-        much = back["said_after"].low > back["said_before"].high
-        verdict = "follows" if much else "is a little likelier" if follows else "does not follow"
         yield Text(
-            f"{model} ({kind}): the reverse {verdict}. Asked as edited it says "
+            f"{model} ({kind}): {_conclude(forth, back)}. Asked as edited it says "
             f"{say(forth['said_after'], '%')} of the new objects, and prefers "
             f"{say(forth['success_after'], '%')} of them to the old ones. Given the new "
             f"object it names {say(back['said_after'], '%')} of the edited subjects (without "
@@ -164,6 +161,17 @@ def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
             yield Text(_explain(controls, model, variant))
 
 
+def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> str:
+    """Whether the reverse follows an edit that took."""
+    if forth["success_after"].low <= 0.5:
+        return "most edits cannot be said to have taken, so that the reverse has nothing to follow"
+    if back["said_after"].low > back["said_before"].high:
+        return "the reverse follows"
+    if back["gain"].low > 0:
+        return "the reverse becomes likelier, but is not clearly said more often"
+    return "the reverse is not seen to follow"
+
+
 def _explain(result: Result, model: str, variant: str) -> str:
     """What the learned statement says about the reason."""
     where = {"model": model, "variant": variant}
@@ -173,20 +181,23 @@ def _explain(result: Result, model: str, variant: str) -> str:
         f"Learned in {place} by the model's own objective, {say(to_interval(reached), '%')} of the "
         "statements became as likely as under the edit"
     )
-    rows = select(result.summary["baseline"], metric="gain", **where)
+    rows = {row["metric"]: row for row in select(result.summary["baseline"], **where)}
     if not rows:
         return f"{learned}: too few to be held against it."
-    interval, own = to_interval(rows[0]), _take(result, model, "reverse new", variant)
-    if interval.low > 0:
-        reason = "the low-rank write is part of the reason"
-    elif interval.high < 0:
+    gain, said = to_interval(rows["gain"]), to_interval(rows["said_after"])
+    own = _take(result, model, "reverse new", variant)
+    if said.low > 0:
+        reason = "the low-rank write is part of the reason that edits lack it"
+    elif gain.low > 0:
+        reason = "likelier than under the edit, but not clearly said more often"
+    elif gain.high < 0:
         reason = "learning by the own objective does worse than the write"
     else:
         reason = "no clear difference, so that nothing speaks for the low-rank write as the reason"
     return (
-        f"{learned} ({rows[0]['facts']} facts). In reverse they name "
-        f"{say(own['said_after'], '%')} of the subjects, and gain "
-        f"{say(interval, 'nats per token', has_sign=True)} beside the edit: {reason}."
+        f"{learned} ({rows['gain']['facts']} facts). In reverse they name "
+        f"{say(own['said_after'], '%')} of the subjects, {say(said, 'points')} more than the edit, "
+        f"and gain {say(gain, 'nats per token', has_sign=True)} beside it: {reason}."
     )
 
 

@@ -110,8 +110,8 @@ def answers_left(result: Result) -> blocks.Figure:
         rows,
         "left",
         "Answers without what tells facts apart",
-        f"Right answers with subject states erased from layer {start} up, by the direction that "
-        "the eraser was fitted to.",
+        f"Right answers with subject states erased from {erasure.name_start(start)} up, by the "
+        "direction that the eraser was fitted to.",
         label=erasure.name_eraser,
         group=tidy.name_asked,
         colour=lambda row: "control" if row["eraser"] != "fact" else f"p{names.index('fact')}",

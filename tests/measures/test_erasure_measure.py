@@ -87,7 +87,7 @@ def test_erasers_stand_beside_their_controls(done):
 
 def test_the_section_says_it(done):
     text = show(read_result(done.folder))
-    assert "With fact identity erased from layer -1 up, " in text
+    assert "With fact identity erased from the embeddings up, " in text
     assert "nothing follows from the other direction's" in text  # a random network knows no fact
     assert "random subspace, other direction" in text
 

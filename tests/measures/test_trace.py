@@ -367,7 +367,7 @@ def test_joint_cells_windows_and_metrics_side_by_side(masked, causal, tmp_path):
         rows_read = [row["value"] for row in top if row["token"] >= 0]
         assert rows_read == pytest.approx(ends, abs=1e-4)
     text = show(read_result(found.folder))
-    assert "all rows of the answer" in text and "single tokens" in text
+    assert "all positions of the answer" in text and "single tokens" in text
     assert all(labels.METRICS[metric] in text for metric in metrics)
     assert {row["metric"] for row in found.summary["further"]} == set(metrics)
     windows = {row["part"]: (row["first"], row["last"]) for row in found.summary["averages"]

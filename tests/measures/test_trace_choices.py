@@ -55,4 +55,4 @@ def test_roles_as_a_whole_in_a_run(masked, tmp_path):
     assert group["best"]["role"] == "whole subject"
     assert {row["role"] for row in done.summary["shares"]} == roles
     text = show(done)
-    assert "all rows of the answer" in text and "all other masks" in text
+    assert "all positions of the answer" in text and "all other masks" in text

@@ -91,7 +91,7 @@ ROLES = {
     "other mask": "other masks",
     "other token": "other written tokens",
     "whole subject": "whole subject",
-    "whole answer": "all rows of the answer",
+    "whole answer": "all positions of the answer",
     "whole prompt": "all other prompt tokens",
     "written": "all other written tokens",
     "masks": "all other masks",

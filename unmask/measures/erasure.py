@@ -297,6 +297,11 @@ def name_eraser(row: tidy.Record) -> str:
     return f"{ERASERS[row['eraser']]}, {SOURCES[row['source']]}"
 
 
+def name_start(layer: int) -> str:
+    """The first layer erased, in a sentence."""
+    return "the embeddings" if layer < 0 else f"layer {layer}"
+
+
 def _state(result: Result) -> Iterator[blocks.Finding]:
     """What is left of the answers at the lowest layer, below which nothing reads the subject."""
     shares = tidy.select(result.summary["means"], metric="says")
@@ -315,7 +320,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             for source, claim in claims.items()
         }
         left, control = (
-            {source: tidy.say_share(at[source, eraser]["mean"]) for source in SOURCES}
+            {source: tidy.say(at[source, eraser], "%") for source in SOURCES}
             for eraser in ("fact", "random")
         )
         reached = verdicts["own"].outcome == "below"
@@ -325,10 +330,10 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         )
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, "
-            f"{tidy.say_share(at[None, NOTHING]['mean'])} of answers are right. With fact identity "
-            f"erased from layer {start} up, {left['own']} are right under the own direction's "
-            f"eraser (random subspaces: {control['own']}) and {left['other']} under the other "
-            f"direction's (random subspaces: {control['other']}).{'' if reached else after}",
+            f"{tidy.say(at[None, NOTHING], '%')} of answers are right. With fact identity "
+            f"erased from {name_start(start)} up, {left['own']} are right under the own "
+            f"direction's eraser (random subspaces: {control['own']}) and {left['other']} under "
+            f"the other direction's (random subspaces: {control['other']}).{'' if reached else after}",
             verdicts["other" if reached else "own"],
         )
 

@@ -293,12 +293,12 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
     for (model, _, split, tokens), rows in tidy.group_by(shares, *GROUP).items():
         own = {row["swap"]: row for row in rows}
         across = own.pop("across")
-        others = [f"{SWAPS[swap]}: {tidy.say_share(row['mean'])}" for swap, row in own.items()]
+        others = [f"{SWAPS[swap]}: {tidy.say(row, '%')}" for swap, row in own.items()]
         claim = ", ".join((model, split, tokens, "own"))
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, a donor's states of the other "
             f"direction ({TOKENS[tokens]}) bring the donor's answer in "
-            f"{tidy.say_share(across['mean'])} of the cases "
+            f"{tidy.say(across, '%')} of the cases "
             f"({labels.count(across['facts'], 'fact')}). For comparison: {'; '.join(others)}.",
             result.verdicts.get(claim) or blocks.Verdict(claim, "not measured"),
         )

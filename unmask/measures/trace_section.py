@@ -105,8 +105,8 @@ def _tabulate_together(averages: Rows, metric: str) -> Iterator[Table]:
     if rows:
         yield tidy.tabulate(
             "together",
-            "All subject tokens or all rows of the answer restored together; scored by the whole "
-            "answer, or by one of its tokens at a time (then a single row is the token's own)",
+            "All subject tokens or all positions of the answer restored together; scored by the "
+            "whole answer, or by one of its tokens at a time (then a single position is its own)",
             rows,
             {
                 "model": "model",
