@@ -333,7 +333,8 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             f"{tidy.say(at[None, NOTHING], '%')} of answers are right. With fact identity "
             f"erased from {name_start(start)} up, {left['own']} are right under the own "
             f"direction's eraser (random subspaces: {control['own']}) and {left['other']} under "
-            f"the other direction's (random subspaces: {control['other']}).{'' if reached else after}",
+            f"the other direction's (random subspaces: {control['other']})."
+            f"{'' if reached else after}",
             verdicts["other" if reached else "own"],
         )
 
