@@ -19,6 +19,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.measures import erasure, interchange
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
+from unmask.measures.trace_shares import tabulate_alike
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.report.provenance import describe_runs
@@ -77,6 +78,12 @@ def _draw_step(stage: str, rows: Sequence[tidy.Record]) -> blocks.Figure:
         ylabel="% of the total effect",
         is_signed=True,
     )
+
+
+def _compare_groups(trace: Result) -> list[blocks.ReportBlock]:
+    """Whether facts asked as trained and facts asked in reverse take the same way."""
+    bands = trace.summary.get("bands", ())
+    return tabulate_alike(bands) if bands else []
 
 
 def matrix_of_donors(result: Result) -> blocks.Figure:
@@ -162,7 +169,11 @@ def make_document(runs: dict[str, Result]) -> Document:
         blocks.Section(
             "path",
             "Which positions bring the answer back",
-            [*path_of_fact(runs["trace"]), *find_sentences(runs["trace"])],
+            [
+                *path_of_fact(runs["trace"]),
+                *find_sentences(runs["trace"]),
+                *_compare_groups(runs["trace"]),
+            ],
         ),
         blocks.Section(
             "needed",

@@ -86,11 +86,18 @@ def name_layers(row: tidy.Record) -> str:
     return " / ".join(names)
 
 
-def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
-    """Pairs of groups: how many bands of layers differ, are alike, and the rows behind that."""
-    bands = summary.get("bands", ())
-    if not bands:
-        return
+_PAIR: dict[str | Column, tidy.Get] = {
+    "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
+    "other": lambda row: f"{row['other_model']}, {labels.name_split(row['other_split'])}",
+    "at": lambda row: f"{labels.name_stage(row['stage'])}, {labels.name_corruption(row)}",
+}
+_FACTS: dict[str | Column, tidy.Get] = {
+    "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired"
+}
+
+
+def tabulate_alike(bands: Rows) -> list[ReportBlock]:
+    """Pairs of groups: how many bands of layers differ and are alike, and what that is."""
     margin = bands[0]["margin"]
     pairs = []
     for rows in list_pairs(bands).values():
@@ -98,16 +105,8 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
         row = dict(rows[0]) | {"bands": len(rows), "differ": differ, "alike": alike}
         row |= {"neither": neither, "widest": max(each["smallest_margin"] for each in rows)}
         row |= {"weakest": min(each["power"] for each in rows)}
-        row["verdict"] = _judge(row)
+        row["verdict"] = _judge(rows)
         pairs.append(row)
-    names: dict[str | Column, tidy.Get] = {
-        "one": lambda row: f"{row['model']}, {tidy.name_asked(row)}",
-        "other": lambda row: f"{row['other_model']}, {labels.name_split(row['other_split'])}",
-        "at": lambda row: f"{labels.name_stage(row['stage'])}, {labels.name_corruption(row)}",
-    }
-    facts: dict[str | Column, tidy.Get] = {
-        "facts": lambda row: f"{row['facts']} {'' if row['paired'] else 'un'}paired"
-    }
     sentence = Text(
         "Two models asked alike, and one model asked the same of facts that training showed this "
         "way or the other way. Shares of the total effect, by part, role and third of the layers; "
@@ -121,18 +120,26 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
         "alike",
         f"Which groups are alike, margin ±{margin:g} of the total effect",
         pairs,
-        names
+        _PAIR
         | {"compared": "bands", "differ": "differ", "alike": "alike", "neither": "neither"}
         | {Column("smallest margin for all"): "widest", Column("least power"): "weakest"}
         | {"": "verdict"}
-        | facts,
+        | _FACTS,
         most=_MOST_ROLES,
     )
+    return [sentence, whole]
+
+
+def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
+    """What pairs of groups show, and the rows behind that."""
+    bands = summary.get("bands", ())
+    if not bands:
+        return
     single = tidy.tabulate(
         "bands",
         "Every comparison",
         sorted(bands, key=lambda row: (row["p_holm"], -row["smallest_margin"])),
-        names
+        _PAIR
         | {
             "restored": lambda row: f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}",
             "layers": lambda row: f"{row['first']} to {row['last']}",
@@ -143,16 +150,20 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
             Column("power"): "power",
             "": name_outcome,
         }
-        | facts,
+        | _FACTS,
         most=40,
     )
-    yield Fold("Are they alike?", [sentence, whole, single])
+    yield Fold("Are they alike?", [*tabulate_alike(bands), single])
 
 
-def _judge(pair: tidy.Record) -> str:
+def _judge(rows: Rows) -> str:
     """What all bands of a pair show together."""
-    if pair["facts"] < ENOUGH:
+    if rows[0]["facts"] < ENOUGH:
         return "too few facts"
-    if pair["differ"]:
-        return "differ"
-    return "alike" if pair["alike"] == pair["bands"] else "no difference detected"
+    outcomes = {name_outcome(row) for row in rows}
+    if len(outcomes) == 1:
+        return outcomes.pop()
+    if outcomes == {"alike", "no difference detected"}:
+        return "no difference detected"
+    within = "differ, within the margin"
+    return within if outcomes == {"alike", within} else "differ"
