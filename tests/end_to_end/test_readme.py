@@ -195,24 +195,8 @@ def read_rows(page: str, beginning: str) -> list[list[str]]:
     return [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in found]
 
 
-@pytest.mark.parametrize(
-    ("page", "models", "pattern"),
-    [
-        (
-            "symmetry-berglund.md",
-            ("berglund-mdm", "berglund-ar"),
-            r"(\d+) to (\d+) % after layer 0 and for (\d+) to (\d+) % from layer (\d+) of 30 on; "
-            r"in its twin for at most (\d+) % at any layer",
-        ),
-        (
-            "symmetry.md",
-            ("mdm", "ar"),
-            r"(\d+) to (\d+) % after layer 0 of 6, in its twin for at most (\d+) % at any layer",
-        ),
-    ],
-)
-def test_probes_are_what_was_measured(page, models, pattern):
-    text = read_page(page)
+def test_probes_are_what_was_measured():
+    text = read_page("symmetry-berglund.md")
     probes = text[text.index("## Probes") :]
     across = {
         model: [
@@ -220,15 +204,77 @@ def test_probes_are_what_was_measured(page, models, pattern):
             for _, _, layer, fitted, tested, accuracy, *_ in read_rows(probes, f"| {model} |")
             if fitted != tested
         ]
-        for model in models
+        for model in ("berglund-mdm", "berglund-ar")
     }
-    first = [share for layer, share in across[models[0]] if layer == 0]
-    expected = [min(first), max(first)]
-    stated = read_numbers(pattern)
-    if len(stated) > 3:
-        later = [share for layer, share in across[models[0]] if layer >= stated[4]]
-        expected += [min(later), max(later), stated[4]]
-    assert stated == [*expected, max(share for _, share in across[models[1]])]
+    *stated, first_layer, most = read_numbers(
+        r"(\d+) to (\d+) % after layer 0 and for (\d+) to (\d+) % from layer (\d+) of 30 on; "
+        r"in its twin for at most (\d+) % at any layer"
+    )
+    first = [share for layer, share in across["berglund-mdm"] if layer == 0]
+    later = [share for layer, share in across["berglund-mdm"] if layer >= first_layer]
+    assert stated == [min(first), max(first), min(later), max(later)]
+    assert most == max(share for _, share in across["berglund-ar"])
+
+
+def list_shares(page: str) -> set[str]:
+    """All shares with intervals that a page or its tables hold, as sentences write them."""
+    found = set(re.findall(r"\d+ % \[\d+, \d+\]", read_page(f"{page}.md")))
+    for table in (ROOT / "docs" / "results" / page).glob("*.csv"):
+        with table.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for name in (name for name in row if f"{name}, low" in row and row[name]):
+                    mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
+                    found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("beginning", "end", "pages"),
+    [
+        ("In the shipped one, read", "at any layer", ("symmetry",)),
+        ("**States of one direction", "**An edit", ("cities", "mechanism-shipped")),
+        ("**An edit is silent", "**Where", ("editing-shipped",)),
+    ],
+)
+def test_shares_stand_on_the_pages(beginning, end, pages):
+    text = " ".join(FINDINGS.split())
+    passage = text[text.index(beginning) :].partition(end)[0]
+    stated = re.findall(r"\d+ % \[\d+, \d+\]", passage)
+    assert len(stated) > 2
+    assert set(stated) <= set().union(*map(list_shares, pages))
+
+
+def test_the_shipped_pairs_path_is_what_was_measured():
+    trace = read_result(ROOT / "docs" / "results" / "tables" / "shared-shipped" / "trace").summary
+    cells = [row for row in trace["averages"] if row["model"] == "reversal-mdm"
+             and (row["stage"], row["control"]) == ("first", "none")]  # fmt: skip
+    totals = {row["split"]: row["mean"] for row in cells if row["part"] == "total"}
+
+    def read_shares(role: str, *splits: str) -> list[int]:
+        return [round(100 * row["mean"] / totals[row["split"]]) for row in cells
+                if row["role"] == role and row["split"] in splits and row["layer"] < 5]  # fmt: skip
+
+    names, descriptions = ("d2p_same", "p2d_reverse"), ("p2d_same", "d2p_reverse")
+    assert min(read_shares("whole subject", *names)) >= 99
+    stated = read_numbers(
+        r"positions at most (\d+) %, until .* at most (\d+) %, the answer's (\d+) to (\d+) %"
+    )
+    answers = read_shares("whole answer", *descriptions)
+    assert stated == [
+        max(read_shares("whole answer", *names)),
+        max(read_shares("whole subject", *descriptions)),
+        min(answers),
+        max(answers),
+    ]
+    bands = [row for row in trace["bands"] if row["stage"] == "first"
+             and row["model"] == row["other_model"] == "reversal-mdm"]  # fmt: skip
+    alike = [row for row in bands if row["split"] in descriptions]
+    assert read_numbers(r"all (\d+) differences") == [len(alike)]
+    assert all(row["p_equivalent"] < 0.05 < row["p_holm"] for row in alike)
+    wide = [row for row in bands if row["split"] in names and row["p_equivalent"] >= 0.05]
+    assert {row["role"] for row in wide} == {"masks"}
+    (margin,) = read_numbers(r"where a margin of ([\d.]+) would be needed")
+    assert margin == round(max(row["smallest_margin"] for row in wide), 2)
 
 
 def test_keys_and_values_are_what_was_measured():
@@ -264,18 +310,12 @@ def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
 
 
 def test_traced_states_are_what_was_measured():
-    shares = {}
-    for name in ("tracing-berglund", "tracing"):
-        verdicts = read_result(STORED / name).verdicts
-        for split, group in read_groups(name, "gaussian", "first").items():
-            cell = group["best"]
-            share = round(100 * cell["mean"] / group["total"]["mean"])
-            shares[name, split] = share if verdicts[name_cell(cell)].is_clear else None
-    best = [share for (name, _), share in shares.items() if name == "tracing-berglund"]
+    verdicts, best = read_result(STORED / "tracing-berglund").verdicts, []
+    for group in read_groups("tracing-berglund", "gaussian", "first").values():
+        cell = group["best"]
+        assert verdicts[name_cell(cell)].is_clear
+        best.append(round(100 * cell["mean"] / group["total"]["mean"]))
     assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
-    stated = read_numbers(r"shows it less, (\d+) and (\d+) % for description → name, or not")
-    assert stated == [shares["tracing", "p2d_reverse"], shares["tracing", "d2p_same"]]
-    assert shares["tracing", "d2p_reverse"] is shares["tracing", "p2d_same"] is None
 
 
 def test_leading_states_are_what_was_measured():
