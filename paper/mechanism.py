@@ -16,7 +16,9 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures import erasure, interchange
+from unmask.measures import interchange
+from unmask.measures.erasure_section import name_eraser, name_start
+from unmask.measures.knockout_section import HIDDEN, WHOLE
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
 from unmask.measures.trace_shares import tabulate_alike
@@ -38,6 +40,49 @@ LIMITS = (
     "States at the answer slot differ where answers do. That they are apart does not say that what "
     "they are read from is.",
 )
+
+
+def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
+    """A row for each model and way of asking, with what each measure says of it."""
+    cuts = tidy.select(runs["knockout"].summary["effects"], metric="logp_per_token", window=WHOLE)
+    cuts = tidy.select(cuts, stage=cuts[0]["stage"])
+    means = tidy.select(runs["interchange"].summary["means"], metric="says_donor")
+    donors = tidy.select(means, tokens=means[-1]["tokens"])
+    gaps = tidy.select(runs["erasure"].summary["differences"], metric="says", minus="random")
+    gaps = tidy.select(gaps, start=min(row["start"] for row in gaps))
+    nats, points = "nats per token", "points"
+    cells: dict[str, tuple[list[tidy.Record], str]] = {
+        "hiding the subject takes": (tidy.select(cuts, edge=HIDDEN), nats),
+        "unread by the answer": (tidy.select(cuts, edge="answer:subject"), nats),
+        "unread by all others": (tidy.select(cuts, edge="others:subject"), nats),
+        "donor, other direction": (tidy.select(donors, swap="across"), "%"),
+        "donor, same direction": (tidy.select(donors, swap="within"), "%"),
+        "erased, own direction": (tidy.select(gaps, source="own"), points),
+        "erased, other direction": (tidy.select(gaps, source="other"), points),
+    }
+    rows = [
+        {"model": model, "split": split}
+        | {
+            name: tidy.to_interval(row)
+            for name, (found, _) in cells.items()
+            for row in tidy.select(found, model=model, split=split)
+        }
+        for model, split in tidy.distinct(donors, "model", "split")
+    ]
+    columns: dict[str | blocks.Column, tidy.Get] = {"model": "model", "asked": tidy.name_asked}
+    for name, (_, unit) in cells.items():
+        is_share = unit != nats
+        column = blocks.Column(f"{name}, {unit}", 0 if is_share else 2, is_share, unit == points)
+        columns[column] = lambda row, name=name: row.get(name)
+    text = blocks.Text(
+        "Hiding the subject: as the knock-out run does. Unread: what is lost where the answer's "
+        "own positions, or all positions outside the subject, cannot attend to it in any layer. "
+        "Donor: how often another person's answer follows when that person's states take the "
+        "place of the subject's. Erased: answers left without what tells facts apart, fitted to "
+        "states of the own or of the other direction, minus those left by random subspaces of "
+        "equal rank and variance."
+    )
+    return [text, tidy.tabulate("all", "Every measure", rows, columns, most=len(rows))]
 
 
 def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
@@ -117,9 +162,9 @@ def answers_left(result: Result) -> blocks.Figure:
         rows,
         "left",
         "Answers without what tells facts apart",
-        f"Right answers with subject states erased from {erasure.name_start(start)} up, by the "
+        f"Right answers with subject states erased from {name_start(start)} up, by the "
         "direction that the eraser was fitted to.",
-        label=erasure.name_eraser,
+        label=name_eraser,
         group=tidy.name_asked,
         colour=lambda row: "control" if row["eraser"] != "fact" else f"p{names.index('fact')}",
         choose=[tidy.ASKED],
@@ -166,6 +211,7 @@ def find_sentences(result: Result, most: int = 4) -> list[blocks.ReportBlock]:
 def make_document(runs: dict[str, Result]) -> Document:
     """The page: the path, what is needed, what is put in, what is taken out, what is unknown."""
     sections = [
+        blocks.Section("overview", "In one table", tabulate_all(runs)),
         blocks.Section(
             "path",
             "Which positions bring the answer back",
@@ -193,7 +239,7 @@ def make_document(runs: dict[str, Result]) -> Document:
     ]
     if "paths" in runs:
         ways = [*find_figures(runs["paths"], "paths"), *find_sentences(runs["paths"])]
-        sections.insert(2, blocks.Section("ways", "By which way it reaches the answer", ways))
+        sections.insert(3, blocks.Section("ways", "By which way it reaches the answer", ways))
     read: list[blocks.ReportBlock] = []
     for name in ("represent", "slots"):
         if name in runs:

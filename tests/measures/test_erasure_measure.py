@@ -8,7 +8,8 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.blocks.tidy import distinct, select
 from unmask.data.corpus import Corpus
-from unmask.measures.erasure import MEASURE, METRICS, choose_prompts
+from unmask.measures.erasure import MEASURE, choose_prompts
+from unmask.measures.erasure_section import METRICS
 from unmask.measures.runner import read_result
 from unmask.representation.erasure import compare_erasers
 from unmask.representation.prompts import make_prefixes
