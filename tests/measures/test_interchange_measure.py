@@ -1,5 +1,7 @@
 """interchange: rows are those of the call, layers are cross-fitted, controls stand beside."""
 
+import re
+
 import pytest
 
 from tests.measures.asking import show
@@ -87,7 +89,8 @@ def test_scores_stand_beside_their_controls(done):
 
 def test_the_section_says_it(done):
     text = show(read_result(done.folder))
-    assert "of the other direction (all subject tokens) bring the donor's answer in" in text
+    said = re.findall(r"other direction \(all subject tokens; layers (\d) and (\d)\) bring", text)
+    assert len(said) == text.count("(all subject tokens; layers ")  # none at the embeddings, -1
     assert "own state, other phrasing (floor)" in text and "untrained donor, other" in text
 
 

@@ -14,8 +14,9 @@ Either the last subject token's state is replaced, and the rest of the subject b
 recipients, or the states of all subject tokens, aligned at their ends. The layer is chosen on one
 half of the people, where the donor's answer is likeliest, and results are read on the other half;
 own and untrained are read at the layers chosen for across. Layer -1 is the residual stream before
-layer 0. Shares have 95 % intervals by fact and training seed; differences are paired by fact. Where
-the ceiling is low, a failure across directions says nothing.
+layer 0: there words take the place of words, so that it is drawn but not chosen. Shares have 95 %
+intervals by fact and training seed; differences are paired by fact. Where the ceiling is low, a
+failure across directions says nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ SWAPS = {
 }
 TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens"}
 GROUP = ("model", "kind", "split", "tokens")
+LOW = 0.5
+"""A ceiling that is clearly below is low."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +191,11 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
         at: dict[str, Rows] = {NOTHING: [{**row, "swap": NOTHING} for row in own
                         if row["layer"] is None and row["swap"] == "across"]}  # fmt: skip
         layers: dict[str, tuple[int, int]] = {}
+        inner = [row for row in own if row["layer"] is None or row["layer"] >= 0]
+        if all(row["layer"] is None for row in inner):  # embeddings alone were asked for
+            inner = own
         for swap in tidy.distinct(own, "swap"):
-            layers[swap], at[swap] = _choose_layer(own, swap)
+            layers[swap], at[swap] = _choose_layer(inner, swap)
         for swap, chosen in at.items():
             first, second = layers.get(swap, (None, None))
             more = {"first_layer": first, "second_layer": second}
@@ -294,13 +300,23 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         own = {row["swap"]: row for row in rows}
         across = own.pop("across")
         others = [f"{SWAPS[swap]}: {tidy.say(row, '%')}" for swap, row in own.items()]
-        claim = ", ".join((model, split, tokens, "own"))
+        claims = {minus: ", ".join((model, split, tokens, minus)) for minus in ("own", "within")}
+        floor, ceiling = (
+            result.verdicts.get(claim) or blocks.Verdict(claim, "not measured")
+            for claim in claims.values()
+        )
+        if floor.outcome == "above" or ceiling.outcome != "below":
+            verdict, so = floor, ""
+        else:
+            verdict, so = ceiling, " Not clearly above the floor, and clearly below the ceiling."
+        if own["within"]["high"] < LOW:
+            verdict, so = floor, " The ceiling is low, so that a failure says nothing."
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, a donor's states of the other "
-            f"direction ({TOKENS[tokens]}) bring the donor's answer in "
-            f"{tidy.say(across, '%')} of the cases "
-            f"({labels.count(across['facts'], 'fact')}). For comparison: {'; '.join(others)}.",
-            result.verdicts.get(claim) or blocks.Verdict(claim, "not measured"),
+            f"direction ({TOKENS[tokens]}; layers {_say_layers(across)}) bring the donor's answer "
+            f"in {tidy.say(across, '%')} of the cases ({labels.count(across['facts'], 'fact')}). "
+            f"For comparison: {'; '.join(others)}.{so}",
+            verdict,
         )
 
 

@@ -1,0 +1,315 @@
+"""docs/findings.md and the sentences of README hold what pages and tables say."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from unmask.measures.runner import read_result
+from unmask.measures.trace_summary import list_groups, name_cell
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
+STORED = ROOT / "unmask" / "assets" / "results"
+
+
+def read_page(name: str) -> str:
+    return (ROOT / "docs" / "results" / name).read_text("utf-8")
+
+
+def read_numbers(pattern: str) -> list[float]:
+    """The numbers of a sentence of docs/findings.md, wherever its lines break."""
+    return [
+        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(FINDINGS.split())).groups()
+    ]
+
+
+def read_rows(page: str, beginning: str) -> list[list[str]]:
+    """The cells of a table's rows that begin so."""
+    found = [line for line in page.splitlines() if line.startswith(beginning)]
+    return [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in found]
+
+
+def test_table_is_what_was_measured():
+    written = read_page("recall.md").splitlines()
+    rows = [line for line in FINDINGS.splitlines() if re.match(r"\| (\*?32\*?|–) \|", line)]
+    assert len(rows) == 6
+    assert set(rows) <= set(written)
+
+
+def test_shipped_table_is_what_was_measured():
+    def read_cells(line: str) -> list[str]:
+        return [cell.strip() for cell in line.split("|")[1:-1]]
+
+    page = [read_cells(line) for line in read_page("recall-shipped.md").splitlines()]
+    at = next(i for i, cells in enumerate(page) if cells[:2] == ["steps", "model"])
+    measured = {
+        cells[1]: dict(zip(page[at], cells, strict=True)) for cells in page[at + 2 : at + 4]
+    }
+    lines = [read_cells(line) for line in FINDINGS.splitlines()]
+    (ways,) = (cells[2:] for cells in lines if cells[:2] == ["model", "phrasing"])
+    rows = [cells for cells in lines if cells[:1] in (["reversal-mdm"], ["reversal-ar"])]
+    assert len(rows) == 4
+    for model, phrasing, *shares in rows:
+        suffix = ", far phrasing" if phrasing == "far" else ""
+        assert shares == [measured[model][way + suffix] for way in ways]
+
+
+def test_the_sentence_is_what_the_table_says():
+    share, text = r"([\d.]+)(?: %)? (\[[\d., ]+\])", " ".join(README.split())
+    stated = re.search(
+        rf"recalls {share} of Berglund's facts and its twin, which read the same text, {share}; "
+        rf"asked for a description, {share} and {share}",
+        text,
+    ).groups()
+    rows = {line.split("|")[2].strip(): line.split("|")[3:] for line in FINDINGS.splitlines()
+            if line.startswith(("| 32 |", "| – |"))}  # fmt: skip
+    shares = {model: [cell.strip() for cell in cells[:2]] for model, cells in rows.items()}
+    listed = [" ".join(stated[i : i + 2]) for i in range(0, 8, 2)]
+    models = ("mdm, guidance 0.8", "ar")
+    assert listed == [shares[model][column] for column in (0, 1) for model in models]
+
+
+def test_the_twin_is_ahead_by_what_was_measured():
+    with (ROOT / "docs" / "results" / "recall" / "recall-pairs.csv").open(encoding="utf-8") as file:
+        pairs = {(models, asked): ends for models, asked, *ends in csv.reader(file)}
+    stated = read_numbers(
+        r"ahead, by (\S+) points \[(\S+), (\S+)\] with guidance 0.8 "
+        r"and (\S+) \[(\S+), (\S+)\] without"
+    )
+    expected = []
+    for guidance in ("0.8", "0"):
+        ends = pairs[f"mdm, guidance {guidance} − ar", "name → description, as trained"]
+        mean, low, high = (round(-100 * float(end), 1) for end in ends)
+        expected += [mean, high, low]
+    assert stated == expected
+
+
+def test_the_factorial_is_what_was_measured():
+    page, number = read_page("factorial.md"), r"([−\d.]+)"
+    interval = rf"{number} \[{number}, {number}\]"
+    objective, attention = (
+        read_rows(page, f"| {rows} ")[0][2:] for rows in ("**B-any − B-l2r**", "B-l2r − C-l2r")
+    )
+    for cells, sentence in (
+        (
+            objective,
+            rf"adds {number} points \[{number}, {number}\] for .*?, and {interval} for name",
+        ),
+        (attention, rf"no clear difference: {number} points \[{number}, {number}\] and {interval}"),
+    ):
+        found = [re.findall(r"[−+]?[\d.]+", cells[column]) for column in (3, 1)]
+        assert read_numbers(sentence) == [
+            float(end.replace("−", "-")) for cell in found for end in cell
+        ]
+
+
+def test_probes_are_what_was_measured():
+    text = read_page("symmetry-berglund.md")
+    probes = text[text.index("## Probes") :]
+    across = {
+        model: [
+            (int(layer), round(100 * float(accuracy.split()[0])))
+            for _, _, layer, fitted, tested, accuracy, *_ in read_rows(probes, f"| {model} |")
+            if fitted != tested
+        ]
+        for model in ("berglund-mdm", "berglund-ar")
+    }
+    *stated, first_layer, most = read_numbers(
+        r"(\d+) to (\d+) % after layer 0 and for (\d+) to (\d+) % from layer (\d+) of 30 on; "
+        r"in its twin for at most (\d+) % at any layer"
+    )
+    first = [share for layer, share in across["berglund-mdm"] if layer == 0]
+    later = [share for layer, share in across["berglund-mdm"] if layer >= first_layer]
+    assert stated == [min(first), max(first), min(later), max(later)]
+    assert most == max(share for _, share in across["berglund-ar"])
+
+
+def list_shares(page: str) -> set[str]:
+    """All shares with intervals that a page or its tables hold, as sentences write them."""
+    text = read_page(f"{page}.md")
+    found = set(re.findall(r"\d+ % \[\d+, \d+\]", text))
+    found |= {each.replace(" [", " % [") for each in re.findall(r"[\d.]+ \[[\d.]+, [\d.]+\]", text)}
+    for table in (ROOT / "docs" / "results" / page).glob("*.csv"):
+        with table.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for name in (name for name in row if f"{name}, low" in row and row[name]):
+                    mean, low, high = (float(row[name + end]) for end in ("", ", low", ", high"))
+                    found.add(f"{100 * mean:.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("beginning", "end", "pages"),
+    [
+        ("In the shipped one, read", "at any layer", ("symmetry",)),
+        ("**An edit does not carry over", "**Where", ("editing-shipped",)),
+    ],
+)
+def test_shares_stand_on_the_pages(beginning, end, pages):
+    text = " ".join(FINDINGS.split())
+    passage = text[text.index(beginning) :].partition(end)[0]
+    stated = re.findall(r"[\d.]+ % \[[\d.]+, [\d.]+\]", passage)
+    assert len(stated) > 2
+    assert set(stated) <= set().union(*map(list_shares, pages))
+
+
+def test_exchanged_states_are_what_was_measured():
+    folder = ROOT / "docs" / "results" / "tables" / "shared-shipped"
+    curves = [row for row in read_result(folder / "interchange").summary["curves"]
+              if row["model"] == "reversal-mdm"]  # fmt: skip
+
+    def read_shares(metric: str, swap: str, layers: range, *ways: str) -> list[int]:
+        return [round(100 * row["mean"]) for row in curves if row["layer"] in layers
+                and (row["metric"], row["swap"]) == (metric, swap)
+                and (not ways or row["split"] in ways)]  # fmt: skip
+
+    names, inner = ("d2p_same", "p2d_reverse", "both_d2p"), range(5)
+    within = read_shares("says_donor", "within", inner, *names)
+    assert read_numbers(r"bring that person's name in (\d+) to (\d+) %") == [
+        min(within),
+        max(within),
+    ]
+    assert len(within) == 15 and set(read_shares("says_donor", "across", inner, *names)) == {0}
+    others = ("p2d_same", "d2p_reverse", "both_p2d")
+    assert set(read_shares("says_donor", "within", inner, *others)) == {0}
+    likelier = read_shares("prefers_donor", "across", range(-1, 0))
+    assert read_numbers(r"own one in (\d+) to (\d+) %") == [min(likelier), max(likelier)]
+    said = sorted(read_shares("says_donor", "across", range(-1, 0)))
+    assert read_numbers(r"say it in (\d+) to (\d+) %, or (\d+) and (\d+) %") == [said[0], *said[3:]]
+    where = ("reversal-mdm", -1, "says")
+    gaps = [row for row in read_result(folder / "erasure").summary["differences"]
+            if (row["model"], row["start"], row["metric"]) == where]  # fmt: skip
+    own = [round(-100 * row["mean"]) for row in gaps
+           if (row["source"], row["minus"]) == ("own", "random")]  # fmt: skip
+    assert read_numbers(r"diffusion model (\d+) to (\d+) points") == [min(own), max(own)]
+    assert all(row["low"] < 0 < row["high"] or row["mean"] == 0 for row in gaps
+               if (row["source"], row["minus"]) == ("other", "random"))  # fmt: skip
+
+
+def test_the_shipped_pairs_path_is_what_was_measured():
+    trace = read_result(ROOT / "docs" / "results" / "tables" / "shared-shipped" / "trace").summary
+    cells = [row for row in trace["averages"] if row["model"] == "reversal-mdm"
+             and (row["stage"], row["control"]) == ("first", "none")]  # fmt: skip
+    totals = {row["split"]: row["mean"] for row in cells if row["part"] == "total"}
+
+    def read_shares(role: str, *splits: str) -> list[int]:
+        return [round(100 * row["mean"] / totals[row["split"]]) for row in cells
+                if row["role"] == role and row["split"] in splits and row["layer"] < 5]  # fmt: skip
+
+    names, descriptions = ("d2p_same", "p2d_reverse"), ("p2d_same", "d2p_reverse")
+    assert min(read_shares("whole subject", *names)) >= 99
+    stated = read_numbers(
+        r"positions at most (\d+) %, until .* at most (\d+) %, the answer's (\d+) to (\d+) %"
+    )
+    answers = read_shares("whole answer", *descriptions)
+    assert stated == [
+        max(read_shares("whole answer", *names)),
+        max(read_shares("whole subject", *descriptions)),
+        min(answers),
+        max(answers),
+    ]
+    bands = [row for row in trace["bands"] if row["stage"] == "first"
+             and row["model"] == row["other_model"] == "reversal-mdm"]  # fmt: skip
+    alike = [row for row in bands if row["split"] in descriptions]
+    assert read_numbers(r"all (\d+) differences") == [len(alike)]
+    assert all(row["p_equivalent"] < 0.05 < row["p_holm"] for row in alike)
+    wide = [row for row in bands if row["split"] in names and row["p_equivalent"] >= 0.05]
+    assert {row["role"] for row in wide} == {"masks"}
+    (margin,) = read_numbers(r"where a margin of ([\d.]+) would be needed")
+    assert margin == round(max(row["smallest_margin"] for row in wide), 2)
+
+
+def test_keys_and_values_are_what_was_measured():
+    page = read_page("symmetry-berglund.md")
+    layer, *shares, most = read_numbers(
+        r"at layer (\d+) a name's value, .* for (\d+) % of .* and (\d+) % of the others, the MLP's "
+        r"output without any search for (\d+) and (\d+) %, and what the search added for (\d+) and "
+        r"(\d+) %; in the twin all six are at most (\d+) %"
+    )
+    (header,) = read_rows(page, "| model | facts trained | comparison |")
+    column = header.index(f"layer {layer:.0f}")
+
+    def read_shares(model: str) -> list[float]:
+        return [
+            float(row[column].strip("*").split(", ")[1].rstrip(" %"))
+            for other in ("value", "v0", "delta")
+            for trained in ("p2d", "d2p")
+            for row in read_rows(page, f"| {model} | {trained} | name: key and {other} |")
+        ]
+
+    assert shares == read_shares("berglund-mdm")
+    assert most == max(read_shares("berglund-ar"))
+
+
+def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
+    """The averages of a page's diffusion model by way of asking, and by name what is clear."""
+    averages = read_result(STORED / name).summary["averages"]
+    return {
+        group["split"]: group
+        for group in list_groups(averages)
+        if (group["model"], group["corruption"], group["stage"]) == ("diffusion", corruption, stage)
+    }
+
+
+def test_traced_states_are_what_was_measured():
+    verdicts, best = read_result(STORED / "tracing-berglund").verdicts, []
+    for group in read_groups("tracing-berglund", "gaussian", "first").values():
+        cell = group["best"]
+        assert verdicts[name_cell(cell)].is_clear
+        best.append(round(100 * cell["mean"] / group["total"]["mean"]))
+    assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
+
+
+def test_leading_states_are_what_was_measured():
+    leaders = {}
+    for cell in read_result(STORED / "tracing-berglund").summary["averages"]:
+        kind = (cell["model"], cell["corruption"], cell["stage"], cell["part"], cell["control"])
+        if kind == ("diffusion", "gaussian", "first", "resid", "none"):
+            place = cell["split"], cell["layer"]
+            leaders[place] = max(leaders.get(place, (0.0, "")), (cell["mean"], cell["role"]))
+    assert len({split for split, _ in leaders}) == 4
+    (last,) = read_numbers(r"Up to layer (\d+) such a state gives back more than")
+    for (_, layer), (_, role) in leaders.items():
+        if layer <= last + 1:
+            assert role.endswith("subject") == (layer <= last)
+
+
+@pytest.mark.parametrize(
+    ("splits", "sentence"),
+    [
+        (
+            ("p2d_same", "d2p_reverse"),
+            r"reversed: ([\d.]+) and ([\d.]+) nats are lost, a difference of ",
+        ),
+        (("d2p_same", "p2d_reverse"), r"differ: ([\d.]+) against ([\d.]+) nats, by "),
+    ],
+)
+def test_traced_differences_are_what_was_measured(splits, sentence):
+    groups = read_groups("tracing-berglund", "gaussian", "first")
+    lost = [round(groups[split]["total"]["mean"], 1) for split in splits]
+    (test,) = (
+        test
+        for test in read_result(STORED / "tracing-berglund").summary["tests"]
+        if {test["split"], test["other_split"]} == set(splits)
+        and test["model"] == test["other_model"] == "diffusion"
+        and (test["corruption"], test["stage"], test["part"]) == ("gaussian", "first", "total")
+    )
+    ends = [test["mean"], test["low"], test["high"]]
+    if test["split"] == splits[0]:
+        ends = [-test["mean"], -test["high"], -test["low"]]
+    difference = [round(x, 1) for x in ends]
+    assert read_numbers(sentence + r"(\S+) \[(\S+), (\S+)\]") == [*lost, *difference]
+
+
+def test_last_steps_are_what_was_measured():
+    groups = read_groups("tracing-berglund", "mask", "last")
+    most, *shares = read_numbers(
+        r"takes at most ([\d.]+) nats, yet Shapley's shares give it ([\d.]+) and ([\d.]+) of the "
+        r"probability of names \(([\d.]+) and ([\d.]+) of descriptions\)"
+    )
+    assert most == round(max(group["total"]["mean"] for group in groups.values()), 2)
+    ways = ("p2d_reverse", "d2p_same", "d2p_reverse", "p2d_same")
+    assert shares == [round(groups[way]["subject"]["mean"], 2) for way in ways]
