@@ -10,9 +10,11 @@ import collections.abc
 import dataclasses
 import functools
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, get_args, get_origin
 
@@ -24,6 +26,8 @@ from jaxtyping import _storage
 
 CONF = BeartypeConf(is_random=False)
 """Of a list of tensors the first is checked, not a random one: a test fails always or never."""
+SUFFIX = f".checked-{zlib.crc32(Path(__file__).read_bytes()):08x}.pyc"
+"""Ends the names of compiled files with checks; other checks, other files."""
 
 
 def install() -> None:
@@ -114,12 +118,24 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Compiles a module with `check` above its classes and below its functions' own decorators."""
+    """Compiles a module with `check` above its classes and below its functions' own decorators.
 
-    def get_code(self, fullname: str) -> CodeType:
-        # Never from or into the cache of compiled files, which the package uses unchecked.
-        tree = _Decorate().visit(ast.parse(self.get_data(self.path)))
-        return compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True)
+    Compiled files have names of their own: the package uses the others unchecked.
+    """
+
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:
+        tree = ast.fix_missing_locations(_Decorate().visit(ast.parse(data)))
+        return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(_name_checked(path))
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        super().set_data(_name_checked(path), data, _mode=_mode)
+
+
+def _name_checked(path: str) -> str:
+    return path.removesuffix(".pyc") + SUFFIX if path.endswith(".pyc") else path
 
 
 class _Decorate(ast.NodeTransformer):

@@ -1,5 +1,6 @@
 """Models, data and runs that the fuzz starts from, and a folder to do so in."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +31,13 @@ def write_pairs(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pieces(place) -> Pieces:
+def pieces(place, tmp_path_factory) -> Pieces:
     """A pair of models of 30,000 parameters, data of every kind, and a finished run."""
     import matplotlib.pyplot  # noqa: F401 - it makes its own cache folder, once
 
-    folder = Path(place.model).parent
-    model, twin = (unmask.load(name, device="cpu") for name in (place.model, place.twin))
+    folder = tmp_path_factory.mktemp("pieces") / "pair"
+    shutil.copytree(Path(place.model).parent, folder)
+    model, twin = (unmask.load(folder / name, device="cpu") for name in ("diffusion", "twin"))
     corpus = make_corpus()
     (folder / "facts.csv").write_text(
         "subject,object,prompt\nAda,red boats,They say {} makes\nBob,old clocks,They say {} makes\n"

@@ -5,6 +5,7 @@ reverse and not the other.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,20 @@ class Place:
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory) -> Place:
-    folder: Path = tmp_path_factory.mktemp("pair")
+    """The pair; tests must not change it."""
+    return _make_place(tmp_path_factory.getbasetemp() / "pair")
+
+
+@pytest.fixture(scope="session")
+def finished(place, tmp_path_factory) -> StudyRun:
+    """A whole study; tests must not change it."""
+    return _run_study(place, tmp_path_factory.getbasetemp() / "study")
+
+
+# pytest makes a fixture anew for every folder that imports it: these are made once.
+@cache
+def _make_place(folder: Path) -> Place:
+    folder.mkdir()
     corpus = make_corpus()
     texts = [fact.text for facts in corpus.splits.values() for fact in facts]
     tokenizer = Tokenizer.train(texts, 340)
@@ -92,7 +106,6 @@ def place(tmp_path_factory) -> Place:
     return Place(str(folder / "diffusion"), str(folder / "twin"), str(folder / "corpus"))
 
 
-@pytest.fixture(scope="session")
-def finished(place, tmp_path_factory) -> StudyRun:
-    """A whole study; tests must not change it."""
-    return run_study(place.study(), tmp_path_factory.mktemp("study") / "run")
+@cache
+def _run_study(place: Place, folder: Path) -> StudyRun:
+    return run_study(place.study(), folder / "run")

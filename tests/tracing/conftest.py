@@ -1,5 +1,7 @@
 """Two small models, masked and causal, that learned a few facts by heart in seconds."""
 
+from functools import cache
+
 import pytest
 
 from tests.taught import teach
@@ -34,7 +36,9 @@ def make_facts() -> list[Fact]:
     return facts
 
 
+@cache
 def learn(causal: bool) -> Model:
+    """The model, made once for all folders that ask for it; tests must not change it."""
     facts = make_facts()
     tokenizer = Tokenizer.train([fact.text for fact in facts] * 3, 340)
     return teach(facts, tokenizer, causal, LENGTH, context=16, steps=60 if causal else 300)

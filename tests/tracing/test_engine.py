@@ -1,5 +1,7 @@
 """Windows, operations, memory: what the engine promises besides being right."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,7 +24,7 @@ NOISE = Noise(sigma=0.5, samples=3)
 ROW = torch.ones(1, L, dtype=torch.long)
 
 
-def make(causal: bool, name: str = "tiny", layers: int = 6) -> tuple[Model, list[int], dict]:
+def make(causal: bool, name: str = "tiny", layers: int = 4) -> tuple[Model, list[int], dict]:
     config = preset(name, causal=causal, vocab_size=V, layers=layers)
     mask = None if causal else V - 1
     model = Model("made", lively(config), Blueprint(config, "causal" if causal else "masked", mask))
@@ -55,10 +57,14 @@ def test_windows_that_begin_together_make_one_trunk():
     ["tiny", "tiny-gpt2", "tiny-pythia", "tiny-blocks", "tiny-bert", "tiny-post", "tiny-llada2"],
 )
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [1, 3, 10])
-@pytest.mark.parametrize("part", ["resid", "mlp", "attn", "attn_k"])
-def test_operations_are_the_closed_form(name, causal, window, part):
-    """Counted by torch, every product of every layer, and equal to the last one."""
+@pytest.mark.parametrize(
+    ("part", "window"), [("resid", 1), ("attn_k", 1), *product(["mlp", "attn"], [1, 3, 6])]
+)
+def test_operations_are_the_closed_form(name, causal, part, window):
+    """Counted by torch, every product of every layer, and equal to the last one.
+
+    Of windows there are single layers, some that begin or end together, and all layers.
+    """
     model, tokens, answer = make(causal, name)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trace_tokens(model, tokens, SUBJECT, answer, parts=(part,), window=window, corruption=NOISE)
