@@ -23,6 +23,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.training import examples
 from unmask.training.checkpoints import list_checkpoints
 from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import write_recipe
 
 SHORT = {"budget": {"steps": 3}, "cadence": {"checkpoint": 1}, "batch": {"rows": 4}}
 
@@ -32,10 +33,11 @@ def sources(tmp_path_factory) -> Path:
     """A corpus, token shards and a small trained model, to be copied."""
     folder = tmp_path_factory.mktemp("sources")
     corpus = make_reversal_corpus(2, 0)
+    corpus = replace(corpus, splits={name: facts[:40] for name, facts in corpus.splits.items()})
     tokenizer = Tokenizer.train(corpus.training_texts(), 400)
     save_corpus(corpus, folder / "corpus", tokenizer)
     write_shards(corpus.training_texts() * 4, tokenizer, folder / "shards")
-    run(folder / "start", kind="causal", budget={"steps": 1})
+    run(folder / "start", kind="causal", budget={"steps": 1}, data={"context": 120})
     return folder
 
 
@@ -45,11 +47,13 @@ def place(sources, tmp_path) -> Path:
 
 
 def make(source: str, place: Path) -> Recipe:
+    more = {}
     if source == "start":
         start, network = {"model": str(place / "start" / "model")}, {"changes": {}}
-        return make_recipe(**SHORT, kind="causal", start=start, network=network)
-    name, path = {"facts": ("facts", "corpus"), "text": ("text", "shards")}[source]
-    return make_recipe(**SHORT, data={"source": name, "path": str(place / path), "context": 120})
+        more = {"kind": "causal", "start": start, "network": network}
+    name, path = ("text", "shards") if source == "text" else ("facts", "corpus")
+    data = {"source": name, "path": str(place / path), "context": 120}
+    return make_recipe(**SHORT, data=data, **more)
 
 
 def resume(folder: Path, **more: object):
@@ -177,15 +181,14 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
 TRAIN = """
 import sys
 import unmask
-from tests.training.runs import make_recipe
-recipe = make_recipe(budget={"steps": 100_000}, cadence={"checkpoint": 1})
-unmask.train(recipe, sys.argv[1], device="cpu")
+unmask.train(sys.argv[1], sys.argv[2], device="cpu")
 """
 
 
 def test_a_second_process_is_refused_and_a_killed_one_is_not_waited_for(tmp_path):
-    out = tmp_path / "run"
-    first = subprocess.Popen([sys.executable, "-c", TRAIN, str(out)])
+    out, recipe = tmp_path / "run", tmp_path / "recipe.yaml"
+    write_recipe(make_recipe(budget={"steps": 100_000}, cadence={"checkpoint": 1}), recipe)
+    first = subprocess.Popen([sys.executable, "-c", TRAIN, str(recipe), str(out)])
     try:
         deadline = time.monotonic() + 120
         while not list_checkpoints(out / "checkpoints") and time.monotonic() < deadline:
