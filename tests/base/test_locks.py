@@ -100,7 +100,8 @@ def test_a_process_elsewhere_may_be_alive(field, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", '{"host": "here"}'])
-def test_a_lock_cut_short_by_a_kill_is_taken_over(content, tmp_path):
+def test_a_lock_cut_short_by_a_kill_is_taken_over(content, tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.base.locks._WRITING_SECONDS", 0.1)
     (tmp_path / "run-0-of-1.lock").write_text(content)
     with lock_run(tmp_path):
         pass

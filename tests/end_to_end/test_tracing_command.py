@@ -8,7 +8,7 @@ import pytest
 
 import unmask
 from tests.commands import run
-from tests.tracing.conftest import LENGTH, learn, make_facts
+from tests.tracing.learned import LENGTH, learn, make_facts
 from unmask.base.errors import UserError
 from unmask.base.tables import read_table
 from unmask.cli.main import app

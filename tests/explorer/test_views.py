@@ -183,12 +183,14 @@ TRACE = {"parts": ["resid", "mlp"], "samples": 1, "steps": 4}
 
 
 @pytest.mark.parametrize(
-    ("key", "step"), [("model", "first"), ("model", "last"), ("twin", "first")]
+    ("key", "step", "parts"),
+    [("model", "first", ["resid"]), ("model", "last", ["mlp"]), ("twin", "first", TRACE["parts"])],
 )
-def test_a_trace_in_pieces_is_the_trace(client, facts, key, step):
+def test_a_trace_in_pieces_is_the_trace(client, facts, key, step, parts):
     fact = facts[0]
     named = {name: fact[name] for name in ("prompt", "answer")}
-    body = {"model": key, **named, "subject": fact["span"], "step": step, **TRACE}
+    body = {"model": key, **named, "subject": fact["span"], **TRACE}
+    body |= {"step": step, "parts": parts}
     (_, start), *cells, (last, _) = stream(client, "trace", body)
     assert last == "end"
     cells = [event for event in cells if event[0] != "progress"]

@@ -10,7 +10,7 @@ import pytest
 import unmask
 from tests.hostile.calls import TINY, Pieces
 from tests.measures.test_symmetry import make_rows, make_run
-from tests.study.conftest import make_corpus, place
+from tests.study.pair import make_corpus, place
 from unmask.base.files import write_json
 from unmask.base.runs import write_record
 from unmask.base.tables import write_table

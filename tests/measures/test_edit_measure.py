@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.measures.asking import ask, show
-from tests.study.conftest import place
+from tests.study.pair import place
 from unmask import UserError
 from unmask.blocks.tidy import distinct, select
 from unmask.data.sources import read_asked

@@ -8,7 +8,7 @@ import pytest
 
 import unmask
 from tests.measures.asking import show
-from tests.tracing.conftest import LENGTH, make_facts
+from tests.tracing.learned import LENGTH, make_facts
 from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.base.errors import NotMeasuredError

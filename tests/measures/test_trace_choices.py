@@ -6,7 +6,7 @@ import pytest
 
 from tests.measures.asking import show
 from tests.measures.test_trace import trace
-from tests.tracing.conftest import make_facts
+from tests.tracing.learned import make_facts
 from unmask.measures.trace_summary import list_groups
 from unmask.tracing.settings import JOINT_ROLES
 from unmask.tracing.table import RESULT

@@ -4,7 +4,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.tracing.conftest import LENGTH, make_facts
+from tests.tracing.learned import LENGTH, make_facts
 from unmask.base import tables as stored
 from unmask.base.tables import LazyTable, Parts
 from unmask.measures import result as results

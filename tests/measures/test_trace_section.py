@@ -7,7 +7,7 @@ import pytest
 
 from tests.measures.asking import ask, show
 from tests.measures.test_trace import USUAL, make_wrong, trace
-from tests.tracing.conftest import make_facts
+from tests.tracing.learned import make_facts
 from unmask.blocks import labels
 from unmask.blocks.blocks import Figure, Finding
 from unmask.measures.trace import MEASURE, TraceSettings

@@ -6,7 +6,7 @@ import pytest
 
 from tests.measures.test_trace import trace
 from tests.measures.test_trace_runs import FEW
-from tests.tracing.conftest import make_facts
+from tests.tracing.learned import make_facts
 from unmask import UserError
 from unmask.blocks.tidy import select
 from unmask.data.corpus import Corpus

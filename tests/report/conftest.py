@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
-from tests.study.conftest import finished, make_fact, place
+from tests.study.pair import finished, make_fact, place
 from unmask.data.biographies import make_biographies
 from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.measures.correctors import MEASURE as CORRECTORS

@@ -204,7 +204,7 @@ def test_every_measure_is_rendered_below(results):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_media_agree_whatever_a_summary_says(results, name, seed):
     """Other means, intervals, tests and counts in every row of a measure's own summary."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import unmask
 from tests.measures.test_resuming import change_settings, change_tokenizer, change_weights
-from tests.study.conftest import Place
+from tests.study.pair import Place
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app, main
 from unmask.evaluation.statistics import ENOUGH

@@ -1,57 +1,12 @@
-"""Two small models, masked and causal, that learned a few facts by heart in seconds."""
-
-from functools import cache
+"""The two small models and their facts."""
 
 import pytest
 
-from tests.taught import teach
+from tests.tracing.learned import causal, make_facts, masked
 from unmask.data.facts import Fact
-from unmask.data.tokenizer import Tokenizer
 from unmask.net.model import Model
 
-PEOPLE = {"Ada": "red boats", "Bob": "old clocks", "Cyd": "tall kites", "Dan": "wax masks"}
-LENGTH = 9
-
-
-def make_facts() -> list[Fact]:
-    facts = []
-    for i, (name, thing) in enumerate(PEOPLE.items()):
-        for phrasing, prompt in enumerate(("Now {} likes", "They say {} sells")):
-            text = prompt.format(name)
-            begin = text.index(name)
-            facts.append(
-                Fact(
-                    subject=name,
-                    object=thing,
-                    prompt=text,
-                    completion=f" {thing}",
-                    subject_span=(begin, begin + len(name)),
-                    object_span=(1, 1 + len(thing)),
-                    direction="p2d",
-                    trained="same",
-                    fact_id=f"fact-{i}",
-                    phrasing=phrasing,
-                )
-            )
-    return facts
-
-
-@cache
-def learn(causal: bool) -> Model:
-    """The model, made once for all folders that ask for it; tests must not change it."""
-    facts = make_facts()
-    tokenizer = Tokenizer.train([fact.text for fact in facts] * 3, 340)
-    return teach(facts, tokenizer, causal, LENGTH, context=16, steps=60 if causal else 300)
-
-
-@pytest.fixture(scope="session")
-def masked() -> Model:
-    return learn(causal=False)
-
-
-@pytest.fixture(scope="session")
-def causal() -> Model:
-    return learn(causal=True)
+__all__ = ["causal", "masked"]
 
 
 @pytest.fixture(params=["masked", "causal"])

@@ -7,7 +7,7 @@ import torch
 
 import unmask
 from tests.conftest import lively
-from tests.tracing.conftest import LENGTH
+from tests.tracing.learned import LENGTH
 from unmask import UserError, preset, trace_tokens
 from unmask.net.model import Blueprint, Model
 from unmask.tracing.corruption import CORRUPTIONS, Corrupted, Mask, Mean, Noise, get_corruption

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unmask
-from tests.tracing.conftest import LENGTH
+from tests.tracing.learned import LENGTH
 from unmask import UserError
 from unmask.tracing.attribution import estimate_effects
 from unmask.tracing.clean_run import (

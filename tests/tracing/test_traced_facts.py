@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unmask
-from tests.tracing.conftest import LENGTH
+from tests.tracing.learned import LENGTH
 from tests.tracing.test_steps import recalled
 from unmask import UserError
 from unmask.tracing import question as questions

@@ -113,9 +113,9 @@ def test_a_budget_of_minutes_becomes_steps(tmp_path, monkeypatch):
     """On a clock that moves on by 10 ms whenever it is read."""
     clock = count(0.0, 0.01)
     monkeypatch.setattr("unmask.training.loop.time", SimpleNamespace(perf_counter=clock.__next__))
-    recipe = make_recipe(budget={"steps": None, "minutes": 0.05}, cadence={"checkpoint": 1})
+    recipe = make_recipe(budget={"steps": None, "minutes": 0.02}, cadence={"checkpoint": 1})
     outcome = unmask.train(recipe, tmp_path / "run", device="cpu")
-    assert outcome is not None and outcome.total == outcome.step > 25
+    assert outcome is not None and outcome.total == outcome.step > 10
     rates = [record["rate"] for record in read_journal(tmp_path / "run")]
     assert rates[-1] == pytest.approx(0.1 * max(rates))
 
