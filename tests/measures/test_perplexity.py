@@ -102,6 +102,7 @@ def test_models_are_compared_by_document(documents, tmp_path):
     # One document cannot say what another text would cost.
     short = ask(MEASURE, families, path, tmp_path / "short", repeats=2, limit=100)
     assert short.verdicts["mdm − ar"].outcome == "too few"
+    assert "[too few documents]" in show(short)
     with pytest.raises(UserError, match="the runs scored different texts"):
         pool_results([result, short])
     alone = ask(MEASURE, families[:1], path, tmp_path / "alone", repeats=2)

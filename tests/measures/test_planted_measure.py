@@ -4,6 +4,7 @@ import pytest
 
 import unmask
 from tests.conftest import lively
+from tests.measures.asking import show
 from unmask import UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Figure, Notice, Table, Text
@@ -107,6 +108,7 @@ def test_differences_pair_plants_lengths_and_twins(result):
     }
     assert {row["metric"] for row in defences} == {"refusal", "leak"}
     assert all(verdict.outcome == "too few" for verdict in result.verdicts.values())
+    assert "[too few people]" in show(result) and "too few facts" not in show(result)
 
 
 def test_a_model_that_knows_nothing_is_said_to(result):

@@ -11,10 +11,12 @@ from tests.conftest import TEXTS, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.blocks.blocks import Figure, Notice
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.quality import (
     MENDERS,
+    DrawnText,
     count_grams,
     draw_texts,
     find_text_entropy,
@@ -107,6 +109,18 @@ def test_texts_are_what_the_judge_scores(judge, texts):
     assert pooled[REAL, None]["distinct_1"] == pytest.approx(
         len({word for each in words for word in each}) / sum(map(len, words))
     )
+
+
+def test_empty_texts_are_a_sentence_and_no_figure(judge, texts, monkeypatch):
+    how = SMALL | {"data": texts, "judge": str(judge), "samplers": ("random",)}
+    figures = ["per_token", "entropy"]
+    for text, names in (("The caves", figures), (" ", [])):
+        drawn = [DrawnText(text, [1, 2], calls) for calls in (2, 4, 4)]
+        monkeypatch.setattr("unmask.evaluation.quality.draw_texts", lambda *_, drawn=drawn: drawn)
+        section = QUALITY(make_model(), **how).section
+        assert [each.name for each in section.walk() if isinstance(each, Figure)] == names
+        notices = [each.text for each in section.walk() if isinstance(each, Notice)]
+        assert [("are empty" in notice) for notice in notices] == [True] * (not names)
 
 
 def test_guided_passes_count_twice():

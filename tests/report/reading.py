@@ -13,9 +13,9 @@ from html.parser import HTMLParser
 from io import StringIO
 
 from unmask.blocks.blocks import Finding, Fold, Notice, Section, Table, Text, format_value
-from unmask.blocks.labels import OUTCOMES
+from unmask.blocks.labels import OUTCOMES, say_verdict
 
-WORDS = sorted(set(OUTCOMES.values()))
+WORDS = [rf"{words}(?: \w+)?" for words in sorted(set(OUTCOMES.values()))]
 
 
 @dataclass
@@ -43,7 +43,7 @@ def state(sections: Sequence[Section]) -> Said:
                         pairs = zip(row.values, block.columns, strict=True)
                         said.cells.append([squeeze(format_value(*pair)) for pair in pairs])
                 case Finding(text, verdict):
-                    said.verdicts.append(OUTCOMES[verdict.outcome])
+                    said.verdicts.append(say_verdict(verdict))
                     said.texts.append(text)
                 case Text(text) | Notice(text):
                     said.texts.append(text)

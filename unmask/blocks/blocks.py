@@ -25,6 +25,8 @@ class Verdict:
     value: Interval | None = None
     facts: int = 0
     p: float | None = None
+    counted: str = "facts"
+    """What `facts` counts."""
 
     @property
     def is_clear(self) -> bool:

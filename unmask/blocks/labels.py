@@ -9,7 +9,7 @@ what is given → what is asked, and whether training showed it that way.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unmask.blocks.blocks import Outcome
+from unmask.blocks.blocks import Outcome, Verdict
 
 DIRECTIONS = {"d2p": "description → name", "p2d": "name → description"}
 """What is given → what is asked."""
@@ -133,10 +133,10 @@ OUTCOMES: dict[Outcome, str] = {
     "above": "clear",
     "below": "clear",
     "unsettled": "not settled",
-    "too few": "too few facts",
+    "too few": "too few",
     "not measured": "not measured",
 }
-"""Verdicts in words."""
+"""Verdicts in words; `say_verdict` adds what there are too few of."""
 LIKENESSES = {
     "cosine": "cosine, matched minus unmatched",
     "retrieval": "retrieval, mean reciprocal rank",
@@ -197,6 +197,12 @@ COMPARED |= {
 for."""
 PREFERRED = ("p2d_reverse", "d2p_reverse", "own")
 """The way of asking that comes first: the reversal curse itself, where the data have it."""
+
+
+def say_verdict(verdict: Verdict) -> str:
+    """What may be said, in words: "clear", "too few facts", …"""
+    more = f" {verdict.counted}" if verdict.outcome == "too few" else ""
+    return OUTCOMES[verdict.outcome] + more
 
 
 def name_split(split: str) -> str:

@@ -85,12 +85,14 @@ class Stage:
     """Settings that depend on earlier stages, given their folders by name."""
 
 
-def judge_interval(claim: str, value: Interval | None, facts: int) -> Verdict:
-    """Whether a difference lies above or below 0; too few facts settle nothing."""
+def judge_interval(
+    claim: str, value: Interval | None, facts: int, counted: str = "facts"
+) -> Verdict:
+    """Whether a difference lies above or below 0; too few facts, or people, settle nothing."""
     if value is None:
         return Verdict(claim, "not measured")
     if facts < ENOUGH:
-        return Verdict(claim, "too few", value, facts)
+        return Verdict(claim, "too few", value, facts, counted=counted)
     outcome = "above" if value.low > 0 else "below" if value.high < 0 else "unsettled"
     return Verdict(claim, outcome, value, facts)
 

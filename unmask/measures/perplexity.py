@@ -134,7 +134,7 @@ def judge(summary: Summary, settings: PerplexitySettings) -> Iterable[blocks.Ver
     """Whether one model's cost, or its bound, is lower than another's."""
     for row in summary["differences"]:
         claim = f"{row['one']} − {row['other']}"
-        yield judge_interval(claim, tidy.to_interval(row), row["documents"])
+        yield judge_interval(claim, tidy.to_interval(row), row["documents"], "documents")
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:

@@ -102,11 +102,12 @@ def _compare_defences(rows: Rows) -> Iterator[dict[str, Any]]:
 
 def judge(summary: Summary, settings: "PlantedSettings") -> Iterable[blocks.Verdict]:
     """Whether plants, a long canvas, diffusion instead of a twin, and a defence do anything."""
-    for row in summary["effects"]:
-        yield judge_interval(name_effect(row), tidy.to_interval(row), row["facts"])
-    for row in summary["lengths"]:
-        yield judge_interval(name_lengths(row), tidy.to_interval(row), row["facts"])
-    for row in summary["twins"]:
-        yield judge_interval(name_twins(row), tidy.to_interval(row), row["facts"])
-    for row in summary["defences"]:
-        yield judge_interval(name_defence(row), tidy.to_interval(row), row["facts"])
+    names = {
+        "effects": name_effect,
+        "lengths": name_lengths,
+        "twins": name_twins,
+        "defences": name_defence,
+    }
+    for table, name in names.items():
+        for row in summary[table]:
+            yield judge_interval(name(row), tidy.to_interval(row), row["facts"], "people")

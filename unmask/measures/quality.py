@@ -221,8 +221,11 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             is_log2=True,
         )
         for metric, label in names.items()
-        if len(tidy.distinct(means, "calls")) > 1
+        if len(tidy.distinct(tidy.select(means, metric=metric), "calls")) > 1
     ]
+    drawn = [row for row in result.summary["texts"] if row["sampler"] != REAL]
+    if all(math.isnan(row["perplexity"]) for row in drawn):
+        figures = [blocks.Notice("All texts that were sampled are empty: no judge can score them.")]
     settings = result.settings.to_record()
     text = (
         f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens at most from "

@@ -56,7 +56,7 @@ class TraceSettings(Tracing, MachineSettings):
     )
     placebos: tuple[Literal["other fact", "random direction"], ...] = option(
         (OTHER_FACT,),
-        "What is put in at the subject and at the answer's rows instead of the clean states: "
+        "What is put in at the subject and at the answer's positions instead of the clean states: "
         "another fact's, or the corrupted ones moved as far in a random direction.",
     )
     condensed: bool = option(

@@ -26,7 +26,7 @@ from unmask.blocks.blocks import (
     Table,
     format_value,
 )
-from unmask.blocks.labels import OUTCOMES, TERMS, count
+from unmask.blocks.labels import TERMS, count, say_verdict
 from unmask.report.style import COLOURS, NUM_COLOURS, SCALES, find_range
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def render_html(document: "Document", script: str = "", style: str = "") -> str:
     return page.render(
         document=document,
         format_value=format_value,
-        outcomes=OUTCOMES,
+        say_verdict=say_verdict,
         name_block=name_block,
         name_blocks=name_blocks,
         part_blocks=part_blocks,

@@ -19,7 +19,7 @@ from unmask.blocks.blocks import (
     Text,
     format_value,
 )
-from unmask.blocks.labels import OUTCOMES
+from unmask.blocks.labels import say_verdict
 from unmask.evaluation.statistics import Interval
 from unmask.report.render_html import CODE
 
@@ -63,7 +63,7 @@ def render_blocks(
             case Notice(text):
                 parts.append(f"> {_write_paragraph(text)}")
             case Finding(text, verdict):
-                parts.append(f"{_write_paragraph(text)} **[{OUTCOMES[verdict.outcome]}]**")
+                parts.append(f"{_write_paragraph(text)} **[{say_verdict(verdict)}]**")
             case Table():
                 parts += _render_table(section, block, link)
             case Figure():

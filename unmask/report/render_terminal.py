@@ -21,7 +21,7 @@ from unmask.blocks.blocks import (
     Text,
     format_value,
 )
-from unmask.blocks.labels import OUTCOMES
+from unmask.blocks.labels import say_verdict
 from unmask.report.style import find_range
 
 _STYLES: dict[RowRole, str] = {
@@ -65,7 +65,7 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
             case Notice(text):
                 console.print(RichText(text, style="yellow"))
             case Finding(text, verdict):
-                mark = (f"[{OUTCOMES[verdict.outcome]}]", "green" if verdict.is_clear else "yellow")
+                mark = (f"[{say_verdict(verdict)}]", "green" if verdict.is_clear else "yellow")
                 console.print(RichText.assemble(text, " ", mark))
             case Table():
                 console.print(make_table(block, is_full))

@@ -103,13 +103,13 @@ class Tracing(CheckedSettings):
     )
     together: bool = option(
         False,
-        "Also restore all subject tokens together, and all rows that the answer is read from, and "
-        "score each answer token alone.",
+        "Also restore all subject tokens together, and all positions that the answer is read "
+        "from, and score each answer token alone.",
     )
     cells: Literal["tokens", "roles"] = option(
         "tokens",
         "Restore every position, or the positions of a role together: the subject, other prompt "
-        "tokens, the last one, the answer's rows, other written tokens, other masks.",
+        "tokens, the last one, the answer's positions, other written tokens, other masks.",
     )
     metric: str | Callable[..., Any] = option(
         "p", "How an answer is scored: p, logp, logp_per_token, logit_difference or normalised."
