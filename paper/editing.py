@@ -187,13 +187,13 @@ def _explain(result: Result, model: str, variant: str) -> str:
     gain, said = to_interval(rows["gain"]), to_interval(rows["said_after"])
     own = _take(result, model, "reverse new", variant)
     if said.low > 0:
-        reason = "the low-rank write is part of the reason that edits lack it"
+        reason = "learning reaches the reverse where the edit does not"
     elif gain.low > 0:
         reason = "likelier than under the edit, but not clearly said more often"
     elif gain.high < 0:
         reason = "learning by the own objective does worse than the write"
     else:
-        reason = "no clear difference, so that nothing speaks for the low-rank write as the reason"
+        reason = "no clear difference between the two"
     return (
         f"{learned} ({rows['gain']['facts']} facts). In reverse they name "
         f"{say(own['said_after'], '%')} of the subjects, {say(said, 'points')} more than the edit, "
