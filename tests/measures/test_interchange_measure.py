@@ -90,7 +90,9 @@ def test_scores_stand_beside_their_controls(done):
 def test_the_section_says_it(done):
     text = show(read_result(done.folder))
     said = re.findall(r"other direction \(all subject tokens; layers (\d) and (\d)\) bring", text)
-    assert len(said) == text.count("(all subject tokens; layers ")  # none at the embeddings, -1
+    # At least one is said, and none at the embeddings, -1.
+    assert 0 < len(said) == text.count("(all subject tokens; layers ")
+    assert "bring the donor's answer in" in text
     assert "own state, other phrasing (floor)" in text and "untrained donor, other" in text
 
 
