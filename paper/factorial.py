@@ -134,6 +134,10 @@ class Factorial:
         data = self.read(recipe.data).digest()
         asked = (VERSION, arm.form, arm.decoders, self.options.prompts, self.options.own_prompts)
         tried = self.options.rates if rate is None else self.options.seeds
+        # Data and start are known by what they hold, wherever they lie.
+        recipe = replace(
+            recipe, data=replace(recipe.data, path=None), start=replace(recipe.start, model=None)
+        )
         digest = digest_values([asdict(recipe), data, self.start_digest, asked, tuple(tried)])
         if path.is_file() and (record := read_json_object(path)).get("digest") == digest:
             return record
