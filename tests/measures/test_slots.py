@@ -112,8 +112,24 @@ def test_the_summary_follows_from_the_rows(done):
     for row in done.summary["tests"]:
         assert 0 < row["p_layers"] <= 1 and row["facts"] == 5
     text = show(read_result(done.folder))
-    assert "larger than that between one fact's two directions by" in text
-    assert "squared difference" in text and "[too few facts]" in text
+    assert (
+        "two directions at the answer slot are not clearly nearer than those of two facts" in text
+    )
+    assert "blind by construction" in text and "[too few facts]" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "is_nearer"), [(0.001, 0.01, True), (-0.005, 0.01, False), (0.001, 0.2, False)]
+)
+def test_nearer_is_said_of_an_interval_above_0_whose_test_passes(done, low, p, is_nearer):
+    """A test that passes does not make up for an interval that includes 0, nor the reverse."""
+    found = {"mean": 0.002, "low": low, "high": 0.008, "p_layers": p, "facts": 30}
+    tests = [row | found for row in done.summary["tests"]]
+    changed = replace(done, summary={**done.summary, "tests": tests})
+    for finding in changed.section.blocks[: len(tests)]:
+        assert finding.verdict.is_clear == is_nearer
+        assert ("are nearer than those of two facts" in finding.text) == is_nearer
+        assert ("are not clearly nearer than" in finding.text) != is_nearer
 
 
 def test_planted_entries_are_found_and_separate_ones_are_not():
@@ -132,4 +148,4 @@ def test_planted_entries_are_found_and_separate_ones_are_not():
         }
         assert verdicts["mdm: p2d"].is_clear == is_found
         assert verdicts["mdm: p2d: unrelated: squared"].is_clear == is_found
-        assert not verdicts["mdm: p2d: unrelated: difference"].is_clear
+        assert "mdm: p2d: unrelated: difference" not in verdicts  # it can only guess

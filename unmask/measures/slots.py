@@ -13,10 +13,11 @@ paired otherwise, so that the differences of both classes have the same mean and
 tell them apart; a probe on squared differences can, and is shown as well.
 
 p of distances is that of the layer where a fact's two states are nearest to each other, against
-the same with facts paired at random, each layer in units of its own null distribution. Probes are
-judged by the mean over all layers, so that no layer is chosen. Two states that are apart at the
-slot show that the answers differ there, which they do; they do not show that what the answers are
-read from is apart.
+the same with facts paired at random, each layer in units of its own null distribution. They are
+called nearer where it is at most 0.05 and the interval of that layer's difference lies above 0.
+Probes are judged by the mean over all layers, so that no layer is chosen. Two states that are apart
+at the slot show that the answers differ there, which they do; they do not show that what the
+answers are read from is apart.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,11 +163,20 @@ def _test(rows: Rows, settings: SlotSettings) -> dict[str, Any]:
 def judge(summary: Summary, settings: SlotSettings) -> Iterable[blocks.Verdict]:
     """Whether a fact's two states are nearer than others', and whether probes know such pairs."""
     for row in summary["tests"]:
-        yield judge_p(_name(row), tidy.to_interval(row), row["p_layers"], row["facts"])
-    for row in summary["means"]:
         value = tidy.to_interval(row)
-        above_half = Interval(*(end - 0.5 for end in vars(value).values()))
-        yield judge_interval(_name_probe(row), above_half, row["facts"])
+        tested = judge_p(_name(row), value, row["p_layers"], row["facts"])
+        # The layer is the best of all, so that its interval counts only if the test passes.
+        yield judge_interval(tested.claim, value, row["facts"]) if tested.is_clear else tested
+    for row in summary["means"]:
+        if not _is_blind(row):
+            value = tidy.to_interval(row)
+            above_half = Interval(*(end - 0.5 for end in vars(value).values()))
+            yield judge_interval(_name_probe(row), above_half, row["facts"])
+
+
+def _is_blind(row: tidy.Record) -> bool:
+    """Whether a probe can only guess: both of its classes have the same mean."""
+    return (row["contrast"], row["feature"]) == ("unrelated", "difference")
 
 
 def _name(row: tidy.Record) -> str:
@@ -219,7 +229,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "layer": "layer",
             "number of facts": "facts",
             blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
-            blocks.Column("p over all layers", 4): "p_layers",
+            blocks.Column("p over all layers", 5): "p_layers",
+            "one fact's two directions are": lambda row: _say_nearer(result.verdicts[_name(row)]),
         },
         role=result.mark(_name),
     )
@@ -232,24 +243,38 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "told from": lambda row: PAIRS[row["contrast"]],
             "probe on": lambda row: FEATURES[row["feature"]],
             blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
+            "than guessing (50 %)": lambda row: (
+                "blind by construction"
+                if _is_blind(row)
+                else _say_outcome(result.verdicts[_name_probe(row)], "better", "worse")
+            ),
         },
         role=result.mark(_name_probe),
+        most=len(summary["means"]),
     )
     return [*_state(result), distances, probes, tests, means]
+
+
+def _say_outcome(verdict: blocks.Verdict, above: str, below: str) -> str:
+    """What a claim shows in words: neither, where its interval includes no difference."""
+    return {"above": above, "below": below}.get(verdict.outcome, f"not clearly {above}")
+
+
+def _say_nearer(verdict: blocks.Verdict) -> str:
+    return _say_outcome(verdict, "nearer", "farther apart")
 
 
 def _state(result: Result) -> Iterator[blocks.Finding]:
     means = {_name_probe(row): row for row in result.summary["means"]}
     for row in result.summary["tests"]:
         name = _name(row)
-        plain, squared = (means[f"{name}: unrelated: {feature}"] for feature in FEATURES)
         yield blocks.Finding(
-            f"In {row['model']} ({labels.GROUPS[row['group']]}), the cosine distance at the answer "
-            f"slot between the states of two facts is larger than that between one fact's two "
-            f"directions by {tidy.say(row, digits=3)} at layer {row['layer']}, where it differs "
-            f"most. Probes tell the two directions of one fact from unrelated pairs in "
-            f"{tidy.say(squared, '%')} of the cases by squared differences, and in "
-            f"{tidy.say(plain, '%')} by plain ones (guessing: 50 %; mean over layers).",
+            f"In {row['model']} ({labels.GROUPS[row['group']]}), states of one fact's two "
+            f"directions at the answer slot are {_say_nearer(result.verdicts[name])} than those of "
+            f"two facts: cosine distances differ by {tidy.say(row, digits=3)} at layer "
+            f"{row['layer']}, where they differ most. By squared differences, probes tell them "
+            f"from those of two facts in {tidy.say(means[f'{name}: unrelated: squared'], '%')} of "
+            "the cases (guessing: 50 %; mean over layers).",
             result.verdicts[name],
         )
 
