@@ -11,6 +11,7 @@ from tests.measures.asking import show
 from tests.tracing.learned import LENGTH, make_facts
 from unmask import UserError
 from unmask.base.config import SettingsError
+from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import MEASURE
 from unmask.measures.knockout_section import (
@@ -125,10 +126,34 @@ def test_differences_of_probabilities_stay_within_one():
 def test_the_section_says_it(done, tmp_path):
     text = show(read_result(done.folder))
     assert "cannot read the subject in any layer" in text and "no other position can read" in text
-    assert "other masks, read by answer" in text and "no difference detected" in text
+    assert "other masks read by answer" in text and "no difference detected" in text
     assert all(column.label in text for column in METRICS.values())
     page = unmask.draw_report([done.folder], tmp_path / "page.html")
     assert "What an answer needs to read" in page.read_text("utf-8")
+
+
+def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
+    (figure,) = (each for each in done.section.walk() if isinstance(each, Figure))
+    (panel,) = (each for each in figure.views[0, 0] if each.title == "causal")
+    (line,) = (each for each in panel.lines if each.name == "subject read by all others")
+    at = {"model": "causal", "metric": "logp_per_token"}
+    (total,) = select(done.summary["effects"], edge=HIDDEN, **at)
+    cells = select(done.summary["effects"], edge="others:subject", window=1, **at)
+    expected = [100 * row["mean"] / total["mean"] for row in cells]
+    assert total["low"] > 0 and line.y == pytest.approx(expected)
+    assert "takes nothing for certain: masked" in figure.caption
+    # Where hiding the subject takes nothing for certain, there is nothing to take a share of.
+    unclear = [row | {"low": -1.0} for row in done.summary["effects"]]
+    changed = replace(done, summary={**done.summary, "effects": unclear})
+    (figure,) = (each for each in changed.section.walk() if isinstance(each, Figure))
+    (panel,) = (each for each in figure.views[0, 0] if each.title == "causal")
+    (line,) = (each for each in panel.lines if each.name == "subject read by all others")
+    assert line.y == [row["mean"] for row in cells] and "nats" in figure.ylabel
+    # Nine edges, each with a look of its own, the same in both panels.
+    lines = [line for panel in figure.views[0, 0] for line in panel.lines]
+    looks = {line.name: (line.colour, line.dash) for line in lines}
+    assert len(set(looks.values())) == len(looks) == 9
+    assert all(looks[line.name] == (line.colour, line.dash) for line in lines)
 
 
 def test_what_is_refused(causal):

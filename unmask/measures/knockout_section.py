@@ -29,7 +29,7 @@ GROUP = ("model", "kind", "split", "stage")
 CELL = ("edge", "window", "layer", "first", "last")
 ROLES = {
     "subject": "subject",
-    "prompt": "rest of the prompt",
+    "prompt": "rest of prompt",
     "last": "last prompt token",
     "answer": "answer",
     "written": "written tokens",
@@ -37,6 +37,16 @@ ROLES = {
     "others": "all others",
 }
 """Roles of positions, in the figure's words."""
+COLOURS = {
+    "subject": "p0",
+    "masks": "p1",
+    "prompt": "p2",
+    "last": "p3",
+    "written": "p4",
+    "answer": "p6",
+    "others": "p7",
+}
+"""Of roles; p5 is left out, which is hard to tell from p0."""
 COUNTS: dict[str | blocks.Column, tidy.Get] = {
     "model": "model",
     "asked": tidy.name_asked,
@@ -231,7 +241,61 @@ def _name(row: tidy.Record) -> str:
 def name_edge(row: tidy.Record) -> str:
     """An edge in words."""
     reads, colon, is_read = row["edge"].partition(":")
-    return f"{ROLES[is_read]}, read by {ROLES[reads]}" if colon else row["edge"]
+    return f"{ROLES[is_read]} read by {ROLES[reads]}" if colon else row["edge"]
+
+
+def _draw_curves(effects: Rows) -> blocks.Figure:
+    """What each edge takes by layer, in % of what hiding the subject takes.
+
+    A group from which hiding it takes nothing for certain has no such shares; where none has them,
+    the axis is in nats per token.
+    """
+    by = (*GROUP, "metric")
+    totals = {
+        tuple(row[name] for name in by): row["mean"]
+        for row in effects
+        if row["edge"] == HIDDEN and row["low"] > 0
+    }
+    curves = [row for row in effects if row["metric"] == COMPARED and row["window"] != WHOLE]
+    shares = []
+    for row in curves:
+        if total := totals.get(tuple(row[name] for name in by)):
+            shares.append({**row, **{end: 100 * row[end] / total for end in tidy.ENDS}})
+    kept = tidy.distinct(shares, "model", "split")
+    without = [pair for pair in tidy.distinct(curves, "model", "split") if pair not in kept]
+    missing = "; ".join(f"{model}, {labels.name_split(split)}" for model, split in without)
+    note = f" Left out, as hiding the subject takes nothing for certain: {missing}."
+    return tidy.draw_lines(
+        shares or curves,
+        "knockout",
+        "What the answer loses when some positions cannot attend to others",
+        "Loss of log p per token with an edge cut in a window of layers around this one. Solid: "
+        "what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
+        f"intervals of the loss, by fact.{note if shares and without else ''}",
+        x="layer",
+        line="label",
+        colour=_choose_colour,
+        dash=lambda row: "dash" if _reads_for_others(row) else "solid",
+        choose=[
+            tidy.ASKED,
+            tidy.Choose("layers cut together", "window"),
+            tidy.Choose("step", "at"),
+        ],
+        xlabel="layer",
+        ylabel="% of what hiding\nthe subject takes" if shares else "nats per token lost",
+    )
+
+
+def _reads_for_others(row: tidy.Record) -> bool:
+    """Whether an edge is from the subject to positions that are not the answer's."""
+    reads, _, is_read = row["edge"].partition(":")
+    return is_read == "subject" and reads != "answer"
+
+
+def _choose_colour(row: tidy.Record) -> str:
+    """That of the role at the end of an edge that tells it from others of its kind."""
+    reads, _, is_read = row["edge"].partition(":")
+    return COLOURS[reads if _reads_for_others(row) else is_read]
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -240,29 +304,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         {**row, "label": name_edge(row), "at": labels.name_stage(row["stage"])}
         for row in result.summary["effects"]
     ]
-    whole, curves = (
-        [row for row in effects if (row["window"] == WHOLE) == is_whole]
-        for is_whole in (True, False)
-    )
-    names = tidy.distinct(curves, "edge")
-    figure = tidy.draw_lines(
-        curves,
-        "knockout",
-        "What the answer loses when some positions cannot attend to others",
-        "The answer's score with nothing cut minus its score with the edge cut in a window of "
-        "layers around this one. Bands: 95 % intervals by fact.",
-        x="layer",
-        line="label",
-        colour=lambda row: f"p{1 + names.index(row['edge']) % 8}",
-        choose=[
-            tidy.ASKED,
-            tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
-            tidy.Choose("layers cut together", "window"),
-            tidy.Choose("step", "at"),
-        ],
-        xlabel="layer",
-        ylabel="lost score",
-    )
+    whole = [row for row in effects if row["window"] == WHOLE]
     table = tidy.tabulate_means(
         "whole",
         "What the answer loses when an edge is cut in all layers",
@@ -281,7 +323,12 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         result.summary["counts"],
         COUNTS,
     )
-    return [*findings, figure, blocks.Fold("Numbers", [*further, table, counts]), *more]
+    return [
+        *findings,
+        _draw_curves(effects),
+        blocks.Fold("Numbers", [*further, table, counts]),
+        *more,
+    ]
 
 
 def _state(
