@@ -6,6 +6,7 @@ from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
+from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.data.corpus import Corpus
 from unmask.measures.erasure import MEASURE, choose_prompts
@@ -91,6 +92,21 @@ def test_the_section_says_it(done):
     assert "With fact identity erased from the embeddings up, " in text
     assert "nothing follows from the other direction's" in text  # a random network knows no fact
     assert "random subspace, other direction" in text
+
+
+def test_lines_stand_in_one_order_and_look_in_every_panel(done):
+    (figure,) = (each for each in done.section.walk() if isinstance(each, Figure))
+    looks = {
+        tuple((line.name, line.colour, line.dash) for line in panel.lines)
+        for view in figure.views.values()
+        for panel in view
+    }
+    (only,) = looks
+    assert [name for name, *_ in only] == [
+        f"{eraser}, {source} direction"
+        for source in ("own", "other")
+        for eraser in ("fact identity", "permuted labels", "random subspace")
+    ]
 
 
 def test_what_is_refused():

@@ -24,6 +24,8 @@ ERASERS = {
     "random": "random subspace",
 }
 SOURCES = {"own": "own direction", "other": "other direction"}
+COLOURS = {"own": "p0", "other": "p1"}
+DASHES = {"fact": "solid", "permuted": "dash", "random": "dot"}
 GROUP = ("model", "kind", "split")
 
 
@@ -77,17 +79,17 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         for row in means
         if row["start"] is not None
     ]
-    colours = list(dict.fromkeys(map(name_eraser, drawn)))
+    drawn.sort(key=order_erasers)
     figure = tidy.draw_lines(
         drawn,
         "erasure",
         "Answers after erasing fact identity from the subject's states",
         "By the first layer that is erased (-1: embeddings); all layers above it are erased, too. "
-        "Dashed: controls. Bands are 95 % intervals by fact.",
+        "Dashed and dotted: controls. Bands are 95 % intervals by fact.",
         x="start",
         line=name_eraser,
-        colour=lambda row: f"p{1 + colours.index(name_eraser(row))}",
-        dash=lambda row: "solid" if row["eraser"] == "fact" else "dash",
+        colour=lambda row: COLOURS[row["source"]],
+        dash=lambda row: DASHES[row["eraser"]],
         choose=[
             tidy.ASKED,
             tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
@@ -133,6 +135,12 @@ def name_eraser(row: tidy.Record) -> str:
     if row["source"] is None:
         return ERASERS[NOTHING]
     return f"{ERASERS[row['eraser']]}, {SOURCES[row['source']]}"
+
+
+def order_erasers(row: tidy.Record) -> tuple[int, int]:
+    """The place of a row in figures: nothing erased, own and other direction, then controls."""
+    sources = [None, *SOURCES]
+    return sources.index(row["source"]), list(ERASERS).index(row["eraser"])
 
 
 def name_start(layer: int) -> str:
