@@ -5,8 +5,8 @@ import pyarrow
 import pytest
 
 from unmask.evaluation.equivalence import divide
-from unmask.tracing.averages import find_effects
-from unmask.tracing.shares import compare_bands, fit_shares, name_outcome
+from unmask.tracing.averages import average, find_effects
+from unmask.tracing.shares import average_bands, compare_bands, fit_shares, name_outcome
 from unmask.tracing.table import OTHER_FACT, RANDOM, RESULT
 
 LAYERS, FACTS = 6, [f"d2p-{i:03d}" for i in range(20)]
@@ -102,6 +102,21 @@ def test_alike_is_a_claim_of_its_own(shift, noise, outcome):
         assert row["mean"] == pytest.approx(-shift / 4, abs=3 * noise / 4 / 20**0.5 + 0.02)
         assert (row["smallest_margin"] <= 0.1) == (row["p_equivalent"] <= 0.05)
         assert row["power"] > 0.9 if noise < 1 else row["power"] < 0.3
+
+
+def test_a_band_holds_the_mean_share_of_its_layers():
+    effects = find_effects(pyarrow.Table.from_pylist(make_effects(noise=0.5)))
+    single, double = (list(average_bands(effects, most)) for most in (8, 3))
+    assert [(row["first"], row["last"]) for row in single] == [(i, i) for i in range(6)]
+    assert [(row["first"], row["last"]) for row in double] == [(0, 1), (2, 3), (4, 5)]
+    for i, row in enumerate(double):
+        own = single[2 * i : 2 * i + 2]
+        assert row["mean"] == pytest.approx(np.mean([each["mean"] for each in own]))
+        assert row["low"] < row["mean"] < row["high"] and row["facts"] == 20
+    averages = average(effects)
+    total = find(averages, part="total", control=RESULT)
+    cell = find(averages, part="resid", layer=4, control=RESULT)
+    assert single[4]["mean"] == pytest.approx(cell["mean"] / total["mean"])
 
 
 def test_a_larger_total_is_no_difference_of_shares():

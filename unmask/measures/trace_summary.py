@@ -41,9 +41,7 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     facts = tables["facts"].to_pylist()
     if not any(fact["kept"] for fact in facts):
         raise explain_nothing(facts)
-    names = [*averaging.PROMPT, *averaging.CELL]
-    table = open_table(tables, "trace")
-    effects = averaging.find_effects(table.pieces([*names, "value"]), settings.mode)
+    effects = read_effects(tables, settings)
     name = settings.to_record()["metric"]
     summary: dict[str, Rows] = {
         "averages": bound(_add_windows(averaging.average(effects), facts), name),
@@ -55,13 +53,20 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     }
     further: list[dict[str, Any]] = []
     for metric in getattr(settings, "also", ()):
-        pieces = (
-            piece.rename_columns([*names, "value"]) for piece in table.pieces([*names, metric])
-        )
-        averages = averaging.average(averaging.find_effects(pieces, settings.mode))
+        averages = averaging.average(read_effects(tables, settings, metric))
         rows = bound(_add_windows(averages, facts), metric)
         further += [{"metric": metric, **row} for row in rows]
     return summary | ({"further": further} if further else {})
+
+
+def read_effects(
+    tables: Tables, settings: Any, metric: str = "value"
+) -> dict[averaging.GroupKey, averaging.GroupEffects]:
+    """Each fact's effects, group by group: in the metric of the run, or in a further one."""
+    names = [*averaging.PROMPT, *averaging.CELL]
+    pieces = open_table(tables, "trace").pieces([*names, metric])
+    named = (piece.rename_columns([*names, "value"]) for piece in pieces)
+    return averaging.find_effects(named, settings.mode)
 
 
 def bound(rows: Rows, metric: str) -> list[dict[str, Any]]:

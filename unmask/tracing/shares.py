@@ -8,6 +8,7 @@ groups hold the same facts, and the comparison is paired.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ BANDS = ("lower", "middle", "upper")
 """Thirds of a network's layers."""
 COMPARED = ("resid", "mlp", "attn")
 """Parts that are tested for equivalence."""
+_BAND = ("part", "role", "band", "first", "last")
 EMBED = "embed"
 _TOTAL: CellKey = (TOTAL, -1, -1, "")
 _SHARE = ("mean", "low", "high", "share", "share_low", "share_high", "facts")
@@ -126,7 +128,7 @@ def compare_bands(
     """
     rows: list[dict[str, Any]] = []
     losing = [group for group, panel in effects.items() if _loses(panel)]
-    bands = {group: _list_bands(effects[group]) for group in losing}
+    bands = {group: _list_bands(effects[group], len(BANDS)) for group in losing}
     for one, other in find_pairs(losing):
         if one[0] == other[0] and _find_direction(one[2]) != _find_direction(other[2]):
             continue
@@ -139,7 +141,7 @@ def compare_bands(
                 continue
             where: dict[str, Any] = {"model": one[0], "split": one[2], "other_model": other[0]}
             where |= {"other_split": other[2], "corruption": one[3], "stage": one[4]}
-            where |= dict(zip(("part", "role", "band", "first", "last"), key, strict=True))
+            where |= dict(zip(_BAND, key, strict=True)) | {"band": BANDS[key[2]]}
             tested = {name: getattr(alike, name) for name in _TESTED} | {"margin": margin}
             own.append(where | vars(difference) | tested)
         for row, p_holm in zip(own, holm([row["p"] for row in own]), strict=True):
@@ -164,17 +166,33 @@ def _find_direction(split: str) -> str:
     return {"d2p": "p2d", "p2d": "d2p"}[match[1]] if match[2] else match[1]
 
 
-def _list_bands(panel: GroupEffects) -> dict[tuple[str, str, str, int, int], dict[str, float]]:
-    """By part, role and band with its first and last layer, each fact's share."""
+def average_bands(effects: Mapping[GroupKey, GroupEffects], most: int) -> Iterator[dict[str, Any]]:
+    """Mean shares with intervals, by group, role and layer; of more than `most` layers by as many
+    bands of them."""
+    for group, panel in effects.items():
+        totals = panel.take(dict.fromkeys(panel.facts, _TOTAL))
+        if group[-1] != RESULT or not any(totals.values()):
+            continue
+        for key, facts in _list_bands(panel, most).items():
+            ends = mean_intervals(np.array([*facts.values()])[:, None])
+            where = dict(zip(GROUP, group, strict=True)) | dict(zip(_BAND, key, strict=True))
+            mean, low, high = (float(end[0]) for end in ends)
+            yield where | {"mean": mean, "low": low, "high": high, "facts": len(facts)}
+
+
+def _list_bands(
+    panel: GroupEffects, most: int
+) -> dict[tuple[str, str, int, int, int], dict[str, float]]:
+    """By part, role and band (its number, first and last layer), each fact's share."""
     depth = 1 + max((cell[1] for cell in panel.cells), default=0)
-    bounds = [round(depth * i / len(BANDS)) for i in range(len(BANDS) + 1)]
+    bounds = [round(depth * i / most) for i in range(most + 1)]
     roles = dict.fromkeys((cell[0], cell[3]) for cell in panel.cells if cell[0] in COMPARED)
     totals = panel.take(dict.fromkeys(panel.facts, _TOTAL))
     bands = {}
     for part, role in roles:
         if role in PLACEBO_ROLES:
             continue
-        for band, first, end in zip(BANDS, bounds, bounds[1:], strict=False):
+        for band, (first, end) in enumerate(pairwise(bounds)):
             layers = [
                 panel.take(dict.fromkeys(panel.facts, (part, layer, -1, role)))
                 for layer in range(first, end)
