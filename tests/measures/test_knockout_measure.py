@@ -14,7 +14,7 @@ from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import MEASURE
-from unmask.measures.knockout_section import (
+from unmask.measures.knockout_summary import (
     CLEAN,
     HIDDEN,
     METRICS,

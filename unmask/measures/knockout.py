@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
-from unmask.measures.knockout_section import (
+from unmask.measures.knockout_section import describe
+from unmask.measures.knockout_summary import (
     CELL,
     CLEAN,
     HIDDEN,
     METRICS,
     WHOLE,
-    describe,
     judge,
     summarise,
 )

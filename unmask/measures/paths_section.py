@@ -8,14 +8,8 @@ import numpy as np
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide, find_shares
 from unmask.evaluation.statistics import mean_intervals
-from unmask.measures.knockout_section import (
-    COUNTS,
-    GROUP,
-    ROLES,
-    Effects,
-    count_prompts,
-    find_effects,
-)
+from unmask.measures.knockout_section import COUNTS, ROLES
+from unmask.measures.knockout_summary import GROUP, Effects, count_prompts, find_effects
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 
