@@ -3,10 +3,10 @@
     python paper/mechanism.py TRACE KNOCKOUT INTERCHANGE ERASURE SLOTS REPRESENT PATHS --page PAGE
 
 Each is a run folder of the measure of that name, in any order; those of one measure are not pooled.
-The page has the path (which roles and layers carry a fact at which step), what is needed for it,
-by which way it reaches the answer, what brings another's answer, what is left without what tells
-facts apart, what states share, and what is not known. Every number is one of the runs' own
-summaries; nothing is computed here but shares of the total effect.
+The page has every measure in one table, the path (which roles and layers carry a fact at which
+step), what brings another's answer, what is needed for an answer, by which way it reaches it, what
+is left without what tells facts apart, what states share, and what is not known. Every number is
+one of the runs' own summaries; nothing is computed here but shares of the total effect.
 """
 
 import argparse
@@ -14,20 +14,27 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mechanism_path import find_leads, path_of_fact
+
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures import interchange
-from unmask.measures.erasure_section import name_eraser, name_start
-from unmask.measures.knockout_section import HIDDEN, WHOLE
+from unmask.measures import interchange, slots
+from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_start, order_erasers
+from unmask.measures.knockout_summary import COMPARED, HIDDEN, WHOLE
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
-from unmask.measures.trace_shares import tabulate_alike
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.report.provenance import describe_runs
 
-ROLES = ("whole subject", "whole prompt", "last prompt", "written", "masks", "whole answer")
-"""Of the path, in the order of a text."""
+DONORS = {
+    interchange.NOTHING: ("none", "no state is replaced"),
+    "own": ("own", "the recipient's own state from another phrasing (the floor)"),
+    "untrained": ("new", "a donor that training never named, asked in the other direction"),
+    "across": ("other", "a donor asked in the other direction"),
+    "within": ("same", "a donor asked in the same direction (the ceiling)"),
+}
+"""Whose state is put in, from the floor to the ceiling: the name in the figure, and what it is."""
 NEEDED = ("trace", "knockout", "interchange", "erasure")
 LIMITS = (
     "Restored states show what is enough, cut edges what is needed, at a place and under one way "
@@ -44,14 +51,11 @@ LIMITS = (
 
 def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
     """A row for each model and way of asking, with what each measure says of it."""
-    cuts = tidy.select(runs["knockout"].summary["effects"], metric="logp_per_token", window=WHOLE)
-    cuts = tidy.select(cuts, stage=cuts[0]["stage"])
-    means = tidy.select(runs["interchange"].summary["means"], metric="says_donor")
-    donors = tidy.select(means, tokens=means[-1]["tokens"])
-    gaps = tidy.select(runs["erasure"].summary["differences"], metric="says", minus="random")
-    gaps = tidy.select(gaps, start=min(row["start"] for row in gaps))
-    nats, points = "nats per token", "points"
+    cuts, donors, gaps = _list_cuts(runs), _list_donors(runs), _list_gaps(runs)
+    leads = [{"model": m, "split": s, "lead": at} for (m, s), at in find_leads(runs["trace"])]
+    nats, points, layer = "nats per token", "points", "layer"
     cells: dict[str, tuple[list[tidy.Record], str]] = {
+        "answer leads from": (leads, layer),
         "hiding the subject takes": (tidy.select(cuts, edge=HIDDEN), nats),
         "unread by the answer": (tidy.select(cuts, edge="answer:subject"), nats),
         "unread by all others": (tidy.select(cuts, edge="others:subject"), nats),
@@ -63,110 +67,156 @@ def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
     rows = [
         {"model": model, "split": split}
         | {
-            name: tidy.to_interval(row)
-            for name, (found, _) in cells.items()
+            name: row["lead"] if unit == layer else tidy.to_interval(row)
+            for name, (found, unit) in cells.items()
             for row in tidy.select(found, model=model, split=split)
         }
         for model, split in tidy.distinct(donors, "model", "split")
     ]
+    models = tidy.distinct(rows, "model")
+    rows.sort(key=lambda row: (models.index(row["model"]), tidy.name_asked(row)))
     columns: dict[str | blocks.Column, tidy.Get] = {"model": "model", "asked": tidy.name_asked}
     for name, (_, unit) in cells.items():
-        is_share = unit != nats
+        is_share = unit in ("%", points)
         column = blocks.Column(f"{name}, {unit}", 0 if is_share else 2, is_share, unit == points)
         columns[column] = lambda row, name=name: row.get(name)
     text = blocks.Text(
-        "Hiding the subject: as the knock-out run does. Unread: what is lost where the answer's "
-        "own positions, or all positions outside the subject, cannot attend to it in any layer. "
-        "Donor: how often another person's answer follows when that person's states take the "
-        "place of the subject's. Erased: answers left without what tells facts apart, fitted to "
-        "states of the own or of the other direction, minus those left by random subspaces of "
-        "equal rank and variance."
+        "Answer leads: from this layer on clean states at the answer's positions give back more "
+        "than those of the subject, at the first step traced. Hiding the subject: as the knock-out "
+        "run does. Unread: what is lost where the answer's own positions, or all positions outside "
+        "the subject, cannot attend to it in any layer. Donor: how often another person's answer "
+        "follows when that person's states take the place of the subject's "
+        f"({interchange.TOKENS[donors[0]['tokens']]}). Erased: answers left without what tells "
+        "facts apart, fitted to states of the own or of the other direction, minus those left by "
+        "random subspaces of equal rank and variance."
     )
     return [text, tidy.tabulate("all", "Every measure", rows, columns, most=len(rows))]
 
 
-def path_of_fact(trace: Result) -> list[blocks.ReportBlock]:
-    """For each step, effects of restoring all positions of a role as shares of the total effect."""
-    averages = tidy.select(trace.summary["averages"], control="none")
-    place = ("model", "split", "stage")
-    totals = {
-        tuple(row[name] for name in place): row["mean"]
-        for row in averages
-        if row["part"] == "total"
-    }
-    rows = []
-    for row in averages:
-        total = totals.get(tuple(row[name] for name in place))
-        if row["part"] == "resid" and row["role"] in ROLES and total:
-            rows.append({**row, "share": 100 * row["mean"] / total})
-    if not rows:
-        raise UserError(
-            f"{trace.folder} restored no roles: expected a run of `unmask trace --cells roles` "
-            "with the part resid."
-        )
-    rows.sort(key=lambda row: (ROLES.index(row["role"]), row["layer"]))
-    return [_draw_step(stage, own) for stage, own in tidy.group_by(rows, "stage").items()]
+def _list_cuts(runs: dict[str, Result]) -> list[tidy.Record]:
+    """What is lost at the first step with an edge cut in all layers, or the subject hidden."""
+    cuts = tidy.select(runs["knockout"].summary["effects"], metric=COMPARED, window=WHOLE)
+    return tidy.select(cuts, stage=cuts[0]["stage"])
 
 
-def _draw_step(stage: str, rows: Sequence[tidy.Record]) -> blocks.Figure:
-    return tidy.draw_map(
-        rows,
-        stage.replace("+", "-"),
-        f"Which positions bring the answer back, after which layer, {labels.name_stage(stage)}",
-        "Share of what hiding the subject takes that comes back when all positions of a role get "
-        "their clean states after a layer; 100 % is all of it.",
-        x="layer",
-        y=lambda row: labels.ROLES[row["role"]],
-        ends=("share",),
-        choose=[tidy.ASKED],
-        xlabel="after layer",
-        ylabel="% of the total effect",
-        is_signed=True,
-    )
+def _list_donors(runs: dict[str, Result]) -> list[tidy.Record]:
+    """How often donors' answers are given; with all subject tokens replaced, if they were."""
+    means = tidy.select(runs["interchange"].summary["means"], metric="says_donor")
+    return tidy.select(means, tokens=min(tidy.distinct(means, "tokens")))
 
 
-def _compare_groups(trace: Result) -> list[blocks.ReportBlock]:
-    """Whether facts asked as trained and facts asked in reverse take the same way."""
-    bands = trace.summary.get("bands", ())
-    return tabulate_alike(bands) if bands else []
+def _list_gaps(runs: dict[str, Result]) -> list[tidy.Record]:
+    """Answers left beside random subspaces, at the lowest layer that is erased."""
+    gaps = tidy.select(runs["erasure"].summary["differences"], metric="says", minus="random")
+    return tidy.select(gaps, start=min(row["start"] for row in gaps))
 
 
 def matrix_of_donors(result: Result) -> blocks.Figure:
     """Whose answer follows, by how the recipient is asked and where the donor comes from."""
     shares = tidy.select(result.summary["means"], metric="says_donor")
+    places, ways = list(DONORS), labels.order_splits(tidy.distinct(shares, "split"))
     rows = [{**row, "share": 100 * row["mean"]} for row in shares]
+    rows.sort(key=lambda row: (ways.index(row["split"]), places.index(row["swap"])))
+    swaps = tidy.distinct(rows, "swap")
+    meant = [f"{name}: {note}" for key, (name, note) in DONORS.items() if key in swaps]
     return tidy.draw_map(
         rows,
         "donors",
         "Whose answer follows a donor's state",
-        "Share of recipients that give the donor's answer. Across: donors given in the other "
-        "direction; within: in the same one (the ceiling); own: the recipient's own state from "
-        "another phrasing (the floor); untrained: people that training never named. Layers are "
-        "chosen on the other half of the people.",
-        x="swap",
+        "Share of recipients that give the donor's answer, by whose state takes the place of their "
+        f"subject's. {'; '.join(meant).capitalize()}. Layers are chosen on the other half of the "
+        "people. Where the ceiling is low, nothing follows from a low share of the other "
+        "direction.",
+        x=lambda row: DONORS[row["swap"]][0],
         y=tidy.name_asked,
         ends=("share",),
-        choose=[tidy.Choose("states", "tokens", interchange.TOKENS.__getitem__)],
-        xlabel="donor",
-        ylabel="%",
+        choose=[tidy.Choose("states", "tokens", interchange.TOKENS.__getitem__, sorted)],
+        xlabel="donor (other, same: direction)",
+        ylabel="% donor's answer",
+        limits=(0.0, 100.0),
     )
+
+
+def say_donors(runs: dict[str, Result]) -> blocks.Text:
+    """What donors of the other direction bring where those of the same one bring their answer."""
+    groups = tidy.group_by(_list_donors(runs), "model", "split")
+    by_swap = [{row["swap"]: row for row in rows} for rows in groups.values()]
+    able = [own["across"] for own in by_swap if own["within"]["high"] >= interchange.LOW]
+    where = (
+        "States of another person asked in the same direction bring that person's answer in half "
+        f"of the cases or more, or not clearly fewer, in {len(able)} of "
+        f"{labels.count(len(groups), 'group')} (a model, asked one way)"
+    )
+    if not able:
+        return blocks.Text(f"{where}, so that nothing follows from states of the other direction.")
+    return blocks.Text(
+        f"{where}. There, states of the other direction bring it in {_span(able, 'mean')}, with "
+        f"upper ends of intervals of {_span(able, 'high')}. Elsewhere a failure says nothing."
+    )
+
+
+def say_needed(runs: dict[str, Result]) -> blocks.Text:
+    """Of each model, which share is lost without reading the subject."""
+    parts = []
+    for model, rows in tidy.group_by(_list_cuts(runs), "model").items():
+        losing = [row["split"] for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0]
+        answer, others = (
+            [row for row in tidy.select(rows, edge=edge) if row["split"] in losing]
+            for edge in ("answer:subject", "others:subject")
+        )
+        if answer and others:
+            parts.append(f"in {model} {_span(answer, 'share')} and {_span(others, 'share')}")
+    return blocks.Text(
+        "How much is lost, of what hiding the subject takes, where the answer's own positions "
+        "cannot read the subject in any layer, and where no other position can, over the ways of "
+        f"asking: {'; '.join(parts) or 'not clear, as hiding it takes nothing for certain'}."
+    )
+
+
+def say_erased(runs: dict[str, Result]) -> blocks.Text:
+    """How often either direction's eraser takes more answers than random subspaces."""
+    groups = tidy.group_by(_list_gaps(runs), "model", "split").values()
+    by_source = [{row["source"]: row["high"] < 0 for row in rows} for rows in groups]
+    able = [own for own in by_source if own["own"]]
+    return blocks.Text(
+        "The eraser fitted to the own direction takes clearly more answers than random subspaces "
+        f"in {len(able)} of {labels.count(len(by_source), 'group')} (a model, asked one way); of "
+        f"these, the one fitted to the other direction does in {sum(x['other'] for x in able)}."
+    )
+
+
+def say_slots(result: Result) -> blocks.Text:
+    """Of each model, in how many groups of facts one fact's two states are nearer than others."""
+    parts = []
+    for model, rows in tidy.group_by(result.summary["tests"], "model").items():
+        nearer = [result.verdicts[slots.name_claim(row)].outcome == "above" for row in rows]
+        parts.append(f"in {model} in {sum(nearer)} of {labels.count(len(rows), 'group')} of facts")
+    return blocks.Text(
+        "At the position that predicts the answer, states of one fact's two directions are clearly "
+        f"nearer to each other than those of two facts: {'; '.join(parts)}."
+    )
+
+
+def _span(rows: Sequence[tidy.Record], column: str) -> str:
+    """The least and the largest of some shares: "0 to 12 %"."""
+    ends = dict.fromkeys(f"{100 * each(row[column] for row in rows):.0f}" for each in (min, max))
+    return f"{' to '.join(ends)} %"
 
 
 def answers_left(result: Result) -> blocks.Figure:
     """What is left of the answers at the lowest layer that is erased."""
     shares = tidy.select(result.summary["means"], metric="says")
     start = min(row["start"] for row in shares if row["start"] is not None)
-    rows = [row for row in shares if row["start"] in (None, start)]
-    names = list(dict.fromkeys(row["eraser"] for row in rows))
+    rows = sorted((row for row in shares if row["start"] in (None, start)), key=order_erasers)
     return tidy.draw_dots(
         rows,
         "left",
         "Answers without what tells facts apart",
         f"Right answers with subject states erased from {name_start(start)} up, by the "
-        "direction that the eraser was fitted to.",
-        label=name_eraser,
-        group=tidy.name_asked,
-        colour=lambda row: "control" if row["eraser"] != "fact" else f"p{names.index('fact')}",
+        "direction that the eraser was fitted to. Grey: controls.",
+        label=lambda row: SOURCES.get(row["source"], ERASERS[NOTHING]),
+        group=lambda row: ERASERS[row["eraser"]],
+        colour=lambda row: "p1" if row["eraser"] == "fact" else "control",
         choose=[tidy.ASKED],
         xlabel="share right",
     )
@@ -201,49 +251,39 @@ def find_figures(result: Result, *names: str) -> list[blocks.ReportBlock]:
     return [figure for figure in figures if figure.name in names]
 
 
-def find_sentences(result: Result, most: int = 4) -> list[blocks.ReportBlock]:
-    """The first findings of a measure's own section."""
+def find_sentences(result: Result, most: int = 0) -> list[blocks.ReportBlock]:
+    """The findings of a measure's own section; all but the first ones folded away."""
     findings = [each for each in result.section.walk() if isinstance(each, blocks.Finding)]
     rest: list[blocks.ReportBlock] = list(findings[most:])
-    return [*findings[:most], *([blocks.Fold("Further findings", rest)] if rest else [])]
+    return [*findings[:most], *([blocks.Fold("Finding by finding", rest)] if rest else [])]
 
 
 def make_document(runs: dict[str, Result]) -> Document:
-    """The page: the path, what is needed, what is put in, what is taken out, what is unknown."""
+    """The page: the path, what is put in, what is needed, what is taken out, what is unknown."""
+
+    def show(name: str, *shown: blocks.ReportBlock, most: int = 0) -> list[blocks.ReportBlock]:
+        """What a section shows of a run, and its findings below, all but the first ones folded."""
+        return [*shown, *find_sentences(runs[name], most)]
+
+    path = show("trace", *path_of_fact(runs["trace"]))
+    donors = show("interchange", say_donors(runs), matrix_of_donors(runs["interchange"]))
+    needed = show("knockout", say_needed(runs), *find_figures(runs["knockout"], "knockout"))
+    erased = show("erasure", say_erased(runs), answers_left(runs["erasure"]))
     sections = [
         blocks.Section("overview", "In one table", tabulate_all(runs)),
-        blocks.Section(
-            "path",
-            "Which positions bring the answer back",
-            [
-                *path_of_fact(runs["trace"]),
-                *find_sentences(runs["trace"]),
-                *_compare_groups(runs["trace"]),
-            ],
-        ),
-        blocks.Section(
-            "needed",
-            "What the answer has to read",
-            [*find_figures(runs["knockout"], "knockout"), *find_sentences(runs["knockout"])],
-        ),
-        blocks.Section(
-            "donors",
-            "Another fact's state in its place",
-            [matrix_of_donors(runs["interchange"]), *find_sentences(runs["interchange"])],
-        ),
-        blocks.Section(
-            "erased",
-            "Without what tells facts apart",
-            [answers_left(runs["erasure"]), *find_sentences(runs["erasure"])],
-        ),
+        blocks.Section("path", "Which positions bring the answer back", path),
+        blocks.Section("donors", "Another fact's state in its place", donors),
+        blocks.Section("needed", "What the answer has to read", needed),
+        blocks.Section("erased", "Without what tells facts apart", erased),
     ]
     if "paths" in runs:
-        ways = [*find_figures(runs["paths"], "paths"), *find_sentences(runs["paths"])]
-        sections.insert(3, blocks.Section("ways", "By which way it reaches the answer", ways))
+        ways = show("paths", *find_figures(runs["paths"], "paths"), most=4)
+        sections.insert(4, blocks.Section("ways", "By which way it reaches the answer", ways))
     read: list[blocks.ReportBlock] = []
-    for name in ("represent", "slots"):
-        if name in runs:
-            read += [*find_figures(runs[name], name, "probes"), *find_sentences(runs[name])]
+    if "represent" in runs:
+        read += show("represent", *find_figures(runs["represent"], "probes"), most=4)
+    if "slots" in runs:
+        read += show("slots", say_slots(runs["slots"]), *find_figures(runs["slots"], "slots"))
     if read:
         sections.append(blocks.Section("read", "How alike states of both directions are", read))
     sections.append(blocks.Section("unknown", "What is not known", list(list_unsettled(runs))))
@@ -251,9 +291,10 @@ def make_document(runs: dict[str, Result]) -> Document:
     models = " and ".join(tidy.distinct(runs["trace"].summary["averages"], "model"))
     lead = (
         f"How {models} recall facts, asked as trained and in reverse: which positions bring the "
-        "answer back, what it needs, what brings another's answer, and what remains without what "
-        "tells facts apart. Each section shows its figure and what its measure says; the last one "
-        "says what is not known."
+        "answer back, what brings another's answer, what an answer has to read, what remains "
+        "without what tells facts apart, and what is not known. Brackets hold 95 % intervals by "
+        "fact. A finding is clear where the interval of its difference excludes 0, and of a trace "
+        "also every placebo; else it is not settled."
     )
     return Document(
         "From the subject to the answer", lead, [], [*sections, describe_runs(records)], False

@@ -1,13 +1,18 @@
 """The page of a fact's way: every section from its run, figures drawn, missing runs named."""
 
+import sys
+
+import numpy as np
+import pyarrow.parquet
 import pytest
 
-from tests.scripts import load_script
+from tests.scripts import ROOT, load_script
 from unmask.base.errors import UserError
 from unmask.measures.trace import MEASURE as TRACE
 
-pytestmark = pytest.mark.prove
 mechanism = load_script("paper/mechanism.py")
+path = sys.modules["mechanism_path"]
+KEPT = ROOT / "docs/results/tables/shared-shipped"
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +26,7 @@ def runs(results, place, tmp_path_factory):
     return {"trace": out} | {name: results[name].folder for name in named}
 
 
+@pytest.mark.prove
 def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     page = tmp_path / "mechanism.md"
     mechanism.main([*map(str, runs.values()), "--page", str(page)])
@@ -29,9 +35,9 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
     assert titles[:8] == [
         "In one table",
         "Which positions bring the answer back",
+        "Another fact's state in its place",
         "What the answer has to read",
         "By which way it reaches the answer",
-        "Another fact's state in its place",
         "Without what tells facts apart",
         "How alike states of both directions are",
         "What is not known",
@@ -44,28 +50,154 @@ def test_the_page_has_every_section_and_its_figure(runs, tmp_path):
         assert f"mechanism/{name}" in text
 
 
-def test_shares_are_those_of_the_total_effect(runs):
-    trace = mechanism.read_runs(runs.values())["trace"]
+@pytest.fixture(scope="module")
+def kept():
+    """The runs of the shipped pair that are kept with the results."""
+    return mechanism.read_runs([KEPT / name for name in mechanism.NEEDED])
+
+
+def read(name, **where):
+    """The rows of a kept run's main table that have these values."""
+    rows = pyarrow.parquet.read_table(KEPT / name / f"{name}.parquet").to_pylist()
+    return [row for row in rows if all(row[key] == value for key, value in where.items())]
+
+
+def average(rows, get):
+    """By model and way of asking, the mean over facts of each fact's mean."""
+    facts: dict = {}
+    for row in rows:
+        group = facts.setdefault((row["model"], row["split"]), {})
+        group.setdefault(row["fact"], []).append(get(row))
+    return {
+        key: np.mean([np.mean(values) for values in own.values()]) for key, own in facts.items()
+    }
+
+
+def find_lost():
+    """Clean minus hidden, from the rows of the knock-out."""
+    stage = read("knockout")[0]["stage"]
+    clean, hidden = (
+        average(read("knockout", stage=stage, edge=edge), lambda row: row["logp_per_token"])
+        for edge in ("nothing cut", "subject hidden")
+    )
+    return {key: clean[key] - hidden[key] for key in clean}
+
+
+def find_ceiling():
+    """Donors of the same direction, each half read where the other half's answers are likeliest."""
+    within = read("interchange", swap="within", tokens="all")
+    rows = [row for row in within if row["layer"] is not None and row["layer"] >= 0]
+    chosen = []
+    for model, split, half in {(row["model"], row["split"], row["half"]) for row in rows}:
+        own = [row for row in rows if (row["model"], row["split"]) == (model, split)]
+        likely: dict = {}
+        for row in own:
+            if row["half"] != half:
+                likely.setdefault(row["layer"], []).append(row["logp_donor"])
+        best = max(likely, key=lambda layer: np.mean(likely[layer]))
+        chosen += [row for row in own if (row["half"], row["layer"]) == (half, best)]
+    return average(chosen, lambda row: row["says_donor"])
+
+
+def find_erased():
+    """The own direction's eraser minus random subspaces, erased from the lowest layer up."""
+    rows = [row for row in read("erasure") if row["fitted"] == row["direction"]]
+    lowest = min(row["start"] for row in rows)
+    fact, random = (
+        average(
+            [row for row in rows if (row["start"], row["eraser"]) == (lowest, eraser)],
+            lambda row: row["says"],
+        )
+        for eraser in ("fact", "random")
+    )
+    return {key: fact[key] - random[key] for key in fact}
+
+
+def find_lead():
+    """The layer from which on the answer's positions give back more than the subject."""
+    rows = read("trace", stage="first", control="none", part="resid")
+    given = [
+        {layer: average([row for row in rows if (row["role"], row["layer"]) == (role, layer)],
+                        lambda row: row["value"]) for layer in {row["layer"] for row in rows}}
+        for role in ("whole subject", "whole answer")
+    ]  # fmt: skip
+    subject, answer = given
+    return {
+        key: min(
+            i for i in answer if all(answer[j][key] >= subject[j][key] for j in answer if j >= i)
+        )
+        for key in answer[0]
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "find"),
+    [
+        ("answer leads from, layer", find_lead),
+        ("hiding the subject takes, nats per token", find_lost),
+        ("donor, same direction, %", find_ceiling),
+        ("erased, own direction, points", find_erased),
+    ],
+)
+def test_the_first_table_is_what_the_tables_say(kept, column, find):
+    _, table = mechanism.tabulate_all(kept)
+    at = [each.label for each in table.columns].index(column)
+    expected = {
+        (model, mechanism.labels.name_split(split)): value
+        for (model, split), value in find().items()
+    }
+    shown = {tuple(row.values[:2]): row.values[at] for row in table.rows}
+    found = {key: getattr(v, "mean", v) for key, v in shown.items() if v is not None}
+    assert len(set(expected.values())) > 1 and found == pytest.approx(expected)
+
+
+def test_shares_are_those_of_the_total_effect(kept):
+    trace = kept["trace"]
     averages = [row for row in trace.summary["averages"] if row["control"] == "none"]
-    figures = {figure.name: figure for figure in mechanism.path_of_fact(trace)}
-    assert list(figures) == ["first", "t2"]
+    figures = path.draw_path(trace)
+    assert list(figures) == ["first", "t1", "t2"]
     panel = next(iter(figures["first"].views.values()))[0]
-    model = panel.title
-    where = {"model": model, "stage": "first", "split": "p2d_reverse"}
+    where = {"model": panel.title, "stage": "first", "split": "p2d_reverse"}
     own = [row for row in averages if row.items() >= where.items()]
     (total,) = (row["mean"] for row in own if row["part"] == "total")
-    role = next(key for key in mechanism.ROLES if mechanism.labels.ROLES[key] == panel.y[0])
+    role = next(key for key in path.ROLES if path.labels.ROLES[key] == panel.y[0])
     (cell,) = (r for r in own if (r["part"], r["role"], r["layer"]) == ("resid", role, 0))
     assert panel.z[0][0] == pytest.approx(100 * cell["mean"] / total)
+    # The table behind the map has the same numbers, with intervals.
+    shares = [row for row in path.share_roles(trace) if row["stage"] == "first"]
+    (table,) = path.tabulate_step(shares, "first").blocks
+    rows = {tuple(row.values[:3]): row.values[3:-1] for row in table.rows}
+    for name, line in zip(panel.y, panel.z, strict=True):
+        cells = rows[name, path.labels.name_split("p2d_reverse"), panel.title]
+        assert [100 * cell.mean for cell in cells] == pytest.approx(line)
+        assert all(cell.low <= cell.mean <= cell.high for cell in cells)
 
 
+def test_only_donors_that_are_there_are_named(kept):
+    figure = mechanism.matrix_of_donors(kept["interchange"])
+    assert "never named" not in figure.caption and "own: the recipient's own" in figure.caption
+    panels = next(iter(figure.views.values()))
+    assert all(panel.x == ["none", "own", "other", "same"] for panel in panels)
+
+
+def test_erasers_stand_in_one_order(kept):
+    figure = mechanism.answers_left(kept["erasure"])
+    panels = [panel for view in figure.views.values() for panel in view]
+    orders = {tuple((dot.label, dot.group) for dot in panel.dots) for panel in panels}
+    (order,) = orders
+    assert len(panels) > 2 and [label for label, _ in order] == [
+        "nothing erased", *["own direction"] * 3, *["other direction"] * 3
+    ]  # fmt: skip
+
+
+@pytest.mark.prove
 def test_missing_and_doubled_runs_are_sentences(runs, results):
     with pytest.raises(UserError, match="no run is of `unmask knockout`: expected one of each"):
         mechanism.read_runs([runs["trace"]])
     with pytest.raises(UserError, match="two runs are of `unmask trace`"):
         mechanism.read_runs([runs["trace"], runs["trace"]])
     every = mechanism.read_runs([results["trace"].folder, *list(runs.values())[1:]])
-    rows = [r for r in every["trace"].summary["averages"] if r["role"] not in mechanism.ROLES]
+    rows = [r for r in every["trace"].summary["averages"] if r["role"] not in path.ROLES]
     every["trace"].__dict__["summary"] = {**every["trace"].summary, "averages": rows}
     with pytest.raises(UserError, match="restored no roles: expected a run of `unmask trace"):
-        mechanism.path_of_fact(every["trace"])
+        path.path_of_fact(every["trace"])

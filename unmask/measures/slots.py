@@ -164,7 +164,7 @@ def judge(summary: Summary, settings: SlotSettings) -> Iterable[blocks.Verdict]:
     """Whether a fact's two states are nearer than others', and whether probes know such pairs."""
     for row in summary["tests"]:
         value = tidy.to_interval(row)
-        tested = judge_p(_name(row), value, row["p_layers"], row["facts"])
+        tested = judge_p(name_claim(row), value, row["p_layers"], row["facts"])
         # The layer is the best of all, so that its interval counts only if the test passes.
         yield judge_interval(tested.claim, value, row["facts"]) if tested.is_clear else tested
     for row in summary["means"]:
@@ -179,12 +179,13 @@ def _is_blind(row: tidy.Record) -> bool:
     return (row["contrast"], row["feature"]) == ("unrelated", "difference")
 
 
-def _name(row: tidy.Record) -> str:
+def name_claim(row: tidy.Record) -> str:
+    """The claim that a row of the tests is judged by."""
     return f"{row['model']}: {row['group']}"
 
 
 def _name_probe(row: tidy.Record) -> str:
-    return f"{_name(row)}: {row['contrast']}: {row['feature']}"
+    return f"{name_claim(row)}: {row['contrast']}: {row['feature']}"
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -230,9 +231,11 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "number of facts": "facts",
             blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
             blocks.Column("p over all layers", 5): "p_layers",
-            "one fact's two directions are": lambda row: _say_nearer(result.verdicts[_name(row)]),
+            "one fact's two directions are": lambda row: _say_nearer(
+                result.verdicts[name_claim(row)]
+            ),
         },
-        role=result.mark(_name),
+        role=result.mark(name_claim),
     )
     means = tidy.tabulate(
         "probed",
@@ -267,7 +270,7 @@ def _say_nearer(verdict: blocks.Verdict) -> str:
 def _state(result: Result) -> Iterator[blocks.Finding]:
     means = {_name_probe(row): row for row in result.summary["means"]}
     for row in result.summary["tests"]:
-        name = _name(row)
+        name = name_claim(row)
         yield blocks.Finding(
             f"In {row['model']} ({labels.GROUPS[row['group']]}), states of one fact's two "
             f"directions at the answer slot are {_say_nearer(result.verdicts[name])} than those of "
