@@ -102,7 +102,7 @@ def _list_cuts(runs: dict[str, Result]) -> list[tidy.Record]:
 def _list_donors(runs: dict[str, Result]) -> list[tidy.Record]:
     """How often donors' answers are given; with all subject tokens replaced, if they were."""
     means = tidy.select(runs["interchange"].summary["means"], metric="says_donor")
-    return tidy.select(means, tokens=min(tidy.distinct(means, "tokens")))
+    return tidy.select(means, tokens=min(tidy.distinct(means, "tokens")))  # "all" before "last"
 
 
 def _list_gaps(runs: dict[str, Result]) -> list[tidy.Record]:
