@@ -1,5 +1,6 @@
 """What must hold for every block, diffusion and causal: rows are independent, sites are honest."""
 
+import weakref
 from copy import deepcopy
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from tests.conftest import lively
 from unmask import UserError, preset
 from unmask.net.config import NetConfig
+from unmask.net.rotary import RotaryTables
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
 
@@ -270,6 +272,17 @@ def test_number_format_round_trip_keeps_the_tables(tokens):
     plain = net(tokens)
     net.bfloat16()(tokens)
     assert torch.equal(net.float()(tokens), plain)
+
+
+def test_outgrown_tables_stay_in_memory():
+    """Recorded CUDA graphs go on reading them; their numbers are those of the longer ones."""
+    tables = RotaryTables(preset("tiny"))
+    short = tables.get(8, torch.device("cpu"), torch.float32)[0]
+    values, held = short.clone(), weakref.ref(short)
+    del short
+    longer = tables.get(len(values) + 1, torch.device("cpu"), torch.float32)[0]
+    assert held() is not None and len(longer) > len(values)
+    assert torch.equal(longer[: len(values)], values)
 
 
 def test_inference_then_training(tokens):

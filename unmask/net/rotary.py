@@ -19,6 +19,7 @@ class RotaryTables:
     def __init__(self, config: NetConfig):
         self.config = config
         self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._outgrown: list[tuple[Tensor, Tensor]] = []
 
     def get(
         self, length: int, device: torch.device, dtype: torch.dtype
@@ -26,6 +27,9 @@ class RotaryTables:
         """Cosines and signed sines of N >= `length` positions."""
         made = self._made.get((device, dtype))
         if made is None or len(made[0]) < length:
+            if made is not None:
+                # Recorded CUDA graphs go on reading them where they lie.
+                self._outgrown.append(made)
             # Room to grow, so that a text that lengthens token by token does not remake them.
             room = min(self.config.context, max(64, 2 * length))
             made = self._made[device, dtype] = self._make(max(room, length), device, dtype)
