@@ -3,7 +3,7 @@
 import pyarrow
 
 from tests.measures.asking import show
-from unmask.blocks.blocks import Finding, Table
+from unmask.blocks.blocks import Figure, Finding, Table
 from unmask.blocks.tidy import select
 from unmask.evaluation.statistics import Interval
 from unmask.measures.recall import MEASURE, RecallSettings
@@ -83,6 +83,17 @@ def test_clear_results_become_verdicts_sentences_and_numbers():
         ([1, "mdm"], "plain"),
         ([1, "published"], "published"),
     ]
+
+
+def test_curves_are_drawn_of_several_step_counts():
+    """One count is a dot for each way of asking, in the figure that stands first."""
+    kinds = {"ar": "causal", "mdm": "masked"}
+    for steps, names in (((1, 4), ["ways", "recall"]), ((4,), ["ways"])):
+        result = judge_rows(make_rows({"ar": [False] * 10, "mdm": [True] * 10}, kinds, steps))
+        walked = list(result.section.walk())
+        assert [block.name for block in walked if isinstance(block, Figure)] == names
+        tables = {block.name for block in walked if isinstance(block, Table)}
+        assert ("steps" in tables) == (len(steps) > 1)
 
 
 def test_training_runs_are_counted_and_grouped_by_opening():

@@ -3,7 +3,8 @@
 A split's id says how its facts were trained (`d2p`: description → name, `p2d`: name →
 description) and whether they are asked that way (`same`) or the other way round (`reverse`). A
 row's `direction` says what is given: `d2p` a description, `p2d` a name. Readers see neither, but
-what is given → what is asked, and whether training showed it that way.
+what is given → what is asked, and whether training showed it that way. `city_d2p` asks for the city
+of people whose other fact was trained description first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ SPLITS = {
 """The split that asks in a direction: a reversed fact was trained in the other one."""
 _WAYS = {split: f"{DIRECTIONS[way]}, {TRAINED[order]}" for (way, order), split in SPLITS.items()}
 _WAYS |= {f"both_{way}": f"{name}, trained both ways" for way, name in DIRECTIONS.items()}
-_WAYS |= {f"city_{way}": f"name → city (else {name})" for way, name in DIRECTIONS.items()}
-_WAYS["city_both"] = "name → city (else both ways)"
+_FIRST = {"d2p": "description first", "p2d": "name first", "both": "both ways"}
+_WAYS |= {f"city_{group}": f"name → city, people taught {way}" for group, way in _FIRST.items()}
 _WAYS["own"] = "own facts"
 _NOTES = {"_valid": "training phrasings", "_shuffled": "shuffled answers"}
 _NOTES["_false"] = "the answer of a false inference"

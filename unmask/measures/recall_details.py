@@ -49,6 +49,13 @@ def is_asked(split: str) -> bool:
     return not split.endswith(CONTROL)
 
 
+def choose_published(result: "Result", splits: Sequence[str]) -> dict[str, dict[int, float]]:
+    """The published numbers of these splits; of Berglund's facts alone."""
+    sources = [record.inputs.get("data", "") for record in result.records]
+    is_berglund = all(source.startswith("reversal-curse files") for source in sources)
+    return {split: PUBLISHED[split] for split in splits if is_berglund and split in PUBLISHED}
+
+
 def keep_last(rows: Rows, *by: str) -> Rows:
     """The rows with the most steps of their group; a causal model has no steps."""
     groups = tidy.group_by(rows, *by).values()
@@ -67,16 +74,12 @@ def fold_details(
     result: "Result", hits: Rows, splits: Sequence[str]
 ) -> Iterator[blocks.ReportBlock]:
     """Where the published numbers come from, other metrics, differences, missing controls."""
-    summary = result.summary
-    sources = [record.inputs.get("data", "") for record in result.records]
-    is_berglund = all(source.startswith("reversal-curse files") for source in sources)
-    if set(splits) & set(PUBLISHED):
-        data = "" if is_berglund else " on other data"
+    summary, has_published = result.summary, bool(choose_published(result, splits))
+    if has_published:
         yield blocks.Text(
-            f"Published: {PUBLISHED_SOURCE}. Another model{data}, with another tokenizer and "
-            "training budget; point estimates without intervals."
+            f"Published: {PUBLISHED_SOURCE}. Another model, with another tokenizer and training "
+            "budget; point estimates without intervals."
         )
-
     measured = set(tidy.distinct(summary["cells"], "metric"))
     bleu = blocks.Text(f"BLEU: `{summary['method'][0]['bleu']}`.")
     others = tidy.tabulate_means(
@@ -102,7 +105,7 @@ def fold_details(
         yield blocks.Fold("Differences between models", [pairs])
     if budgets := summary.get("budgets"):
         yield blocks.Fold("Steps per token of the answer", list(_show_budgets(budgets, splits)))
-    if is_berglund and set(splits) & set(PUBLISHED):
+    if has_published:
         yield blocks.Fold("Beside the published numbers", list(_compare_published(hits)))
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.measures.measure import Described, Rows, Summary
+from unmask.measures.measure import Described, Rows
 from unmask.measures.recall_details import (
     CONTROL,
     FILE_CONTROL,
     MATCHES,
-    PUBLISHED,
     arrange_last,
+    choose_published,
     fold_details,
     is_asked,
     keep_last,
@@ -33,7 +33,8 @@ def describe_recall(result: "Result") -> Sequence[Described]:
     hits = [row for row in tidy.select(summary["cells"], metric="hit") if is_asked(row["split"])]
     splits = labels.order_splits(tidy.distinct(hits, "split"))
     shown, verdict = _choose_headline(result, tidy.select(hits, split=splits[0]))
-    cells = _list_cells(summary, splits)
+    cells = _list_cells(result, splits)
+    has_curves = len({cell["steps"] for cell in cells} - {None}) > 1
     sizes = [
         f"{labels.count(prompts, 'prompt')} about {labels.count(facts, 'fact')}"
         for prompts, facts in tidy.distinct(hits, "prompts", "facts")
@@ -44,7 +45,7 @@ def describe_recall(result: "Result") -> Sequence[Described]:
         _state_headline(shown, verdict, bool(summary["controls"])),
         *_state_gain(result, shown[0]["model"], splits[0]),
         *_say_more(result, splits),
-        draw_curves(cells, splits),
+        *([draw_curves(cells, splits)] if has_curves else ()),
         _show_example(summary["example"]),
         _tabulate_hits(
             "hits",
@@ -62,20 +63,16 @@ def describe_recall(result: "Result") -> Sequence[Described]:
             MATCHES,
             most=16,
         ),
-        blocks.Fold(
-            "By the number of steps",
-            [
-                _tabulate_hits(
-                    "steps",
-                    "Answers recalled, %, by the number of steps",
-                    [cell for cell in cells if cell["role"] != "control"],
-                    splits,
-                )
-            ],
-        ),
+        *([_fold_steps(cells, splits)] if has_curves else ()),
         *fold_details(result, hits, splits),
         *(_make_numbers(shown) if verdict.is_clear else ()),
     ]
+
+
+def _fold_steps(cells: Rows, splits: Sequence[str]) -> blocks.Fold:
+    shown = [cell for cell in cells if cell["role"] != "control"]
+    caption = "Answers recalled, %, by the number of steps"
+    return blocks.Fold("By the number of steps", [_tabulate_hits("steps", caption, shown, splits)])
 
 
 def _tabulate_hits(name: str, caption: str, cells: Rows, splits: Sequence[str]) -> blocks.Table:
@@ -202,9 +199,9 @@ def _show_example(rows: Rows) -> blocks.Table:
     return blocks.Table("example", caption, columns, shown)
 
 
-def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]:
+def _list_cells(result: "Result", splits: Sequence[str]) -> list[dict[str, Any]]:
     """Recall of models, of their controls, and published numbers; the most steps come first."""
-    hits = tidy.select(summary["cells"], metric="hit")
+    hits = tidy.select(result.summary["cells"], metric="hit")
     colours = labels.colour_models(dict(tidy.distinct(hits, "model", "kind")))
     cells: list[dict[str, Any]] = []
     for row in hits:
@@ -216,8 +213,8 @@ def _list_cells(summary: Summary, splits: Sequence[str]) -> list[dict[str, Any]]
             shown |= {"name": f"{row['model']}, {ending}", "role": "control"}
         cells.append({**row, "split": split, "is_file": is_file} | shown)
     counts = {row["steps"] for row in hits} - {None}
-    for split in splits:
-        for steps, percent in PUBLISHED.get(split, {}).items():
+    for split, percents in choose_published(result, splits).items():
+        for steps, percent in percents.items():
             if steps in counts:
                 value = {"mean": percent / 100, "low": math.nan, "high": math.nan}
                 shown = {"name": "published", "role": "published", "colour": "control"}
