@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import unmask
 from tests.conftest import lively
 from unmask import UserError
-from unmask.blocks.blocks import Text
+from unmask.blocks.blocks import Figure, Text
+from unmask.blocks.tidy import say, select
 from unmask.cli.main import app
 from unmask.data.biographies import (
     cut_text,
@@ -30,6 +31,7 @@ from unmask.evaluation.attribute_texts import (
     train_guide,
 )
 from unmask.measures.guidance import GuidanceSettings, list_ways
+from unmask.measures.guidance_section import name_way
 from unmask.net.model import Blueprint, Model
 
 LIFE = (
@@ -155,8 +157,16 @@ def test_the_measure(model, corpus, tmp_path):
     (judges,) = result.summary["judges"]
     assert judges["judge"] == 1 and judges["biographies"] == 0.5
     texts = [block.text for block in result.section.walk() if isinstance(block, Text)]
-    counted = [text for text in texts if "0 of 1 comparisons" in text]
-    assert len(counted) == 4, "each guided way, against rejection"
+    for row in select(result.summary["means"], metric="has_attribute"):
+        assert f"{say(row, '%')} {name_way(row)}" in texts[0], "one strength is the best one"
+    assert "of one training run" in texts[0]
+    assert texts[1].count(" 0 clearly more, 0 clearly fewer of 1") == 4, "against rejection"
+    (figure,) = (block for block in result.section.walk() if isinstance(block, Figure))
+    ((panel,),) = figure.views.values()
+    level = {line.name: line for line in panel.lines if line.dash == "dash"}
+    assert {*level} == {"plain", "label"}
+    for line in level.values():
+        assert line.x == [1.0, 4.0] and line.y[0] == line.y[1], "from the lowest to the highest"
 
 
 def test_mistakes_are_sentences(corpus):

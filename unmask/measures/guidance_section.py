@@ -16,7 +16,10 @@ WAYS = {
     "rates": "classifier (rates)",
     "rejection": "rejection",
 }
-COLOURS = {"cfg": "p1", "classifier": "p2", "rates": "p4", "rejection": "p3"}
+COLOURS = {"plain": "control", "label": "p0"}
+COLOURS |= {"cfg": "p1", "classifier": "p2", "rates": "p6", "rejection": "p3"}
+LEVEL = ("plain", "label")
+"""Ways without a strength."""
 WAY = ("way", "strength", "passes")
 GROUP = ("model", "kind", *WAY)
 METRICS = {
@@ -80,17 +83,19 @@ def judge(summary: Summary, settings: Any) -> Iterable[blocks.Verdict]:
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """What guide and judge are worth, each way against rejection, the figure, the tables."""
+    """Shares of biographies, each way against rejection, the judges, the figure, the tables."""
     means, variety = result.summary["means"], result.summary["variety"]
     figure = tidy.draw_lines(
-        [row for row in tidy.select(means, metric="has_attribute") if row["strength"]],
+        list(_level(tidy.select(means, metric="has_attribute"))),
         "shares",
         "Share of texts that are biographies, by the judge",
         "By the strength of guidance, or the number of texts that rejection draws at most; all at "
-        "equal passes. Bands are 95 % intervals by text.",
+        "equal passes. Dashed: plain texts and texts by label, which have no strength. Bands are "
+        f"{_say_intervals(means)}.",
         x="strength",
         line=lambda row: WAYS[row["way"]],
         colour=lambda row: COLOURS[row["way"]],
+        dash=lambda row: "dash" if row["way"] in LEVEL else "solid",
         scale=100,
         panel=lambda row: f"{row['model']}, {row['passes']} passes",
         xlabel="strength, or texts drawn",
@@ -129,20 +134,51 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     return [*_state(result), figure, table, more, differences]
 
 
+def _level(rows: Rows) -> Iterator[tidy.Record]:
+    """The points of a figure: a way without a strength is level from the lowest to the highest."""
+    strengths = [row["strength"] for row in rows if row["way"] not in LEVEL] or [1.0]
+    for row in rows:
+        ends = {min(strengths), max(strengths)} if row["way"] in LEVEL else {row["strength"]}
+        yield from ({**row, "strength": strength} for strength in ends)
+
+
+def _say_intervals(means: Rows) -> str:
+    """What the intervals are of."""
+    if max(row["seeds"] for row in means) > 1:
+        return "95 % intervals by text and training seed"
+    return "95 % intervals by text, of one training run"
+
+
 def _state(result: Result) -> Iterator[blocks.ReportBlock]:
+    means = result.summary["means"]
+    shares = tidy.select(means, metric="has_attribute")
+    differences = tidy.select(result.summary["differences"], minus="rejection")
+    for (model, passes), rows in tidy.group_by(shares, "model", "passes").items():
+        best = [
+            max(own, key=lambda row: row["mean"]) for own in tidy.group_by(rows, "way").values()
+        ]
+        parts = [f"{tidy.say(row, '%')} {name_way(row)}" for row in best]
+        yield blocks.Text(
+            f"Biographies among the texts of {model} at {passes} passes, each way at its best "
+            f"strength: {', '.join(parts)} ({_say_intervals(means)})."
+        )
+        counts = []
+        own = tidy.select(differences, model=model, passes=passes)
+        for way, compared in tidy.group_by(own, "way").items():
+            outcomes = [result.verdicts[name_claim(row)].outcome for row in compared]
+            more, less = outcomes.count("above"), outcomes.count("below")
+            counts.append(
+                f"{WAYS[way]} {more} clearly more, {less} clearly fewer of {len(compared)}"
+            )
+        if counts:
+            yield blocks.Text(
+                f"Comparisons with rejection at {passes} passes (each strength with each number of "
+                f"draws), and in how many there are more biographies: {'; '.join(counts)}."
+            )
     for row in result.summary["judges"]:
         seed = f", seed {row['seed']}" if row["seed"] else ""
         yield blocks.Text(
             f"In {row['model']}{seed}, the guide is right about {tidy.say_share(row['guide'])} of "
             f"unseen texts, the judge about {tidy.say_share(row['judge'])}; "
             f"{tidy.say_share(row['biographies'])} of these texts are biographies."
-        )
-    differences = tidy.select(result.summary["differences"], minus="rejection")
-    for (model, passes, way), rows in tidy.group_by(differences, "model", "passes", "way").items():
-        outcomes = [result.verdicts[name_claim(row)].outcome for row in rows]
-        yield blocks.Text(
-            f"In {model}, at {passes} passes, texts by {WAYS[way]} are clearly more often "
-            f"biographies than those by rejection in {outcomes.count('above')} of {len(rows)} "
-            "comparisons (each strength with each number of draws), and clearly less often in "
-            f"{outcomes.count('below')}."
         )
