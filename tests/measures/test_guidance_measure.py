@@ -160,7 +160,7 @@ def test_the_measure(model, corpus, tmp_path):
     for row in select(result.summary["means"], metric="has_attribute"):
         assert f"{say(row, '%')} {name_way(row)}" in texts[0], "one strength is the best one"
     assert "of one training run" in texts[0]
-    assert texts[1].count(" 0 clearly more, 0 clearly fewer of 1") == 4, "against rejection"
+    assert texts[1].count(" clearly more in 0 of 1, fewer in 0") == 4, "against rejection"
     (figure,) = (block for block in result.section.walk() if isinstance(block, Figure))
     ((panel,),) = figure.views.values()
     level = {line.name: line for line in panel.lines if line.dash == "dash"}

@@ -152,33 +152,34 @@ def _say_intervals(means: Rows) -> str:
 def _state(result: Result) -> Iterator[blocks.ReportBlock]:
     means = result.summary["means"]
     shares = tidy.select(means, metric="has_attribute")
-    differences = tidy.select(result.summary["differences"], minus="rejection")
     for (model, passes), rows in tidy.group_by(shares, "model", "passes").items():
-        best = [
-            max(own, key=lambda row: row["mean"]) for own in tidy.group_by(rows, "way").values()
-        ]
+        ways = tidy.group_by(rows, "way").values()
+        best = [max(own, key=lambda row: row["mean"]) for own in ways]
         parts = [f"{tidy.say(row, '%')} {name_way(row)}" for row in best]
         yield blocks.Text(
-            f"Biographies among the texts of {model} at {passes} passes, each way at its best "
-            f"strength: {', '.join(parts)} ({_say_intervals(means)})."
+            f"Biographies among the texts of {model} at {passes} passes, each way at the strength "
+            f"with most of them: {', '.join(parts)} ({_say_intervals(means)})."
         )
-        counts = []
-        own = tidy.select(differences, model=model, passes=passes)
-        for way, compared in tidy.group_by(own, "way").items():
-            outcomes = [result.verdicts[name_claim(row)].outcome for row in compared]
-            more, less = outcomes.count("above"), outcomes.count("below")
-            counts.append(
-                f"{WAYS[way]} {more} clearly more, {less} clearly fewer of {len(compared)}"
-            )
-        if counts:
-            yield blocks.Text(
-                f"Comparisons with rejection at {passes} passes (each strength with each number of "
-                f"draws), and in how many there are more biographies: {'; '.join(counts)}."
-            )
+        yield from _count_clear(result, model, passes)
     for row in result.summary["judges"]:
         seed = f", seed {row['seed']}" if row["seed"] else ""
         yield blocks.Text(
             f"In {row['model']}{seed}, the guide is right about {tidy.say_share(row['guide'])} of "
             f"unseen texts, the judge about {tidy.say_share(row['judge'])}; "
             f"{tidy.say_share(row['biographies'])} of these texts are biographies."
+        )
+
+
+def _count_clear(result: Result, model: str, passes: int) -> Iterator[blocks.Text]:
+    """How often each way has clearly more, or fewer, biographies than rejection."""
+    where = {"model": model, "passes": passes, "minus": "rejection"}
+    differences, counts = tidy.select(result.summary["differences"], **where), []
+    for way, rows in tidy.group_by(differences, "way").items():
+        outcomes = [result.verdicts[name_claim(row)].outcome for row in rows]
+        more, fewer = outcomes.count("above"), outcomes.count("below")
+        counts.append(f"{WAYS[way]} clearly more in {more} of {len(rows)}, fewer in {fewer}")
+    if counts:
+        yield blocks.Text(
+            "Compared with rejection at as many passes, each strength with each number of draws: "
+            f"{'; '.join(counts)}."
         )
