@@ -18,13 +18,21 @@ from typing import Any
 from unmask.blocks import labels
 from unmask.blocks.blocks import Column, ReportBlock, Section, Table, Text
 from unmask.blocks.tidy import distinct, say, select, tabulate, to_interval
+from unmask.data.corpus import Corpus
+from unmask.data.facts import Direction
+from unmask.editing.requests import OTHER
+from unmask.evaluation.metrics import is_contained
 from unmask.evaluation.statistics import Interval
 from unmask.measures.edit import MEASURE
+from unmask.measures.edit_section import OUTCOMES, SCORES, tabulate_outcomes
+from unmask.measures.inputs import find_corpus
 from unmask.measures.result import Result
+from unmask.measures.summaries import estimate_means
 from unmask.net.families import parse_families
 from unmask.net.loading import inspect
 from unmask.report.document import Document
 from unmask.report.page import write_document
+from unmask.representation.extraction import GROUPS, find_groups
 
 CONTROLS = ("layer", "key", "delta", "tuned", "tuned-layer")
 TINY: dict[str, Any] = {
@@ -46,6 +54,15 @@ CHANGES = {
     "identity": "moments: the identity",
     "spread": "spread over three layers",
 }
+WHEN = ("before", "after")
+TRAINED = (
+    "A masked objective also hides the subject and asks for it, so that learning trains a part of "
+    "the reverse, which the edit does not: that the edit is low-rank is not shown to be the "
+    "reason of a difference.",
+    "This objective never asks for the subject given its object: learning does not train the "
+    "reverse either.",
+)
+"""What learning a statement trains, of a diffusion and of a causal model."""
 DIFFUSION_ONLY = ("cycle", "random", "clean")
 """Changes that are nothing for a causal model."""
 
@@ -103,10 +120,7 @@ class Runs:
 
         layer, clamp = max(distinct(tries, "place"), key=rate)
         columns: dict[str | Column, str] = {"layer": "layer", "clamp": "clamp", "model": "model"}
-        names = {"efficacy": "edited", "paraphrase": "paraphrase", "said": "said"}
-        names |= {"neighbourhood": "neighbour", "harmonic mean": "score"}
-        for name, column in names.items():
-            columns[Column(f"{name}, %", 1, is_percent=True)] = column
+        columns |= SCORES | {Column("said, edited prompt, %", 1, is_percent=True): "said"}
         columns[Column("gain, nats per token", 2)] = "gain"
         title = (
             f"Layer {layer} and a clamp of {clamp:g}, chosen on the last facts of each way of "
@@ -142,23 +156,27 @@ class Runs:
             yield name, self.run(name, facts, {**place, **changes}, name in DIFFUSION_ONLY)
 
 
-def answer(result: Result, controls: Result) -> Iterator[ReportBlock]:
-    """What the edits say, in plain words, model by model."""
+def answer(
+    result: Result, controls: Result, swap: Result, owners: Mapping[str, str]
+) -> Iterator[ReportBlock]:
+    """What the edits say, in plain words, model by model, and everything beside them in a table."""
     for row in result.summary["differences"]:
-        model, kind = row["model"], labels.KINDS[row["kind"]]
+        model, kind = row["model"], row["kind"]
         back = _take(result, model, "reverse new")
         forth = _take(result, model, "edited")
         yield Text(
-            f"{model} ({kind}): {_conclude(forth, back)}. Asked as edited it says "
-            f"{say(forth['said_after'], '%')} of the new objects, and prefers "
-            f"{say(forth['success_after'], '%')} of them to the old ones. Given the new "
-            f"object it names {say(back['said_after'], '%')} of the edited subjects (without "
-            f"the edit {say(back['said_before'], '%')}); their log-probability changes by "
+            f"{model} ({labels.KINDS[kind]}): {_conclude(forth, back)}. Asked as edited it prefers "
+            f"{say(forth['success_after'], '%')} of the new objects to the old ones, and says "
+            f"{say(forth['said_after'], '%')} of them. Given the new object it says "
+            f"{say(back['said_after'], '%')} of the edited subjects (without the edit "
+            f"{say(back['said_before'], '%')}); their log-probability changes by "
             f"{say(back['gain'], 'nats per token', has_sign=True)}. Of the edit "
             f"{say(back['share'], '%')} acts at the end of the given object."
         )
-        for variant in ("tuned", "tuned-layer"):
-            yield Text(_explain(controls, model, variant))
+        learned = [_compare_learned(controls, model, each) for each in ("tuned", "tuned-layer")]
+        yield Text(" ".join([*learned, TRAINED[labels.is_causal(kind)]]))
+        yield Text(_name_owners(swap, model, owners))
+    yield tabulate_outcomes(controls.summary)
 
 
 def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> str:
@@ -172,8 +190,8 @@ def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> st
     return "the reverse is not seen to follow"
 
 
-def _explain(result: Result, model: str, variant: str) -> str:
-    """What the learned statement says about the reason."""
+def _compare_learned(result: Result, model: str, variant: str) -> str:
+    """What the learned statement does in reverse that the edit does not."""
     where = {"model": model, "variant": variant}
     (reached,) = select(result.summary["changes"], metric="reached", **where)
     place = "the whole network" if variant == "tuned" else "the edited projections alone"
@@ -185,27 +203,53 @@ def _explain(result: Result, model: str, variant: str) -> str:
     if not rows:
         return f"{learned}: too few to be held against it."
     gain, said = to_interval(rows["gain"]), to_interval(rows["said_after"])
-    own = _take(result, model, "reverse new", variant)
     if said.low > 0:
-        reason = "learning reaches the reverse where the edit does not"
+        so = "said clearly more often"
     elif gain.low > 0:
-        reason = "likelier than under the edit, but not clearly said more often"
+        so = "likelier, but not clearly said more often"
     elif gain.high < 0:
-        reason = "learning by the own objective does worse than the write"
+        so = "less likely"
     else:
-        reason = "no clear difference between the two"
+        so = "no clear difference"
     return (
-        f"{learned} ({rows['gain']['facts']} facts). In reverse they name "
-        f"{say(own['said_after'], '%')} of the subjects, {say(said, 'points')} more than the edit, "
-        f"and gain {say(gain, 'nats per token', has_sign=True)} beside it: {reason}."
+        f"{learned}. On these, the subject asked in reverse is said {say(said, 'points')} more "
+        f"often than with the edit, and its log-probability is higher by "
+        f"{say(gain, 'nats per token', has_sign=True)} "
+        f"({labels.count(rows['gain']['facts'], 'fact')}): {so}."
     )
 
 
-def _take(result: Result, model: str, role: str, variant: str | None = None) -> dict[str, Interval]:
+def _name_owners(swap: Result, model: str, owners: Mapping[str, str]) -> str:
+    """Whom a model says in reverse where the new object was another fact's before."""
+    rows = [
+        {**row} | {when: is_contained(row[f"text_{when}"], owners[row["new"]]) for when in WHEN}
+        for row in select(swap.rows(), model=model, role="reverse new")
+    ]
+    before, after = map(to_interval, estimate_means(rows, ("model",), WHEN, WHEN))
+    subject = _take(swap, model, "reverse new")["said_after"]
+    return (
+        f"Where the new object is another fact's, {model} given this object says its old owner in "
+        f"{say(after, '%')} of {labels.count(len(rows), 'fact')} (without the edit "
+        f"{say(before, '%')}), and the edited subject in {say(subject, '%')}."
+    )
+
+
+def list_owners(corpus: Corpus) -> dict[str, str]:
+    """The subject that each object belongs to."""
+    splits = [split for own in find_groups(corpus, list(GROUPS)).values() for split in own]
+    answers: dict[tuple[str, Direction], str] = {}
+    for fact in (fact for split in splits for fact in corpus[split]):
+        answers.setdefault((fact.fact_id, fact.direction), fact.object)
+    return {
+        text: answers[fact_id, OTHER[way]]
+        for (fact_id, way), text in answers.items()
+        if (fact_id, OTHER[way]) in answers
+    }
+
+
+def _take(result: Result, model: str, role: str) -> dict[str, Interval]:
     """The means of a model's question, by metric."""
     rows = select(result.summary["means"], model=model, role=role)
-    if variant is not None:
-        rows = select(result.summary["controls"], model=model, role=role, variant=variant)
     return {row["metric"]: to_interval(row) for row in rows}
 
 
@@ -215,22 +259,22 @@ def compare(runs: Mapping[str, Result], facts: int) -> Table:
     for name, label in CHANGES.items():
         for score in runs[name].summary["scores"] if name in runs else ():
             own = {"change": label, "model": score["model"], "score": score["score"]}
-            for role, short in (("edited", "forth"), ("reverse new", "back")):
-                values = _take(runs[name], score["model"], role)
-                own |= {f"{short}_{metric}": value for metric, value in values.items()}
-            texts = select(runs[name].summary["changes"], model=score["model"], variant="edit")
-            own |= {row["metric"]: to_interval(row) for row in texts}
+            own["gain"] = _take(runs[name], score["model"], "reverse new")["gain"]
+            for table in ("outcomes", "changes"):
+                found = select(runs[name].summary[table], model=score["model"], variant="edit")
+                own |= {row["metric"]: to_interval(row) for row in found}
             rows.append(own)
     columns = {
         "change": "change",
         "model": "model",
-        Column("efficacy, %", 1, is_percent=True): "forth_success_after",
-        Column("harmonic mean, %", 1, is_percent=True): "score",
-        Column("said, %", 1, is_percent=True): "forth_said_after",
-        Column("subject said in reverse, %", 1, is_percent=True): "back_said_after",
-        Column("gain in reverse, nats per token", 2): "back_gain",
+        OUTCOMES["preferred"]: "preferred",
+        OUTCOMES["said"]: "said",
+        OUTCOMES["said_reverse"]: "said_reverse",
+        Column("gain in reverse, nats per token", 2): "gain",
+        OUTCOMES["judged"]: "judged",
+        OUTCOMES["text_kl"]: lambda row: row.get("text_kl"),
         Column("norm", 2): "magnitude",
-        Column("KL of other text, nats per token", 4): lambda row: row.get("text_kl"),
+        Column("harmonic mean, %", 1, is_percent=True): "score",
     }
     title = (
         "The edit, and what changes where one thing differs, "
@@ -239,10 +283,14 @@ def compare(runs: Mapping[str, Result], facts: int) -> Table:
     return tabulate("variants", title, rows, columns, most=len(rows))
 
 
-def describe(result: Result, name: str, title: str) -> Section:
-    """A run's own section under another name."""
-    section = result.section
-    return Section(name, title, section.blocks)
+def describe(result: Result, name: str, title: str, is_answered: bool) -> Section:
+    """A run's own section under another name, without the table that stands with the answer."""
+    kept = [
+        block
+        for block in result.section.blocks
+        if not (is_answered and isinstance(block, Table) and block.name == "outcomes")
+    ]
+    return Section(name, title, kept)
 
 
 def write_page(options: argparse.Namespace) -> None:
@@ -250,15 +298,16 @@ def write_page(options: argparse.Namespace) -> None:
     layer, clamp, chosen = runs.choose_place()
     results = dict(runs.list_changes(layer, clamp))
     main, controls = results["edit"], results.get("controls", results["edit"])
+    owners = list_owners(find_corpus(options.data, runs.families))
     facts = options.few if "controls" in results else options.facts
     changes = compare({**results, "edit": controls}, facts)
     sections: Sequence[Section] = [
-        Section("answer", "The answer", list(answer(main, controls))),
+        Section("answer", "The answer", list(answer(main, controls, results["swap"], owners))),
         Section("changes", "One thing at a time", [changes, chosen]),
-        describe(main, "edits", "All edits with fresh objects"),
+        describe(main, "edits", "All edits with fresh objects", main is controls),
     ]
     if "controls" in results:
-        sections = [*sections, describe(controls, "controls", "Controls, on fewer facts")]
+        sections = [*sections, describe(controls, "controls", "Controls, on fewer facts", True)]
     names = " and ".join(family.name for family in runs.families)
     lead = (
         f"{names}: new objects written into the down projection of layer {layer}, one fact at a "

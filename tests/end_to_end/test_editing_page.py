@@ -26,6 +26,16 @@ def test_every_change_has_its_run_and_its_row(tmp_path):
     page = (tmp_path / "page.md").read_text()
     for words in ("the reverse", "Learned in the whole network", "spread over three layers"):
         assert words in page
+    assert page.count("says its old owner in") == 2, "each model, where objects are swapped"
+    for words in ("generated before", "efficacy, %", "right is likelier", "equal norm"):
+        assert words not in page, "an answer is preferred, or said"
+    head = "| model | change | facts | new object preferred, % | new object said, % |"
+    first, *rest = page.split(head)[1:]
+    assert len(rest) == 1, "the controls stand once, with the answer; the edits have their own"
+    assert [line.split(" | ")[1] for line in first.splitlines()[2:9]] == [
+        *("no change", "the edit", "in a random layer", "the wrong subject's key"),
+        *("another fact's delta", "learned, whole network", "learned, edited projections"),
+    ]
     controls = read_result(tmp_path / "runs" / "controls")
     variants = {row["variant"] for row in controls.rows()}
     assert variants == {"edit", "layer", "key", "delta", "tuned", "tuned-layer"}

@@ -148,11 +148,21 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
         for row in own:
             assert row["text_kl"] > 0 and row["nll_before"] == made["nll_before"]
             assert row["text_bits_before"] == made["text_bits_before"] > 0
-    # Two-sided: the mean of both judgements of each fact.
-    for row in select(summary["judgement"], metric="success_after"):
-        own = select(rows, model=row["model"], variant=row["variant"])
-        judged = [r["success_after"] for r in own if r["role"] in edit_summary.JUDGED]
-        assert len(judged) == 4 and row["mean"] == pytest.approx(sum(judged) / 4)
+    # One row for the model as it was and one for each change.
+    asked = {"preferred": ("success", ["edited"]), "said": ("said", ["edited"])}
+    asked |= {"said_reverse": ("said", ["reverse new"])}
+    asked |= {"judged": ("success", ["reverse new", "reverse neighbour"])}
+    outcomes = summary["outcomes"]
+    assert distinct(outcomes, "variant") == ["none", "edit", *controls]
+    for row in (row for row in outcomes if row["metric"] in asked):
+        column, roles = asked[row["metric"]]
+        is_clean = row["variant"] == "none"
+        own = select(rows, model=row["model"], variant="edit" if is_clean else row["variant"])
+        own = [one for one in own if one["role"] in roles]
+        values = [one[f"{column}_{'before' if is_clean else 'after'}"] for one in own]
+        assert row["facts"] == 2 and row["mean"] == pytest.approx(sum(values) / len(values))
+    kl = select(outcomes, metric="text_kl")
+    assert distinct(kl, "variant") == ["edit", *controls], "nothing moves without a change"
     canvases = result.tables["edit_canvases"].to_pylist()
     pairs = {(row["length"], row["steps"]) for row in canvases}
     assert pairs == {(24, 3), (24, 1), (20, 3), (20, 1)}
@@ -172,7 +182,8 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
     for words in (
         "the wrong subject's key",
         "as likely as edited",
-        "judged from two sides",
+        "judged right from two sides",
+        "have the norm of the edit; a random layer",
         "by canvas and steps",
     ):
         assert words in text

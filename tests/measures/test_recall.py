@@ -195,9 +195,7 @@ def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
     assert plain.section == read_result(tmp_path / "plain").section
 
 
-def test_published_numbers_stand_beside_berglunds_data_alone(
-    masked, corpus, berglund, tmp_path
-):
+def test_published_numbers_stand_beside_berglunds_data_alone(masked, corpus, berglund, tmp_path):
     named = Corpus(read_corpus_folder(berglund).source, corpus.splits)
     beside = show(ask(MEASURE, [masked], named, tmp_path / "one", **SMALL))
     assert "point estimate against point estimate: no test" in beside

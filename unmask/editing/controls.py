@@ -1,10 +1,11 @@
 """What an edit is held against: edits that should not work, and the same statement learned.
 
-Controls have the size of the edit they stand beside: the wrong subject's key, another fact's
-residual; the editor's own edit in a layer drawn at random is made by the caller. The baseline
-learns the new statement by the model's own objective, in the whole network or in the edited down
-projections alone, until it is as likely as under the edit. If that answers in reverse where the
-edit does not, the low-rank write is the reason, else the network.
+The wrong subject's key and another fact's residual have the norm of the edit they stand beside; the
+edit in a layer drawn at random, of a norm of its own, is made by the caller. The baseline learns
+the new statement by the model's own objective, in the whole network or in the edited down
+projections alone, until it is as likely as under the edit. A masked objective also hides the
+subject and asks for it: if that answers in reverse where the edit does not, either the low-rank
+write or what is trained is the reason.
 """
 
 import math

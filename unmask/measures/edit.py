@@ -3,14 +3,14 @@ The page shows what each edit did, and whether the reverse question is answered 
 
 The update maps the key of the subject to the value that makes the model say the new object, and
 disturbs other keys least under their second moment (r-ROME with a ridge of 0, MEMIT above; see
-`unmask/editing/update.py`). Success is the likelihood of the right answer against its rival, nats
-per token by the chain rule: the new object against the old one on the edited prompt (efficacy) and
-on other phrasings (paraphrase), a neighbour's own object against the new one (neighbourhood). The
-harmonic mean is that of these three means. Generated texts are searched for the right answer. In
-reverse the new object is given and the subject asked for, and the old object likewise; the
+`unmask/editing/update.py`). An answer is *preferred* where it is likelier than its rival, nats per
+token by the chain rule: the new object against the old one on the edited prompt and in other
+phrasings, a neighbour's own object against the new one (CounterFact's efficacy, paraphrase and
+neighbourhood; the score is their harmonic mean). It is *said* where the generated text contains it.
+In reverse the new object is given and the subject asked for, and the old object likewise; the
 subject's rank is among all subjects of its group, by the mean field for a masked model. Fresh
-objects occur in no training text; swapped ones belong to another fact, whose subject may be given
-in reverse.
+objects occur in no training text; swapped ones belong to another fact, whose subject may be said in
+reverse.
 
 The share is how much of an edit acts at a position, in closed form: 1 at the key that it was
 written with. It is read at the last token of a prompt's subject, and its mean size at the masks and
@@ -21,10 +21,12 @@ Statements are judged from two sides: given the new object, is the edited subjec
 another one; and given the other one's object, is its own subject likelier than the edited one? A
 model that always prefers the edited subject is right half of the time. KL and bits per token are
 measured on text that no training showed (for a reversal corpus, statements about other people); a
-masked model sees it noised at uniform times, and masked tokens count. Controls are the same edit in
-a layer drawn at random, with the wrong subject's key, or with another fact's delta, of equal norm.
-A learned statement is trained by the model's own loss until its object is as likely as under the
-edit; where it never is, the page says so.
+masked model sees it noised at uniform times, and masked tokens count. Controls are an edit with the
+wrong subject's key or with another fact's delta, of the edit's norm, and the same edit made in a
+layer drawn at random, of the norm that it takes there. A learned statement is trained by the
+model's own loss until its object is as likely as under the edit; where it never is, the page says
+so. A masked model's loss also hides the subject and asks for it, so that learning trains a part of
+the reverse, which the edit does not.
 
 What the subject gains in reverse is correlated with how alike both directions were before the edit,
 one number per fact: the log-odds that a probe fitted to one direction's states gives the fact in

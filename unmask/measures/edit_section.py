@@ -10,20 +10,26 @@ from unmask.measures.measure import Summary
 from unmask.measures.result import Result
 
 METRICS = {
-    "success_before": Column("right is likelier before, %", 1, is_percent=True),
-    "success_after": Column("right is likelier after, %", 1, is_percent=True),
-    "said_before": Column("generated before, %", 1, is_percent=True),
-    "said_after": Column("generated after, %", 1, is_percent=True),
+    "success_before": Column("preferred before, %", 1, is_percent=True),
+    "success_after": Column("preferred after, %", 1, is_percent=True),
+    "said_before": Column("said before, %", 1, is_percent=True),
+    "said_after": Column("said after, %", 1, is_percent=True),
     "gain": Column("gain of log p, nats per token"),
     "rank_before": Column("subject's rank before", 1),
     "rank_after": Column("subject's rank after", 1),
     "share": Column("share of the edit that acts"),
 }
+OUTCOMES = {
+    "preferred": Column("new object preferred, %", 1, is_percent=True),
+    "said": Column("new object said, %", 1, is_percent=True),
+    "said_reverse": Column("subject said in reverse, %", 1, is_percent=True),
+    "judged": Column("judged right from two sides, %", 1, is_percent=True),
+    "text_kl": Column("KL on other text, nats per token", 4),
+}
 CHANGES = {
     "magnitude": Column("norm of the change"),
     "reached": Column("as likely as edited, %", 0, is_percent=True),
     "updates": Column("updates", 1),
-    "text_kl": Column("KL, nats per token", 4),
     "text_bits_before": Column("bits per token before", 3),
     "text_bits_after": Column("bits per token after", 3),
 }
@@ -41,6 +47,7 @@ ROLES = {
     "reverse neighbour": "reversed, another fact",
 }
 VARIANTS = {
+    "none": "no change",
     "edit": "the edit",
     "layer": "in a random layer",
     "key": "the wrong subject's key",
@@ -53,7 +60,16 @@ SHARING = {
     "cosine": "cosine of key and v0 in reverse",
     "share": "share of the edit in reverse",
 }
-OUTCOMES = {"gain": "log p of the subject", "rank": "rank of the subject"}
+GAINS = {"gain": "log p of the subject", "rank": "rank of the subject"}
+SCORES = {
+    Column(f"{name}, %", 1, is_percent=True): column
+    for column, name in (
+        ("edited", "preferred, edited prompt"),
+        ("paraphrase", "preferred, other phrasings"),
+        ("neighbour", "preferred, neighbours"),
+        ("score", "harmonic mean"),
+    )
+}
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -61,20 +77,14 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     summary = result.summary
     scores = tidy.tabulate(
         "scores",
-        "Share of edits that are right by likelihood, %",
+        "How often the right answer is preferred, and the harmonic mean of the three shares",
         summary["scores"],
-        {
-            "model": "model",
-            Column("efficacy", 1, is_percent=True): "edited",
-            Column("paraphrase", 1, is_percent=True): "paraphrase",
-            Column("neighbourhood", 1, is_percent=True): "neighbour",
-            Column("harmonic mean", 1, is_percent=True): "score",
-        },
+        {"model": "model", **SCORES},
     )
     by_role = {"model": "model", "asked": lambda row: ROLES[row["role"]]}
     title = (
-        "Before and after the edit: is the right answer likelier than its rival, is it generated, "
-        "what does it gain?"
+        "Before and after the edit: is the right answer preferred to its rival, is it said, what "
+        "does it gain?"
     )
     means = tidy.tabulate_means("means", title, summary["means"], by_role, METRICS)
     steps = tidy.draw_lines(
@@ -91,7 +101,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     texts = tidy.tabulate(
         "examples",
-        "Generated answers before and after the edit",
+        "What is said before and after the edit",
         summary["examples"],
         {
             **by_role,
@@ -103,7 +113,27 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     shown = [texts] if summary["examples"] else []
     figures = [_draw_said(summary)] if tidy.select(summary["means"], metric="said_after") else []
-    return [*_state(result), *figures, scores, means, *_tabulate_rest(result), steps, *shown]
+    tables = [tabulate_outcomes(summary), scores, means, *_tabulate_rest(result)]
+    return [*_state(result), *figures, *tables, steps, *shown]
+
+
+def tabulate_outcomes(summary: Summary) -> blocks.Table:
+    """One row for the model as it was, its edits, each control and the learned statement."""
+    keys = {"model": "model", "change": lambda row: VARIANTS[row["variant"]], "facts": "facts"}
+    norms = ""
+    if {"key", "delta"} & {*tidy.distinct(summary["outcomes"], "variant")}:
+        norms = (
+            ". The wrong subject's key and another fact's delta have the norm of the edit; a "
+            "random layer has the norm that the search finds there"
+        )
+    return tidy.tabulate_means(
+        "outcomes",
+        f"What follows from each change; 50 % of two-sided judgements is chance{norms}",
+        summary["outcomes"],
+        keys,
+        OUTCOMES,
+        most=len(summary["outcomes"]),
+    )
 
 
 def _choose_colour(kind: str) -> str:
@@ -122,15 +152,15 @@ def _draw_said(summary: Summary) -> blocks.Figure:
     return tidy.draw_dots(
         rows,
         "said",
-        "How often the right answer is generated, forwards and in reverse",
-        "Share of generations that hold the right answer, with 95 % intervals by fact. Reversed: "
-        "the object is given, and the subject asked for.",
+        "How often the right answer is said, forwards and in reverse",
+        "Share of generated texts that hold the right answer, with 95 % intervals by fact. "
+        "Reversed: the object is given, and the subject asked for.",
         label=lambda row: f"{ROLES[row['role']]}, {when[row['metric']]}",
         group="model",
         colour=lambda row: _choose_colour(row["kind"]),
         note=lambda row: labels.count(row["facts"], "fact"),
         panel=lambda row: "",
-        xlabel="generated, %",
+        xlabel="said, %",
         limits=(0, 100),
     )
 
@@ -142,7 +172,7 @@ def _tabulate_rest(result: Result) -> Iterator[blocks.ReportBlock]:
     by_role = {"asked": lambda row: ROLES[row["role"]]}
     controls = {name: METRICS[name] for name in CONTROL_METRICS}
     if len(tidy.distinct(summary["controls"], "variant")) > 1:
-        title = "The edit beside controls of equal norm and the statement learned"
+        title = "Every question under the edit, its controls and the statement learned"
         columns = by_variant | by_role
         yield tidy.tabulate_means("controls", title, summary["controls"], columns, controls)
     if summary["baseline"]:
@@ -155,11 +185,7 @@ def _tabulate_rest(result: Result) -> Iterator[blocks.ReportBlock]:
         }
         title = "By how a fact was trained, and which way it was edited"
         yield tidy.tabulate_means("ways", title, summary["ways"], columns | by_role, METRICS)
-    if summary["judgement"]:
-        title = "Statements judged from two sides; 50 % is chance"
-        metrics = {name: METRICS[name] for name in SHARES[:2]}
-        yield tidy.tabulate_means("judgement", title, summary["judgement"], by_variant, metrics)
-    title = "The size of each change, and what becomes of text that no training showed"
+    title = "The size of each change, and bits per token of text that no training showed"
     yield tidy.tabulate_means("changes", title, summary["changes"], by_variant, CHANGES)
     if len(tidy.distinct(summary["lengths"], "answer")) > 1:
         columns = {"model": "model"} | by_role | {"tokens of the answer": "answer"}
@@ -171,7 +197,7 @@ def _tabulate_rest(result: Result) -> Iterator[blocks.ReportBlock]:
     if len(tidy.distinct(summary["canvases"], "length", "steps")) > 1:
         columns = {"model": "model", "canvas": "length", "steps": "steps"} | by_role
         metrics = {name: METRICS[name] for name in SHARES[2:]}
-        title = "Generations by canvas and steps"
+        title = "What is said, by canvas and steps"
         yield tidy.tabulate_means("canvases", title, summary["canvases"], columns, metrics)
     if summary["sharing"]:
         yield _tabulate_sharing(result)
@@ -193,7 +219,7 @@ def _tabulate_learned(result: Result) -> blocks.Table:
             "model": "model",
             "change": lambda row: VARIANTS[row["variant"]],
             "of the subject": lambda row: (
-                "log p, nats per token" if row["metric"] == "gain" else "share generated"
+                "log p, nats per token" if row["metric"] == "gain" else "share said"
             ),
             Column("difference", 2): tidy.to_interval,
             "facts": "facts",
@@ -211,7 +237,7 @@ def _tabulate_sharing(result: Result) -> blocks.Table:
         {
             "model": "model",
             "likeness": lambda row: SHARING[row["sharing"]],
-            "gain in": lambda row: OUTCOMES[row["outcome"]],
+            "gain in": lambda row: GAINS[row["outcome"]],
             Column("correlation", 2): tidy.to_interval,
             "facts": "facts",
         },
@@ -225,7 +251,7 @@ def _tabulate_facts(summary: Summary) -> blocks.Table:
 
     return tidy.tabulate(
         "facts",
-        "Numbers of edited facts and of those whose old object the model gave before; condition "
+        "Numbers of edited facts and of those whose old object the model said before; condition "
         "number of the keys' second moments",
         summary["facts"],
         {
@@ -233,7 +259,7 @@ def _tabulate_facts(summary: Summary) -> blocks.Table:
             "facts": lambda row: labels.GROUPS.get(row["group"], row["group"]),
             "edited": lambda row: labels.DIRECTIONS[row["direction"]],
             "number": "facts",
-            "old object given": "recalled",
+            "old object said": "recalled",
             "condition number": describe_condition,
         },
     )
@@ -246,7 +272,7 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         shares = {mean["role"]: tidy.say(tidy.to_interval(mean), "%") for mean in own}
         change = tidy.say(tidy.to_interval(row), "points")
         yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) generates {shares['edited']} of the new "
+            f"{row['model']} ({labels.KINDS[row['kind']]}) says {shares['edited']} of the new "
             f"objects when asked as edited, and {shares['reverse new']} of the subjects when given "
             f"the new object, a difference of {change}.",
             result.verdicts[row["model"]],

@@ -17,12 +17,11 @@ SHARES = ("success_before", "success_after", "said_before", "said_after")
 METRICS = (*SHARES, "gain", "rank_before", "rank_after", "share")
 FORWARD = ("edited", "paraphrase", "neighbour")
 """Roles whose success makes up the score."""
-JUDGED = ("reverse new", "reverse neighbour")
-"""Roles whose success is a judgement from two sides."""
 BY_VARIANT = ("model", "kind", "variant")
 CONTROL_METRICS = ("success_after", "said_after", "gain")
-CHANGE_METRICS = ("magnitude", "reached", "updates", "text_kl", "text_bits_before")
-CHANGE_METRICS += ("text_bits_after",)
+OUTCOMES = ("preferred", "said", "said_reverse", "judged", "text_kl")
+"""What one row says of a change: forwards, in reverse, and of other text."""
+CHANGE_METRICS = ("magnitude", "reached", "updates", "text_bits_before", "text_bits_after")
 STATE_METRICS = ("share", "share_masks", "share_words")
 SHARING = ("probe", "cosine", "share")
 """What the gain in reverse is held against, one number per fact."""
@@ -53,12 +52,10 @@ def summarise(tables: Tables, settings: "EditSettings") -> Summary:
         ),
         "scores": list(_score(means)),
         "differences": list(_compare_directions(rows)),
+        "outcomes": list(_list_outcomes(all_rows)),
         "facts": list(_count_facts(edited)),
         "controls": estimate_means(all_rows, (*BY_VARIANT, "role"), CONTROL_METRICS, SHARES),
         "baseline": list(_compare_learned(all_rows, settings.seed)),
-        "judgement": estimate_means(
-            [row for row in all_rows if row["role"] in JUDGED], BY_VARIANT, SHARES[:2], SHARES
-        ),
         "changes": estimate_means(
             tidy.select(all_rows, role="edited"), BY_VARIANT, CHANGE_METRICS, ("reached",)
         ),
@@ -101,6 +98,30 @@ def _score(means: Rows) -> Iterator[dict[str, Any]]:
         yield {"model": model, "kind": kind, "score": score} | {
             role: values.get(role) for role in FORWARD
         }
+
+
+def _list_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Every change by the same five metrics, after the model as it was (`none`)."""
+    for own in tidy.group_by(rows, "model").values():
+        before = [
+            row
+            | {"variant": "none", "text_kl": None}
+            | {f"{name}_after": row[f"{name}_before"] for name in ("success", "said")}
+            for row in map(dict, tidy.select(own, variant="edit"))
+        ]
+        outcomes = [row | _read_outcome(row) for row in (*before, *map(dict, own))]
+        yield from estimate_means(outcomes, BY_VARIANT, OUTCOMES, OUTCOMES[:-1])
+
+
+def _read_outcome(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a question says of its change; a judgement from two sides is the mean of two rows."""
+    values = {
+        "edited": {"preferred": "success_after", "said": "said_after", "text_kl": "text_kl"},
+        "reverse new": {"said_reverse": "said_after", "judged": "success_after"},
+        "reverse neighbour": {"judged": "success_after"},
+    }
+    read = values.get(row["role"], {})
+    return {name: row[read[name]] if name in read else None for name in OUTCOMES}
 
 
 def _compare_directions(rows: Rows) -> Iterator[dict[str, Any]]:

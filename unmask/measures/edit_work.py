@@ -122,7 +122,7 @@ def work(
     numbers = [i for i in chunk if i < len(requests)]
     if not numbers:
         return {}
-    # 1. Answers without an edit; the edits and controls of their norm, asked together.
+    # 1. Answers without an edit; the edits and their controls, asked together.
     before = dict(zip(numbers, examination.ask_clean(numbers), strict=True))
     edits = list(_make_edits(model, ready, numbers, settings))
     after = examination.ask_each([(i, edit) for i, _, edit in edits])
