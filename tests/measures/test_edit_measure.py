@@ -229,6 +229,19 @@ def test_sharing_is_correlated_over_facts(result):
     assert all(row["facts"] == 6 for row in found)
 
 
+def test_subjects_that_are_never_said_keep_a_bound(result):
+    """Neither with the edit nor learned: the difference is 0, but not exactly known to be."""
+    import pyarrow
+
+    edits = [row | {"said_after": False} for row in result.rows()]
+    learned = [row | {"variant": "tuned", "reached": True} for row in edits]
+    tables = {**result.tables, "edit": pyarrow.Table.from_pylist(edits + learned)}
+    found = select(summarise(tables, MEASURE.settings())["baseline"], metric="said_after")
+    assert len(found) == 2
+    for row in found:
+        assert row["mean"] == 0 and row["facts"] == 6 and row["low"] < -0.2 and row["high"] > 0.2
+
+
 def test_mistakes_are_sentences(families, place, tmp_path):
     def refuse(words, **changes):
         with pytest.raises(UserError, match=words):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
-from unmask.evaluation.statistics import rank_correlation
+from unmask.evaluation.statistics import cluster, estimate_difference, rank_correlation
 from unmask.measures.measure import Rows, Summary, Tables, judge_differences, judge_interval
 from unmask.measures.summaries import compare_means, estimate_means, subtract_shares
 
@@ -165,8 +165,16 @@ def _compare_learned(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
             which = {"model": model, "kind": kind, "variant": variant}
             for column in ("gain", "said_after"):
                 difference = compare_means(learned, beside, column, seed)
-                if difference is not None:
-                    yield which | {"metric": column} | vars(difference)
+                if difference is None:
+                    continue
+                row = which | {"metric": column} | vars(difference)
+                if column in SHARES:  # a share that was never hit keeps its bound
+                    sides = (
+                        cluster([each[column] for each in side], [each["fact"] for each in side])
+                        for side in (learned, beside)
+                    )
+                    row |= vars(estimate_difference(*sides, is_share=True))
+                yield row
 
 
 def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
