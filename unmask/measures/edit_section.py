@@ -137,7 +137,7 @@ def tabulate_outcomes(summary: Summary) -> blocks.Table:
 
 
 def _choose_colour(kind: str) -> str:
-    return "p3" if labels.is_causal(kind) else "p2"
+    return "causal" if labels.is_causal(kind) else "diffusion"
 
 
 def _draw_said(summary: Summary) -> blocks.Figure:
