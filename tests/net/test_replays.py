@@ -71,7 +71,7 @@ def test_weights_may_change_and_move(launched):
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_longer_texts_may_come_in_between(kind, launched):
-    """They need longer tables of positions; what was recorded reads the ones it was recorded with."""
+    """They need longer tables of positions; what was recorded reads the tables of then."""
     model = make(kind, torch.float32, context=512)
     short = torch.arange(24, device="cuda")[None]
     plain = launched(lambda: model.logits(short))
