@@ -31,8 +31,9 @@ class RotaryTables:
                 # Recorded CUDA graphs go on reading them where they lie.
                 self._outgrown.append(made)
             # Room to grow, so that a text that lengthens token by token does not remake them.
-            room = min(self.config.context, max(64, 2 * length))
-            made = self._made[device, dtype] = self._make(max(room, length), device, dtype)
+            room, context = max(64, 2 * length), self.config.context
+            room = min(room, context) if length <= context else room
+            made = self._made[device, dtype] = self._make(room, device, dtype)
         return made
 
     def look_up(
