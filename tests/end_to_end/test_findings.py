@@ -161,10 +161,13 @@ def test_exchanged_states_are_what_was_measured():
     curves = [row for row in read_result(folder / "interchange").summary["curves"]
               if row["model"] == "reversal-mdm"]  # fmt: skip
 
-    def read_shares(metric: str, swap: str, layers: range, *ways: str) -> list[int]:
+    def read_shares(
+        metric: str, swap: str, layers: range, *ways: str, tokens: str = "all"
+    ) -> list[int]:
         return [round(100 * row["mean"]) for row in curves if row["layer"] in layers
-                and (row["metric"], row["swap"]) == (metric, swap)
+                and (row["metric"], row["swap"], row["tokens"]) == (metric, swap, tokens)
                 and (not ways or row["split"] in ways)]  # fmt: skip
+
 
     names, inner = ("d2p_same", "p2d_reverse", "both_d2p"), range(5)
     within = read_shares("says_donor", "within", inner, *names)
@@ -173,6 +176,8 @@ def test_exchanged_states_are_what_was_measured():
         max(within),
     ]
     assert len(within) == 15 and set(read_shares("says_donor", "across", inner, *names)) == {0}
+    last = read_shares("says_donor", "within", inner, *names, tokens="last")
+    assert read_numbers(r"brings it in (\d+) to (\d+) % even from") == [min(last), max(last)]
     others = ("p2d_same", "d2p_reverse", "both_p2d")
     assert set(read_shares("says_donor", "within", inner, *others)) == {0}
     likelier = read_shares("prefers_donor", "across", range(-1, 0))
@@ -200,22 +205,31 @@ def test_the_shipped_pairs_path_is_what_was_measured():
                 if row["role"] == role and row["split"] in splits and row["layer"] < 5]  # fmt: skip
 
     names, descriptions = ("d2p_same", "p2d_reverse"), ("p2d_same", "d2p_reverse")
-    assert min(read_shares("whole subject", *names)) >= 99
+    subjects = read_shares("whole subject", *names)
+    assert read_numbers(r"give back (\d+) to (\d+) % of what hiding it takes") == [
+        min(subjects),
+        max(subjects),
+    ]
+    masks = read_shares("masks", *names)
+    assert read_numbers(r"masks alone give back (\d+) to (\d+) %") == [min(masks), max(masks)]
     stated = read_numbers(
-        r"positions at most (\d+) %, until .* at most (\d+) %, the answer's (\d+) to (\d+) %"
+        r"positions at most (\d+) %, until .* at most (\d+) %, the answer's all of it"
     )
-    answers = read_shares("whole answer", *descriptions)
     assert stated == [
         max(read_shares("whole answer", *names)),
         max(read_shares("whole subject", *descriptions)),
-        min(answers),
-        max(answers),
     ]
+    assert set(read_shares("whole answer", *descriptions)) == {100}
     bands = [row for row in trace["bands"] if row["stage"] == "first"
              and row["model"] == row["other_model"] == "reversal-mdm"]  # fmt: skip
     alike = [row for row in bands if row["split"] in descriptions]
-    assert read_numbers(r"all (\d+) differences") == [len(alike)]
-    assert all(row["p_equivalent"] < 0.05 < row["p_holm"] for row in alike)
+    (unlike,) = (row for row in alike if row["p_equivalent"] >= 0.05)
+    assert read_numbers(r"(\d+) of (\d+) differences are within") == [len(alike) - 1, len(alike)]
+    assert all(row["p_holm"] > 0.05 for row in alike if row is not unlike)
+    assert (unlike["role"], unlike["band"], unlike["p_holm"] < 0.05) == ("masks", "lower", True)
+    assert read_numbers(r"third, by (−[\d.]+) \[(−[\d.]+), (−[\d.]+)\]") == [
+        round(unlike[name], 2) for name in ("mean", "low", "high")
+    ]
     wide = [row for row in bands if row["split"] in names and row["p_equivalent"] >= 0.05]
     assert {row["role"] for row in wide} == {"masks"}
     (margin,) = read_numbers(r"where a margin of ([\d.]+) would be needed")

@@ -201,6 +201,9 @@ def test_runs_beside_each_other_say_what_they_share(tmp_path):
     again = count(tmp_path / "again", "a", "b", facts=5)
     lead = read_document([one, again]).lead
     assert lead.endswith("No setting differs.") and "facts 5" in lead and "shift" not in lead
+    elsewhere = count(tmp_path / "elsewhere", "a", measure=REFUSING, facts=5, shift=1.0)
+    lead = read_document([again, elsewhere]).lead  # settings of other measures are not compared
+    assert lead == "In common: the models a. Different: models (a, b; a)."
 
 
 def test_runs_that_cannot_be_pooled_stand_below_each_other(tmp_path):

@@ -274,15 +274,23 @@ def _compare(runs: Sequence[Run]) -> str:
     data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
     if None not in data:
         (alike if all(each == data[0] for each in data) else unlike).append("the data")
-    changes = [list_changes(record) for record in records]
-    for name in dict.fromkeys(name for record in records for name in record.settings):
-        values = [record.settings.get(name) for record in records]
-        if any(value != values[0] for value in values):
-            unlike.append(f"{name} ({', '.join(map(show_value, values))})")
-        elif any(name in each for each in changes):
-            alike.append(f"{name} {show_value(values[0])}")
+    verbs = dict.fromkeys(record.verb for record in records)
+    for verb in verbs:  # settings of different measures are not to be compared
+        group = [record for record in records if record.verb == verb]
+        if len(group) == 1:
+            continue
+        changes = [list_changes(record) for record in group]
+        for name in dict.fromkeys(name for record in group for name in record.settings):
+            values = [record.settings.get(name) for record in group]
+            if any(value != values[0] for value in values):
+                unlike.append(f"{name} ({', '.join(map(show_value, values))})")
+            elif any(name in each for each in changes):
+                alike.append(f"{name} {show_value(values[0])}")
     sentences = [f"In common: {', '.join(alike)}."] if alike else []
-    sentences += [f"Different: {', '.join(unlike)}."] if unlike else ["No setting differs."]
+    if unlike:
+        sentences.append(f"Different: {', '.join(unlike)}.")
+    elif len(verbs) == 1:
+        sentences.append("No setting differs.")
     return " ".join(sentences)
 
 
