@@ -168,7 +168,6 @@ def test_exchanged_states_are_what_was_measured():
                 and (row["metric"], row["swap"], row["tokens"]) == (metric, swap, tokens)
                 and (not ways or row["split"] in ways)]  # fmt: skip
 
-
     names, inner = ("d2p_same", "p2d_reverse", "both_d2p"), range(5)
     within = read_shares("says_donor", "within", inner, *names)
     assert read_numbers(r"bring that person's name in (\d+) to (\d+) %") == [

@@ -272,9 +272,11 @@ def _compare(runs: Sequence[Run]) -> str:
     if shared:
         alike.append(f"the models {' and '.join(shared)}")
     data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
-    if None not in data:
-        (alike if all(each == data[0] for each in data) else unlike).append("the data")
     verbs = dict.fromkeys(record.verb for record in records)
+    if None not in data and all(each == data[0] for each in data):
+        alike.append("the data")
+    elif None not in data and len(verbs) == 1:  # measures read different parts of a corpus
+        unlike.append("the data")
     for verb in verbs:  # settings of different measures are not to be compared
         group = [record for record in records if record.verb == verb]
         if len(group) == 1:
