@@ -36,8 +36,9 @@ browser: $(READY) $(AXE)  ## of the long proofs, the study's page and the explor
 hostile: $(READY)  ## hostile inputs, the whole fuzz and kills: about twenty minutes
 	$(BIN)/python -m pytest -q -m 'prove or not prove' tests/hostile
 
-paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece
-	$(BIN)/python paper/run.py $(if $(DATA),--data $(DATA)) $(if $(STAGE),--stage $(STAGE)) $(if $(MINUTES),--minutes $(MINUTES))
+paper: $(READY)  ## every page of results, on one GPU; DATA=FOLDER, and STAGE=NAME or MINUTES=8 for a piece, PROCESSES=4 side by side
+	$(BIN)/python paper/run.py $(if $(DATA),--data $(DATA)) $(if $(STAGE),--stage $(STAGE)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 golden: $(READY)  ## write the golden losses of the training loop anew; review the difference
 	$(BIN)/python -m tests.training.golden

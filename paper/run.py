@@ -3,10 +3,11 @@
     python paper/run.py --data FOLDER                  all pages, by the stages that they need
     python paper/run.py --data FOLDER --stage recall   some, and what they need
     python paper/run.py --data FOLDER --minutes 8      a piece of it; the same command goes on
+    python paper/run.py --data FOLDER --processes 4    stages side by side, sharing the GPU
     python paper/run.py --list                         the stages, and which are done
 
-FOLDER holds the data sets that stages.yaml names; their digests are checked. All commands run in
-this process, so that kernels are compiled once.
+FOLDER holds the data sets that stages.yaml names; their digests are checked. All commands of a
+process run in it, so that kernels are compiled once.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from run_stages import NAMES, DataSet, Stage, read_stages
+from run_stages import NAMES, STAGES, DataSet, Stage, read_stages
+from run_together import Together
 
 import unmask
 from unmask.base.errors import UserError, suggest
@@ -145,16 +147,22 @@ class Runner:
         print(f"{stage.name}: {record.seconds / 60:.1f} minutes", flush=True)
         if stage.page is None:
             return
-        page = Path(stage.page)
         if stage.note:
-            _insert_note(page, stage.note)
+            _insert_note(Path(stage.page), stage.note)
+        self.enter_page(stage)
+
+    def enter_page(self, stage: Stage) -> None:
+        """What is known of a stage's page, in the table of pages."""
+        record = read_record(stage)
+        if stage.page is None or record is None:
+            return
         pages = read_json(PAGES) if PAGES.is_file() else {}
         pages[stage.page] = {
             "stage": stage.name,
             "key": record.key,
             "code": record.code,
             "minutes": round(record.seconds / 60, 1),
-            "files": digest_page(page),
+            "files": digest_page(Path(stage.page)),
         }
         write_json(PAGES, dict(sorted(pages.items())))
 
@@ -264,6 +272,14 @@ def _arguments(words: list[str]) -> Generator[None]:
         sys.argv, sys.path = arguments, path
 
 
+def _limit_memory(share: float | None) -> None:
+    """Leave the rest of the GPU's memory to processes that run beside this one."""
+    import torch
+
+    if share is not None and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
+
+
 def _free_memory() -> None:
     import torch
 
@@ -273,15 +289,34 @@ def _free_memory() -> None:
         print(f"GPU memory held: {format_bytes(torch.cuda.memory_reserved())}", flush=True)
 
 
-def main() -> int:
+def run_together(runner: Runner, wanted: list[Stage], options: argparse.Namespace) -> list[str]:
+    """Stages side by side; the names of those that failed."""
+    command = [sys.executable, __file__, "--data", str(options.data)]
+    command += ["--stages", str(options.stages), "--share", f"{1 / options.processes:.3f}"]
+    crew = Together(runner.stages, wanted, runner.is_done, command, options.processes)
+    crew.run(runner.deadline)
+    for stage in crew.done:  # again, one by one: processes may have written at the same time
+        runner.enter_page(stage)
+    return crew.failed
+
+
+def parse_options() -> argparse.Namespace:
+    """The options, as the module's first lines show them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
     parser.add_argument("--stage", nargs="+", help="some stages; by default all that write a page")
     parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--processes", type=int, default=1, help="stages that run side by side")
+    parser.add_argument("--share", type=float, help="of the GPU's memory that may be used")
+    parser.add_argument("--stages", type=Path, default=STAGES, help="the list of stages")
     parser.add_argument("--list", action="store_true", help="show the stages and what is done")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_options()
     try:
-        data, stages = read_stages()
+        data, stages = read_stages(options.stages)
         runner = Runner(data, stages, options.data, options.minutes)
         if options.list:
             show_stages(data, stages, runner)
@@ -291,14 +326,19 @@ def main() -> int:
                 raise UserError(f"stage {name!r} is unknown: {suggest(name, stages)}")
         pages = [stage.name for stage in stages.values() if stage.page]
         wanted = [stages[name] for name in options.stage or pages]
-        for stage in wanted:
-            if not runner.run(stage):
-                print("the time is up: the same command goes on from here", flush=True)
-                return 0
+        _limit_memory(options.share)
+        if options.processes > 1:
+            if failed := run_together(runner, wanted, options):
+                raise UserError(f"failed: {', '.join(failed)}; the others went on.")
+            is_finished = all(map(runner.is_done, wanted))
+        else:
+            is_finished = all(map(runner.run, wanted))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print("done: " + ", ".join(stage.name for stage in wanted), flush=True)
+    names = ", ".join(stage.name for stage in wanted)
+    late = "the time is up: the same command goes on from here"
+    print(f"done: {names}" if is_finished else late, flush=True)
     return 0
 
 

@@ -162,6 +162,55 @@ def test_a_command_that_stops_by_itself_is_told_its_minutes_and_not_cut(plan: Pa
     assert run_all(plan) and "--minutes" not in (plan / "docs/two.md").read_text()
 
 
+MEETING = """
+if source.name == "words.txt":
+    (out / "here").touch()
+    other = out.with_name({"one-1": "one-2", "one-2": "one-1"}[out.name])
+    for _ in range(600):
+        if (other / "here").exists(): break
+        time.sleep(0.05)
+    else: raise SystemExit("the other one never came")
+"""
+"""Two stages that wait for each other."""
+
+
+def run_together(plan: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "paper/run.py"), "--stages", "stages.yaml", *more]
+    command += ["--data", "data", "--processes", "2", "--stage", "one-1", "two"]
+    return subprocess.run(command, cwd=plan, capture_output=True, text=True)
+
+
+def test_stages_run_side_by_side(plan: Path) -> None:
+    (plan / "copy.py").write_text(COPY + MEETING)
+    done = run_together(plan)
+    assert done.returncode == 0 and done.stdout.endswith("done: one-1, two\n"), done.stderr
+    assert [count_runs(plan, name) for name in ("one-1", "one-2", "two")] == [1, 1, 1]
+    known = read_json(plan / "paper/pages.json")["docs/two.md"]
+    assert known["files"] == {"two.md": digest_file(plan / "docs/two.md")}
+    assert "one-2" not in run_together(plan).stdout  # nothing is left to do
+
+
+def test_a_stage_that_fails_stops_only_what_needs_it(plan: Path) -> None:
+    (plan / "copy.py").write_text(COPY + "if out.name == 'one-1': raise SystemExit('no luck')\n")
+    failed = run_together(plan)
+    assert failed.returncode == 2 and "failed: one-1; the others went on." in failed.stderr
+    assert "no luck" in failed.stdout and count_runs(plan, "two") == 1
+    (plan / "copy.py").write_text(COPY + "if out.name == 'one-2': raise SystemExit(1)\n")
+    failed = run_together(plan)
+    assert "failed: one-2;" in failed.stderr and "two: begins" not in failed.stdout
+
+
+def test_the_longest_chain_goes_first() -> None:
+    stages = [
+        paper.Stage("page", ("python a.py {out}",)),
+        paper.Stage("start", ("python a.py {out}",), minutes=2.0),
+        paper.Stage("train", ("python a.py {start} {out}",), minutes=5.0),
+    ]
+    known = {stage.name: stage for stage in stages}
+    crew = paper.Together(known, stages, lambda stage: stage.name == "page", [], 4)
+    assert crew.urgency == {"start": 7.0, "train": 5.0} and list(crew.waiting) == ["start", "train"]
+
+
 def test_the_list_of_stages_may_be_read_in_part() -> None:
     command = f"{sys.executable} paper/run.py --list | head -n 1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -91,11 +91,14 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 def free_bytes(device: torch.device) -> int | None:
     """Memory that is free on a device, in bytes; None where the system does not tell.
 
-    On CUDA what torch holds in reserve counts as free.
+    On CUDA what torch holds in reserve counts as free, and what is beyond this process's share
+    (`torch.cuda.set_per_process_memory_fraction`) does not.
     """
     if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
+        used = torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        share = torch.cuda.get_per_process_memory_fraction(device)
+        return min(free + torch.cuda.memory_reserved(device) - used, int(share * total) - used)
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
         for line in meminfo.read_text().splitlines():
