@@ -1,0 +1,28 @@
+"""What is free on a device."""
+
+import pytest
+import torch
+
+from unmask.base.devices import free_bytes
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("share", "free", "expected"),
+    [
+        (1.0, 90, 95),  # what torch holds in reserve is free
+        (0.25, 90, 20),  # 25 of 100, of which 5 are used
+        (0.25, 10, 15),  # others have taken the rest
+    ],
+)
+def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch, share, free, expected):
+    known = {
+        "memory_allocated": 5 * GB,
+        "memory_reserved": 10 * GB,
+        "mem_get_info": (free * GB, 100 * GB),
+        "get_per_process_memory_fraction": share,
+    }
+    for name, value in known.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert free_bytes(torch.device("cuda", 0)) == expected * GB
