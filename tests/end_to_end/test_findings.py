@@ -142,18 +142,19 @@ def list_shares(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("beginning", "end", "pages"),
+    ("text", "beginning", "end", "page"),
     [
-        ("In the shipped one, read", "at any layer", ("symmetry",)),
-        ("**An edit does not carry over", "**Where", ("editing-shipped",)),
+        (FINDINGS, "In the shipped one, read", "at any layer", "symmetry"),
+        (FINDINGS, "**An edit does not carry over", "**Where", "editing-shipped"),
+        (README, "A statement that it learns", "docs/findings.md", "editing-shipped"),
     ],
 )
-def test_shares_stand_on_the_pages(beginning, end, pages):
-    text = " ".join(FINDINGS.split())
+def test_shares_stand_on_the_pages(text, beginning, end, page):
+    text = " ".join(text.split())
     passage = text[text.index(beginning) :].partition(end)[0]
     stated = re.findall(r"[\d.]+ % \[[\d.]+, [\d.]+\]", passage)
-    assert len(stated) > 2
-    assert set(stated) <= set().union(*map(list_shares, pages))
+    assert len(stated) > 1
+    assert set(stated) <= list_shares(page)
 
 
 def test_exchanged_states_are_what_was_measured():
