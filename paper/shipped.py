@@ -8,13 +8,12 @@ phrasings a fact is stated per frame. Tries are trained on the split `choose` an
 of the validation splits, near and far; each leaves a line in OUT/tries.jsonl, and is not run again.
 `--final` trains the masked network and its causal twin on `train` with every seed, asks all tests
 (OUT/final.jsonl), leaves the first seed's pair in bfloat16 as runs that `tools/ship_model.py` takes
-and two recall runs: of the seeds together, and of the first in bfloat16.
+and two recall runs: of the seeds together, and of the first in bfloat16. Models lie in OUT/runs.
 """
 
 import argparse
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -187,18 +186,17 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / ("tries.jsonl" if options.final is None else "final.jsonl")
     done = {json.loads(line)["settings"] for line in file.open()} if file.is_file() else set()
-    with tempfile.TemporaryDirectory() as folder:
-        work = Work(Path(folder), options.tiny)
-        if options.final is None:
-            left = [each for each in options.tries if each not in done]
-            records: Iterator[dict[str, Any]] = (try_settings(work, each) for each in left)
-        else:
-            seeds = [int(seed) for seed in options.seeds.split(",")]
-            records = finish(work, options.final, seeds, options.out)
-        for record in records:
-            print_row(record)
-            with file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(record) + "\n")
+    work = Work(options.out / "runs", options.tiny)
+    if options.final is None:
+        left = [each for each in options.tries if each not in done]
+        records: Iterator[dict[str, Any]] = (try_settings(work, each) for each in left)
+    else:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        records = finish(work, options.final, seeds, options.out)
+    for record in records:
+        print_row(record)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":
