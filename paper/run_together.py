@@ -87,11 +87,11 @@ class Together:
             del self.waiting[stage.name]
             print(f"{stage.name}: begins, its output in {self._log_path(stage)}", flush=True)
             self._log_path(stage).parent.mkdir(parents=True, exist_ok=True)
-            threads = max(1, (os.cpu_count() or 1) // self.processes)
-            environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+            threads = str(max(1, (os.cpu_count() or 1) // self.processes))
+            limits = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads}
             with self._log_path(stage).open("ab") as log:
                 self.running[stage.name] = subprocess.Popen(
-                    words, stdout=log, stderr=subprocess.STDOUT, env=environment
+                    words, stdout=log, stderr=subprocess.STDOUT, env=limits | os.environ
                 )
 
     def _collect(self) -> None:
