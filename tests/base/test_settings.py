@@ -80,6 +80,8 @@ def test_keyword_arguments_change_settings():
         with pytest.raises(UserError) as caught:
             cook(**changes)
         assert sentence in str(caught.value)
+    with pytest.raises(SettingsError, match="'spice' is .*, expected a text without halves of"):
+        Cooking(spice="\ud800")  # no file could hold it
 
 
 def test_settings_are_documented_by_their_options():

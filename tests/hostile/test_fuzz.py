@@ -121,6 +121,11 @@ def give_words(verb: tuple[str, ...], pieces: Pieces, out: Path) -> list[str]:
         "data make relationship": ["data", "make", "relationship", str(out), "--chains", "20"],
         "data make sets": ["data", "make", "sets", str(out), "--sets", "5"],
         "data make passages": ["data", "make", "passages", data, str(out)],
+        "data make swapped": ["data", "make", "swapped", data, str(out)],
+        "data make cities": ["data", "make", "cities", str(out), "--facts", "1", "--sharing", "1"],
+        "data make sealed": ["data", "make", "sealed", str(out), "--people", "2"],
+        "data make biographies": ["data", "make", "biographies", str(out),
+                                  str(pieces.folder / "perplexity.txt"), "--texts", "4"],
         "data make text": ["data", "make", "text", str(out), str(pieces.folder / "perplexity.txt"),
                            "--vocab", "300"],
     }[name]  # fmt: skip
@@ -258,7 +263,8 @@ def test_the_command_itself(verb, pieces, alone):
     assert not (alone / "out").exists()
 
 
-def test_the_tables_are_complete():
+def test_the_tables_are_complete(pieces, tmp_path):
+    assert all(give_words(verb, pieces, tmp_path)[0] == verb[0] for verb in VERBS)
     assert set(CALLS) | set(NOT_CALLED) == set(unmask.__all__)
     assert not set(CALLS) & set(NOT_CALLED)
     assert sum(short for short, _ in FUZZES.values()) >= 100

@@ -147,6 +147,7 @@ LLADA |= {"max_sequence_length": 16, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "v
         (LLADA, "'mask_token_id' is missing"),
         (LLADA | {"mask_token_id": 63, "alibi": True}, "'alibi' is True, but only False"),
         (LLADA | {"mask_token_id": 99}, "mask id 99 is not in 0..63"),
+        (LLAMA | {"model_type": []}, "has the model_type []: expected a text"),
         ({"model_type": "gpt2", "n_embd": 8}, "'vocab_size' is missing; 'n_layer' is missing"),
     ],
 )

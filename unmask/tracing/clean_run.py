@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact, FactTexts, FactTokens, Span, as_fact, tokenize_fact
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
@@ -149,6 +150,7 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
     return find_clean_run(model, fact, trajectory, any_answer=settings.any_answer)
 
 
+@check_arguments(leave_out=("fact",))
 def find_clean_run(
     model: Model,
     fact: Fact | FactTexts,

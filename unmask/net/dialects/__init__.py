@@ -35,10 +35,12 @@ def get_dialect(name: str) -> Dialect:
 
 def recognise(source: Source) -> Dialect:
     """The dialect that a checkpoint is written in."""
+    kind = source.config.get("model_type")
+    if not isinstance(kind, str | None):
+        raise UserError(f"{source.label} has the model_type {kind!r:.80}: expected a text.")
     for dialect in known_dialects().values():
         if dialect.recognise(source):
             return dialect
-    kind = source.config.get("model_type")
     given = f"model_type {kind!r}" if kind else "no model_type in a config.json beside it"
     raise UserError(
         f"{source.label} has {given} and tensors such as "
