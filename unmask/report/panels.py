@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTHS = {"lines": 2.5, "dots": 3.0, "heatmap": 2.3, "unmasking": 6.4}
 """Inches of a panel."""
-SIGNS_PER_INCH = 15
+SIGNS_PER_INCH = 13.5
 TEXT_SIGNS = int(WIDTHS["unmasking"] * 13.5)
 """Signs of fixed width in a line of a text that is un-masked."""
 MOST_SIGNS = 44
