@@ -90,7 +90,7 @@ def test_html_shows_a_text_and_marks_only_code(text):
 def test_an_html_page_has_no_element_of_a_text(trap):
     def draw(text: str) -> Reader:
         panel = TextPanel(text, [text], [0], [1.0], text, True)
-        figure = Figure("f", text, text, text, "unmasking", {(): [panel]})
+        figure = Figure("f", text, text, "unmasking", {(): [panel]})
         table = Table("t", text, [Column(text)], [Row([text])])
         blocks = [Text(text), table, figure]
         return Reader(render_html(Document(text, text, [], [Section("s", text, blocks)])))

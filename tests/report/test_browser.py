@@ -273,7 +273,7 @@ def test_texts_that_are_code_elsewhere_stay_texts(browser, tmp_path):
     trap = "=<img src=x onerror='document.title=1'><b>bold</b>&amp; %{x} </script>"
     dots = [Dot(trap, trap, "p0", Interval(0.5, 0.0, 1.0), trap)]
     figure = Figure(
-        "f", trap, trap, trap, "dots", {(0,): [DotPanel(trap, dots)]}, [Control(trap, [trap])], trap
+        "f", trap, trap, "dots", {(0,): [DotPanel(trap, dots)]}, [Control(trap, [trap])], trap
     )
     document = Document(trap, trap, [], [Section("s", trap, [figure])])
     (tmp_path / "page.html").write_text(render_html(document), encoding="utf-8")

@@ -137,7 +137,7 @@ def figures(draw, chart: str) -> Figure:
     view = st.lists(panels(chart), max_size=2)
     limits = draw(st.none() | st.just((0.0, 1.0)))
     return Figure(
-        "figure", draw(texts), draw(texts), draw(st.just("") | lines_of_text), chart,
+        "figure", draw(texts), draw(st.just("") | lines_of_text), chart,
         make_views([control.options for control in controls], lambda *_: draw(view)),
         controls, draw(texts), draw(texts), draw(st.booleans()), draw(st.booleans()), limits,
     )  # fmt: skip
@@ -293,8 +293,8 @@ def test_a_formula_that_is_none_is_drawn_as_it_stands(tmp_path, chart):
         "heatmap": MapPanel(trap, [trap], [trap], [[1.0]]),
         "unmasking": TextPanel(trap, [trap], [1], [0.5], trap, True),
     }[chart]
-    figure = Figure("f", trap, trap, trap, chart, {(): [panel]}, (), trap, trap)
-    assert draw_figure(figure, tmp_path, "f") == [("", "f.png")]
+    figure = Figure("f", trap, trap, chart, {(): [panel]}, (), trap, trap)
+    assert [file for _, file in draw_figure(figure, tmp_path, "f")] == ["f.png"]
 
 
 def test_a_tall_figure_goes_on_in_further_files(tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_a_tall_figure_goes_on_in_further_files(tmp_path, monkeypatch):
     options = ["one", "two", "three"]
     panel = MapPanel("model", ["0"], rows, [[0.0]] * 60)
     figure = Figure(
-        "maps", "Maps", "", "", "heatmap", {(i,): [panel] for i in range(3)},
+        "maps", "Maps", "", "heatmap", {(i,): [panel] for i in range(3)},
         [Control("asked", options)],
     )  # fmt: skip
     files = [file for _, file in draw_figure(figure, tmp_path, "maps")]
@@ -325,20 +325,39 @@ def test_of_many_options_some_are_drawn(tmp_path, monkeypatch, is_slider, is_pap
     steps = [str(i) for i in range(16)]
     views = {(0, i): [DotPanel("", [])] for i in range(16)}
     controls = [Control("asked", ["a"]), Control("step", steps, is_slider)]
-    figure = Figure("f", "t", "", "", "dots", views, controls)
+    figure = Figure("f", "t", "", "dots", views, controls)
     files = [file for _, file in draw_figure(figure, tmp_path, "f", is_paper)]
     assert files == [f"f-step-{i}.png" for i in drawn]
 
 
+def test_a_picture_is_put_into_words_by_what_it_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr("unmask.report.render_figures._draw_picture", lambda *_: None)
+
+    def draw(value: float) -> list[DotPanel]:
+        dot = Dot("subject", "g", "p0", Interval(value, value, value))
+        return [DotPanel("ours", [dot]), DotPanel("theirs", [])]
+
+    values = {(0, 0): 1.0, (1, 0): 2.0, (0, 1): 9.0}
+    controls = [Control("asked", ["forwards", "back"]), Control("window", ["1", "5"])]
+    views = {choice: draw(value) for choice, value in values.items()}
+    figure = Figure("f", "t", "", "dots", views, controls, "loss")
+    words = [each for each, _ in draw_figure(figure, tmp_path, "f")]
+    start = "Dots with intervals of loss, side by side: ours, theirs; window"
+    assert words == [
+        f"{start} 1. Highest: back, ours, g, subject, 2.",
+        f"{start} 5. Highest: forwards, ours, g, subject, 9.",
+    ]
+
+
 def test_ranges_have_a_margin_and_colours_are_even():
     dots = [Dot("a", "g", "p0", Interval(1.0, 0.0, 2.0), null=Interval(0.0, -1.0, 1.0))]
-    figure = Figure("f", "t", "", "", "dots", {(): [DotPanel("", dots)]})
+    figure = Figure("f", "t", "", "dots", {(): [DotPanel("", dots)]})
     low, high = find_range(figure, figure.views.values())
     assert low < -1.0 and high > 2.0
     cells = [MapPanel("", ["0"], ["a"], [[-3.0]]), MapPanel("", ["0"], ["a"], [[None]])]
-    signed = Figure("f", "t", "", "", "heatmap", {(): cells}, is_signed=True)
+    signed = Figure("f", "t", "", "heatmap", {(): cells}, is_signed=True)
     assert find_range(signed, signed.views.values()) == (-3.0, 3.0)
-    shares = Figure("f", "t", "", "", "heatmap", {(): [MapPanel("", ["0"], ["a"], [[0.2]])]})
+    shares = Figure("f", "t", "", "heatmap", {(): [MapPanel("", ["0"], ["a"], [[0.2]])]})
     assert find_range(shares, shares.views.values()) == (0.0, 0.2)
 
 
@@ -358,7 +377,7 @@ def test_cells_of_a_pair_are_outlined(tmp_path):
     panel = MapPanel("", ["Ada", "Bo"], ["Bo", "Ada"], [[0.1, 0.9], [0.8, 0.2]])
     pictures = []
     for is_paired in (False, True):
-        figure = Figure("f", "F", "", "", "heatmap", {(): [panel]}, is_paired=is_paired)
+        figure = Figure("f", "F", "", "heatmap", {(): [panel]}, is_paired=is_paired)
         page = render_html(write_document(Section("s", "S", [figure])))
         assert read_figures(page)["s-f"]["is_paired"] == is_paired
         draw_figure(figure, tmp_path, "f", is_paper=False)

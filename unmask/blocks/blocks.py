@@ -192,7 +192,6 @@ class Figure:
     name: str
     """Unique within a section; files are called so."""
     title: str
-    alt: str
     caption: str
     chart: Chart
     views: Mapping[Choice, Sequence[Panel]]

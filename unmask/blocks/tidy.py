@@ -4,7 +4,7 @@ Wherever a column is asked for, a function of a row will do as well.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -257,8 +257,7 @@ def _make_figure(
         Control(each.label, [each.name(option) for option in own], each.is_slider)
         for each, own in zip(choose, options, strict=True)
     ]
-    figure = Figure(name, title, "", caption, chart, views, controls, **more)
-    return Figure(name, title, describe_figure(figure), caption, chart, views, controls, **more)
+    return Figure(name, title, caption, chart, views, controls, **more)
 
 
 _CHARTS: dict[Chart, str] = {
@@ -271,15 +270,26 @@ _CHARTS: dict[Chart, str] = {
 
 def describe_figure(figure: Figure) -> str:
     """A figure in words, for those who do not see it: what it shows, and its highest value."""
-    measured = f" of {figure.ylabel or figure.xlabel}" if figure.xlabel else ""
-    by = f" by {figure.xlabel}" if figure.xlabel and figure.ylabel else ""
-    panels = [panel for view in figure.views.values() for panel in view]
-    titles = [panel.title for panel in next(iter(figure.views.values()), ()) if panel.title]
-    apart = f", side by side: {', '.join(titles)}" if len(titles) > 1 else ""
     choices = [f"{each.label} ({len(each.options)})" for each in figure.controls]
     chosen = f", to be chosen by {' and '.join(choices)}" if choices else ""
-    values = [each for panel in panels for each in _list_values(panel)]
-    top = max(values, default=None)
+    titles = [panel.title for panel in next(iter(figure.views.values()), ())]
+    panels = [panel for view in figure.views.values() for panel in view]
+    return _describe(figure, titles, chosen, panels)
+
+
+def describe_picture(figure: Figure, drawn: Sequence[tuple[str, Panel]], shown: str) -> str:
+    """One picture of a figure in words: of the panels that it draws, each with its heading."""
+    titles = dict.fromkeys(panel.title for _, panel in drawn)
+    headed = [replace(panel, title=", ".join(head.splitlines())) for head, panel in drawn]
+    return _describe(figure, list(titles), f"; {shown}" if shown else "", headed)
+
+
+def _describe(figure: Figure, titles: Sequence[str], chosen: str, panels: Sequence[Panel]) -> str:
+    measured = f" of {figure.ylabel or figure.xlabel}" if figure.xlabel else ""
+    by = f" by {figure.xlabel}" if figure.xlabel and figure.ylabel else ""
+    named = [title for title in titles if title]
+    apart = f", side by side: {', '.join(named)}" if len(named) > 1 else ""
+    top = max((each for panel in panels for each in _list_values(panel)), default=None)
     highest = f" Highest: {top[1]}, {top[0]:.3g}." if top is not None else ""
     return f"{_CHARTS[figure.chart]}{measured}{by}{apart}{chosen}.{highest}"
 

@@ -142,10 +142,9 @@ def _animate(rows: Rows) -> blocks.Figure:
         is_both = len({panel.way for panel in panels}) > 1
         return panels if is_both else [replace(panel, way="") for panel in panels]
 
-    figure = blocks.Figure(
+    return blocks.Figure(
         name="unmasking",
         title="One fact, asked both ways",
-        alt="",
         caption="A diffusion model guesses all masks at each step and keeps the guesses it is "
         "surest of; an autoregressive one writes from left to right. Point at a token, or go to it "
         "by arrow keys, for what else it could be.",
@@ -156,7 +155,6 @@ def _animate(rows: Rows) -> blocks.Figure:
             blocks.Control("fact", [str(number + 1) for number in numbers]),
         ],
     )
-    return replace(figure, alt=tidy.describe_figure(figure))
 
 
 def _show_text(model: str, tokens: Rows) -> blocks.TextPanel:

@@ -87,7 +87,7 @@ def _write_markdown(document: Document, place: Path) -> None:
 
     def draw(section: Section, figure: Figure) -> list[tuple[str, str]]:
         drawn = draw_figure(figure, beside, name_block(section, figure), is_paper=False)
-        return [(shown, f"{beside.name}/{file}") for shown, file in drawn]
+        return [(words, f"{beside.name}/{file}") for words, file in drawn]
 
     def link(section: Section, table: Table) -> str:
         name = f"{name_block(section, table)}.csv"

@@ -106,7 +106,6 @@ def describe_trajectory(trajectory: Trajectory) -> Section:
     figure = Figure(
         name="texts",
         title="Written step by step",
-        alt="A text that appears step by step",
         caption=caption,
         chart="unmasking",
         views=views,
@@ -191,7 +190,6 @@ def describe_grids(grids: Sequence[TraceGrid]) -> Section:
     figure = Figure(
         name="effects",
         title=f"Effect of each state that is {verb}",
-        alt="Effects by token and layer",
         caption=f"{estimated}Clean {first.clean:.3g}, with the subject hidden "
         f"{first.corrupted:.3g} ({first.corruption}). Starred: the subject. → marks the answer, "
         f"{HIDDEN} what is masked.".replace("-", "−"),
@@ -254,7 +252,6 @@ def describe_lens(lens: Lens) -> Section:
     figure = Figure(
         name="lens",
         title="What each layer would say",
-        alt="Probability by position and layer",
         caption="The stream after each layer, read as if it were the last.",
         chart="heatmap",
         views=views,

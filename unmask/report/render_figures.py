@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.blocks.blocks import Control, Figure, Panel, TextPanel
+from unmask.blocks.tidy import describe_picture
 from unmask.report.panels import (
     MOST_SIGNS,
     WIDTHS,
@@ -40,7 +41,7 @@ class Cell:
 def draw_figure(
     figure: Figure, folder: Path, name: str, is_paper: bool = True
 ) -> list[tuple[str, str]]:
-    """Draw the pictures of a figure into `folder`: (the choice that it shows, its file).
+    """Draw the pictures of a figure into `folder`: (what it shows in words, its file).
 
     For a paper every choice as PNG and PDF; for a page of text the first choice, as PNG alone.
     """
@@ -60,7 +61,8 @@ def draw_figure(
                 parts.append(str(number))
             shown, file = ", ".join(chosen), "-".join(parts)
             _draw_picture(figure, rows, shown, folder / file, is_paper)
-            drawn.append((shown, f"{file}.png"))
+            panels = [(cell.title, cell.panel) for row in rows for cell in row if cell.panel]
+            drawn.append((describe_picture(figure, panels, shown), f"{file}.png"))
     return drawn
 
 

@@ -27,6 +27,7 @@ from unmask.blocks.blocks import (
     format_value,
 )
 from unmask.blocks.labels import TERMS, count, say_verdict
+from unmask.blocks.tidy import describe_figure
 from unmask.report.style import COLOURS, NUM_COLOURS, SCALES, find_range
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ def _make_environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(kind=lambda block: type(block).__name__, code=mark_code)
+    environment.filters.update(
+        kind=lambda block: type(block).__name__, code=mark_code, describe=describe_figure
+    )
     return environment
 
 
@@ -157,7 +160,7 @@ def _pack(figure: Figure) -> dict[str, Any]:
     return {
         "chart": figure.chart,
         "title": figure.title,
-        "alt": figure.alt,
+        "alt": describe_figure(figure),
         "xlabel": figure.xlabel,
         "ylabel": figure.ylabel,
         "is_signed": figure.is_signed,

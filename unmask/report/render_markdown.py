@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unmask.report.document import Document
 
 PlaceFigure = Callable[[Section, Figure], Sequence[tuple[str, str]]]
-"""Draws a figure and says where: (the choice that a picture shows, its path from the page)."""
+"""Draws a figure: of each picture its words, for those who do not see it, and its path."""
 Link = Callable[[Section, Table], str]
 """Writes a long table whole and says where."""
 
@@ -80,7 +80,7 @@ def render_blocks(
 
 def _render_figure(figure: Figure, pictures: Sequence[tuple[str, str]]) -> list[str]:
     """The picture of the first choice; a folder of figures, or the HTML page, has all."""
-    parts = [f"![{escape(figure.alt, _LINK_SIGNS)}]({path})" for _, path in pictures]
+    parts = [f"![{escape(words, _LINK_SIGNS)}]({path})" for words, path in pictures]
     options = sum(len(control.options) for control in figure.controls[1:])
     more = " Other choices are on the HTML page." if options > len(figure.controls[1:]) else ""
     caption = f" {_write_paragraph(figure.caption)}" if figure.caption else ""
