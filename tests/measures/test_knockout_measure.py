@@ -142,6 +142,7 @@ def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
     expected = [100 * row["mean"] / total["mean"] for row in cells]
     assert total["low"] > 0 and line.y == pytest.approx(expected)
     assert "takes nothing for certain: masked" in figure.caption
+    assert "per token, in % of what hiding the subject takes, with" in figure.caption
     # Where hiding the subject takes nothing for certain, there is nothing to take a share of.
     unclear = [row | {"low": -1.0} for row in done.summary["effects"]]
     changed = replace(done, summary={**done.summary, "effects": unclear})
@@ -149,6 +150,7 @@ def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
     (panel,) = (each for each in figure.views[0, 0] if each.title == "causal")
     (line,) = (each for each in panel.lines if each.name == "subject read by all others")
     assert line.y == [row["mean"] for row in cells] and "nats" in figure.ylabel
+    assert "in %" not in figure.caption
     # Nine edges, each with a look of its own, the same in both panels.
     lines = [line for panel in figure.views[0, 0] for line in panel.lines]
     looks = {line.name: (line.colour, line.dash) for line in lines}

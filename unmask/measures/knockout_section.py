@@ -105,12 +105,13 @@ def _draw_curves(effects: Rows) -> blocks.Figure:
     without = [pair for pair in tidy.distinct(curves, "model", "split") if pair not in kept]
     missing = "; ".join(f"{model}, {labels.name_split(split)}" for model, split in without)
     note = f" Left out, as hiding the subject takes nothing for certain: {missing}."
+    unit = ", in % of what hiding the subject takes," if shares else ""
     return tidy.draw_lines(
         shares or curves,
         "knockout",
         "What the answer loses when some positions cannot attend to others",
-        "Loss of log p per token with an edge cut in a window of layers around this one. Solid: "
-        "what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
+        f"Loss of log p per token{unit} with an edge cut in a window of layers around this one. "
+        "Solid: what the answer's positions read; dashed: who else reads the subject. Bands: 95 % "
         f"intervals of the loss, by fact.{note if shares and without else ''}",
         x="layer",
         line="label",
