@@ -6,7 +6,7 @@ from typing import Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import estimate_difference
-from unmask.measures.measure import Summary, Tables, judge_interval
+from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.summaries import cluster_rows, estimate_means
 
@@ -74,29 +74,6 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model and way of asking, curves over layers, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
     keys: dict[str, Any] = {"model": "model", "asked": tidy.name_asked}
-    drawn = [
-        {**row, **{end: 100 * row[end] for end in tidy.ENDS if row["metric"] in SHARES}}
-        for row in means
-        if row["start"] is not None
-    ]
-    drawn.sort(key=order_erasers)
-    figure = tidy.draw_lines(
-        drawn,
-        "erasure",
-        "Answers after erasing fact identity from the subject's states",
-        "By the first layer that is erased (-1: embeddings); all layers above it are erased, too. "
-        "Dashed and dotted: controls. Bands are 95 % intervals by fact.",
-        x="start",
-        line=name_eraser,
-        colour=lambda row: COLOURS[row["source"]],
-        dash=lambda row: DASHES[row["eraser"]],
-        choose=[
-            tidy.ASKED,
-            tidy.Choose("score", "metric", lambda metric: METRICS[metric].label),
-        ],
-        xlabel="first layer erased",
-        ylabel="score",
-    )
     table = tidy.tabulate_means(
         "means",
         "Answers by what is erased and the direction it was fitted to",
@@ -127,7 +104,29 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         role=result.mark(_name),
         most=40,
     )
-    return [*_state(result), figure, table, gaps]
+    shares, likelihoods = (_draw_curves(means, metric) for metric in METRICS)
+    folded = blocks.Fold("Log p of the answers", [likelihoods])
+    return [*_state(result), shares, folded, table, gaps]
+
+
+def _draw_curves(means: Rows, metric: str) -> blocks.Figure:
+    """What is left by the first layer erased, in one metric."""
+    rows = [row for row in tidy.select(means, metric=metric) if row["start"] is not None]
+    return tidy.draw_lines(
+        sorted(rows, key=order_erasers),
+        metric,
+        "Answers after erasing fact identity from the subject's states",
+        "By the first layer that is erased (-1: embeddings); all layers above it are erased, too. "
+        "Dashed and dotted: controls. Bands are 95 % intervals by fact.",
+        x="start",
+        line=name_eraser,
+        colour=lambda row: COLOURS[row["source"]],
+        dash=lambda row: DASHES[row["eraser"]],
+        scale=100 if metric in SHARES else 1,
+        choose=[tidy.ASKED],
+        xlabel="first layer erased",
+        ylabel=METRICS[metric].label.replace(" of", "\nof"),
+    )
 
 
 def name_eraser(row: tidy.Record) -> str:
