@@ -7,9 +7,11 @@ import pytest
 from tests.measures.asking import show
 from tests.measures.test_trace import trace
 from tests.tracing.learned import make_facts
+from unmask.blocks import labels
+from unmask.measures.trace_figures import draw_peaks
 from unmask.measures.trace_summary import list_groups
 from unmask.tracing.settings import JOINT_ROLES
-from unmask.tracing.table import RESULT
+from unmask.tracing.table import RESULT, SHUFFLED
 
 
 def test_the_first_recalled_phrasing_of_each_fact(causal):
@@ -56,3 +58,12 @@ def test_roles_as_a_whole_in_a_run(masked, tmp_path):
     assert {row["role"] for row in done.summary["shares"]} == roles
     text = show(done)
     assert "all positions of the answer" in text and "all other masks" in text
+    assert "one clean state" not in text and "one state of the subject" not in text
+    # Placebos are drawn, and spoken of where they are.
+    bare = group | {"peaks": [cell | {"placebos": {}} for cell in group["peaks"]]}
+    for each, names in ((group, (*both, SHUFFLED)), (bare, ())):
+        figure = draw_peaks([each], {group["model"]: "masked"}, "p")
+        dots = [dot for view in figure.views.values() for panel in view for dot in panel.dots]
+        drawn = {dot.label for dot in dots if dot.group == "placebo"}
+        assert drawn == {labels.PLACEBOS[name] for name in names}
+        assert ("Placebos (grey)" in figure.caption) == bool(names)

@@ -8,9 +8,9 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Figure, Fold, Table, Text
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
-from unmask.measures.trace_summary import name_cell, name_test, rank_stage
+from unmask.measures.trace_summary import find_best_subject, name_cell, name_test, rank_stage
 from unmask.tracing.averages import TOTAL
-from unmask.tracing.table import FLOW, RESULT, SUBJECT_ROLES
+from unmask.tracing.table import FLOW, RESULT
 
 RESTORED = tidy.Choose(
     "restored",
@@ -74,19 +74,20 @@ def draw_peaks(groups: Rows, kinds: Mapping[str, str], metric: str) -> Figure:
                 for role, label in labels.ROLES.items()
                 if role in by_role
             ]
-            subjects = [by_role[role] for role in SUBJECT_ROLES if role in by_role]
-            best = max(subjects, key=lambda cell: cell["mean"], default={"placebos": {}})
+            best = find_best_subject(peaks)
             placebo = {"who": "placebo", "colour": "control"}
             rows += [
                 {**row, **placebo, "label": labels.PLACEBOS[name]}
-                for name, row in best["placebos"].items()
+                for name, row in (best["placebos"] if best else {}).items()
             ]
+    has_placebos = any(row["who"] == "placebo" for row in rows)
+    grey = " Placebos (grey) stand at the subject's best layer." if has_placebos else ""
     return tidy.draw_dots(
         _name_steps(rows, "stage"),
         "roles",
         "Effect by role, each at its best layer",
         "The layer is chosen on the same facts, so intervals are narrow for a claim about that "
-        "very layer. Placebos (grey) stand at the layer of the best subject token.",
+        f"very layer.{grey}",
         label="label",
         group="who",
         colour="colour",
@@ -223,7 +224,7 @@ def tabulate_groups(result: Result, groups: Rows, metric: str) -> Table:
 
     return tidy.tabulate(
         "groups",
-        "What hiding the subject takes, and what its best state gives back",
+        "What hiding the subject takes, and the most that its states give back",
         groups,
         _name_groups(groups)
         | {"facts": lambda group: group["total"]["facts"]}

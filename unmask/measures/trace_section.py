@@ -35,9 +35,9 @@ HIDDEN = {
     "both": "the subject and the answer tokens written so far",
 }
 REPLACED = {
-    "ablate": ("Corrupted states", "Corrupting one {}"),
-    "zero": ("Zeros", "Setting one {} to zero"),
-    "mean": ("Means over the positions of all facts' texts", "Setting one {} to the mean"),
+    "ablate": ("Corrupted states", "Corrupting {}"),
+    "zero": ("Zeros", "Setting {} to zero"),
+    "mean": ("Means over the positions of all facts' texts", "Setting {} to the mean"),
 }
 """What is put into the clean run, by mode, and what that is called."""
 LIMITS = (
@@ -217,11 +217,15 @@ def _state(
         "too few": f"on {labels.count(verdict.facts, 'fact')}, too few to tell it from placebos",
     }[verdict.outcome]
     what = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
-    does = f"Putting back one clean {what} gives back most"
+    one, where = "one", f"the {labels.ROLES[cell['role']]}, "
+    if cell["role"] == WHOLE_SUBJECT:  # its states were put back together
+        what = "states" if what == "state" else what
+        one, where = "the subject's", ""
+    does = f"Putting back {one} clean {what} gives back most"
     if settings["mode"] != "restore":
-        does = f"{REPLACED[settings['mode']][1].format(what)} costs most"
+        does = f"{REPLACED[settings['mode']][1].format(f'{one} {what}')} costs most"
     text = (
-        f"{taken}. {does} at the {labels.ROLES[cell['role']]}, layer {figures.name_layer(cell)}: "
+        f"{taken}. {does} at {where}layer {figures.name_layer(cell)}: "
         f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
     )
     return Finding(f"{text}{say_share(shares, cell)}", verdict)
@@ -264,8 +268,10 @@ def _make_numbers(groups: Rows, verdicts: Mapping[str, Verdict], metric: str) ->
         cell = group["best"]
         if cell is not None and verdicts[name_cell(cell)].is_clear:
             lost = f"{group['total']['mean']:.3g}{labels.UNITS.get(metric, '')}"
+            is_role = cell["role"] == WHOLE_SUBJECT
+            which = "the subject's states" if is_role else "one state of the subject"
             yield Number(
-                "given back by one state of the subject",
+                f"given back by {which}",
                 f"{cell['share']:.0%}",
                 f"of {lost} lost: {group['model']}, {labels.name_split(group['split'])}, "
                 f"{labels.ROLES[cell['role']]}, layer {cell['layer']}",

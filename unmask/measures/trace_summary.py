@@ -210,11 +210,8 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
             group[name] = cells.get((part, -1, -1, role, traced.RESULT))
         if group["total"] is not None:
             group["peaks"] = list(_list_peaks(cells, group["total"]["mean"]))
-            subjects = [cell for cell in group["peaks"] if cell["role"] in SUBJECT_ROLES]
-            if not subjects:  # roles were restored as a whole
-                subjects = [cell for cell in group["peaks"] if cell["role"] == WHOLE_SUBJECT]
-            states = [cell for cell in subjects if cell["part"] == "resid"] or subjects
-            group["best"] = max(states, key=lambda cell: cell["mean"], default=None)
+            states = tidy.select(group["peaks"], part="resid")
+            group["best"] = find_best_subject(states) or find_best_subject(group["peaks"])
             groups.append(group)
     models, splits = distinct(averages, "model"), order_splits(distinct(averages, "split"))
 
@@ -223,6 +220,13 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
         return (is_numbered(group["stage"]), *place, rank_stage(group["stage"]))
 
     return sorted(groups, key=rank)
+
+
+def find_best_subject(cells: Rows) -> tidy.Record | None:
+    """The subject token that gives back most, or the whole subject where roles were restored."""
+    tokens = [cell for cell in cells if cell["role"] in SUBJECT_ROLES]
+    subjects = tokens or tidy.select(cells, role=WHOLE_SUBJECT)
+    return max(subjects, key=lambda cell: cell["mean"], default=None)
 
 
 def _list_peaks(
