@@ -35,6 +35,8 @@ DONORS = {
     "within": ("same", "a donor asked in the same direction (the ceiling)"),
 }
 """Whose state is put in, from the floor to the ceiling: the name in the figure, and what it is."""
+FEW_LEFT = 0.25
+"""Answers right under random subspaces, below which little is left for an eraser to take."""
 NEEDED = ("trace", "knockout", "interchange", "erasure")
 LIMITS = (
     "Restored states show what is enough, cut edges what is needed, at a place and under one way "
@@ -124,9 +126,10 @@ def matrix_of_donors(result: Result) -> blocks.Figure:
         "donors",
         "Whose answer follows a donor's state",
         "Share of recipients that give the donor's answer, by whose state takes the place of their "
-        f"subject's. {'; '.join(meant).capitalize()}. Layers are chosen on the other half of the "
-        "people. Where the ceiling is low, nothing follows from a low share of the other "
-        "direction.",
+        f"subject's. {'; '.join(meant).capitalize()}. Ends are aligned; where the recipient's "
+        "subject is longer, the donor's first state is repeated. Layers are chosen on the other "
+        "half of the people. Embeddings are not chosen: there words take the place of words. "
+        "Where the ceiling is low, nothing follows from a low share of the other direction.",
         x=lambda row: DONORS[row["swap"]][0],
         y=tidy.name_asked,
         ends=("share",),
@@ -174,14 +177,27 @@ def say_needed(runs: dict[str, Result]) -> blocks.Text:
 
 
 def say_erased(runs: dict[str, Result]) -> blocks.Text:
-    """How often either direction's eraser takes more answers than random subspaces."""
-    groups = tidy.group_by(_list_gaps(runs), "model", "split").values()
-    by_source = [{row["source"]: row["high"] < 0 for row in rows} for rows in groups]
-    able = [own for own in by_source if own["own"]]
+    """How often either direction's eraser takes more answers than random subspaces, and where
+    those beside the other direction's leave few to take."""
+    gaps = _list_gaps(runs)
+    takes = {(row["model"], row["split"], row["source"]): row["high"] < 0 for row in gaps}
+    groups = tidy.distinct(gaps, "model", "split")
+    able = [group for group in groups if takes[*group, "own"]]
+    left = tidy.select(
+        runs["erasure"].summary["means"],
+        metric="says",
+        eraser="random",
+        source="other",
+        start=gaps[0]["start"],
+    )
+    few = [row for row in left if (row["model"], row["split"]) in able and row["mean"] < FEW_LEFT]
     return blocks.Text(
         "The eraser fitted to the own direction takes clearly more answers than random subspaces "
-        f"in {len(able)} of {labels.count(len(by_source), 'group')} (a model, asked one way); of "
-        f"these, the one fitted to the other direction does in {sum(x['other'] for x in able)}."
+        f"in {len(able)} of {labels.count(len(groups), 'group')} (a model, asked one way); of "
+        "these, the one fitted to the other direction does in "
+        f"{sum(takes[*group, 'other'] for group in able)}. In {len(few)} of these, random "
+        f"subspaces of its rank and variance leave fewer than {tidy.say_share(FEW_LEFT)} of the "
+        "answers right themselves, so that little more could be taken."
     )
 
 

@@ -180,6 +180,19 @@ def test_only_donors_that_are_there_are_named(kept):
     assert all(panel.x == ["none", "own", "other", "same"] for panel in panels)
 
 
+def test_little_is_left_to_an_eraser_where_random_subspaces_leave_little(kept):
+    """Counted anew from the rows: of groups whose own eraser takes clearly more."""
+    rows = [row for row in read("erasure", eraser="random") if row["fitted"] != row["direction"]]
+    lowest = min(row["start"] for row in rows)
+    left = average([row for row in rows if row["start"] == lowest], lambda row: row["says"])
+    gaps = [row for row in mechanism._list_gaps(kept) if row["source"] == "own"]
+    able = [(row["model"], row["split"]) for row in gaps if row["high"] < 0]
+    few = sum(left[group] < 0.25 for group in able)
+    text = mechanism.say_erased(kept).text
+    assert 0 < few < len(able) < len(left) and f"in {len(able)} of {len(left)} groups" in text
+    assert f"In {few} of these, random subspaces" in text and "fewer than 25 %" in text
+
+
 def test_erasers_stand_in_one_order(kept):
     figure = mechanism.answers_left(kept["erasure"])
     panels = [panel for view in figure.views.values() for panel in view]
