@@ -182,7 +182,10 @@ def answer(
 def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> str:
     """Whether the reverse follows an edit that took."""
     if forth["success_after"].low <= 0.5:
-        return "most edits cannot be said to have taken, so that the reverse has nothing to follow"
+        return (
+            "most edits with fresh objects cannot be said to have taken, so that the reverse has "
+            "nothing to follow"
+        )
     if back["said_after"].low > back["said_before"].high:
         return "the reverse follows"
     if back["gain"].low > 0:
@@ -312,7 +315,8 @@ def write_page(options: argparse.Namespace) -> None:
     lead = (
         f"{names}: new objects written into the down projection of layer {layer}, one fact at a "
         f"time, {options.facts} facts of each way of training (name first, description first, "
-        "both), half of them edited name → description and half the other way; only facts that the "
+        "both), half of them edited name → description and half the other way, so that of facts "
+        "trained one way half are edited against the direction of training; only facts that the "
         "model says before, asked as they were trained. Fresh objects stand in no training text. "
         "Intervals are 95 %, by fact."
     )

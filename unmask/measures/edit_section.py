@@ -229,11 +229,13 @@ def _tabulate_learned(result: Result) -> blocks.Table:
 
 
 def _tabulate_sharing(result: Result) -> blocks.Table:
+    rows = result.summary["sharing"]
     return tidy.tabulate(
         "sharing",
         "Spearman's correlation over facts: likeness of the two directions before the edit, and "
-        "what the subject gains in reverse",
-        result.summary["sharing"],
+        "what the subject gains in reverse; "
+        f"{labels.count(len(rows), 'interval')}, none corrected for their number",
+        rows,
         {
             "model": "model",
             "likeness": lambda row: SHARING[row["sharing"]],
