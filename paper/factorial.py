@@ -1,12 +1,12 @@
-"""Is it the attention or the objective? Every row of the factorial from one start, alike.
+"""Is it the attention or the objective? A row of the factorial; all from one start, alike.
 
-    python paper/factorial.py --start runs/smollm2-135m --data FOLDER --out DIR \\
-        --page docs/results/factorial.md [--rows B-any C-l2r …] [--minutes 8]
-    python paper/factorial.py --tiny --out DIR --page DIR/page.md
+    python paper/factorial.py B-any --start runs/smollm2-135m --data FOLDER --out DIR
+    python paper/factorial.py B-any --tiny --out DIR
 
-Each row tries three rates on the split `choose` and keeps the one with the highest mean of the four
+A row tries three rates on the split `choose` and keeps the one with the highest mean of the four
 validation cells; then it learns with three seeds, side by side in one process, and is asked. DIR
-has a folder for each row; what is done, with the same recipe, data and start, is not done again.
+holds this one row; what is done, with the same recipe, data and start, is not done again.
+report_factorial.py writes the page of all rows.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from factorial_page import SCHEMA, write_page
 from factorial_scoring import Form, Reader, ask, shorten
 
 from unmask.base.config import build
@@ -39,12 +38,13 @@ from unmask.net.loading import load, save
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
-from unmask.training.build import TrainingJob, prepare_job
+from unmask.training.build import prepare_job
 from unmask.training.examples import read_examples
 from unmask.training.parallel import World
 from unmask.training.recipe import Recipe
 from unmask.training.trainer import Trainer
 
+SCHEMA = "factorial/1"
 VERSION = 1
 """Of what a row's folder holds; raised where the same recipe would be asked otherwise."""
 CONFIDENT = ("confidence=0", "confidence=0.8")
@@ -104,31 +104,24 @@ ARMS |= {
 
 
 class Factorial:
-    """All rows under one set of options."""
+    """One row under a set of options."""
 
     def __init__(self, options: argparse.Namespace):
-        self.options, self.world = options, World(resolve_device(options.device))
+        self.options, self.world = options, World(resolve_device("auto"))
         self.start = load(options.start, device="cpu", dtype="float32")
         self.start_digest = digest_model(str(options.start))
-        self.begun = time.perf_counter()
         self.read = cache(lambda data: read_examples(data, self.start.tokenizer))
-        self._job: tuple[Recipe, TrainingJob] | None = None
 
-    def run(self, name: str) -> dict[str, Any] | None:
-        """The record of a row, trained and asked unless it is done; None where time is up."""
-        folder, arm = self.options.out / name, ARMS[name]
+    def run(self, name: str) -> None:
+        """Train and ask a row, unless that is done."""
+        folder, arm = self.options.out, ARMS[name]
         tries = self._do(folder / "tries.json", arm, None, lambda: self.try_rates(name, arm))
-        if tries is None:
-            return None
         rate = max(tries["tries"], key=lambda each: each["mean"])["rate"]
-        record = self._do(
-            folder / "record.json", arm, rate, lambda: self.train_seeds(name, arm, rate)
-        )
-        return None if record is None else record | {"row": name, "tries": tries["tries"]}
+        self._do(folder / "record.json", arm, rate, lambda: self.train_seeds(name, arm, rate))
 
     def _do(
         self, path: Path, arm: Arm, rate: float | None, make: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, Any]:
         """What a file holds if it was made from the same, else what is made now."""
         recipe = self.make_recipe(arm, rate or 0.1, rate is None, 0)
         data = self.read(recipe.data).digest()
@@ -141,9 +134,6 @@ class Factorial:
         digest = digest_values([asdict(recipe), data, self.start_digest, asked, tuple(tried)])
         if path.is_file() and (record := read_json_object(path)).get("digest") == digest:
             return record
-        minutes = self.options.minutes
-        if minutes is not None and time.perf_counter() - self.begun > 60 * minutes:
-            return None
         start = time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
         record = make() | {"digest": digest}
@@ -194,10 +184,11 @@ class Factorial:
             own = dict.fromkeys(arm.decoders)
             every += self._ask(trainer, arm, TESTS, self.options.own_prompts, own)
             rows += [seed | row for row in every]
-        write_table(self.options.out / name / "prompts.parquet", rows, SCHEMA)
+        write_table(self.options.out / "prompts.parquet", rows, SCHEMA)
         trainer, scored = trainers[0], time.perf_counter() - start - trained
         print(f"{name}: trained in {trained:.1f} s, asked in {scored:.1f} s", flush=True)
         return {
+            "row": name,
             "rate": rate,
             "attention": arm.attention,
             "objective": arm.objective,
@@ -298,19 +289,14 @@ def _free_memory() -> None:
 def parse_options() -> argparse.Namespace:
     """The options, as the module's first lines show them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("row", choices=ARMS)
     parser.add_argument("--start", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--page", type=Path, required=True)
-    parser.add_argument("--rows", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4, 3e-4, 1e-3])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--prompts", type=int, help="of each test; all by default")
-    own = "of the other decoders, of each validation cell, and that are ranked"
-    parser.add_argument("--own-prompts", type=int, default=100, help=own)
-    parser.add_argument("--minutes", type=float, help="begin nothing new after these")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--tiny", action="store_true", help="random weights, a minute on a CPU")
+    parser.add_argument("--tiny", action="store_true", help="random weights, seconds on a CPU")
+    parser.set_defaults(rates=[1e-4, 3e-4, 1e-3], seeds=[0, 1, 2])
+    # All prompts of each test; of other decoders, of validation and of those ranked, so many.
+    parser.set_defaults(prompts=None, own_prompts=100)
     parser.set_defaults(context=52, batch=64, warmup=100, try_steps=1000, steps=1800)
     options = parser.parse_args()
     if options.tiny:
@@ -323,12 +309,7 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
-    factorial = Factorial(options)
-    records = [record for name in options.rows if (record := factorial.run(name)) is not None]
-    if len(records) < len(options.rows):
-        print(f"{len(records)} of {len(options.rows)} rows are done: the same command goes on")
-    if records:
-        write_page(options.page, options.out, records)
+    Factorial(options).run(options.row)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from unmask.base.units import format_bytes
 
 PAGES = Path("paper") / "pages.json"
 """What is known of each page that a stage wrote: by which stage, from what, in how many minutes."""
-STOPPING = (["unmask", "train"], ["unmask", "sweep"], ["python", "paper/factorial.py"])
+STOPPING = (["unmask", "train"], ["unmask", "sweep"])
 """Commands that take `--minutes`: they keep what they have and leave by themselves."""
 _CODE = ("*.py", "*.yaml", "*.js", "*.css", "*.html")
 

@@ -6,27 +6,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import load_script
+from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
 from unmask.base.tables import read_table
 
 ROOT = Path(__file__).parents[2]
+ROWS = list(load_script("paper/factorial.py").ARMS)
 CONTEXT = 52
 
 
-def run(folder: Path, *words: str) -> str:
-    command = [sys.executable, "paper/factorial.py", "--tiny", "--out", str(folder)]
-    command += ["--page", str(folder / "page.md"), *words]
+def run(script: str, *words: str | Path) -> str:
+    command = [sys.executable, f"paper/{script}", *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def make_row(folder: Path, row: str) -> str:
+    return run("factorial.py", row, "--tiny", "--out", folder / row)
+
+
 @pytest.mark.prove
 def test_every_row_is_trained_and_asked(tmp_path):
-    run(tmp_path)
-    rows = sorted(path.parent.name for path in tmp_path.glob("*/record.json"))
-    assert len(rows) == 14 and {"B-any", "C-any", "C-perm", "S-shown"} <= set(rows)
-    costs = {name: read_json_object(tmp_path / name / "record.json") for name in rows}
+    for row in ROWS:
+        make_row(tmp_path, row)
+    costs = {name: read_json_object(tmp_path / name / "record.json") for name in ROWS}
     # One token per row and step; half of all positions; all but a row's first.
     assert costs["B-l2r"]["loss_tokens"] == 3 * 8
     assert costs["C-l2r"]["loss_tokens"] == 3 * 8 * (CONTEXT - 1)
@@ -38,16 +43,34 @@ def test_every_row_is_trained_and_asked(tmp_path):
     decoders = {"left", "exact", "confidence=0", "confidence=0.8"}
     assert {row["decoder"] for row in table} == decoders
     assert all((row["logp"] is not None) == (row["decoder"] == "left") for row in table)
-    page = (tmp_path / "page.md").read_text()
-    assert all(f"| {name} |" in page for name in rows) and "B-any − C-any" in page
+    page = tmp_path / "page.md"
+    run("report_factorial.py", *(tmp_path / row for row in ROWS), "--page", page)
+    text = page.read_text()
+    assert all(f"| {name} |" in text for name in ROWS) and "B-any − C-any" in text
+    assert "rows are done" not in text and (tmp_path / "page" / "summary.parquet").is_file()
 
 
 @pytest.mark.prove
 def test_what_is_done_is_not_done_again(tmp_path):
-    first = run(tmp_path, "--rows", "C-l2r")
+    first = make_row(tmp_path, "C-l2r")
     assert first.count("C-l2r: rate") == 3 and "C-l2r: trained" in first
-    assert "trained" not in run(tmp_path, "--rows", "C-l2r")
-    again = run(tmp_path, "--rows", "C-l2r", "--rates", "0.01")
-    assert again.count("C-l2r: rate") == 1 and "C-l2r: trained" in again
-    late = run(tmp_path, "--rows", "C-l2r", "C-left", "--rates", "0.01", "--minutes", "0")
-    assert "1 of 2 rows are done" in late and "trained" not in late
+    assert not make_row(tmp_path, "C-l2r")
+    record = tmp_path / "C-l2r" / "record.json"
+    record.unlink()
+    again = make_row(tmp_path, "C-l2r")  # the rates that were tried are kept
+    assert "C-l2r: rate" not in again and "C-l2r: trained" in again
+    write_json(record, read_json_object(record) | {"digest": "another recipe"})
+    assert "C-l2r: trained" in make_row(tmp_path, "C-l2r")
+    page = tmp_path / "page.md"
+    run("report_factorial.py", tmp_path / "C-l2r", "--page", page)
+    assert "1 of 14 rows are done" in page.read_text()
+
+
+def test_each_row_is_a_stage_and_its_page_needs_all():
+    _, stages = load_script("paper/run.py").read_stages()
+    needed = [name.removeprefix("factorial-") for name in stages["factorial"].needs]
+    assert sorted(needed) == sorted(ROWS)
+    # The page is drawn anew without training again.
+    scripts = stages["factorial-B-any"].scripts
+    assert Path("paper/factorial.py") in scripts
+    assert not set(scripts) & set(stages["factorial"].scripts)

@@ -149,13 +149,16 @@ def test_a_piece_ends_in_time_and_the_next_goes_on(plan: Path) -> None:
     assert count_runs(plan, "two") == 1
 
 
-def test_a_command_that_stops_by_itself_is_told_its_minutes_and_not_cut(plan: Path) -> None:
+def test_a_command_that_stops_by_itself_is_told_its_minutes_and_not_cut(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "STOPPING", (["python", "stop.py"],))
     script = "import pathlib, sys, time\nif '--minutes' in sys.argv: time.sleep(2)\n"
     script += "pathlib.Path(sys.argv[2]).write_text(' '.join(sys.argv))\n"
-    (plan / "paper" / "factorial.py").write_text(script)
+    (plan / "stop.py").write_text(script)
     (plan / "docs").mkdir()
     stages = plan / "stages.yaml"
-    stages.write_text(stages.read_text().replace("copy.py {one-2}/text", "paper/factorial.py"))
+    stages.write_text(stages.read_text().replace("copy.py {one-2}/text", "stop.py"))
     assert not run_all(plan, minutes=0.02)
     words = (plan / "docs/two.md").read_text().split()
     assert words[-2] == "--minutes" and 0 < float(words[-1]) <= 0.02

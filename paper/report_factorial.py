@@ -1,4 +1,9 @@
-"""The page of the factorial: shares with intervals by fact and seed, differences, costs."""
+"""The page of the factorial: shares with intervals by fact and seed, differences, costs.
+
+    python paper/report_factorial.py ROW... --page docs/results/factorial.md
+
+ROW is the folder of a row that is done; the page is of the rows that are given.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -6,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from factorial import ARMS, SCHEMA
 
 from unmask.base.files import replace_file
 from unmask.base.reading import read_json_object
@@ -23,7 +29,7 @@ from unmask.evaluation.statistics import (
 from unmask.report.document import Document
 from unmask.report.render_markdown import render_markdown
 
-SCHEMA, SUMMARY_SCHEMA = "factorial/1", "factorial-summary/1"
+SUMMARY_SCHEMA = "factorial-summary/1"
 PAIRS = (
     ("B-any", "C-any", "attention, any order"),
     ("B-l2r", "C-l2r", "attention, left to right"),
@@ -95,14 +101,20 @@ def summarise(tables: Mapping[str, Rows]) -> list[dict[str, Any]]:
     return summary
 
 
-def write_page(page: Path, out: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """The page and the summary of all rows that are done."""
+def write_page(page: Path, folders: Sequence[Path]) -> None:
+    """The page of these rows, and their summary in the folder of its name."""
+    records = [
+        read_json_object(folder / "record.json") | read_json_object(folder / "tries.json")
+        for folder in folders
+    ]
     names = [record["row"] for record in records]
     tables = {
-        name: read_table(out / name / "prompts.parquet", SCHEMA).to_pylist() for name in names
+        name: read_table(folder / "prompts.parquet", SCHEMA).to_pylist()
+        for name, folder in zip(names, folders, strict=True)
     }
     summary = summarise(tables)
-    write_table(out / "summary.parquet", summary, SUMMARY_SCHEMA)
+    page.with_suffix("").mkdir(parents=True, exist_ok=True)
+    write_table(page.with_suffix("") / "summary.parquet", summary, SUMMARY_SCHEMA)
     sections = [
         Section(
             "recall",
@@ -116,7 +128,6 @@ def write_page(page: Path, out: Path, records: Sequence[Mapping[str, Any]]) -> N
     ]
     document = Document("Is it the attention or the objective?", LEAD, [], sections)
     text = render_markdown(document, lambda *_: [], lambda *_: "")
-    page.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(page) as draft:
         draft.write_text(text, encoding="utf-8")
 
@@ -128,7 +139,8 @@ def _sum_up(summary: Rows, names: Sequence[str]) -> Text:
     means = {name: np.mean([cells[name, split].mean for split in reverse]) for name in names}
     crossed = [name for name in ("B-any", "B-l2r", "C-any", "C-l2r") if name in means]
     listed = ", ".join(f"{name} {100 * means[name]:.1f} %" for name in crossed or names)
-    return Text(f"Reversed questions, the mean of both kinds: {listed}.")
+    done = "" if len(names) == len(ARMS) else f"{len(names)} of {len(ARMS)} rows are done. "
+    return Text(f"{done}Reversed questions, the mean of both kinds: {listed}.")
 
 
 def _show_recall(summary: Rows, records: Rows) -> list[Table]:
@@ -225,17 +237,11 @@ def _show_costs(records: Rows) -> list[ReportBlock]:
 
 
 def main() -> None:
-    """Write the page again from the tables of a folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("rows", nargs="+", type=Path, help="folders of rows that are done")
     parser.add_argument("--page", type=Path, required=True)
     options = parser.parse_args()
-    records = [
-        read_json_object(path)
-        | {"row": path.parent.name, "tries": read_json_object(path.parent / "tries.json")["tries"]}
-        for path in sorted(options.out.glob("*/record.json"))
-    ]
-    write_page(options.page, options.out, records)
+    write_page(options.page, options.rows)
 
 
 if __name__ == "__main__":
