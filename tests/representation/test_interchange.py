@@ -81,13 +81,17 @@ def test_layer_0_decides_and_swapping_both_swaps_the_outcome(causal):
         assert (row["says_donor"], row["says_recipient"]) == (is_swapped, not is_swapped)
         for name in ("donor", "recipient"):
             assert row[f"says_{name}"] == mirrored[f"says_{name}"]
-            assert row[f"logp_{name}"] == pytest.approx(mirrored[f"logp_{name}"])
-    assert rows[0]["logp_donor"] == pytest.approx(rows[4]["logp_recipient"])
+            assert row[f"logp_{name}"] == pytest.approx(mirrored[f"logp_{name}"], abs=1e-4)
+    assert rows[0]["logp_donor"] == pytest.approx(rows[4]["logp_recipient"], abs=1e-4)
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_a_state_put_in_its_own_place_changes_no_bit(name, kind):
-    """A masked model's states are those before any token of the answer is shown."""
+def test_a_state_put_in_its_own_place_changes_nothing(name, kind):
+    """A masked model's states are those before any token of the answer is shown.
+
+    A causal model's prompt is read alone there, and with the answer here: on some processors
+    products of another shape differ in the last digit.
+    """
     model = make_model(name, kind)
     fact = make_fact(0, "p2d")
     token = make_tokenizer().decode([make_tokenizer().encode(fact.completion).ids[0]])
@@ -96,9 +100,10 @@ def test_a_state_put_in_its_own_place_changes_no_bit(name, kind):
         rows = interchange(model, [swap_of(one, one)], tokens=tokens, rest=rest, length=40)
         assert [row["layer"] for row in rows] == [None, -1, 0, 1, 2, 3]
         for row in rows[1:]:
-            assert row["logp_donor"] == rows[0]["logp_donor"], row["layer"]
+            assert row["logp_donor"] == pytest.approx(rows[0]["logp_donor"], rel=1e-7), row["layer"]
     changed = interchange(model, [swap_of(one, make_fact(1, "d2p"))], length=40)
-    assert all(row["logp_recipient"] != rows[0]["logp_recipient"] for row in changed[1:-1])
+    before = pytest.approx(rows[0]["logp_recipient"], rel=1e-5)
+    assert all(row["logp_recipient"] != before for row in changed[1:-1])
 
 
 @pytest.mark.parametrize("kind", ["masked", "causal", "shifted"])

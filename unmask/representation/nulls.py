@@ -145,7 +145,9 @@ def _conclude(likeness: Likeness, left: Side, right: Other, null: np.ndarray) ->
     value = estimate_mean(clusters, likeness.is_share)
     # No likeness is above 1; the shares of the jackknife may be.
     value = Interval(value.mean, value.low, max(value.mean, min(value.high, 1.0)))
-    return Assessed(value, permutation_p(null, whole), null, per_fact, score)
+    # Without some fact there may be no value at all: then no interval either, and nothing is found.
+    p = permutation_p(null, whole) if np.isfinite(value.mean) else 1.0
+    return Assessed(value, p, null, per_fact, score)
 
 
 def _jackknife(
