@@ -21,8 +21,14 @@ def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch, share, free, expecte
         "memory_allocated": 5 * GB,
         "memory_reserved": 10 * GB,
         "mem_get_info": (free * GB, 100 * GB),
-        "get_per_process_memory_fraction": share,
     }
     for name, value in known.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    assert free_bytes(torch.device("cuda", 0)) == expected * GB
+
+    def find_share(device):  # as torch: a number or nothing, and no `cuda` without one
+        assert device is None or device == 0
+        return share
+
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", find_share)
+    for device in ("cuda", "cuda:0"):
+        assert free_bytes(torch.device(device)) == expected * GB

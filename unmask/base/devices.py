@@ -97,7 +97,7 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         used = torch.cuda.memory_allocated(device)
         free, total = torch.cuda.mem_get_info(device)
-        share = torch.cuda.get_per_process_memory_fraction(device)
+        share = torch.cuda.get_per_process_memory_fraction(device.index)
         return min(free + torch.cuda.memory_reserved(device) - used, int(share * total) - used)
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():

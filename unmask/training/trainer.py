@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from unmask.base.devices import free_bytes
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
@@ -24,7 +25,7 @@ from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import LossInputs, min_length
 from unmask.training.optimiser import Average, Optimiser, rate_at
 from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread
-from unmask.training.speed import advise_on_memory, count_training_flops
+from unmask.training.speed import advise_on_memory, count_training_flops, estimate_bytes
 
 
 class Trainer:
@@ -58,12 +59,18 @@ class Trainer:
             self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
 
     def _wants_graphs(self) -> bool:
-        """Whether steps are replayed; a large network's take longer than launching them."""
+        """Whether steps are replayed: not where they take longer than launching them, or no room."""
         if self.job.recipe.machine.graphs != "auto":
             return self.job.recipe.machine.graphs == "on"
-        context = self.job.recipe.input_length
-        flops = count_training_flops(self.net.config, context) * self.job.micro * context
-        return flops <= MOST_FLOPS
+        job, context = self.job, self.job.recipe.input_length
+        flops = count_training_flops(self.net.config, context) * job.micro * context
+        if flops > MOST_FLOPS:
+            return False
+        # What is recorded keeps its memory, and shapes that are not have their activations beside it.
+        short = job.dtype == torch.bfloat16
+        needed = estimate_bytes(self.net.config, job.recipe, job.micro, short)
+        room = free_bytes(job.world.device)
+        return room is None or sum(needed.values()) + needed["activations"] <= room
 
     @property
     def done(self) -> bool:
