@@ -6,17 +6,28 @@ ROW is the folder of a row that is done; the page is of the rows that are given.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from factorial import ARMS, SCHEMA
 
-from unmask.base.files import replace_file
 from unmask.base.reading import read_json_object
 from unmask.base.tables import read_table, write_table
-from unmask.blocks.blocks import CellValue, Column, ReportBlock, Row, Section, Table, Text
+from unmask.blocks.blocks import (
+    Column,
+    Dot,
+    DotPanel,
+    Figure,
+    ReportBlock,
+    Row,
+    Section,
+    Table,
+    Text,
+    format_value,
+)
 from unmask.blocks.labels import name_split
 from unmask.data.corpus import TESTS
 from unmask.evaluation.statistics import (
@@ -27,22 +38,35 @@ from unmask.evaluation.statistics import (
     estimate_mean,
 )
 from unmask.report.document import Document
-from unmask.report.render_markdown import render_markdown
+from unmask.report.page import write_document
 
 SUMMARY_SCHEMA = "factorial-summary/1"
-PAIRS = (
-    ("B-any", "C-any", "attention, any order"),
-    ("B-l2r", "C-l2r", "attention, left to right"),
-    ("B-any", "B-l2r", "objective, both ways"),
-    ("C-any", "C-l2r", "objective, causal"),
-    ("C-perm", "C-l2r", "random order, causal"),
-    ("C-rev", "C-l2r", "reversed lines, causal"),
-    ("B-any", "C-perm", "attention, random order"),
-    ("S-shown", "S-usual", "first entity never masked"),
-    ("S-no-loss", "S-usual", "first entity without loss"),
-    ("S-not-both", "S-usual", "entities never masked together"),
-)
-"""One row minus another, and what differs between them."""
+QUESTIONS = {
+    "What is predicted from what, under the same attention": (
+        ("B-any", "B-l2r", "attention both ways: any masks instead of from left to right"),
+        ("C-any", "C-l2r", "causal attention: a masked copy read first"),
+        ("C-perm", "C-l2r", "causal attention: random order instead of from left to right"),
+        ("C-rev", "C-l2r", "causal attention: lines also in reverse"),
+        ("C-any", "C-perm", "causal attention: a masked copy instead of random order"),
+    ),
+    "The attention, under objectives as alike as can be": (
+        ("B-l2r", "C-l2r", "from left to right: both ways instead of causal"),
+        ("B-any", "C-any", "any masks: both ways instead of causal after a masked copy"),
+        ("B-any", "C-perm", "any order: both ways instead of causal"),
+    ),
+    "What is masked and bears loss, with attention both ways": (
+        ("S-shown", "S-usual", "the first entity never masked"),
+        ("S-no-loss", "S-usual", "the first entity masked, without loss"),
+        ("S-not-both", "S-usual", "the entities never masked together"),
+        ("B-15", "B-any", "15 % masked instead of any share"),
+        ("B-40", "B-any", "40 % masked instead of any share"),
+        ("B-85", "B-any", "85 % masked instead of any share"),
+    ),
+}
+"""By question: one row minus another, and what the one has that the other has not."""
+POINTS = Column("", digits=0, is_percent=True, has_sign=True)
+REVERSED = ("p2d_reverse", "d2p_reverse")
+"""Names asked for, then descriptions: a split is called by the direction of training."""
 LEAD = (
     "The same pretrained decoder learns the same facts in every row: the same number of rows "
     "and steps, the rate of each row chosen from the same tries. Rows differ in what attention "
@@ -115,32 +139,111 @@ def write_page(page: Path, folders: Sequence[Path]) -> None:
     summary = summarise(tables)
     page.with_suffix("").mkdir(parents=True, exist_ok=True)
     write_table(page.with_suffix("") / "summary.parquet", summary, SUMMARY_SCHEMA)
+    differences = find_differences(tables)
     sections = [
-        Section(
-            "recall",
-            "Recall from left to right",
-            [_sum_up(summary, names), *_show_recall(summary, records)],
-        ),
-        Section("differences", "What makes the difference", [_show_differences(tables)]),
+        Section("answer", "The answer", [
+            _sum_up(summary, names), *_answer(differences), _draw_recall(summary, records)]),
+        Section("differences", "What makes the difference", list(_show_differences(differences))),
+        Section("recall", "Recall from left to right", _show_recall(summary, records)),
         Section("decoders", "Each row's own decoders", [_show_decoders(summary, names)]),
         Section("costs", "Rates and costs", list(_show_costs(records))),
         Section("method", "How to read the rows", [Text(note) for note in NOTES]),
-    ]
-    document = Document("Is it the attention or the objective?", LEAD, [], sections)
-    text = render_markdown(document, lambda *_: [], lambda *_: "")
-    with replace_file(page) as draft:
-        draft.write_text(text, encoding="utf-8")
+    ]  # fmt: skip
+    write_document(Document("Is it the attention or the objective?", LEAD, [], sections), page)
+
+
+Differences = Mapping[tuple[str, str], Mapping[str, Interval]]
+
+
+def find_differences(tables: Mapping[str, Rows]) -> Differences:
+    """What one row has contained more than another, of each split, paired by fact and seed."""
+    left = {
+        name: [row for row in rows if row["decoder"] == "left"] for name, rows in tables.items()
+    }
+    return {
+        (one, other): {
+            split: estimate_difference(
+                gather(left[one], split, "contained"),
+                gather(left[other], split, "contained"),
+                is_share=True,
+            )
+            for split in TESTS
+        }
+        for one, other, _ in (pair for pairs in QUESTIONS.values() for pair in pairs)
+        if one in tables and other in tables
+    }
 
 
 def _sum_up(summary: Rows, names: Sequence[str]) -> Text:
     """The four rows that cross attention and objective, by their mean over the reversed cells."""
     cells = _find_cells(summary, "contained", "left")
-    reverse = [split for split in TESTS if split.endswith("reverse")]
-    means = {name: np.mean([cells[name, split].mean for split in reverse]) for name in names}
+    means = {name: np.mean([cells[name, split].mean for split in REVERSED]) for name in names}
     crossed = [name for name in ("B-any", "B-l2r", "C-any", "C-l2r") if name in means]
     listed = ", ".join(f"{name} {100 * means[name]:.1f} %" for name in crossed or names)
     done = "" if len(names) == len(ARMS) else f"{len(names)} of {len(ARMS)} rows are done. "
     return Text(f"{done}Reversed questions, the mean of both kinds: {listed}.")
+
+
+def _answer(differences: Differences) -> list[Text]:
+    """One sentence for each question: how many changes do what to reversed answers."""
+    sentences = []
+    for question, pairs in QUESTIONS.items():
+        known = [differences[one, other] for one, other, _ in pairs if (one, other) in differences]
+        said = Counter(_judge(*(each[split] for split in REVERSED)) for each in known)
+        counts = [f"{verdict} in {number}" for verdict, number in said.most_common()]
+        ends = [end for each in known for split in REVERSED for end in vars(each[split]).values()]
+        if known:
+            sentences.append(
+                f"{question}: {_join(counts)} of {len(known)} comparisons (intervals between "
+                f"{format_value(min(ends), POINTS)} and {format_value(max(ends), POINTS)} points)."
+            )
+    return [Text(sentence) for sentence in sentences]
+
+
+def _join(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _judge(names: Interval, descriptions: Interval) -> str:
+    """What a difference of both kinds of reversed answers amounts to."""
+    clear = {
+        what: "more" if value.mean > 0 else "fewer"
+        for what, value in (("names", names), ("descriptions", descriptions))
+        if value.excludes()
+    }
+    if not clear:
+        return "no difference detected"
+    if len(set(clear.values())) == 1 and len(clear) == 2:
+        return f"clearly {clear['names']} of both kinds"
+    return ", ".join(f"clearly {how} {what}" for what, how in clear.items())
+
+
+def _draw_recall(summary: Rows, records: Rows) -> Figure:
+    """Every row's recall as trained and reversed, names beside descriptions."""
+    cells = _find_cells(summary, "contained", "left")
+    panels = {
+        "names asked for": (("as trained", "d2p_same"), ("reversed", REVERSED[0])),
+        "descriptions asked for": (("as trained", "p2d_same"), ("reversed", REVERSED[1])),
+    }
+    colours = {"as trained": "control", "reversed": "diffusion"}
+    dots = [
+        DotPanel(title, [
+            Dot(f"{r['row']}, {r['attention']}", group, colours[group],
+                cells[r["row"], split])
+            for r in records
+            for group, split in groups
+        ])
+        for title, groups in panels.items()
+    ]  # fmt: skip
+    return Figure(
+        "recall",
+        "Recall of every row, as trained and reversed",
+        "Contained, with intervals for other facts and seeds.",
+        "dots",
+        {(): dots},
+        xlabel="share of prompts",
+        limits=(0, 1),
+    )
 
 
 def _show_recall(summary: Rows, records: Rows) -> list[Table]:
@@ -171,24 +274,20 @@ def _find_cells(summary: Rows, metric: str, decoder: str) -> dict[tuple[str, str
     }
 
 
-def _show_differences(tables: Mapping[str, Rows]) -> ReportBlock:
-    """Pairs of rows, paired by fact; strong where an interval of a reversed cell excludes 0."""
-    rows = []
-    for one, other, what in PAIRS:
-        if one not in tables or other not in tables:
-            continue
-        values: list[CellValue] = []
-        sides = [[row for row in tables[name] if row["decoder"] == "left"] for name in (one, other)]
-        for split in TESTS:
-            clusters = [gather(side, split, "contained") for side in sides]
-            values.append(estimate_difference(*clusters, is_share=True))
-        reverse = [v for v, split in zip(values, TESTS, strict=True) if split.endswith("reverse")]
-        clear = all(isinstance(v, Interval) and v.excludes() for v in reverse)
-        rows.append(Row([f"{one} − {other}", what, *values], "strong" if clear else "plain"))
-    columns = [Column("rows"), Column("what differs")]
+def _show_differences(differences: Differences) -> Iterator[Table]:
+    """A table for each question: one row of the factorial minus another."""
+    columns = [Column("what differs"), Column("rows"), Column("reversed answers")]
     columns += [Column(name_split(s), digits=1, is_percent=True, has_sign=True) for s in TESTS]
-    caption = "Contained, percentage points; bold where both reversed cells differ"
-    return Table("differences", caption, columns, rows, most=len(rows))
+    for number, (question, pairs) in enumerate(QUESTIONS.items()):
+        rows = []
+        for one, other, what in pairs:
+            if values := differences.get((one, other)):
+                verdict = _judge(*(values[split] for split in REVERSED))
+                cells = [what, f"{one} − {other}", verdict, *(values[s] for s in TESTS)]
+                rows.append(Row(cells))
+        caption = f"{question}: contained, percentage points"
+        if rows:
+            yield Table(f"differences-{number}", caption, columns, rows, most=len(rows))
 
 
 def _show_decoders(summary: Rows, names: Sequence[str]) -> ReportBlock:

@@ -88,22 +88,35 @@ def test_the_twin_is_ahead_by_what_was_measured():
 
 
 def test_the_factorial_is_what_was_measured():
+    """What is said of rows and of their differences: names first, then descriptions."""
     page, number = read_page("factorial.md"), r"([−\d.]+)"
-    interval = rf"{number} \[{number}, {number}\]"
-    objective, attention = (
-        read_rows(page, f"| {rows} ")[0][2:] for rows in ("**B-any − B-l2r**", "B-l2r − C-l2r")
-    )
-    for cells, sentence in (
-        (
-            objective,
-            rf"adds {number} points \[{number}, {number}\] for .*?, and {interval} for name",
-        ),
-        (attention, rf"no clear difference: {number} points \[{number}, {number}\] and {interval}"),
-    ):
-        found = [re.findall(r"[−+]?[\d.]+", cells[column]) for column in (3, 1)]
-        assert read_numbers(sentence) == [
-            float(end.replace("−", "-")) for cell in found for end in cell
-        ]
+    interval, share = (rf"{number}{unit} \[{number}, {number}\]" for unit in ("", " %"))
+    points = rf"{number} points \[{number}, {number}\]"
+
+    def find(row: str) -> list[float]:
+        """The two reversed cells of the first table that has the row."""
+        cells = next(line for line in page.splitlines() if f"| {row} |" in line).split("|")
+        texts = [end for cell in (cells[-2], cells[-4]) for end in re.findall(r"[−\d.]+", cell)]
+        return [float(end.replace("−", "-")) for end in texts]
+
+    for row, sentence in {
+        "B-l2r": rf"such a network names {share} and describes {share} in reverse",
+        "C-any": rf"before the row itself names {share} and describes {share} in reverse",
+        "C-l2r": rf"next-token training has {share} and {share} with as many tokens",
+        "C-perm": rf"random order has {share} and {share}, one",
+        "C-rev": rf"reads lines in reverse {share} and {share}\.",
+        "S-usual": rf"of both kinds, for {share} and {share} with the usual masks",
+    }.items():
+        assert read_numbers(sentence) == find(row), row
+    gained = read_numbers(rf"any masks it gains {points} for names and {interval} for desc")
+    assert gained == find("B-any − B-l2r")
+    none = read_numbers(rf"reversed answers are {share} of both kinds, for")
+    for row in ("S-shown", "S-no-loss"):
+        assert find(row) == [*none, *none]
+    low, high = read_numbers(rf"intervals reach from {number} to \+{number} points")
+    compared = ("B-l2r − C-l2r", "B-any − C-any", "B-any − C-perm")
+    ends = [end for rows in compared for end in find(rows)]
+    assert (low, high) == (round(min(ends)), round(max(ends)))
 
 
 def test_probes_are_what_was_measured():

@@ -10,6 +10,7 @@ from tests.training.test_losses import KINDS
 from unmask.training.build import prepare_job
 from unmask.training.graphs import SHAPES, pad_inputs
 from unmask.training.parallel import World
+from unmask.training.speed import estimate_bytes
 from unmask.training.trainer import Trainer
 
 TARGETS = [name for name, changes in KINDS.items() if changes.get("kind") != "gaussian"]
@@ -40,6 +41,17 @@ def test_batches_have_few_shapes():
     counts = {len(pad_inputs(trainer.feed(step)[0][0]).targets.at) for step in range(30)}
     plain = {len(trainer.feed(step)[0][0].targets.at) for step in range(30)}
     assert len(counts) <= SHAPES < len(plain)
+
+
+@pytest.mark.parametrize(("beside", "expected"), [(1.1, True), (0.9, False)])
+def test_steps_are_recorded_where_activations_fit_twice(beside, expected, monkeypatch):
+    """What is recorded keeps its memory, so that rows of other lengths need theirs beside it."""
+    trainer = make_trainer()
+    job = trainer.job
+    needed = estimate_bytes(trainer.net.config, job.recipe, job.micro, short=False)
+    room = sum(needed.values()) + beside * needed["activations"]
+    monkeypatch.setattr("unmask.training.trainer.free_bytes", lambda device: int(room))
+    assert trainer._wants_graphs() == expected
 
 
 def make_on_gpu(graphs: str, **changes) -> Trainer:

@@ -59,14 +59,14 @@ class Trainer:
             self.graphs = StepGraphs(job.world.device, lambda part: self._learn([(part, 1.0)]))
 
     def _wants_graphs(self) -> bool:
-        """Whether steps are replayed: not where they take longer than launching them, or no room."""
+        """Whether steps are replayed: those of small networks, where there is memory for it."""
         if self.job.recipe.machine.graphs != "auto":
             return self.job.recipe.machine.graphs == "on"
         job, context = self.job, self.job.recipe.input_length
         flops = count_training_flops(self.net.config, context) * job.micro * context
         if flops > MOST_FLOPS:
             return False
-        # What is recorded keeps its memory, and shapes that are not have their activations beside it.
+        # What is recorded keeps its memory; other shapes have their activations beside it.
         short = job.dtype == torch.bfloat16
         needed = estimate_bytes(self.net.config, job.recipe, job.micro, short)
         room = free_bytes(job.world.device)
