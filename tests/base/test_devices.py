@@ -32,3 +32,16 @@ def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch, share, free, expecte
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", find_share)
     for device in ("cuda", "cuda:0"):
         assert free_bytes(torch.device(device)) == expected * GB
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_share_of_a_gpu_is_found(device):
+    """The calls of torch that the test above stands in for."""
+    total = torch.cuda.mem_get_info(0)[1]
+    assert 0 < free_bytes(torch.device(device)) <= total
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    try:
+        assert 0 < free_bytes(torch.device(device)) <= total // 4
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

@@ -139,7 +139,8 @@ def figures(draw, chart: str) -> Figure:
     return Figure(
         "figure", draw(texts), draw(st.just("") | lines_of_text), chart,
         make_views([control.options for control in controls], lambda *_: draw(view)),
-        controls, draw(texts), draw(texts), draw(st.booleans()), draw(st.booleans()), limits,
+        controls, draw(texts), draw(texts), is_signed=draw(st.booleans()),
+        is_log2=draw(st.booleans()), limits=limits,
     )  # fmt: skip
 
 

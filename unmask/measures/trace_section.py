@@ -217,15 +217,15 @@ def _state(
         "too few": f"on {labels.count(verdict.facts, 'fact')}, too few to tell it from placebos",
     }[verdict.outcome]
     what = "state" if cell["part"] == "resid" else labels.name_part(cell["part"])
-    one, where = "one", f"the {labels.ROLES[cell['role']]}, "
+    one, among, where = "one", ", of the subject's tokens,", f"the {labels.ROLES[cell['role']]}, "
     if cell["role"] == WHOLE_SUBJECT:  # its states were put back together
         what = "states" if what == "state" else what
-        one, where = "the subject's", ""
+        one, among, where = "the subject's", "", ""
     does = f"Putting back {one} clean {what} gives back most"
     if settings["mode"] != "restore":
         does = f"{REPLACED[settings['mode']][1].format(f'{one} {what}')} costs most"
     text = (
-        f"{taken}. {does} at {where}layer {figures.name_layer(cell)}: "
+        f"{taken}. {does}{among} at {where}layer {figures.name_layer(cell)}: "
         f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
     )
     return Finding(f"{text}{say_share(shares, cell)}", verdict)
