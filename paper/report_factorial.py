@@ -89,7 +89,7 @@ NOTES = (
     "B-l2r learns one token per row and step, the other rows many: tokens that bear loss are in "
     "the table of costs, with the end tokens that fill rows, and no row was given more steps for "
     "having fewer. Masks at a fixed rate are averaged over the masked positions, by their expected "
-    "number; a prompt with masks after it has more of them than these rows were trained on.",
+    "number; at 15 and 40 % they are fewer than a prompt with masks after it has.",
     "S rows, with half of the lines, see each of them twice as often as B rows. The "
     "first entity is the one that stands first in the trained line, which a reversed question asks "
     "for. Where it bears no loss, it is written in no line, so that its log p and rank do not tell "
