@@ -17,6 +17,7 @@ from factorial import ARMS, SCHEMA
 from unmask.base.reading import read_json_object
 from unmask.base.tables import read_table, write_table
 from unmask.blocks.blocks import (
+    CellValue,
     Column,
     Dot,
     DotPanel,
@@ -47,7 +48,6 @@ QUESTIONS = {
         ("C-any", "C-l2r", "causal attention: a masked copy read first"),
         ("C-perm", "C-l2r", "causal attention: random order instead of from left to right"),
         ("C-rev", "C-l2r", "causal attention: lines also in reverse"),
-        ("C-any", "C-perm", "causal attention: a masked copy instead of random order"),
     ),
     "The attention, under similar objectives": (
         ("B-l2r", "C-l2r", "from left to right: both ways instead of causal"),
@@ -61,6 +61,10 @@ QUESTIONS = {
         ("B-15", "B-any", "15 % masked instead of any share"),
         ("B-40", "B-any", "40 % masked instead of any share"),
         ("B-85", "B-any", "85 % masked instead of any share"),
+    ),
+    "Causal rows that answer in reverse": (
+        ("C-any", "C-perm", "a masked copy instead of random order"),
+        ("C-any", "C-rev", "a masked copy instead of lines also in reverse"),
     ),
 }
 """By question: one row minus another, and what the one has that the other has not."""
@@ -155,6 +159,7 @@ def write_page(page: Path, folders: Sequence[Path]) -> None:
             _sum_up(summary, names), *_answer(differences), _draw_recall(summary, records)]),
         Section("differences", "What makes the difference", list(_show_differences(differences))),
         Section("recall", "Recall from left to right", _show_recall(summary, records)),
+        Section("written", "What is written where a name is asked for", [_show_names(tables)]),
         Section("decoders", "Each row's own decoders", [_show_decoders(summary, names)]),
         Section("costs", "Rates and costs", list(_show_costs(records))),
         Section("method", "How to read the rows", [Text(note) for note in NOTES]),
@@ -298,6 +303,40 @@ def _show_differences(differences: Differences) -> Iterator[Table]:
         caption = f"{question}: contained, percentage points"
         if rows:
             yield Table(f"differences-{number}", caption, columns, rows, most=len(rows))
+
+
+def _show_names(tables: Mapping[str, Rows]) -> Table:
+    """Whose names texts contain that are asked for a name in reverse."""
+    asked = {"same": REVERSED[0], "other": "d2p_same"}
+    people = {
+        group: {row["completion"].strip() for rows in tables.values() for row in rows
+                if row["split"] == split}
+        for group, split in asked.items()
+    }  # fmt: skip
+    rows = []
+    for name, prompts in tables.items():
+        own = [r for r in prompts if r["split"] == REVERSED[0] and r["decoder"] == "left"]
+        shares: list[CellValue] = []
+        for group in asked:
+            values = [
+                any(
+                    person in r["generation"]
+                    for person in people[group] - {r["completion"].strip()}
+                )
+                for r in own
+            ]
+            clusters = cluster(values, [r["fact"] for r in own], [r["seed"] for r in own])
+            shares.append(estimate_mean(clusters, is_share=True))
+        right = estimate_mean(gather(own, REVERSED[0], "contained"), is_share=True)
+        rows.append(Row([name, right, *shares]))
+    heads = (
+        "the person asked for",
+        "another of those trained name first",
+        "one of those trained description first",
+    )
+    columns = [Column("row"), *(Column(head, digits=1, is_percent=True) for head in heads)]
+    caption = "Texts that contain the name of …, %, asked description → name, reversed"
+    return Table("names", caption, columns, rows, most=len(rows))
 
 
 def _show_decoders(summary: Rows, names: Sequence[str]) -> ReportBlock:
