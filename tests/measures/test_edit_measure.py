@@ -192,6 +192,7 @@ def test_edits_stand_beside_controls_and_learned_statements(families, place, tmp
         assert one["nll_after"] == pytest.approx(other["nll_after"], abs=1e-3)
 
 
+@pytest.mark.prove
 def test_a_random_layer_is_another_one(tmp_path):
     changes = QUICK | SIDE | {"controls": ("layer",), "length": 40, "search_steps": 3, "layer": "2"}
     result = ask(MEASURE, parse_families(["reversal-mdm"]), None, tmp_path, **changes)

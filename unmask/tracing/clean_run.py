@@ -169,9 +169,9 @@ def find_clean_run(
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> drawn = unmask.sample(model, fact.prompt, steps=4, length=40)
+    >>> drawn = unmask.sample(model, fact.prompt, steps=4, length=24)
     >>> clean = unmask.find_clean_run(model, fact, drawn, any_answer=True)
-    >>> grids = unmask.trace_steps(model, clean, at="first", parts=("resid",))
+    >>> grids = unmask.trace_steps(model, clean, at="first", parts=("resid",), samples=1)
     """
     fact, tokenizer = as_fact(fact), require_tokenizer(model)
     tokens = tokenize_fact(fact, tokenizer)

@@ -62,7 +62,7 @@ def trace_steps(
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> settings = unmask.Tracing(steps=2, at="first", parts=("resid",))
+    >>> settings = unmask.Tracing(steps=2, length=24, at="first", parts=("resid",), samples=1)
     >>> grid, = unmask.trace_steps(model, fact, settings, any_answer=True)
     >>> grid.step, grid.effects("resid").shape[1]
     (1, 6)
