@@ -106,22 +106,31 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
-class MaskedObjective:
+class MeanOverTokens:
+    """What an objective learns, unless it says otherwise: all tokens that may be noised, alike."""
+
+    settings: ObjectiveSettings
+
+    def find_learnable(self, batch: Batch) -> Tensor:
+        return allow_noise(batch, self.settings.response_only, self.settings.filling)
+
+    def count(self, batch: Batch) -> float:
+        return float(self.find_learnable(batch).sum())
+
+
+@dataclass(frozen=True)
+class MaskedObjective(MeanOverTokens):
     """The masked cross-entropy under one of its weightings."""
 
     process: Masked
     weighting: MaskedWeighting
-    settings: ObjectiveSettings
     shift: bool = False
-
-    def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings)
 
     def count(self, batch: Batch) -> float:
         if self.weighting.share == "responses":
             return float((~batch.is_prompt()).sum())
         if self.weighting.share == "noised":
-            return float(self.find_learnable(batch).sum())
+            return super().count(batch)
         return float(len(batch.tokens))
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
@@ -152,17 +161,13 @@ class MaskedObjective:
 
 
 @dataclass(frozen=True)
-class CausalObjective:
+class CausalObjective(MeanOverTokens):
     """The next token; some of those before it may be read as masks."""
 
-    settings: ObjectiveSettings
     mask_id: int | None = None
 
     def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings) & (batch.positions > 0)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_learnable(batch).sum())
+        return super().find_learnable(batch) & (batch.positions > 0)
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         targets = next_targets(batch, self.find_learnable(batch))
@@ -178,17 +183,10 @@ class CausalObjective:
 
 
 @dataclass(frozen=True)
-class RearrangedObjective(ABC):
+class RearrangedObjective(MeanOverTokens, ABC):
     """The plain mean over what is predicted in rows that are read in another form."""
 
-    settings: ObjectiveSettings
     mask_id: int
-
-    def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_learnable(batch).sum())
 
     @abstractmethod
     def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
@@ -246,7 +244,7 @@ class FixedOrdersObjective(RearrangedObjective):
     """The next token in one of a few orders, the same ones for all rows of all steps."""
 
     def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings) & (batch.positions > 0)
+        return super().find_learnable(batch) & (batch.positions > 0)
 
     def rearrange(self, batch: Batch, t: Tensor, streams: RowStreams) -> Rearranged:
         assert self.settings.orders is not None
@@ -256,17 +254,10 @@ class FixedOrdersObjective(RearrangedObjective):
 
 
 @dataclass(frozen=True)
-class ProcessObjective:
+class ProcessObjective(MeanOverTokens):
     """The bound of a discrete process, or the score entropy of masked noise."""
 
     process: Process
-    settings: ObjectiveSettings
-
-    def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_learnable(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         noised = noise_tokens(
@@ -291,7 +282,7 @@ class ProcessObjective:
 
 
 @dataclass(frozen=True)
-class GaussianObjective:
+class GaussianObjective(MeanOverTokens):
     """The bound of noise on token vectors, or CDCD's cross-entropy.
 
     The vectors are learned, so that they are noised on the device, with the loss.
@@ -299,13 +290,6 @@ class GaussianObjective:
 
     schedule: Schedule
     form: Form
-    settings: ObjectiveSettings
-
-    def find_learnable(self, batch: Batch) -> Tensor:
-        return _allow_noise(batch, self.settings)
-
-    def count(self, batch: Batch) -> float:
-        return float(self.find_learnable(batch).sum())
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         return LossInputs(batch, t, streams=streams)
@@ -335,7 +319,7 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         return _make_causal(settings, name, blueprint, end_id)
     if recipe.paradigm.noises_vectors:
         form: Form = "bound" if name == "bound" else "cdcd"
-        return GaussianObjective(noise.make_schedule("sigmoid"), form, settings)
+        return GaussianObjective(settings, noise.make_schedule("sigmoid"), form)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
     is_other = not isinstance(process, Masked) or name in ("suffix", "score_entropy")
@@ -348,8 +332,8 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         return SuffixObjective(settings, process.mask_id, blueprint.shift)
     if isinstance(process, Masked) and name != "score_entropy":
         weighting = get_weighting(name, settings.rate)
-        return MaskedObjective(process, weighting, settings, blueprint.shift)
-    return ProcessObjective(process, settings)
+        return MaskedObjective(settings, process, weighting, blueprint.shift)
+    return ProcessObjective(settings, process)
 
 
 def _make_causal(
@@ -366,7 +350,7 @@ def _make_causal(
     if name == "masked":
         # Row i predicts position i + 1, as a causal network does anyway.
         return MaskedObjective(
-            Masked(config.logit_rows, mask_id), get_weighting("smdm"), settings, shift=True
+            settings, Masked(config.logit_rows, mask_id), get_weighting("smdm"), shift=True
         )
     if name == "masked_copy":
         return MaskedCopyObjective(settings, mask_id, end_id)
@@ -394,7 +378,3 @@ def min_length(batch: Batch, recipe: Recipe) -> int:
     if after_prompts and batch.prompt_length is not None:
         least = max(least, int(batch.prompt_length.max()) + 1)
     return min(least, batch.tokens.shape[1])
-
-
-def _allow_noise(batch: Batch, settings: ObjectiveSettings) -> Tensor:
-    return allow_noise(batch, settings.response_only, settings.filling)
