@@ -7,7 +7,7 @@ the reverse question. Only fresh ones test whether the reverse follows.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -87,41 +87,54 @@ def make_requests(
     """
     requests, fresh, num_before = [], dict[Direction, list[str]](), 0
     for group, splits in find_groups(corpus, groups).items():
-        prompts: dict[str, dict[Direction, list[Fact]]] = {}
-        for split in splits:
-            for fact in corpus[split]:
-                prompts.setdefault(fact.fact_id, {}).setdefault(fact.direction, []).append(fact)
+        prompts = _sort_prompts(fact for split in splits for fact in corpus[split])
         chosen = [fact_id for fact_id in prompts if only is None or fact_id in only]
         for number, fact_id in enumerate(chosen[skip : skip + facts]):
             ways = list(prompts[fact_id])
             way = ways[number % len(ways)]
-            others = [own[way] for name, own in prompts.items() if name != fact_id and way in own]
             fact = prompts[fact_id][way][0]
-            owned = [own[0].object for own in others if own[0].object != fact.object]
+            others = [own[way][0] for key, own in prompts.items() if key != fact_id and way in own]
+            owned = [other.object for other in others if other.object != fact.object]
             if not owned:
                 raise UserError(
                     f"{corpus.source} has one fact of the group {group} asked like {fact_id}: an "
                     "edit is judged beside its neighbours; give at least two with other objects."
                 )
-            stream = python_stream(seed, "neighbours", fact_id)
-            near = [own[0] for own in stream.sample(others, min(neighbours, len(others)))]
-            if objects == "fresh" and way not in fresh:
-                fresh[way] = _list_fresh(corpus, way, seed)
-            # A fact's new object is the same whichever others are chosen.
-            place = num_before + list(prompts).index(fact_id)
-            text = python_stream(seed, "object", fact_id, way).choice(owned)
-            if objects == "fresh":
+            if objects == "swap":
+                text = python_stream(seed, "object", fact_id, way).choice(owned)
+            else:
+                if way not in fresh:
+                    fresh[way] = _list_fresh(corpus, way, seed)
+                # A fact's new object is the same whichever others are chosen.
+                place = num_before + list(prompts).index(fact_id)
                 text = fresh[way][place % len(fresh[way])]
-            back = prompts[fact_id].get(OTHER[way], [])[:1]
             again = prompts[fact_id][way][1 : 1 + paraphrases]
-            asked_back = [own.get(OTHER[way]) for own in prompts.values()]
-            subjects = tuple(dict.fromkeys(own[0].object for own in asked_back if own))
-            owners = [own[0] for own in asked_back if own and own[0].fact_id != fact_id]
-            judged = python_stream(seed, "judged", fact_id).choice(owners) if owners else None
-            questions = _list_questions(fact, text, again, near, back, subjects, judged)
+            stream = python_stream(seed, "neighbours", fact_id)
+            near = stream.sample(others, min(neighbours, len(others)))
+            reverse = _choose_reverse(prompts, fact_id, OTHER[way], seed)
+            questions = _list_questions(fact, text, again, near, *reverse)
             requests.append(EditRequest(fact, text, group, tuple(questions)))
         num_before += len(prompts)
     return requests
+
+
+def _sort_prompts(facts: Iterable[Fact]) -> dict[str, dict[Direction, list[Fact]]]:
+    """The phrasings of each fact by the direction that they ask in, in the order they are met."""
+    prompts: dict[str, dict[Direction, list[Fact]]] = {}
+    for fact in facts:
+        prompts.setdefault(fact.fact_id, {}).setdefault(fact.direction, []).append(fact)
+    return prompts
+
+
+def _choose_reverse(
+    prompts: Mapping[str, Mapping[Direction, list[Fact]]], fact_id: str, way: Direction, seed: int
+) -> tuple[list[Fact], tuple[str, ...], Fact | None]:
+    """Of a fact asked this way: its question, all subjects to rank, another fact's to judge by."""
+    questions = {name: own[way][0] for name, own in prompts.items() if way in own}
+    subjects = tuple(dict.fromkeys(fact.object for fact in questions.values()))
+    others = [fact for name, fact in questions.items() if name != fact_id]
+    judged = python_stream(seed, "judged", fact_id).choice(others) if others else None
+    return [questions[fact_id]] if fact_id in questions else [], subjects, judged
 
 
 def find_recalled(
