@@ -185,6 +185,7 @@ def _prepare(
     settings: Editing,
     keep: Fact | Sequence[Fact] = (),
 ) -> _SearchedFacts:
+    """Check all that was given, lay the facts out, and search their values."""
     model.net.taps.require_none("editing")
     given = _list_facts(facts)
     targets = _choose_objects(given, objects)
@@ -192,7 +193,7 @@ def _prepare(
         layers, _ = choose_layers(model.name, model.net.config.layers, "auto")
     chosen = list_layers(model, layers)
     matrices = {layer: None if moments is None else moments.at(layer) for layer in chosen}
-    weigh = {layer: _choose_weighing(layer, matrices[layer], settings) for layer in chosen}
+    weigh = {layer: _choose_weighing(matrix, settings) for layer, matrix in matrices.items()}
     prefixes = settings.prefixes
     if isinstance(prefixes, int):
         prefixes = make_prefixes(model, prefixes, settings.seed)
@@ -204,35 +205,41 @@ def _prepare(
             "ROME as published weighs one key, and facts to keep are others: use another method."
         )
     kept_cases = [lay_out_case(model, fact, prefixes, settings) for fact in kept]
-    loss = ValueLoss
-    if settings.reveal != "none" and model.paradigm.fills_masks:
-        loss = RevealedLoss
-    values = find_values(model, cases, chosen[-1], settings, loss)
+    has_reveals = settings.reveal != "none" and model.paradigm.fills_masks
+    loss = RevealedLoss if has_reveals else ValueLoss
+    return _SearchedFacts(
+        model=model,
+        settings=settings,
+        layers=chosen,
+        facts=given,
+        cases=cases,
+        values=find_values(model, cases, chosen[-1], settings, loss),
+        weigh=weigh,
+        matrices=matrices,
+        first_keys=read_keys(model, cases, chosen[0]),
+        streams=read_streams(model, cases, chosen[-1]) if len(chosen) > 1 else None,
+        record=_make_record(model, settings, prefixes, moments, kept),
+        kept=kept_cases,
+    )
+
+
+def _make_record(
+    model: Model,
+    settings: Editing,
+    prefixes: Sequence[str],
+    moments: Moments | None,
+    kept: Sequence[Fact],
+) -> dict[str, Any]:
+    """What all edits of these facts say about how they were made."""
+    gathered: str | dict[str, Any] = "identity"
+    if moments is not None:
+        gathered = {name: getattr(moments, name) for name in ("states", "num_tokens", "shrink")}
     record = {
         "model": model.name,
         "settings": settings.to_record() | {"prefixes": list(prefixes)},
-        "moments": "identity"
-        if moments is None
-        else {name: getattr(moments, name) for name in ("states", "num_tokens", "shrink")},
+        "moments": gathered,
     }
-    if kept:
-        record["keep"] = [fact.text for fact in kept]
-    streams = read_streams(model, cases, chosen[-1]) if len(chosen) > 1 else None
-    keys = read_keys(model, cases, chosen[0])
-    return _SearchedFacts(
-        model,
-        settings,
-        chosen,
-        given,
-        cases,
-        values,
-        weigh,
-        matrices,
-        keys,
-        streams,
-        record,
-        kept_cases,
-    )
+    return record | ({"keep": [fact.text for fact in kept]} if kept else {})
 
 
 def _list_facts(given: object) -> list[Fact]:
@@ -266,7 +273,8 @@ def _choose_objects(
     return chosen
 
 
-def _choose_weighing(layer: int, matrix: Tensor | None, settings: Editing) -> Weigh:
+def _choose_weighing(matrix: Tensor | None, settings: Editing) -> Weigh:
+    """By what keys are multiplied before the update is solved."""
     if settings.method != "null-space":
         return weigh_by(matrix)
     if matrix is None:
