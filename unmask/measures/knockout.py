@@ -15,15 +15,14 @@ of the total effect, differ by less than the margin in every layer, by two one-s
 no difference does not make two groups alike.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
-from unmask.measures.inputs import QUESTIONS, Member, ModelInputs
+from unmask.measures.clean_runs import CleanRunSettings, list_prompt_jobs
+from unmask.measures.inputs import QUESTIONS, ModelInputs
 from unmask.measures.knockout_section import describe
 from unmask.measures.knockout_summary import (
     CELL,
@@ -34,83 +33,13 @@ from unmask.measures.knockout_summary import (
     judge,
     summarise,
 )
-from unmask.measures.measure import Job, Measure, Rows, Stage
-from unmask.measures.settings import MachineSettings
-from unmask.tracing.settings import Corruption, Tracing
+from unmask.measures.measure import Job, Measure, Stage
+from unmask.tracing.settings import Tracing
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
     from unmask.tracing.clean_run import CleanRun
     from unmask.tracing.knockout import KnockoutGrid
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleanRunSettings(MachineSettings):
-    """Which facts are asked, and how the clean runs are drawn and scored that are changed."""
-
-    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
-    facts: int = option(30, "Facts of each split.", least=1)
-    phrasings: int = option(1, "Phrasings of each fact.", least=1)
-    consider: int | None = option(
-        None,
-        "Facts of each split to choose from: those that the first model recalls are taken first. "
-        "By default no fact is preferred.",
-        least=1,
-    )
-    at: tuple[str, ...] = option(
-        ("first",),
-        "Denoising steps at which this is measured: first, t1 and t2 (the steps that commit the "
-        "answer's first and last token), t1..t2 (all between them), or numbers.",
-    )
-    corruption: str = option(
-        "mean",
-        "How the subject is hidden for the total effect: mean, gaussian, uniform, rome, mask or "
-        "replace.",
-    )
-    samples: int = option(10, "Random draws of a corruption that is random.", least=1, most=100_000)
-    joint: Literal["mean_field", "chain_rule"] = option(
-        "chain_rule",
-        "How a diffusion model's answer of several tokens is scored: token by token, those before "
-        "it given (chain_rule), or all its masks at once, as if independent (mean_field).",
-    )
-    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
-    guidance: float = option(
-        0.0, "Strength of a diffusion model's classifier-free guidance; 0 is off.", least=0
-    )
-    order: str = option(
-        "confidence",
-        "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
-    )
-    remask: str = option(
-        "none",
-        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
-    )
-    length: int | None = option(
-        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
-    )
-    any_answer: bool = option(
-        False, "Keep facts that are not recalled as well, with the true answer written in."
-    )
-    memory: float | None = option(
-        None,
-        "Gigabytes to use beside the weights; by default an amount that suits the device.",
-        above=0,
-        is_identity=False,
-    )
-    seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
-    dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
-    dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
-
-    @property
-    def tracing(self) -> Tracing:
-        """The same as settings of a trace."""
-        names = ("corruption", "samples", "joint", "steps", "guidance", "length", "any_answer")
-        same = {name: getattr(self, name) for name in (*names, "order", "remask", "seed", "at")}
-        return Tracing(**same)
-
-    @property
-    def memory_bytes(self) -> int | None:
-        return None if self.memory is None else int(self.memory * 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,78 +80,7 @@ def list_jobs(inputs: ModelInputs, settings: KnockoutSettings) -> Iterator[Job]:
     from unmask.tracing.knockout import name_edges
 
     name_edges(settings.edges)
-    return list_prompts(inputs, settings, "knockout", partial(_cut_step, settings=settings))
-
-
-ChangeStep = Callable[["CleanRun", int, "Fact | None", Tracing], Iterable[Mapping[str, Any]]]
-"""(clean run, step, another fact or none, settings with their corruption) to rows."""
-
-
-def list_prompts(
-    inputs: ModelInputs, settings: CleanRunSettings, table: str, change: ChangeStep
-) -> Iterator[Job]:
-    """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
-    from unmask.measures.trace import choose_prompts
-    from unmask.tracing.facts import check_choices
-
-    check_choices(settings.tracing)
-    questions = inputs.data
-    chosen = [
-        [(split.name, fact) for fact in choose_prompts(inputs, split.facts, settings).facts]
-        for split in questions.splits
-    ]
-    prompts = [each for turn in zip_longest(*chosen) for each in turn if each is not None]
-    pool = [fact for _, fact in questions.facts()]
-    corruptions: dict[str, Corruption] = {}
-
-    def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
-        from unmask.tracing.facts import make_corruption
-
-        model = inputs.load(member)
-        if member.key not in corruptions:
-            corruptions[member.key] = make_corruption(settings.tracing, model, pool)
-        tracing = replace(settings.tracing, corruption=corruptions[member.key])
-        keys = {**member.columns, "split": split, "fact": fact.fact_id}
-        keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
-        rows, record = _change_fact(model, fact, pool, tracing, change, keys)
-        return {table: rows, "facts": [record]}
-
-    for member in inputs.members():
-        for i, (split, fact) in enumerate(prompts):
-            # Facts of one's own may be called anything, files not.
-            key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
-            yield Job(key, partial(work, member, split, fact))
-
-
-def _change_fact(
-    model: Any,
-    fact: "Fact",
-    pool: "Sequence[Fact]",
-    tracing: Tracing,
-    change: ChangeStep,
-    keys: Mapping[str, Any],
-) -> tuple[Rows, Mapping[str, Any]]:
-    """The rows of one fact, and what became of it."""
-    from unmask.evaluation.questions import require_tokenizer
-    from unmask.tracing.clean_run import NotTracedError, generate
-    from unmask.tracing.facts import choose_other
-    from unmask.tracing.question import name_joint
-
-    assert isinstance(tracing.corruption, Corruption)
-    record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
-    record |= {"corruption": tracing.corruption.name, "joint": name_joint(model, tracing)}
-    try:
-        clean = generate(model, fact, tracing)
-    except NotTracedError as error:
-        return (), record | {"kept": False, "reason": error.reason}
-    other = choose_other(fact, pool, require_tokenizer(model), tracing.seed)
-    rows = [
-        {**keys, "stage": stage, "step": step, **row}
-        for stage, step in clean.find_steps(tracing.at)
-        for row in change(clean, step, other, tracing)
-    ]
-    record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
-    return rows, record
+    return list_prompt_jobs(inputs, settings, "knockout", partial(_cut_step, settings=settings))
 
 
 def _cut_step(

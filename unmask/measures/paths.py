@@ -23,8 +23,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
+from unmask.measures.clean_runs import CleanRunSettings, list_prompt_jobs
 from unmask.measures.inputs import QUESTIONS, ModelInputs
-from unmask.measures.knockout import CleanRunSettings, list_prompts
 from unmask.measures.measure import Job, Measure
 from unmask.measures.paths_section import (
     CELL,
@@ -86,7 +86,7 @@ class PathsSettings(CleanRunSettings):
 
 def list_jobs(inputs: ModelInputs, settings: PathsSettings) -> Iterator[Job]:
     """One part for each model and prompt."""
-    return list_prompts(inputs, settings, "paths", partial(_patch_step, settings=settings))
+    return list_prompt_jobs(inputs, settings, "paths", partial(_patch_step, settings=settings))
 
 
 @dataclass(frozen=True)

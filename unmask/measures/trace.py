@@ -5,16 +5,20 @@ corrupted, and the corrupted run with one clean state put back. A diffusion mode
 denoising steps of its own answer.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 from unmask.evaluation.equivalence import MARGIN
+from unmask.measures.clean_runs import (
+    ChosenPrompts,
+    choose_prompts,
+    choose_recalled,
+    make_jobs,
+    take_turns,
+)
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
@@ -131,25 +135,13 @@ def _read_prompt(given: Mapping[str, Any]) -> "Corpus | None":
     return Corpus(f"one prompt, compared with {foil!r}", {OWN: [fact], FOIL: [other]})
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The prompts of a split that are traced, and how many facts were looked at to choose them."""
-
-    facts: "list[Fact]"
-    considered: int | None = None
-    recalled: int | None = None
-
-
 def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
     """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
     from unmask.tracing.windows import default_window
 
     questions = inputs.data
-    chosen = {
-        split.name: choose_prompts(inputs, split.facts, settings) for split in questions.splits
-    }
-    turns = zip_longest(*([(name, fact) for fact in each.facts] for name, each in chosen.items()))
-    prompts = [prompt for turn in turns for prompt in turn if prompt is not None]
+    chosen = {split.name: _choose(inputs, split.facts, settings) for split in questions.splits}
+    prompts = take_turns(chosen)
     pool = [fact for _, fact in questions.facts()] + questions.corpus.splits.get(FOIL, [])
     # The default window of the shallowest model, so that all of them are compared alike.
     members = inputs.members()
@@ -175,61 +167,19 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
             raise trace.error
         # The first model chose them.
         is_first = member.family is inputs.families[0]
-        choice = chosen[split] if is_first else Chosen([])
+        choice = chosen[split] if is_first else ChosenPrompts([])
         counts = {"considered": choice.considered, "recalled": choice.recalled}
         cells = () if trace.cells is None else trace.cells
         return {"trace": cells, "tokens": trace.tokens, "facts": [trace.record | counts]}
 
-    for member in members:
-        for i, (split, fact) in enumerate(prompts):
-            # Facts of one's own may be called anything, files not.
-            key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
-            yield Job(key, partial(work, member, split, fact))
+    yield from make_jobs(members, prompts, work)
 
 
-def choose_prompts(inputs: ModelInputs, facts: "Sequence[Fact]", settings: Any) -> Chosen:
-    """The prompts of a split that are traced, by settings with `facts`, `phrasings`, `consider`.
-
-    Only recalled facts can be traced; a few taken as they come would often hold none. So where
-    `consider` is given, the first model answers so many, and those it recalls come first.
-    """
-    from unmask.tracing.clean_run import rank_facts
-    from unmask.tracing.facts import choose_facts
-
-    tracing = getattr(settings, "tracing", settings)
-    if getattr(settings, "first_recalled", False):
-        return _choose_recalled(inputs, facts, settings, tracing)
-    if settings.consider is None:
-        return Chosen(choose_facts(facts, settings.facts, settings.phrasings))
-    considered = choose_facts(facts, settings.consider, settings.phrasings)
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    return Chosen(ranked[: settings.facts * settings.phrasings], len(considered), recalled)
-
-
-def _choose_recalled(
-    inputs: ModelInputs, facts: "Sequence[Fact]", settings: Any, tracing: Tracing
-) -> Chosen:
-    """Of the first facts of a split, each in the first phrasings that the first model recalls; of
-    one that it recalls in none, the first phrasing, so that it is counted."""
-    from unmask.tracing.clean_run import rank_facts
-    from unmask.tracing.facts import choose_facts
-
-    considered = choose_facts(facts, settings.facts, len(facts))
-    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
-    known, chosen = set(ranked[:recalled]), []
-    for own in group_by_fact(considered):
-        own.sort(key=lambda fact: fact.phrasing)
-        first = [fact for fact in own if fact in known][: settings.phrasings]
-        chosen += first or own[:1]
-    return Chosen(chosen, len(considered), recalled)
-
-
-def group_by_fact(facts: "Sequence[Fact]") -> "list[list[Fact]]":
-    """The phrasings of each fact."""
-    groups: dict[tuple[str, str], list[Fact]] = {}
-    for fact in facts:
-        groups.setdefault((fact.fact_id, fact.direction), []).append(fact)
-    return list(groups.values())
+def _choose(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSettings) -> ChosenPrompts:
+    number, phrasings = settings.facts, settings.phrasings
+    if settings.first_recalled:
+        return choose_recalled(inputs, facts, settings, number, phrasings)
+    return choose_prompts(inputs, facts, settings, number, phrasings, settings.consider)
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}

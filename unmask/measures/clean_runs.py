@@ -1,0 +1,231 @@
+"""Prompts that are run clean before they are changed: which ones, and in which parts of a run.
+
+For traces, which put clean states back, and for knock-out and paths, which also share their
+settings.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.config import option
+from unmask.measures.inputs import Member, ModelInputs
+from unmask.measures.measure import Job, Rows
+from unmask.measures.settings import MachineSettings
+from unmask.tracing.settings import Corruption, Tracing
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from unmask.data.facts import Fact
+    from unmask.tracing.clean_run import CleanRun
+
+ChangeStep = Callable[["CleanRun", int, "Fact | None", Tracing], Iterable[Mapping[str, Any]]]
+"""(clean run, step, another fact or none, settings with their corruption) to rows."""
+WorkOnPrompt = Callable[[Member, str, "Fact"], "Mapping[str, Rows | pyarrow.Table]"]
+"""(checkpoint, split, prompt) to the rows of a part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRunSettings(MachineSettings):
+    """Which facts are asked, and how the clean runs are drawn and scored that are changed."""
+
+    splits: tuple[str, ...] = option((), "Splits of the corpus; the four tests by default.")
+    facts: int = option(30, "Facts of each split.", least=1)
+    phrasings: int = option(1, "Phrasings of each fact.", least=1)
+    consider: int | None = option(
+        None,
+        "Facts of each split to choose from: those that the first model recalls are taken first. "
+        "By default no fact is preferred.",
+        least=1,
+    )
+    at: tuple[str, ...] = option(
+        ("first",),
+        "Denoising steps at which this is measured: first, t1 and t2 (the steps that commit the "
+        "answer's first and last token), t1..t2 (all between them), or numbers.",
+    )
+    corruption: str = option(
+        "mean",
+        "How the subject is hidden for the total effect: mean, gaussian, uniform, rome, mask or "
+        "replace.",
+    )
+    samples: int = option(10, "Random draws of a corruption that is random.", least=1, most=100_000)
+    joint: Literal["mean_field", "chain_rule"] = option(
+        "chain_rule",
+        "How a diffusion model's answer of several tokens is scored: token by token, those before "
+        "it given (chain_rule), or all its masks at once, as if independent (mean_field).",
+    )
+    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
+    guidance: float = option(
+        0.0, "Strength of a diffusion model's classifier-free guidance; 0 is off.", least=0
+    )
+    order: str = option(
+        "confidence",
+        "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
+    )
+    remask: str = option(
+        "none",
+        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
+    )
+    length: int | None = option(
+        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
+    )
+    any_answer: bool = option(
+        False, "Keep facts that are not recalled as well, with the true answer written in."
+    )
+    memory: float | None = option(
+        None,
+        "Gigabytes to use beside the weights; by default an amount that suits the device.",
+        above=0,
+        is_identity=False,
+    )
+    seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
+    dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
+    dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
+
+    @property
+    def tracing(self) -> Tracing:
+        """The same as settings of a trace."""
+        names = ("corruption", "samples", "joint", "steps", "guidance", "length", "any_answer")
+        same = {name: getattr(self, name) for name in (*names, "order", "remask", "seed", "at")}
+        return Tracing(**same)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if self.memory is None else int(self.memory * 1e9)
+
+
+@dataclass(frozen=True)
+class ChosenPrompts:
+    """The prompts of a split that are run, and how many facts were looked at to choose them."""
+
+    facts: "list[Fact]"
+    considered: int | None = None
+    recalled: int | None = None
+
+
+def choose_prompts(
+    inputs: ModelInputs,
+    facts: "Sequence[Fact]",
+    tracing: Tracing,
+    number: int,
+    phrasings: int,
+    consider: int | None,
+) -> ChosenPrompts:
+    """So many facts of a split, in so many phrasings.
+
+    Only recalled facts can be traced; a few taken as they come would often hold none. So where
+    `consider` is given, the first model answers so many, and those it recalls come first.
+    """
+    from unmask.tracing.clean_run import rank_facts
+    from unmask.tracing.facts import choose_facts
+
+    if consider is None:
+        return ChosenPrompts(choose_facts(facts, number, phrasings))
+    considered = choose_facts(facts, consider, phrasings)
+    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
+    return ChosenPrompts(ranked[: number * phrasings], len(considered), recalled)
+
+
+def choose_recalled(
+    inputs: ModelInputs, facts: "Sequence[Fact]", tracing: Tracing, number: int, phrasings: int
+) -> ChosenPrompts:
+    """Of the first facts of a split, each in the first phrasings that the first model recalls; of
+    one that it recalls in none, the first phrasing, so that it is counted."""
+    from unmask.tracing.clean_run import rank_facts
+    from unmask.tracing.facts import choose_facts
+
+    considered = choose_facts(facts, number, len(facts))
+    ranked, recalled = rank_facts(inputs.load(inputs.members()[0]), considered, tracing)
+    by_fact: dict[tuple[str, str], list[Fact]] = {}
+    for fact in considered:
+        by_fact.setdefault((fact.fact_id, fact.direction), []).append(fact)
+    known, chosen = set(ranked[:recalled]), []
+    for own in by_fact.values():
+        own.sort(key=lambda fact: fact.phrasing)
+        first = [fact for fact in own if fact in known][:phrasings]
+        chosen += first or own[:1]
+    return ChosenPrompts(chosen, len(considered), recalled)
+
+
+def take_turns(chosen: Mapping[str, ChosenPrompts]) -> "list[tuple[str, Fact]]":
+    """The prompts of all splits, one of each in turn, so that a cut run has all of them."""
+    turns = zip_longest(*([(split, fact) for fact in own.facts] for split, own in chosen.items()))
+    return [prompt for turn in turns for prompt in turn if prompt is not None]
+
+
+def make_jobs(
+    members: Sequence[Member], prompts: "Sequence[tuple[str, Fact]]", work: WorkOnPrompt
+) -> Iterator[Job]:
+    """One part for each checkpoint and prompt."""
+    for member in members:
+        for i, (split, fact) in enumerate(prompts):
+            # Facts of one's own may be called anything, files not.
+            key = re.sub(r"[^\w.-]", "_", f"{member.key}-{i:05d}-{fact.fact_id}-{fact.direction}")
+            yield Job(key, partial(work, member, split, fact))
+
+
+def list_prompt_jobs(
+    inputs: ModelInputs, settings: CleanRunSettings, table: str, change: ChangeStep
+) -> Iterator[Job]:
+    """The parts of a measure that changes the steps of each prompt's clean run."""
+    from unmask.tracing.facts import check_choices
+
+    tracing = settings.tracing
+    check_choices(tracing)
+    questions = inputs.data
+    counts = (settings.facts, settings.phrasings, settings.consider)
+    chosen = {
+        split.name: choose_prompts(inputs, split.facts, tracing, *counts)
+        for split in questions.splits
+    }
+    pool = [fact for _, fact in questions.facts()]
+    corruptions: dict[str, Corruption] = {}
+
+    def work(member: Member, split: str, fact: "Fact") -> Mapping[str, Rows]:
+        from unmask.tracing.facts import make_corruption
+
+        model = inputs.load(member)
+        if member.key not in corruptions:
+            corruptions[member.key] = make_corruption(tracing, model, pool)
+        own = replace(tracing, corruption=corruptions[member.key])
+        keys = {**member.columns, "split": split, "fact": fact.fact_id}
+        keys |= {name: getattr(fact, name) for name in ("phrasing", "direction", "trained")}
+        rows, record = _change_fact(model, fact, pool, own, change, keys)
+        return {table: rows, "facts": [record]}
+
+    yield from make_jobs(inputs.members(), take_turns(chosen), work)
+
+
+def _change_fact(
+    model: Any,
+    fact: "Fact",
+    pool: "Sequence[Fact]",
+    tracing: Tracing,
+    change: ChangeStep,
+    keys: Mapping[str, Any],
+) -> tuple[Rows, Mapping[str, Any]]:
+    """The rows of one fact, and what became of it."""
+    from unmask.evaluation.questions import require_tokenizer
+    from unmask.tracing.clean_run import NotTracedError, generate
+    from unmask.tracing.facts import choose_other
+    from unmask.tracing.question import name_joint
+
+    assert isinstance(tracing.corruption, Corruption)
+    record = {**keys, "prompt": fact.prompt, "object": fact.object, "said": ""}
+    record |= {"corruption": tracing.corruption.name, "joint": name_joint(model, tracing)}
+    try:
+        clean = generate(model, fact, tracing)
+    except NotTracedError as error:
+        return (), record | {"kept": False, "reason": error.reason}
+    other = choose_other(fact, pool, require_tokenizer(model), tracing.seed)
+    rows = [
+        {**keys, "stage": stage, "step": step, **row}
+        for stage, step in clean.find_steps(tracing.at)
+        for row in change(clean, step, other, tracing)
+    ]
+    record |= {"said": clean.text, "kept": bool(rows), "reason": "" if rows else "no such step"}
+    return rows, record
