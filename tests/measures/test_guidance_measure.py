@@ -26,7 +26,6 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.attribute_texts import (
     TextJudge,
     Way,
-    count_distinct,
     draw_texts,
     train_guide,
 )
@@ -131,8 +130,6 @@ def test_judge_and_variety(corpus):
     assert judge.accuracy == 1
     p = judge.read([LIFE, PLACE, "potter who taught and wrote", "town with mills", ""])
     assert p[0] > 0.5 > p[1] and p[2] > 0.5 > p[3]
-    assert count_distinct(["a b a", "a b"], 1) == 2 / 5
-    assert count_distinct(["a b a", "a b"], 2) == 2 / 3 and count_distinct(["a"], 2) is None
     with pytest.raises(UserError, match="expected more of both"):
         TextJudge(["x", "y"], [True, True])
 

@@ -19,6 +19,7 @@ from unmask.evaluation.quality import (
     DrawnText,
     count_grams,
     draw_texts,
+    find_distinct_share,
     find_text_entropy,
     judge_texts,
     list_menders,
@@ -57,6 +58,9 @@ def test_entropy_and_grams_by_hand():
     words = ["a", "b", "a", "b", "a"]
     assert [count_grams(words, n) for n in (1, 2, 3)] == [(2, 5), (2, 4), (2, 3)]
     assert count_grams(["a"], 2) == (0, 0)
+    assert find_distinct_share(["a b a", "a b"], 1) == 2 / 5
+    assert find_distinct_share(["a b a", "a b"], 2) == 2 / 3
+    assert find_distinct_share(["a"], 2) is None
 
 
 def test_samplers_are_read():

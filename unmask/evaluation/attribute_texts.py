@@ -155,13 +155,3 @@ class TextJudge:
     def read(self, texts: Sequence[str]) -> list[float]:
         """p(attribute) of each text."""
         return self.pipeline.predict_proba(list(texts))[:, 1].tolist()
-
-
-def count_distinct(texts: Sequence[str], n: int) -> float | None:
-    """Different n-grams of words over all n-grams of a set of texts; None where there are none."""
-    grams = [
-        tuple(words[i : i + n])
-        for words in (text.split() for text in texts)
-        for i in range(len(words) - n + 1)
-    ]
-    return len(set(grams)) / len(grams) if grams else None

@@ -6,7 +6,7 @@ of different n-grams stand beside it: it is better where it is lower at no less 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -29,7 +29,6 @@ from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
 from unmask.sampling.token_sampler import invert
 
-GRAMS = (1, 2, 3)
 _NOT_FOR_MASKED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
 """Settings that models which do not fill masks read as well."""
 
@@ -160,8 +159,18 @@ def find_text_entropy(tokens: Sequence[int]) -> float:
 
 def count_grams(words: Sequence[str], size: int) -> tuple[int, int]:
     """Different n-grams of a text's words, and all of them."""
-    grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+    grams = _list_grams(words, size)
     return len(set(grams)), len(grams)
+
+
+def find_distinct_share(texts: Iterable[str], size: int) -> float | None:
+    """Distinct-n: different n-grams of words over all of a set of texts; None where it has none."""
+    grams = [gram for text in texts for gram in _list_grams(text.split(), size)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def _list_grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 from unmask.blocks import blocks, tidy
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
-from unmask.measures.summaries import estimate_means, subtract_shares
+from unmask.measures.summaries import GRAMS, estimate_means, subtract_shares
 
 WAYS = {
     "plain": "plain",
@@ -27,18 +27,17 @@ METRICS = {
     "p_guide": blocks.Column("p(biography) by the guide"),
     "bits_per_token": blocks.Column("bits per token"),
 }
-GRAMS = (1, 2, 3)
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
     """Means of each way, its variety, and its share of biographies minus that of others."""
-    from unmask.evaluation.attribute_texts import count_distinct
+    from unmask.evaluation.quality import find_distinct_share
 
     rows = tables["guidance"].to_pylist()
     variety = []
     for key, own in tidy.group_by(rows, *GROUP).items():
         texts = [row["text"] for row in own]
-        grams = {f"distinct_{n}": count_distinct(texts, n) for n in GRAMS}
+        grams = {f"distinct_{n}": find_distinct_share(texts, n) for n in GRAMS}
         spent = {"steps": own[0]["steps"], "spent": own[0]["spent"], "texts": len(own)}
         variety.append(dict(zip(GROUP, key, strict=True)) | spent | grams)
     return {

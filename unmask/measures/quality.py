@@ -23,7 +23,7 @@ from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import GRAMS, estimate_means
 
 if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText
@@ -124,7 +124,7 @@ def _work(
     sampler: str,
     steps: int | None,
 ) -> Mapping[str, Rows]:
-    from unmask.evaluation.quality import GRAMS, count_grams, find_text_entropy, judge_texts
+    from unmask.evaluation.quality import count_grams, find_text_entropy, judge_texts
 
     drawn = list(_draw(inputs.load(member), inputs.data, settings, sampler, steps))
     rows = []
@@ -174,22 +174,17 @@ def _pool(rows: Rows) -> list[dict[str, Any]]:
         tokens = sum(row["judge_tokens"] for row in own)
         perplexity = math.exp(sum(row["nll"] for row in own) / tokens) if tokens else math.nan
         row = dict(zip(("model", "sampler", "steps", "calls"), key, strict=True))
-        shares = {f"distinct_{size}": _share_different(own, size) for size in (1, 2, 3)}
+        shares = {f"distinct_{size}": _share_different(own, size) for size in GRAMS}
         pooled.append(row | {"perplexity": perplexity} | shares)
     return pooled
 
 
 def _share_different(rows: Rows, size: int) -> float:
     """The share of different n-grams among all, over the texts of one training seed; the mean."""
-    shares = []
-    for own in tidy.group_by(rows, "seed").values():
-        grams = [
-            tuple(words[i : i + size])
-            for row in own
-            if (words := row["text"].split())
-            for i in range(len(words) - size + 1)
-        ]
-        shares.append(len(set(grams)) / len(grams) if grams else 0.0)
+    from unmask.evaluation.quality import find_distinct_share
+
+    seeds = tidy.group_by(rows, "seed").values()
+    shares = [find_distinct_share((row["text"] for row in own), size) or 0.0 for own in seeds]
     return sum(shares) / len(shares)
 
 

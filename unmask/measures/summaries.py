@@ -15,6 +15,9 @@ from unmask.evaluation.statistics import (
 )
 from unmask.measures.measure import Rows
 
+GRAMS = (1, 2, 3)
+"""Words of the n-grams whose variety is measured."""
+
 
 def estimate_means(
     rows: Rows,
