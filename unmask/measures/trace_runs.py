@@ -1,7 +1,7 @@
 """Several runs of traces as one, and runs of version 0.1."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from unmask.measures.trainings import concatenate, number_trainings
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from unmask.measures.trace import TraceSettings
 
 ALIKE = ("metric", "mode", "run", "severed", "source", "cells")
 """Settings that all runs must share for their effects to be compared."""
@@ -98,6 +100,36 @@ def _check_values(values: Sequence[set[Any]], name: str, which: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _OldNames:
+    """What version 0.1 named by kind, direction and training: models and splits."""
+
+    models: Mapping[str, str]
+    splits: Mapping[tuple[str, str], str]
+
+    def locate(self, kind: str, direction: str, trained: str, prefix: str = "") -> dict[str, str]:
+        """The model and the split."""
+        split = self.splits[direction, trained]
+        return {f"{prefix}model": self.models[kind], f"{prefix}split": split}
+
+    def upgrade(self, table: "pyarrow.Table | None") -> "pyarrow.Table":
+        """The table with its model, seed and split; a table that is not there is empty."""
+        import pyarrow
+
+        if table is None:
+            return pyarrow.table({"model": pyarrow.array([], pyarrow.string())})
+        keys = (table[name].to_pylist() for name in ("kind", "direction", "trained"))
+        added = [self.locate(*key) | {"seed": 0} for key in zip(*keys, strict=True)]
+        for name in ("model", "split", "seed"):
+            table = table.append_column(name, pyarrow.array([row[name] for row in added]))
+        return table
+
+    def upgrade_test(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A stored test with its models and splits; its groups are named "masked d2p same"."""
+        one, other = row["one"].split(), row["other"].split()
+        return {**row, **self.locate(*one), **self.locate(*other, prefix="other_")}
+
+
 def read_old(folder: Path, record: RunRecord | None) -> Result:
     """A run of version 0.1's `unmask trace`, or the averages that its `trace-report` left.
 
@@ -106,74 +138,61 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
     """
     import pyarrow
 
-    from unmask.measures.trace import MEASURE, TraceSettings
+    from unmask.measures.trace import MEASURE
 
     stored: Mapping[str, Any] = {} if record is None else record.settings
     facts = _read_old_table(folder, "facts")
     if facts is None:
         raise UserError(f"{folder} holds no traced fact yet: trace them with this version.")
-    names = {field.name for field in fields(TraceSettings)}
-    chosen = {name: value for name, value in stored.items() if name in names}
-    if "split" in stored:
-        chosen["splits"] = tuple(name.strip() for name in stored["split"].split(","))
-    if record is None:
-        chosen["metric"] = "score"
-    settings = build(TraceSettings, chosen, f"{folder}/run.json")
-    models = _name_models(facts, stored)
+    settings = _read_old_settings(folder, None if record is None else stored)
     # One's own facts were labelled as another split.
     is_own = Path(str(stored.get("data", ""))).suffix in (".csv", ".jsonl", ".xz")
     splits = dict.fromkeys(SPLITS, "own") if is_own else SPLITS
-
-    def locate(kind: str, direction: str, trained: str, prefix: str = "") -> dict[str, str]:
-        """The model and the split, which version 0.1 named by kind, direction and training."""
-        return {f"{prefix}model": models[kind], f"{prefix}split": splits[direction, trained]}
-
-    def upgrade(table: "pyarrow.Table | None") -> "pyarrow.Table":
-        """The table with its model, seed and split; a table that is not there is empty."""
-        if table is None:
-            return pyarrow.table({"model": pyarrow.array([], pyarrow.string())})
-        keys = (table[name].to_pylist() for name in ("kind", "direction", "trained"))
-        added = [locate(*key) | {"seed": 0} for key in zip(*keys, strict=True)]
-        for name in ("model", "split", "seed"):
-            table = table.append_column(name, pyarrow.array([row[name] for row in added]))
-        return table
-
+    names = _OldNames(_name_models(facts, stored), splits)
     joints = {"causal": "chain_rule", "masked": settings.joint}
     more = {"sigma": None, "window": settings.window, "considered": None, "recalled": None}
     rows = [
         row | more | {"joint": joints.get(row["kind"], settings.joint)}
-        for row in upgrade(facts).to_pylist()
+        for row in names.upgrade(facts).to_pylist()
     ]
     trace, averages = (_read_old_table(folder, name) for name in ("trace", "averages"))
-    tables = {"trace": upgrade(trace), "tokens": upgrade(None)}
+    tables = {"trace": names.upgrade(trace), "tokens": names.upgrade(None)}
     tables["facts"] = pyarrow.Table.from_pylist(rows)
     if trace is not None or averages is None:
         summary = summarise(tables, settings)
     else:
-        # Averages and tests as they were stored; a test's groups are named "masked d2p same".
+        # Averages and tests as they were stored.
         tests = _read_old_table(folder, "tests")
         summary = {
-            "averages": upgrade(averages).to_pylist(),
-            "tests": [
-                row | locate(*row["one"].split()) | locate(*row["other"].split(), prefix="other_")
-                for row in ([] if tests is None else tests.to_pylist())
-            ],
+            "averages": names.upgrade(averages).to_pylist(),
+            "tests": [] if tests is None else [*map(names.upgrade_test, tests.to_pylist())],
             "counts": list(count_facts(rows)),
             "texts": [],
         }
     places = [str(stored["model"])] if "model" in stored else []
+    models = dict.fromkeys(names.models.values(), places) if places else {}
     record = RunRecord(
         format=1,
         verb="trace",
         settings=settings.to_record(),
-        inputs={
-            "models": dict.fromkeys(models.values(), places) if places else {},
-            "data": stored.get("data", ""),
-        },
+        inputs={"models": models, "data": stored.get("data", "")},
         versions={"unmask": "0.1"} if record is None else record.versions,
     )
     is_complete = (folder / "facts.parquet").is_file()
     return Result(MEASURE, settings, (record,), tables, summary, folder, is_complete=is_complete)
+
+
+def _read_old_settings(folder: Path, stored: Mapping[str, Any] | None) -> "TraceSettings":
+    """Those of a run's record that there still are; without one the metric is not known."""
+    from unmask.measures.trace import TraceSettings
+
+    if stored is None:
+        return TraceSettings(metric="score")
+    names = {field.name for field in fields(TraceSettings)}
+    chosen = {name: value for name, value in stored.items() if name in names}
+    if "split" in stored:
+        chosen["splits"] = tuple(name.strip() for name in stored["split"].split(","))
+    return build(TraceSettings, chosen, f"{folder}/run.json")
 
 
 def _name_models(facts: "pyarrow.Table", stored: Mapping[str, Any]) -> dict[str, str]:
