@@ -4,7 +4,7 @@ All requests of a part are searched in one batch and, on an accelerator, asked i
 without an edit are asked once. What stays one by one are statements that are learned.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,37 +58,11 @@ def prepare(
     model: Model, layers: tuple[int, ...], data: EditData, settings: EditSettings
 ) -> Preparation:
     """Everything that is read off the model before its first edit."""
-    # The last layer is not edited: what it writes at a subject is read nowhere else.
-    others = [i for i in range(model.net.config.layers - 1) if i not in layers]
-    if "layer" in settings.controls and not others:
-        raise UserError(
-            f"{model.name} has no layer beside those that are edited and its last: leave out the "
-            "control layer, or edit fewer."
-        )
-    random_layer = python_stream(settings.seed, "layer").choice(others or list(layers))
-    requests = data.requests
-    if settings.recalled:
-        assert data.corpus is not None
-        where = data.corpus, settings.groups, settings.steps, settings.length
-        requests = choose_requests(data.corpus, settings, find_recalled(model, *where))
-        if len(requests) < 2:
-            raise UserError(
-                f"{model.name} says {len(requests)} of the facts, asked as they were trained: "
-                "expected at least 2; leave recalled out, or train it for longer."
-            )
+    random_layer = _draw_layer(model, layers, settings)
+    requests = _find_requests(model, data, settings)
     examination = Examination(model, requests, settings.steps, settings.length)
-    gathered = None
-    if settings.moments != "identity":
-        needed = {*layers, *([random_layer] if "layer" in settings.controls else [])}
-        gathered = moments(
-            model,
-            data.texts,
-            sorted(needed),
-            None if settings.moments == "states" else "clean",
-            tokens=settings.moment_tokens,
-            shrink=settings.shrink,
-            seed=settings.seed,
-        )
+    needed = {*layers, *([random_layer] if "layer" in settings.controls else [])}
+    gathered = _gather_moments(model, data.texts, needed, settings)
     probes: dict[tuple[str, str], float] = {}
     if data.corpus is not None:
         facts = [request.fact.fact_id for request in requests]
@@ -98,15 +72,59 @@ def prepare(
     if data.other_texts:
         text = UnrelatedText(model, data.other_texts, settings.text_rows, settings.seed)
     return Preparation(
-        layers,
-        examination,
-        gathered,
-        None if gathered is None else max(map(gathered.condition, layers)),
-        make_prefixes(model, settings.prefixes, settings.seed),
-        random_layer,
-        text,
-        compare_directions(examination, layers[-1]),
-        probes,
+        layers=layers,
+        examination=examination,
+        moments=gathered,
+        condition=None if gathered is None else max(map(gathered.condition, layers)),
+        prefixes=make_prefixes(model, settings.prefixes, settings.seed),
+        random_layer=random_layer,
+        text=text,
+        cosines=compare_directions(examination, layers[-1]),
+        probes=probes,
+    )
+
+
+def _draw_layer(model: Model, layers: tuple[int, ...], settings: EditSettings) -> int:
+    """The layer of the control that edits another one."""
+    # The last layer is not edited: what it writes at a subject is read nowhere else.
+    others = [i for i in range(model.net.config.layers - 1) if i not in layers]
+    if "layer" in settings.controls and not others:
+        raise UserError(
+            f"{model.name} has no layer beside those that are edited and its last: leave out the "
+            "control layer, or edit fewer."
+        )
+    return python_stream(settings.seed, "layer").choice(others or list(layers))
+
+
+def _find_requests(model: Model, data: EditData, settings: EditSettings) -> list[EditRequest]:
+    """The requests that were given, or those about facts that the model recalls."""
+    if not settings.recalled:
+        return data.requests
+    assert data.corpus is not None
+    where = data.corpus, settings.groups, settings.steps, settings.length
+    requests = choose_requests(data.corpus, settings, find_recalled(model, *where))
+    if len(requests) < 2:
+        raise UserError(
+            f"{model.name} says {len(requests)} of the facts, asked as they were trained: "
+            "expected at least 2; leave recalled out, or train it for longer."
+        )
+    return requests
+
+
+def _gather_moments(
+    model: Model, texts: Iterable[str], layers: Iterable[int], settings: EditSettings
+) -> Moments | None:
+    """The moments that edits are weighed by; None is the identity."""
+    if settings.moments == "identity":
+        return None
+    return moments(
+        model,
+        texts,
+        sorted(layers),
+        None if settings.moments == "states" else "clean",
+        tokens=settings.moment_tokens,
+        shrink=settings.shrink,
+        seed=settings.seed,
     )
 
 
@@ -156,15 +174,26 @@ def work(
         rows += [row | {"share": first[at, place]} for place, row in numbered]
     for i, variant, learned in _learn_each(model, ready, made, settings):
         rows += compare(i, variant, learned, examination.ask_each([(i, learned)])[0])
-    # 4. Generations on this canvas and on others.
-    names = ("role", "said_before", "said_after", "text_before", "text_after")
+    canvases = _list_canvases(examination, rows, which, made, settings)
+    return {"edit": rows, "edit_steps": by_state, "edit_canvases": canvases}
+
+
+def _list_canvases(
+    examination: Examination,
+    rows: Sequence[Mapping[str, Any]],
+    which: Mapping[int, Mapping[str, Any]],
+    made: Mapping[int, Edit],
+    settings: EditSettings,
+) -> list[dict[str, Any]]:
+    """Generations with the edits on: those of `rows` on the usual canvas, and those on others."""
+    names = [*next(iter(which.values())), "role"]
+    names += ["said_before", "said_after", "text_before", "text_after"]
     here = {"length": examination.length, "steps": settings.steps}
     own = [row for row in rows if row["variant"] == "edit" and row["text_after"] is not None]
-    columns_of = list(next(iter(which.values())))
-    canvases = [{name: row[name] for name in (*columns_of, *names)} | here for row in own]
+    canvases = [{name: row[name] for name in names} | here for row in own]
+    numbers = list(made)
     swept = examination.sweep(list(made.items()), settings.step_counts, settings.lengths)
-    canvases += [which[numbers[at]] | row for at, row in swept]
-    return {"edit": rows, "edit_steps": by_state, "edit_canvases": canvases}
+    return canvases + [{**which[numbers[at]], **row} for at, row in swept]
 
 
 def _make_edits(
