@@ -1,5 +1,6 @@
 """What a sweep compares: means with intervals by training seed, the best cell, tables and lines."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,9 +125,8 @@ def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> Clusters
     """
     sums: dict[str, dict[Any, list[float]]] = {}
     for number, row in enumerate(rows):
-        own = sums.setdefault(row["seed"], {})
-        at = row[entry.cluster] if entry.cluster else len(own)
-        total = own.setdefault(at if entry.cluster else number, [0.0, 0.0])
+        at = row[entry.cluster] if entry.cluster else number
+        total = sums.setdefault(row["seed"], {}).setdefault(at, [0.0, 0.0])
         total[0] += float(row[entry.value])
         total[1] += float(row[entry.per]) if entry.per else 1.0
     if not entry.cluster:  # rows stand in one order under every seed
@@ -139,7 +139,7 @@ def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> Clusters
 def find_best(rows: Sequence[ComparedRow], entry: MeasureEntry) -> ComparedRow | None:
     """The row with the lowest mean, or the highest."""
     sign = 1 if entry.better == "lower" else -1
-    known = [row for row in rows if row.value.mean == row.value.mean]
+    known = [row for row in rows if not math.isnan(row.value.mean)]
     return min(known, key=lambda row: sign * row.value.mean, default=None)
 
 
@@ -226,7 +226,7 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
         other = row["row"]
         if best is None or other is best:
             return None
-        if other.clusters.sums.shape[1] != best.clusters.sums.shape[1]:
+        if other.clusters.sums.shape[1] != best.clusters.sums.shape[1]:  # nothing to pair by
             return None
         return estimate_difference(other.clusters, best.clusters, entry.is_share)
 

@@ -201,12 +201,11 @@ class _CellWorker:
             if (place / DONE).is_file():
                 outcome.done.append(cell.name)
                 continue
+            # A failure of another process, while this one was at work.
             if (problem := _read_failure(place, begun)) is not None:
-                outcome.failed[cell.name] = (
-                    problem  # of another process, while this one was at work
-                )
+                outcome.failed[cell.name] = problem
                 continue
-            if self.deadline is not None and self._find_minutes() <= 0:
+            if self._minutes_left() <= 0:
                 outcome.ended = "minutes"
                 break
             with claim(place / CLAIM) as is_own:
@@ -262,9 +261,9 @@ class _CellWorker:
 
     def _resume(self, run: Path, cell: SweepCell, steps: int | None = None, *changes: str) -> str:
         """Train a run to its end, or to a step, from where it stopped; how that ended."""
-        minutes = None
-        if self.deadline is not None and (minutes := self._find_minutes()) <= 0:
+        if (left := self._minutes_left()) <= 0:
             return "minutes"
+        minutes = None if self.deadline is None else left
         options: dict[str, Any] = {"minutes": minutes, "device": self.device, "sources": SOURCES}
         options |= {"watch": self.watch}
         self._forget_kernels(cell)
@@ -280,9 +279,8 @@ class _CellWorker:
         assert outcome is not None, "each process of a sweep works alone"
         return outcome.ended
 
-    def _find_minutes(self) -> float:
-        assert self.deadline is not None
-        return (self.deadline - time.monotonic()) / 60
+    def _minutes_left(self) -> float:
+        return math.inf if self.deadline is None else (self.deadline - time.monotonic()) / 60
 
     def _forget_kernels(self, cell: SweepCell) -> None:
         """Drop compiled code of other shapes: the compiler gives up where there are too many."""
