@@ -107,17 +107,7 @@ class Runner:
         for name in stage.needs:
             if name in self.stages and not self.run(self.stages[name]):
                 return False
-        out, record = stage.folder, read_record(stage)
-        fresh = Record(self.key(stage), self.code)
-        if record is None or (record.key, record.code, record.files) != (fresh.key, fresh.code, {}):
-            if out.exists() and not stage.has_parts:
-                print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
-                shutil.rmtree(out)
-            record = fresh
-        places = {name: self.data[name].find(self.folder) for name in stage.needs
-                  if name in self.data}  # fmt: skip
-        places |= {name: self.stages[name].folder for name in stage.needs if name in self.stages}
-        places |= {"out": out, "page": Path(stage.page or "")}
+        record, places = self._open(stage), self._find_places(stage)
         while record.done < len(stage.run):
             if self._seconds_left() <= 0:
                 return False
@@ -136,6 +126,27 @@ class Runner:
             write_record(stage, record)
         self._finish(stage, record)
         return True
+
+    def _open(self, stage: Stage) -> Record:
+        """The record of a stage that stopped on its way, or an empty one.
+
+        A folder that is done, or was made from other inputs, is removed: its stage begins anew.
+        """
+        record, key = read_record(stage), self.key(stage)
+        if record is not None and (record.key, record.code, record.files) == (key, self.code, {}):
+            return record
+        if stage.folder.exists() and not stage.has_parts:
+            print(f"{stage.name}: made from other inputs, or changed: anew", flush=True)
+            shutil.rmtree(stage.folder)
+        return Record(key, self.code)
+
+    def _find_places(self, stage: Stage) -> dict[str, Path]:
+        """What the names in its commands stand for; files of data sets are checked."""
+        places = {"out": stage.folder, "page": Path(stage.page or "")}
+        for name in stage.needs:
+            own = self.stages.get(name)
+            places[name] = self.data[name].find(self.folder) if own is None else own.folder
+        return places
 
     def _finish(self, stage: Stage, record: Record) -> None:
         # What is done is made anew or not at all: what a run would go on from is not needed.
@@ -190,7 +201,10 @@ class Runner:
         if self._seconds_left() <= 0:
             return False
         if status != 0:
-            raise UserError(f"{shlex.join(words)} ended with {status}.")
+            raise UserError(
+                f"{shlex.join(words)} ended with {status}, expected 0: what it said is above; the "
+                "same command goes on from here once that is mended."
+            )
         return True
 
     def _seconds_left(self) -> float:
@@ -289,15 +303,15 @@ def _free_memory() -> None:
         print(f"GPU memory held: {format_bytes(torch.cuda.memory_reserved())}", flush=True)
 
 
-def run_together(runner: Runner, wanted: list[Stage], options: argparse.Namespace) -> list[str]:
-    """Stages side by side; the names of those that failed."""
+def run_side_by_side(runner: Runner, wanted: list[Stage], options: argparse.Namespace) -> list[str]:
+    """Run stages, each in a process of its own; the names of those that failed."""
     command = [sys.executable, __file__, "--data", str(options.data)]
     command += ["--stages", str(options.stages), "--share", f"{1 / options.processes:.3f}"]
-    crew = Together(runner.stages, wanted, runner.is_done, command, options.processes)
-    crew.run(runner.deadline)
-    for stage in crew.done:  # again, one by one: processes may have written at the same time
+    together = Together(runner.stages, wanted, runner.is_done, command, options.processes)
+    together.run(runner.deadline)
+    for stage in together.done:  # again, one by one: processes may have written at the same time
         runner.enter_page(stage)
-    return crew.failed
+    return together.failed
 
 
 def parse_options() -> argparse.Namespace:
@@ -328,7 +342,7 @@ def main() -> int:
         wanted = [stages[name] for name in options.stage or pages]
         _limit_memory(options.share)
         if options.processes > 1:
-            if failed := run_together(runner, wanted, options):
+            if failed := run_side_by_side(runner, wanted, options):
                 raise UserError(f"failed: {', '.join(failed)}; the others went on.")
             is_finished = all(map(runner.is_done, wanted))
         else:

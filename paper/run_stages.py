@@ -92,10 +92,14 @@ def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stag
     for stage in (each for value in content["stages"] for each in _make_stages(value)):
         for name in stage.needs:
             if name not in data and name not in stages:
-                raise UserError(f"stage {stage.name} needs {name!r}, which no line before names.")
+                raise UserError(
+                    f"stage {stage.name} needs {name!r}: expected a data set, or a stage that "
+                    "stands before it; move it up, or name another."
+                )
         if stage.name in data or stage.name in stages:
             raise UserError(
-                f"the name {stage.name!r} is there twice: stages and data have their own."
+                f"the name {stage.name!r} is there twice: expected one for each stage and data "
+                "set; rename one of them."
             )
         stages[stage.name] = stage
     return data, stages
@@ -103,10 +107,9 @@ def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stag
 
 def _make_stages(value: dict[str, Any]) -> Iterator[Stage]:
     """The one stage that an entry describes, or one for each value of its `each`."""
-    for each in value.pop("each", [None]):
-
-        def fill(text: str, each: object = each) -> str:
-            return text if each is None else text.replace("{each}", str(each))
-
-        run = tuple(fill(command) for command in value["run"])
-        yield replace(Stage(**value), name=fill(value["name"]), run=run)
+    stage = Stage(**{name: given for name, given in value.items() if name != "each"})
+    if "each" not in value:
+        yield replace(stage, run=tuple(stage.run))
+    for each in value.get("each", ()):
+        name, *run = (text.replace("{each}", str(each)) for text in (stage.name, *stage.run))
+        yield replace(stage, name=name, run=tuple(run))

@@ -11,7 +11,7 @@ from run_stages import RUNS, Stage
 from unmask.base.reading import read_text
 
 IsDone = Callable[[Stage], bool]
-UNKNOWN = 1.0
+UNMEASURED = 1.0
 """Minutes of a stage that was never measured."""
 
 
@@ -32,16 +32,16 @@ class Together:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.done: list[Stage] = []
         self.failed: list[str] = []
-        self._settled: set[str] = set()
+        self._seen: set[str] = set()
         for stage in wanted:
             self._add(stage)
         self.urgency = self._rank()
 
     def _add(self, stage: Stage) -> None:
-        """What it needs goes first."""
-        if stage.name in self._settled:
+        """Let a stage wait, after all that it needs; nothing waits twice, or if it is done."""
+        if stage.name in self._seen:
             return
-        self._settled.add(stage.name)
+        self._seen.add(stage.name)
         if self.is_done(stage):
             return
         for name in stage.needs:
@@ -54,7 +54,7 @@ class Together:
         ranks: dict[str, float] = {}
         for name, stage in reversed(self.waiting.items()):
             later = [ranks[each.name] for each in self.waiting.values() if name in each.needs]
-            ranks[name] = (stage.minutes or UNKNOWN) + max(later, default=0.0)
+            ranks[name] = (stage.minutes or UNMEASURED) + max(later, default=0.0)
         return ranks
 
     def run(self, deadline: float | None = None) -> None:
