@@ -18,9 +18,9 @@ predicted there; in an autoregressive one it does not. So probes also read state
 are read both ways, v* and delta on the canvas.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -165,56 +165,72 @@ def list_jobs(inputs: ModelInputs, settings: RepresentSettings) -> Iterator[Job]
         averages = [result.summary["averages"] for _, result in traces]
     facts = inputs.data
     chunks = [facts.chosen[i : i + CHUNK] for i in range(0, len(facts.chosen), CHUNK)]
-    prefixes: dict[str, tuple[str, ...]] = {}
-
-    def search(
-        member: Member, layer: int, reason: Reason, chunk: "list[ChosenFact]"
-    ) -> dict[str, Any]:
-        from unmask.representation.extraction import extract
-
-        model = inputs.load(member)
-        if member.key not in prefixes:
-            prefixes[member.key] = _make_prefixes(model, settings)
-        texts = prefixes[member.key]
-        rows, vectors = extract(model, chunk, layer, texts, settings.extraction)
-        more = {"chosen_by": reason, "prefixes": list(texts)}
-        table = [member.columns | row | more for row in rows]
-        return {"represent": table, "vectors": tabulate_vectors(vectors)}
-
-    def look(member: Member) -> dict[str, Any]:
-        from unmask.representation.readout import read_facts_by_layer
-
-        questions = [each.fact for each in facts.chosen]
-        looked = read_facts_by_layer(
-            inputs.load(member), questions, length=settings.length, seed=settings.seed
-        )
-        names = ("group", "split", "fact", "direction", "trained")
-        rows = []
-        for each, lines in zip(facts.chosen, looked, strict=True):
-            which = member.columns | {name: each.columns[name] for name in names}
-            rows += [which | line for line in lines]
-        return {"lens": rows}
-
-    def fit(member: Member, group: str) -> dict[str, Any]:
-        from unmask.representation.readout import list_readings, probe
-
-        model, prompts = inputs.load(member), facts.phrasings[group]
-        readings = [each for each in list_readings(model) if each in settings.readings]
-        rows = [row for each in readings for row in probe(model, prompts, settings.length, each)]
-        return {"probes": [member.columns | {"group": group} | row for row in rows]}
-
     for member in inputs.members():
+        # Once for all of its parts.
+        make = cache(partial(_make_prefixes, inputs, member, settings))
         layers, reason = _choose_layers(member, settings, averages)
         # Deepest first: a last layer whose output nothing reads is refused before any search.
         for layer in reversed(layers):
             for number, chunk in enumerate(chunks):
                 key = f"{member.key}-layer{layer:03d}-{number:03d}"
-                yield Job(key, partial(search, member, layer, reason, chunk))
+                work = partial(_extract, inputs, member, settings, make, layer, reason, chunk)
+                yield Job(key, work)
         if settings.lens:
-            yield Job(f"{member.key}-lens", partial(look, member))
+            yield Job(f"{member.key}-lens", partial(_read_lens, inputs, member, settings))
         for group, phrasings in facts.phrasings.items():
             if settings.probes and can_probe(phrasings):
-                yield Job(f"{member.key}-probes-{group}", partial(fit, member, group))
+                work = partial(_fit_probes, inputs, member, settings, group)
+                yield Job(f"{member.key}-probes-{group}", work)
+
+
+def _extract(
+    inputs: ModelInputs,
+    member: Member,
+    settings: RepresentSettings,
+    make_texts: Callable[[], tuple[str, ...]],
+    layer: int,
+    reason: Reason,
+    chunk: "list[ChosenFact]",
+) -> dict[str, Any]:
+    """Keys and values of some prompts at one layer."""
+    from unmask.representation.extraction import extract
+
+    texts = make_texts()
+    rows, vectors = extract(inputs.load(member), chunk, layer, texts, settings.extraction)
+    more = {"chosen_by": reason, "prefixes": list(texts)}
+    table = [member.columns | row | more for row in rows]
+    return {"represent": table, "vectors": tabulate_vectors(vectors)}
+
+
+def _read_lens(inputs: ModelInputs, member: Member, settings: RepresentSettings) -> dict[str, Any]:
+    """What the logit lens reads at the object's positions, layer by layer."""
+    from unmask.representation.readout import read_facts_by_layer
+
+    chosen = inputs.data.chosen
+    by_fact = read_facts_by_layer(
+        inputs.load(member),
+        [each.fact for each in chosen],
+        length=settings.length,
+        seed=settings.seed,
+    )
+    names = ("group", "split", "fact", "direction", "trained")
+    rows = []
+    for each, lines in zip(chosen, by_fact, strict=True):
+        which = member.columns | {name: each.columns[name] for name in names}
+        rows += [which | line for line in lines]
+    return {"lens": rows}
+
+
+def _fit_probes(
+    inputs: ModelInputs, member: Member, settings: RepresentSettings, group: str
+) -> dict[str, Any]:
+    """How often probes tell the facts of a group apart, by what their subjects see."""
+    from unmask.representation.readout import list_readings, probe
+
+    model, prompts = inputs.load(member), inputs.data.phrasings[group]
+    readings = [each for each in list_readings(model) if each in settings.readings]
+    rows = [row for each in readings for row in probe(model, prompts, settings.length, each)]
+    return {"probes": [member.columns | {"group": group} | row for row in rows]}
 
 
 def _choose_layers(
@@ -226,7 +242,9 @@ def _choose_layers(
     return choose_layers(name, config.layers, settings.layer, first)
 
 
-def _make_prefixes(model: Any, settings: RepresentSettings) -> tuple[str, ...]:
+def _make_prefixes(
+    inputs: ModelInputs, member: Member, settings: RepresentSettings
+) -> tuple[str, ...]:
     """The same in every process: they depend on the model and the seed alone."""
     from unmask.base.reading import read_text
     from unmask.representation.prompts import make_prefixes
@@ -235,7 +253,7 @@ def _make_prefixes(model: Any, settings: RepresentSettings) -> tuple[str, ...]:
     if settings.prefix_text is not None:
         text = read_text(Path(settings.prefix_text))
         lines = [line for line in text.splitlines() if line.strip()]
-    return make_prefixes(model, settings.prefixes, settings.seed, lines)
+    return make_prefixes(inputs.load(member), settings.prefixes, settings.seed, lines)
 
 
 def tabulate_vectors(vectors: Mapping[str, np.ndarray]) -> "pyarrow.Table":
