@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_file
 from unmask.base.reading import parse_yaml, read_text
@@ -87,7 +88,10 @@ class Stage:
 def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stage]]:
     """The data sets and the stages, each stage after those that it needs."""
     content = parse_yaml(read_text(path), str(path))
-    data = {name: DataSet(name, **value) for name, value in content["data"].items()}
+    data = {
+        name: build(DataSet, {"name": name, **value}, f"data {name} of {path.name}")
+        for name, value in content["data"].items()
+    }
     stages: dict[str, Stage] = {}
     for stage in (each for value in content["stages"] for each in _make_stages(value)):
         for name in stage.needs:
@@ -107,9 +111,10 @@ def read_stages(path: Path = STAGES) -> tuple[dict[str, DataSet], dict[str, Stag
 
 def _make_stages(value: dict[str, Any]) -> Iterator[Stage]:
     """The one stage that an entry describes, or one for each value of its `each`."""
-    stage = Stage(**{name: given for name, given in value.items() if name != "each"})
+    given = {name: each for name, each in value.items() if name != "each"}
+    stage = build(Stage, given, f"stage {value.get('name', '?')}")
     if "each" not in value:
-        yield replace(stage, run=tuple(stage.run))
+        yield stage
     for each in value.get("each", ()):
         name, *run = (text.replace("{each}", str(each)) for text in (stage.name, *stage.run))
         yield replace(stage, name=name, run=tuple(run))

@@ -238,6 +238,9 @@ def test_mistakes_are_sentences(plan: Path) -> None:
     stages.write_text(stages.read_text().replace("{one-3}", "{one-2}").replace("two", "words"))
     with pytest.raises(UserError, match="'words' is there twice"):
         paper.read_stages(stages)
+    stages.write_text(stages.read_text().replace("page:", "pages:"))
+    with pytest.raises(UserError, match="unknown key 'pages'"):
+        paper.read_stages(stages)
 
 
 def test_pages_are_what_their_stages_wrote() -> None:
