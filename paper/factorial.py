@@ -97,6 +97,11 @@ ARMS |= {
     "S-no-loss": _open(
         "first entity masked, no loss", data=ONE_WAY, objective={"subject": "no_loss"}
     ),
+    "S-alone": _open(
+        "first entity predicted, the other hidden",
+        data=ONE_WAY,
+        objective={"subject": "object_hidden"},
+    ),
     "S-not-both": _open(
         "entities never masked together", data=ONE_WAY, objective={"subject": "not_with_object"}
     ),

@@ -57,6 +57,7 @@ QUESTIONS = {
     "What is masked and bears loss, with attention both ways": (
         ("S-shown", "S-usual", "the first entity never masked"),
         ("S-no-loss", "S-usual", "the first entity masked, without loss"),
+        ("S-alone", "S-usual", "the first entity predicted only while the other is hidden"),
         ("S-not-both", "S-usual", "the entities never masked together"),
         ("B-15", "B-any", "15 % masked instead of any share"),
         ("B-40", "B-any", "40 % masked instead of any share"),

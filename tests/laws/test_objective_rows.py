@@ -34,6 +34,7 @@ ROWS = {
     "never_masked": {"objective": {"subject": "never_masked"}},
     "no_loss": {"objective": {"subject": "no_loss"}},
     "not_with_object": {"objective": {"subject": "not_with_object"}},
+    "object_hidden": {"objective": {"subject": "object_hidden"}},
     "masked": {"kind": "causal", "objective": {"name": "masked"}},
     "masked_copy": {"kind": "causal", "objective": {"name": "masked_copy"}},
     "permuted": {"kind": "causal", "objective": {"name": "permuted"}},
@@ -238,11 +239,32 @@ def test_subjects_are_spared(rule):
     assert (met["both"] == 0) == (rule != "no_loss")
 
 
+def test_subjects_are_predicted_without_their_objects():
+    """Where a subject has masks no token of the object is seen; loss is where it was before."""
+    rules = ("object_hidden", "usual")
+    hiding, usual = (make_trainer(batch={"rows": 32}, objective={"subject": r}) for r in rules)
+    mask_id, learned = hiding.job.model.require_mask(), 0
+    for step in range(20):
+        clean = hiding.job.examples.take(hiding.order.rows_at(step))
+        inputs, plain = hiding.feed(step)[0][0], usual.feed(step)[0][0]
+        masked, before = (each.batch.tokens == mask_id for each in (inputs, plain))
+        subject, object_ = (clean.is_entity(number) for number in (0, 1))
+        meet = (masked & subject).any(-1)
+        assert masked[object_ & meet[:, None]].all()
+        assert torch.equal(masked[~meet], before[~meet])
+        assert torch.equal(masked[~object_], before[~object_])
+        assert inputs.targets is not None and plain.targets is not None
+        assert torch.equal(inputs.targets.at, plain.targets.at)
+        assert torch.equal(inputs.targets.weights, plain.targets.weights)
+        learned += int(subject.view(-1)[inputs.targets.at].sum())
+    assert learned > 0
+
+
 def test_rules_for_subjects_need_facts(batch):
     noised = noise_batch(Masked(V - 1, MASK), batch, torch.full((B,), 0.5).double(),
                          RowStreams.make(0, B), get_weighting("smdm"))  # fmt: skip
     with pytest.raises(UserError, match="subject is for facts"):
-        spare_subject(noised, batch, "no_loss", RowStreams.make(0, B))
+        spare_subject(noised, batch, "no_loss", RowStreams.make(0, B), MASK)
 
 
 def test_lines_in_reverse():

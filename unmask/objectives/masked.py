@@ -30,7 +30,7 @@ from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.targets import hidden_targets, targets_loss
 
 Share = Literal["rows", "positions", "responses", "answers", "noised"]
-SubjectRule = Literal["usual", "never_masked", "no_loss", "not_with_object"]
+SubjectRule = Literal["usual", "never_masked", "no_loss", "not_with_object", "object_hidden"]
 
 
 @dataclass(frozen=True)
@@ -138,21 +138,27 @@ def noise_batch(
     return Noised(t, xt, hidden, torch.where(hidden, weight[:, None], 0.0))
 
 
-def spare_subject(noised: Noised, batch: Batch, rule: SubjectRule, streams: RowStreams) -> Noised:
+def spare_subject(
+    noised: Noised, batch: Batch, rule: SubjectRule, streams: RowStreams, mask_id: int
+) -> Noised:
     """The noised batch with the subject, which stands first in a line, treated by a rule.
 
     It is never masked; or masked without loss; or never masked while the object is: of two that
-    both have masks one, drawn evenly, is shown whole.
+    both have masks one, drawn evenly, is shown whole. Or it is only predicted without the object:
+    where it has masks, the whole object is masked; what that adds bears no loss.
     """
     if rule == "usual":
         return noised
     subject, hidden = batch.is_entity(0), noised.hidden
     if rule == "no_loss":
         return replace(noised, hidden=hidden & ~subject)
+    object_ = batch.is_entity(1)
+    if rule == "object_hidden":
+        covered = object_ & (hidden & subject).any(-1, keepdim=True)
+        return replace(noised, xt=torch.where(covered, mask_id, noised.xt))
     if rule == "never_masked":
         shown = subject
     else:
-        object_ = batch.is_entity(1)
         meet = (hidden & subject).any(-1) & (hidden & object_).any(-1)
         keeps_subject = streams.at("entity").uniform(1) < 0.5
         shown = torch.where(keeps_subject, subject, object_) & meet[:, None]

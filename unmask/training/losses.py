@@ -144,7 +144,7 @@ class MaskedObjective(MeanOverTokens):
             self.settings.filling,
             self.settings.drop_prompt,
         )
-        noised = spare_subject(noised, batch, self.settings.subject, streams)
+        noised = spare_subject(noised, batch, self.settings.subject, streams, self.process.mask_id)
         noised = contaminate(noised, batch, self.settings.contaminated, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
         rows = (noised.xt, batch.tokens) if self.settings.clean_blocks else (noised.xt,)
