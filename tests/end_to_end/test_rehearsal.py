@@ -77,7 +77,6 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--layers": "1",
     },
     "python paper/(shipped|corpora)": {"--tiny": ""},
-    "python paper/corpora": {"--seeds": "0"},
     "python paper/embeddings": {"--permutations": "19"},
     "python paper/limited_text": {"--tokens": "4000 6000", "--facts": "2", "--vocab": "800"},
 }
