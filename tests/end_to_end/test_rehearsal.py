@@ -126,9 +126,9 @@ FILES = {
 SLOW = "asks the shipped pair, for minutes on a CPU; the same commands are run of a tiny pair"
 ELSEWHERE = "is run row by row, and its page drawn, in test_factorial.py"
 LEFT_OUT = {
-    "(shared|vectors|mechanism|symmetry|editing)-shipped": SLOW,
+    "(shared|vectors|mechanism|editing)-shipped": SLOW,
     "factorial(-.*)?": ELSEWHERE,
-    "symmetry": "needs vectors of ten facts of each group; its measure has tests of its own",
+    "symmetry(-shipped)?": "needs vectors of ten facts of each group; its measure has tests of its own",
 }
 """Stages that are not rehearsed, and why."""
 
