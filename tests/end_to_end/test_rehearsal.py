@@ -128,7 +128,7 @@ ELSEWHERE = "is run row by row, and its page drawn, in test_factorial.py"
 LEFT_OUT = {
     "(shared|vectors|mechanism|editing)-shipped": SLOW,
     "factorial(-.*)?": ELSEWHERE,
-    "symmetry(-shipped)?": "needs vectors of ten facts of each group; its measure has tests of its own",
+    "symmetry(-shipped)?": "needs vectors of ten facts of each group, and has tests of its own",
 }
 """Stages that are not rehearsed, and why."""
 
