@@ -286,19 +286,25 @@ def _arguments(words: list[str]) -> Generator[None]:
         sys.argv, sys.path = arguments, path
 
 
-def _limit_memory(share: float | None) -> None:
-    """Leave the rest of the GPU's memory to processes that run beside this one."""
+def _has_gpu() -> bool:
     import torch
 
-    if share is not None and torch.cuda.is_available():
+    return torch.cuda.is_available()
+
+
+def _limit_memory(share: float | None) -> None:
+    """Leave the rest of the GPU's memory to processes that run beside this one."""
+    if share is not None and _has_gpu():
+        import torch
+
         torch.cuda.set_per_process_memory_fraction(share)
 
 
 def _free_memory() -> None:
-    import torch
-
     gc.collect()
-    if torch.cuda.is_available():
+    if "torch" in sys.modules and _has_gpu():  # commands that do without it are not kept waiting
+        import torch
+
         torch.cuda.empty_cache()
         print(f"GPU memory held: {format_bytes(torch.cuda.memory_reserved())}", flush=True)
 
@@ -306,7 +312,9 @@ def _free_memory() -> None:
 def run_side_by_side(runner: Runner, wanted: list[Stage], options: argparse.Namespace) -> list[str]:
     """Run stages, each in a process of its own; the names of those that failed."""
     command = [sys.executable, __file__, "--data", str(options.data)]
-    command += ["--stages", str(options.stages), "--share", f"{1 / options.processes:.3f}"]
+    command += ["--stages", str(options.stages)]
+    if _has_gpu():
+        command += ["--share", f"{1 / options.processes:.3f}"]
     together = Together(runner.stages, wanted, runner.is_done, command, options.processes)
     together.run(runner.deadline)
     for stage in together.done:  # again, one by one: processes may have written at the same time

@@ -103,6 +103,7 @@ def test_a_try_leaves_time_for_the_last_training(tmp_path, change, minutes, fits
     assert made.fits(change) is fits
 
 
+@pytest.mark.prove
 def test_from_random_weights_to_the_page(tmp_path):
     changes = ("", "sampling.guidance=0.8", "budget.steps=3600")
     search.main([RECIPE, "--tiny", "--out", str(tmp_path), "--tries", *changes])

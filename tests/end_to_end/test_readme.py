@@ -38,7 +38,7 @@ SMALLER = {
 }
 """What makes a command of the README short."""
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
-LONG |= {"represent", "symmetry"}
+LONG |= {"represent", "symmetry", "factorization", "paths"}
 """Run by `make prove`."""
 ELSEWHERE = {"quality", "mending", "guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""
