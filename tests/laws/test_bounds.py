@@ -104,7 +104,7 @@ def tabulate(language: Language, logits: torch.Tensor):
 @pytest.mark.parametrize("name", ["masked", "uniform", "hybrid", "hybrid-flat"])
 def test_ancestral_sampling_reproduces_the_law(name):
     language = Language(DISCRETE[name], length=2, seed=2)
-    steps, rows = 100, 10_000
+    steps, rows = 100, 20_000
     tables = {k: tabulate(language, language.oracle(k / steps)) for k in range(1, steps + 1)}
     drawn = sample_ancestral(
         lambda xt, t: tables[round(float(t[0]) * steps)](xt),

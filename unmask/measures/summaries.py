@@ -16,7 +16,7 @@ from unmask.evaluation.statistics import (
 from unmask.measures.measure import Rows
 
 GRAMS = (1, 2, 3)
-"""Words of the n-grams whose variety is measured."""
+"""Sizes of the n-grams of which distinct-n is computed."""
 
 
 def estimate_means(
