@@ -103,10 +103,29 @@ def fold_details(
             },
         )
         yield blocks.Fold("Differences between models", [pairs])
+    if runs := summary.get("runs"):
+        yield blocks.Fold("Each training run by itself", [_show_runs(runs, splits)])
     if budgets := summary.get("budgets"):
         yield blocks.Fold("Steps per token of the answer", list(_show_budgets(budgets, splits)))
     if has_published:
         yield blocks.Fold("Beside the published numbers", list(_compare_published(hits)))
+
+
+def _show_runs(runs: Rows, splits: Sequence[str]) -> blocks.Table:
+    """A row for each run at the most steps, a column for each way of asking."""
+    rows = []
+    last = [{"opening": None} | dict(row) for row in keep_last(runs, "model")]
+    for model, own in tidy.group_by(last, "model").items():
+        openings = tidy.distinct(own, "opening")
+        for (opening, seed), cells in tidy.group_by(own, "opening", "seed").items():
+            row = {"model": model, "opening": openings.index(opening), "seed": seed}
+            shares = {cell["split"]: cell["mean"] for cell in cells}
+            rows.append(row | dict.fromkeys(splits) | shares)
+    has_openings = len(tidy.distinct(rows, "opening")) > 1
+    columns: dict[str | Column, tidy.Get] = {"model": "model"}
+    columns |= {"opening": "opening", "run": "seed"} if has_openings else {"run": "seed"}
+    columns |= {Column(labels.name_split(split), 1, is_percent=True): split for split in splits}
+    return tidy.tabulate("runs", "Answers recalled, %, at the most steps", rows, columns, most=32)
 
 
 def _show_budgets(budgets: Rows, splits: Sequence[str]) -> Iterator[blocks.ReportBlock]:

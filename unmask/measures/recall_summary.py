@@ -48,6 +48,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
         "pairs": list(_compare_models(groups)),
         "controls": list(_subtract_controls(groups)),
         "gains": list(_compare_steps(groups)),
+        "runs": list(_list_runs(groups)),
         "budgets": list(_count_tokens(groups)),
         "example": _choose_example(groups),
         "method": [{"bleu": bleu_signature()}],
@@ -111,6 +112,19 @@ def _name_strengths(table: "pyarrow.Table") -> "pyarrow.Table":
     ]
     at = table.column_names.index("model")
     return table.set_column(at, "model", pyarrow.array(named, pyarrow.string()))
+
+
+def _list_runs(groups: Groups) -> Iterator[dict[str, Any]]:
+    """Recall of each training run by itself, where a model has several."""
+    names = [name for name in ("seed", "opening") if name in groups.table.column_names]
+    for (model, split, steps), at in groups.places.items():
+        runs = find_groups(groups.table.select([*names, "hit"]).take(at), *names)
+        if is_asked(split) and len(runs) > 1:
+            hits = groups.table["hit"].take(at)
+            for run, places in runs.items():
+                share = sum(hits.take(places).to_pylist()) / len(places)
+                named = {"model": model, "split": split, "steps": steps}
+                yield named | dict(zip(names, run, strict=True)) | {"mean": share}
 
 
 def _count_tokens(groups: Groups) -> Iterator[dict[str, Any]]:
