@@ -120,7 +120,7 @@ def test_a_run_of_version_0_1_is_read_and_drawn(tmp_path):
     assert verdict.is_clear and verdict.value.mean == pytest.approx(0.555)
     text = show(old)
     assert "In net, asked name → description, as trained" in text and "1 not recalled" in text
-    assert "69% of what was lost, more than every placebo. At layers that other facts" in text
+    assert "69 % of what was lost, more than every placebo. At layers that other facts" in text
     assert "(0 / 0) it is 69 % [" in text and "]. [clear]" in text
 
 

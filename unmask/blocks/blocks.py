@@ -283,6 +283,10 @@ def make_views(
     return views
 
 
+ROUNDING = 1e-15
+"""Smaller numbers, of a difference of two equal ones, are written as 0."""
+
+
 def format_value(value: CellValue, column: Column) -> str:
     """A value as every medium shows it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -297,6 +301,7 @@ def format_value(value: CellValue, column: Column) -> str:
     scaled = 100 * value if column.is_percent else value
     sign = "+" if column.has_sign else ""
     if column.is_short:
+        scaled = 0 if abs(scaled) < ROUNDING else scaled
         return f"{scaled:{sign}.3g}".replace("-", "−")
     if isinstance(value, int) and not column.is_percent:
         return f"{scaled:{sign},}".replace("-", "−")

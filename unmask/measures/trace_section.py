@@ -224,9 +224,11 @@ def _state(
     does = f"Putting back {one} clean {what} gives back most"
     if settings["mode"] != "restore":
         does = f"{REPLACED[settings['mode']][1].format(f'{one} {what}')} costs most"
+    share = cell["share"]
+    of_lost = "" if share is None else f", {tidy.say_share(share)} of what was lost"
     text = (
         f"{taken}. {does}{among} at {where}layer {figures.name_layer(cell)}: "
-        f"{_format(cell, metric)}, {cell['share']:.0%} of what was lost, {beside}."
+        f"{_format(cell, metric)}{of_lost}, {beside}."
     )
     return Finding(f"{text}{say_share(shares, cell)}", verdict)
 
@@ -272,7 +274,7 @@ def _make_numbers(groups: Rows, verdicts: Mapping[str, Verdict], metric: str) ->
             which = "the subject's states" if is_role else "one state of the subject"
             yield Number(
                 f"given back by {which}",
-                f"{cell['share']:.0%}",
+                tidy.say_share(cell["share"]),
                 f"of {lost} lost: {group['model']}, {labels.name_split(group['split'])}, "
                 f"{labels.ROLES[cell['role']]}, layer {cell['layer']}",
             )

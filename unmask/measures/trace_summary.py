@@ -209,7 +209,7 @@ def list_groups(averages: Rows) -> list[dict[str, Any]]:
         for name, (part, role) in places.items():
             group[name] = cells.get((part, -1, -1, role, traced.RESULT))
         if group["total"] is not None:
-            group["peaks"] = list(_list_peaks(cells, group["total"]["mean"]))
+            group["peaks"] = list(_list_peaks(cells, group["total"]))
             states = tidy.select(group["peaks"], part="resid")
             group["best"] = find_best_subject(states) or find_best_subject(group["peaks"])
             groups.append(group)
@@ -230,10 +230,14 @@ def find_best_subject(cells: Rows) -> tidy.Record | None:
 
 
 def _list_peaks(
-    cells: Mapping[tuple[Any, ...], tidy.Record], lost: float
+    cells: Mapping[tuple[Any, ...], tidy.Record], total: tidy.Record
 ) -> Iterator[dict[str, Any]]:
     """The best layer (of heads the best head and layer) of each part and role, its share of what
-    was lost, and its placebos: another token or answer, another fact's state, a random one."""
+    was lost, and its placebos: another token or answer, another fact's state, a random one.
+
+    Where nothing is lost for certain, there are no shares of it.
+    """
+    lost = None if total["low"] <= 0 or total["mean"] == 0 else total["mean"]
     effects = [
         row for row in cells.values() if row["control"] == traced.RESULT and row["layer"] >= 0
     ]
@@ -246,7 +250,8 @@ def _list_peaks(
             for control, at in (roles | {traced.SHUFFLED: role}).items()
         }
         placebos = {control: cells[at] for control, at in keys.items() if at in cells}
-        yield {**best, "share": best["mean"] / lost if lost else math.nan, "placebos": placebos}
+        share = None if lost is None else best["mean"] / lost
+        yield {**best, "share": share, "placebos": placebos}
 
 
 def rank_stage(stage: str) -> int:

@@ -261,16 +261,21 @@ def _write_title(runs: Sequence[Run]) -> str:
     return f"{title}: {models}" if models and not title.endswith("?") else title
 
 
+def _list_models(run: Run) -> list[str]:
+    made = [record.inputs.get("models", ()) for _, record in _list_records(run)]
+    return list(dict.fromkeys(name for names in made for name in names))
+
+
 def _compare(runs: Sequence[Run]) -> str:
     """What runs beside each other were made with alike, defaults aside, and what not."""
     alike, unlike = [], []
     records = [run.record for run in runs]
-    models = [list(record.inputs.get("models", ())) for record in records]
+    models = [_list_models(run) for run in runs]
     shared = [name for name in models[0] if all(name in each for each in models)]
     if any(set(each) != set(shared) for each in models):
         unlike.append(f"models ({'; '.join(', '.join(each) or 'none' for each in models)})")
     if shared:
-        alike.append(f"the models {' and '.join(shared)}")
+        alike.append(f"the {'models' if len(shared) > 1 else 'model'} {' and '.join(shared)}")
     data = [record.inputs.get(DIGESTS, {}).get("the data") for record in records]
     verbs = dict.fromkeys(record.verb for record in records)
     if None not in data and all(each == data[0] for each in data):
