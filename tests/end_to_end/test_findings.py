@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from unmask.measures.runner import read_result
-from unmask.measures.trace_summary import list_groups, name_cell
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
-STORED = ROOT / "unmask" / "assets" / "results"
+RESULTS = ROOT / "docs" / "results"
+TABLES = RESULTS / "tables"
 
 
 def read_page(name: str) -> str:
@@ -100,6 +100,8 @@ def test_the_factorial_is_what_was_measured():
         return [float(end.replace("−", "-")) for end in texts]
 
     for row, sentence in {
+        "S-alone": rf"wholly hidden, reversed answers are {share} and {share}, and",
+        "S-not-both": rf"in sight alone, they are {share} and {share}, no",
         "B-l2r": rf"such a network names {share} and describes {share} in reverse",
         "C-any": rf"before the row itself names {share} and describes {share} in reverse",
         "C-l2r": rf"next-token training has {share} and {share} with as many tokens",
@@ -272,72 +274,116 @@ def test_keys_and_values_are_what_was_measured():
     assert most == max(read_shares("berglund-ar"))
 
 
-def read_groups(name: str, corruption: str, stage: str) -> dict[str, dict]:
-    """The averages of a page's diffusion model by way of asking, and by name what is clear."""
-    averages = read_result(STORED / name).summary["averages"]
+def read_tables(*names: str) -> list[dict]:
+    """The averages of traces, each as a share of its group's total effect."""
+    rows = []
+    for name in names:
+        averages = read_result(TABLES / name).summary["averages"]
+        groups = {(row["split"], row["stage"]): row["mean"] for row in averages
+                  if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
+        for row in averages:
+            if total := groups.get((row["split"], row["stage"])):
+                rows.append(row | {"share": row["mean"] / total})
+    return rows
+
+
+def list_shares_of(rows: list[dict], role: str, layers: range, **where: str) -> list[int]:
+    """Shares in percent of a role's restored states."""
+    wanted = {"role": role, "part": "resid", "control": "none"} | where
+    return [round(100 * row["share"]) for row in rows
+            if row["layer"] in layers and wanted.items() <= row.items()]  # fmt: skip
+
+
+def test_layers_of_traced_states_are_what_was_measured():
+    mdm = read_tables("traces-2/mdm", "traces-2/mdm-swapped")
+    one_way = [row for row in mdm if not row["split"].startswith("both")]
+    twins = read_tables("traces-2/ar", "traces-2/ar-swapped")
+    (least,) = read_numbers(r"give back at least (\d+) % of what hiding it takes after each of")
+    assert least == min(list_shares_of(mdm, "whole subject", range(10)))
+    most, placebo, end, twins_most, twins_end = read_numbers(
+        r"positions give back at most (\d+) % up to layer 20 of 30, where another fact's states "
+        r"give there up to (\d+) %, and at least (\d+) % from layer 23 on: .* in the twin at most "
+        r"(\d+) % and at least (\d+) %"
+    )
+    low, high = range(21), range(23, 30)
+    assert most == max(list_shares_of(mdm, "whole answer", low))
+    assert placebo == max(list_shares_of(mdm, "whole answer", low, control="other fact"))
+    assert end == min(list_shares_of(mdm, "whole answer", high))
+    assert twins_most == max(list_shares_of(twins, "whole answer", low))
+    assert twins_end == min(list_shares_of(twins, "whole answer", high))
+    names, *descriptions = read_numbers(
+        r"a name's states give back at most (\d+) %, a description's (\d+) to (\d+) % up to "
+        "layer 26"
+    )
+    given = {way: [row for row in one_way if row["split"] in way]
+             for way in (("p2d_same", "d2p_reverse"), ("d2p_same", "p2d_reverse"))}  # fmt: skip
+    by_name, by_description = given.values()
+    assert names == max(list_shares_of(by_name, "whole subject", high))
+    kept = list_shares_of(by_description, "whole subject", range(23, 27))
+    assert descriptions == [min(kept), max(kept)]
+
+
+def read_bands() -> dict[tuple[str, str], list[dict]]:
+    """Rows of the comparisons of the diffusion model's two ways of asking alike."""
+    with (RESULTS / "tracing" / "trace-bands.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
     return {
-        group["split"]: group
-        for group in list_groups(averages)
-        if (group["model"], group["corruption"], group["stage"]) == ("diffusion", corruption, stage)
-    }
+        asked: [row for row in rows if all(row[side].startswith(f"mdm, {asked}")
+                and "both ways" not in row[side] for side in ("one", "other"))]
+        for asked in ("name → description", "description → name")
+    }  # fmt: skip
 
 
-def test_traced_states_are_what_was_measured():
-    verdicts, best = read_result(STORED / "tracing-berglund").verdicts, []
-    for group in read_groups("tracing-berglund", "gaussian", "first").values():
-        cell = group["best"]
-        assert verdicts[name_cell(cell)].is_clear
-        best.append(round(100 * cell["mean"] / group["total"]["mean"]))
-    assert read_numbers(r"gives back (\d+) to (\d+) % in the four ways") == [min(best), max(best)]
-
-
-def test_leading_states_are_what_was_measured():
-    leaders = {}
-    for cell in read_result(STORED / "tracing-berglund").summary["averages"]:
-        kind = (cell["model"], cell["corruption"], cell["stage"], cell["part"], cell["control"])
-        if kind == ("diffusion", "gaussian", "first", "resid", "none"):
-            place = cell["split"], cell["layer"]
-            leaders[place] = max(leaders.get(place, (0.0, "")), (cell["mean"], cell["role"]))
-    assert len({split for split, _ in leaders}) == 4
-    (last,) = read_numbers(r"Up to layer (\d+) such a state gives back more than")
-    for (_, layer), (_, role) in leaders.items():
-        if layer <= last + 1:
-            assert role.endswith("subject") == (layer <= last)
-
-
-@pytest.mark.parametrize(
-    ("splits", "sentence"),
-    [
-        (
-            ("p2d_same", "d2p_reverse"),
-            r"reversed: ([\d.]+) and ([\d.]+) nats are lost, a difference of ",
-        ),
-        (("d2p_same", "p2d_reverse"), r"differ: ([\d.]+) against ([\d.]+) nats, by "),
-    ],
-)
-def test_traced_differences_are_what_was_measured(splits, sentence):
-    groups = read_groups("tracing-berglund", "gaussian", "first")
-    lost = [round(groups[split]["total"]["mean"], 1) for split in splits]
-    (test,) = (
-        test
-        for test in read_result(STORED / "tracing-berglund").summary["tests"]
-        if {test["split"], test["other_split"]} == set(splits)
-        and test["model"] == test["other_model"] == "diffusion"
-        and (test["corruption"], test["stage"], test["part"]) == ("gaussian", "first", "total")
+def test_ways_of_asking_are_as_alike_as_was_measured():
+    names, descriptions = read_bands().values()
+    counts = [[sum(row[""].startswith(word) for row in rows) for word in ("alike", "differ")]
+              for rows in (names, descriptions)]  # fmt: skip
+    alike, all_names, open_names = read_numbers(
+        r"total effect in (\d+) of (\d+) roles, parts and thirds of the layers, one differs, "
+        r"within that margin, and (\d+) are not settled"
     )
-    ends = [test["mean"], test["low"], test["high"]]
-    if test["split"] == splits[0]:
-        ends = [-test["mean"], -test["high"], -test["low"]]
-    difference = [round(x, 1) for x in ends]
-    assert read_numbers(sentence + r"(\S+) \[(\S+), (\S+)\]") == [*lost, *difference]
-
-
-def test_last_steps_are_what_was_measured():
-    groups = read_groups("tracing-berglund", "mask", "last")
-    most, *shares = read_numbers(
-        r"takes at most ([\d.]+) nats, yet Shapley's shares give it ([\d.]+) and ([\d.]+) of the "
-        r"probability of names \(([\d.]+) and ([\d.]+) of descriptions\)"
+    assert (len(names), counts[0]) == (all_names, [alike, 1])
+    assert open_names == len(names) - alike - 1
+    assert read_numbers(r"name, (\d+) of (\d+) are alike and (\d+) differ") == [
+        counts[1][0], len(descriptions), counts[1][1]
+    ]  # fmt: skip
+    stated = read_numbers(
+        r"middle third by ([\d.]+) \[([\d.]+), ([\d.]+)\], at the answer in the upper third by "
+        r"([\d.]+) \[([\d.]+), ([\d.]+)\]"
     )
-    assert most == round(max(group["total"]["mean"] for group in groups.values()), 2)
-    ways = ("p2d_reverse", "d2p_same", "d2p_reverse", "p2d_same")
-    assert shares == [round(groups[way]["subject"]["mean"], 2) for way in ways]
+    places = (("MLP output, whole subject", "10 to 19"),
+              ("MLP output, all positions of the answer", "20 to 29"))  # fmt: skip
+    ends = [f"difference of shares{end}" for end in ("", ", low", ", high")]
+    assert stated == [round(float(row[end]), 2) for place in places for row in descriptions
+                      if (row["restored"], row["layers"]) == place for end in ends]  # fmt: skip
+
+
+def test_what_hiding_takes_is_what_was_measured():
+    page = read_page("tracing.md")
+    stated = read_numbers(
+        r"takes more in reverse, ([\d.]+) nats per token \[([\d.]+), ([\d.]+)\] for ([\d.]+) "
+        r"\[([\d.]+), ([\d.]+)\], .* hiding a name ([\d.]+) \[([\d.]+), ([\d.]+)\] for "
+        r"([\d.]+) \[([\d.]+), ([\d.]+)\]"
+    )
+    ways = [f"{way}, {how}" for way in ("description → name", "name → description")
+            for how in ("reversed", "as trained")]  # fmt: skip
+    cells = [cell for way in ways for cell in read_rows(page, f"| **mdm** | **{way}**")[0][3:4]]
+    measured = [float(end) for cell in cells for end in re.findall(r"[\d.]+", cell)]
+    assert stated == pytest.approx(measured, abs=0.005)
+
+
+def test_steps_are_what_was_measured():
+    with (RESULTS / "tracing-steps" / "trace-steps.csv").open(encoding="utf-8") as file:
+        rows = {(row["asked"], row["step"]): row for row in csv.DictReader(file)}
+    share = r"([\d.]+) \[([\d.]+), ([\d.]+)\]"
+    stated = read_numbers(
+        rf"takes {share.replace(' ', ' nats per token ', 1)} in reverse and {share} as trained; "
+        rf"one step later {share} and {share}, .* give them {share} and {share}"
+    )
+    lost, written = "lost, log-probability per token (nats)", "p from written tokens"
+    ways = [f"description → name, {how}" for how in ("reversed", "as trained")]
+    places = [(way, step, what) for step, what in (("t1 + 0", lost), ("t1 + 1", lost),
+              ("t1 + 1", written)) for way in ways]  # fmt: skip
+    measured = [float(rows[way, step][f"{what}{end}"])
+                for way, step, what in places for end in ("", ", low", ", high")]  # fmt: skip
+    assert stated == pytest.approx(measured, abs=0.0051)

@@ -105,7 +105,7 @@ def test_stored_tables_are_small_and_those_that_were_published(page):
     figures = read_figures(page)
     shown = figures["trace-stored-shipped"]["views"].values()
     cells = [value for panels in shown for panel in panels for row in panel["z"] for value in row]
-    # docs/results/tracing.md: 3.22 nats at the middle subject tokens of description → name.
+    # Version 0.1's shipped pair: 3.22 nats at the middle subject tokens of description → name.
     assert any(value == pytest.approx(3.22, abs=0.005) for value in cells if value is not None)
     results = Path(__file__).parents[2] / "docs" / "results"
     for file, name in (("recall.csv", "recall-shipped.md"), ("recall-berglund.csv", "recall.md")):

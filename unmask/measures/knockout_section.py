@@ -1,6 +1,7 @@
 """The section of attention knock-out: sentences, curves over layers, and tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import ALPHA
@@ -84,6 +85,10 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     ]
 
 
+def _name_group(row: tidy.Record) -> tuple[Any, ...]:
+    return tuple(row[name] for name in GROUP)
+
+
 def _draw_curves(effects: Rows) -> blocks.Figure:
     """What each edge takes by layer, in % of what hiding the subject takes.
 
@@ -93,13 +98,11 @@ def _draw_curves(effects: Rows) -> blocks.Figure:
     rows = tidy.select(effects, metric=COMPARED)
     curves = [row for row in rows if row["window"] != WHOLE]
     totals = {
-        tuple(row[name] for name in GROUP): row["mean"]
-        for row in tidy.select(rows, edge=HIDDEN)
-        if row["low"] > 0
+        _name_group(row): row["mean"] for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0
     }
     shares = []
     for row in curves:
-        if total := totals.get(tuple(row[name] for name in GROUP)):
+        if total := totals.get(_name_group(row)):
             shares.append({**row, **{end: 100 * row[end] / total for end in tidy.ENDS}})
     kept = tidy.distinct(shares, "model", "split")
     without = [pair for pair in tidy.distinct(curves, "model", "split") if pair not in kept]
@@ -144,13 +147,12 @@ def _state(
 ) -> Iterator[blocks.Finding]:
     """Of each model, what an answer loses where its positions, or all, cannot read the subject."""
     who = "its positions cannot" if edge == "answer:subject" else "no other position can"
-    for row in whole:
-        if row["metric"] != COMPARED or row["edge"] != edge:
-            continue
-        share = row["share"]
-        part = (
-            "" if share is None else f", {tidy.say_share(share)} of what hiding the subject takes"
-        )
+    compared = tidy.select(whole, metric=COMPARED)
+    taken = {_name_group(row) for row in tidy.select(compared, edge=HIDDEN) if not row["low"] <= 0}
+    for row in tidy.select(compared, edge=edge):
+        part = ""
+        if row["share"] is not None and _name_group(row) in taken:
+            part = f", {tidy.say_share(row['share'])} of what hiding the subject takes"
         yield blocks.Finding(
             f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
             f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"

@@ -101,17 +101,10 @@ def _find_effects(rows: Rows) -> Effects:
 TOTAL = (HIDDEN, WHOLE, -1, -1, -1)
 
 
-def _find_total(values: Sequence[float]) -> float | None:
-    """The mean, where its interval lies above 0 (a single fact has none)."""
-    mean, low, _ = (float(end[0]) for end in mean_intervals(np.array(values)[:, None]))
-    return None if low <= 0 or mean == 0 else mean
-
-
 def _average(effects: Effects) -> Iterator[dict[str, Any]]:
-    """A row for each group, cell and metric; `share` is that of the group's total effect, where
-    that is above 0 for certain."""
+    """A row for each group, cell and metric; `share` is that of the group's total effect."""
     for group, cells in effects.items():
-        totals = {metric: _find_total([*own.values()]) for metric, own in cells[TOTAL].items()}
+        totals = {metric: np.mean([*own.values()]) for metric, own in cells[TOTAL].items()}
         for cell, metrics in cells.items():
             for metric, facts in metrics.items():
                 ends = mean_intervals(np.array([*facts.values()])[:, None])
@@ -121,7 +114,7 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
                 yield (
                     dict(zip((*GROUP, *CELL), (*group, *cell), strict=True))
                     | {"metric": metric, "mean": mean, "low": low, "high": high}
-                    | {"share": None if (total := totals[metric]) is None else mean / total}
+                    | {"share": mean / totals[metric] if totals[metric] else None}
                     | {"facts": len(facts)}
                 )
 

@@ -136,8 +136,8 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "recall-berglund.csv",
             "pretrained",
-            "300 prompts about 30 facts each way of asking, three training seeds, guidance 0.8, on "
-            "one GPU. The twin read the same text before.",
+            "300 prompts about 30 facts each way of asking, three openings with three fine-tunings "
+            "each, guidance 0.8, on one GPU. The twin read the same text before.",
             "make paper STAGE=recall",
             _read_recall,
             "0.2",
