@@ -10,6 +10,7 @@ import unmask
 from tests.report.reading import list_titles, read_figures, read_own
 from unmask.blocks.blocks import Finding, Section
 from unmask.blocks.labels import LIKENESS_NOTES, LIKENESSES
+from unmask.measures.runner import read_result
 from unmask.report.document import Document
 from unmask.report.page import draw_report
 from unmask.report.render_html import render_html
@@ -92,22 +93,35 @@ def test_what_is_not_settled_stands_beside_the_stored_result(page, finished):
     }
     marked = {stage for stage, text in sections.items() if "stored result</p>" in text}
     assert marked == unsettled & set(STORED) and "trace" in marked
-    assert "<code>unmask trace reversal-mdm reversal-ar --at first --window 3</code>" in own
+    assert "<code>make paper STAGE=mechanism-shipped</code>" in own
     assert {"trace-stored-shipped", "trace-stored-pretrained"} <= set(read_figures(page))
     alone = draw_report([finished.folder / "trace"], finished.folder.parent / "trace.html")
     assert "stored result</p>" not in alone.read_text("utf-8")
 
 
 def test_stored_tables_are_small_and_those_that_were_published(page):
-    """Peaks and curves as docs/results has them; at most 3 MB come with the package."""
+    """Averages and curves as docs/results has them; at most 3 MB come with the package."""
     folder = Path(unmask.__file__).parent / "assets" / "results"
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 3_000_000
-    figures = read_figures(page)
-    shown = figures["trace-stored-shipped"]["views"].values()
-    cells = [value for panels in shown for panel in panels for row in panel["z"] for value in row]
-    # Version 0.1's shipped pair: 3.22 nats at the middle subject tokens of description → name.
-    assert any(value == pytest.approx(3.22, abs=0.005) for value in cells if value is not None)
     results = Path(__file__).parents[2] / "docs" / "results"
+    stored = read_result(folder / "tracing").summary["averages"]
+    made = read_result(results / "tables" / "shared-shipped" / "trace").summary["averages"]
+    keys = ("model", "split", "stage", "part", "layer", "role", "control")
+    means = {tuple(row[key] for key in keys): row["mean"] for row in made}
+    assert len(stored) > 500
+    for row in stored:
+        assert row["mean"] == pytest.approx(means[tuple(row[key] for key in keys)], abs=1e-6)
+    shown = read_figures(page)["trace-stored-shipped"]["views"].values()
+    cells = [value for panels in shown for panel in panels for row in panel["z"] for value in row]
+    best = max(row["mean"] for row in stored if row["role"] == "whole subject")
+    assert any(value == pytest.approx(best, abs=0.005) for value in cells if value is not None)
+    lost = {(row["model"], row["split"]): row for row in
+            read_result(folder / "tracing-berglund").summary["averages"]
+            if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
+    total, text = lost["mdm", "p2d_reverse"], (results / "tracing.md").read_text("utf-8")
+    assert (
+        f"takes {total['mean']:.3g} nats per token [{total['low']:.3g}, {total['high']:.3g}" in text
+    )
     for file, name in (("recall.csv", "recall-shipped.md"), ("recall-berglund.csv", "recall.md")):
         rows = (folder / file).read_text().splitlines()[1:]
         text = (results / name).read_text("utf-8")

@@ -185,7 +185,7 @@ def _run_jobs(
     summary = measure.summarise(tables, settings)
     for name, rows in summary.items():
         path = folder / SUMMARY / f"{name}.parquet"
-        write_table(path, rows, _summary_schema(measure, name), dtype)
+        write_table(path, rows, summary_schema(measure, name), dtype)
     result = Result(measure, settings, (record,), tables, summary, folder)
     if measure.finish is not None:
         measure.finish(result)
@@ -205,7 +205,7 @@ def _work(job: Job, parts: Mapping[str, Parts]) -> None:
         store.write(job.key, rows.get(name, ()))
 
 
-def _summary_schema(measure: Measure, name: str) -> str:
+def summary_schema(measure: Measure, name: str) -> str:
     """A summary's tables have the version of the main table that they are made from."""
     version = next(iter(measure.tables.values())).rpartition("/")[2]
     return f"{measure.name}-{name}/{version}"
@@ -243,7 +243,7 @@ def _read_summary(measure: Measure, folder: Path) -> Summary | None:
     if not paths:
         return None
     return _StoredSummary(
-        (path.stem, read_table(path, _summary_schema(measure, path.stem)).to_pylist())
+        (path.stem, read_table(path, summary_schema(measure, path.stem)).to_pylist())
         for path in paths
     )
 
