@@ -101,18 +101,18 @@ def test_the_factorial_is_what_was_measured():
 
     for row, sentence in {
         "S-alone": rf"wholly hidden, reversed answers are {share} and {share}, and",
-        "S-not-both": rf"in sight alone, they are {share} and {share}, no",
+        "S-not-both": rf"fully visible, they are {share} and {share}, no",
         "B-l2r": rf"such a network names {share} and describes {share} in reverse",
         "C-any": rf"before the row itself names {share} and describes {share} in reverse",
         "C-l2r": rf"next-token training has {share} and {share} with as many tokens",
         "C-perm": rf"random order has {share} and {share}, one",
         "C-rev": rf"reads lines in reverse {share} and {share}\.",
-        "S-usual": rf"of both kinds, for {share} and {share} with the usual masks",
+        "S-usual": rf"of both kinds, compared with {share} and {share} with the usual masks",
     }.items():
         assert read_numbers(sentence) == find(row), row
     gained = read_numbers(rf"any masks it gains {points} for names and {interval} for desc")
     assert gained == find("B-any − B-l2r")
-    none = read_numbers(rf"reversed answers are {share} of both kinds, for")
+    none = read_numbers(rf"reversed answers are {share} of both kinds, comp")
     for row in ("S-shown", "S-no-loss"):
         assert find(row) == [*none, *none]
     low, high = read_numbers(rf"intervals reach from {number} to \+{number} points")
@@ -339,7 +339,7 @@ def test_ways_of_asking_are_as_alike_as_was_measured():
     counts = [[sum(row[""].startswith(word) for row in rows) for word in ("alike", "differ")]
               for rows in (names, descriptions)]  # fmt: skip
     alike, all_names, open_names = read_numbers(
-        r"total effect in (\d+) of (\d+) roles, parts and thirds of the layers, one differs, "
+        r"total effect in (\d+) of (\d+) comparisons \([^)]*\), one differs, "
         r"within that margin, and (\d+) are not settled"
     )
     assert (len(names), counts[0]) == (all_names, [alike, 1])
@@ -361,9 +361,9 @@ def test_ways_of_asking_are_as_alike_as_was_measured():
 def test_what_hiding_takes_is_what_was_measured():
     page = read_page("tracing.md")
     stated = read_numbers(
-        r"takes more in reverse, ([\d.]+) nats per token \[([\d.]+), ([\d.]+)\] for ([\d.]+) "
-        r"\[([\d.]+), ([\d.]+)\], .* hiding a name ([\d.]+) \[([\d.]+), ([\d.]+)\] for "
-        r"([\d.]+) \[([\d.]+), ([\d.]+)\]"
+        r"takes more in reverse, ([\d.]+) nats per token \[([\d.]+), ([\d.]+)\] compared with "
+        r"([\d.]+) \[([\d.]+), ([\d.]+)\], .* Hiding a name takes ([\d.]+) \[([\d.]+), "
+        r"([\d.]+)\] compared with ([\d.]+) \[([\d.]+), ([\d.]+)\]"
     )
     ways = [f"{way}, {how}" for way in ("description → name", "name → description")
             for how in ("reversed", "as trained")]  # fmt: skip

@@ -124,8 +124,15 @@ def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
             "seeds": len(distinct(rows, "seed")),
             "left_out": ", ".join(f"{reasons.count(each)} {each}" for each in sorted(set(reasons))),
             "clean": sum(fact["clean"] for fact in kept) / len(kept) if kept else math.nan,
-            **{name: rows[0][name] for name in ("joint", "window", "considered", "recalled")},
+            **{name: rows[0][name] for name in ("joint", "window")},
+            **{name: _sum_seeds(rows, name) for name in ("considered", "recalled")},
         }
+
+
+def _sum_seeds(rows: Rows, name: str) -> int | None:
+    """Of a column that all rows of a seed have alike, the sum over seeds."""
+    values = [value for _, value in distinct(rows, "seed", name)]
+    return None if None in values else sum(values)
 
 
 def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, Any]]:
