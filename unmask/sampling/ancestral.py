@@ -18,8 +18,8 @@ from unmask.noise.schedules import check_closed
 from unmask.sampling.canvas import Canvas
 from unmask.sampling.constraints import Constraints
 from unmask.sampling.guidance import guidance_schedule
-from unmask.sampling.loop import Strategy
 from unmask.sampling.state import Predictions, entropy_at
+from unmask.sampling.steps import Strategy
 from unmask.sampling.token_sampler import invert
 from unmask.sampling.trajectory import StateCallback, Trajectory, TrajectoryRecord
 

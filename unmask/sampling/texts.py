@@ -27,13 +27,14 @@ from unmask.sampling.canvas import (
 from unmask.sampling.constraints import Constraints, fix_tokens
 from unmask.sampling.correctors import get_corrector
 from unmask.sampling.guidance import guidance_schedule
-from unmask.sampling.loop import Strategy, fill_masks
+from unmask.sampling.loop import fill_masks
 from unmask.sampling.orders import get_order
 from unmask.sampling.plans import get_plan
 from unmask.sampling.planting import lay_out_plants
 from unmask.sampling.probes import StateProbe
 from unmask.sampling.remasking import get_remasking
 from unmask.sampling.settings import Sampling
+from unmask.sampling.steps import Strategy
 from unmask.sampling.token_sampler import TokenSampler
 from unmask.sampling.trajectory import BYTES_PER_GUESS, MOST_GUESS_BYTES, Trajectory
 
