@@ -18,9 +18,10 @@ from unmask.base import locks
 from unmask.base.errors import UserError
 from unmask.base.locks import claim
 from unmask.base.tables import read_table
+from unmask.blocks.blocks import Figure
 from unmask.cli.main import app
 from unmask.evaluation.statistics import Clusters, estimate_mean
-from unmask.sweep.compare import SCHEMA, TABLE, compare_sweep, draw_sweep, find_best
+from unmask.sweep.compare import SCHEMA, TABLE, describe_sweep, draw_sweep
 from unmask.sweep.grid import MeasureEntry, read_sweep
 from unmask.sweep.run import (
     CELLS,
@@ -32,6 +33,7 @@ from unmask.sweep.run import (
     _CellWorker,
     run_sweep,
 )
+from unmask.sweep.summary import ComparedRow, compare_sweep, find_best
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
 
@@ -309,6 +311,22 @@ def test_bad_files_are_one_sentence(changes, sentence, tmp_path):
     with pytest.raises(UserError) as caught:
         read_sweep(file)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
+    grids = [{"batch.rows": [2, 4]}]
+    figures = [{"value": "bound", "x": "batch.rows", "line": "batch.rows"}]
+    sweep = read_sweep(write_sweep(tmp_path, grids=grids, figures=figures))
+    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
+    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
+    rows = [
+        ComparedRow({"batch.rows": name, **facts}, clusters, estimate_mean(clusters))
+        for name in ("2", "4")
+    ]
+    section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
+    figure = next(each for each in section.blocks if isinstance(each, Figure))
+    ((panel,),) = figure.views.values()
+    assert [(line.name, line.x) for line in panel.lines] == [("2", [2.0]), ("4", [4.0])]
 
 
 def test_words_change_entries_and_settings(finished):

@@ -1,0 +1,190 @@
+"""What a sweep found, in numbers: means with intervals by training seed, the best cell, compute."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.base.tables import read_table
+from unmask.blocks import tidy
+from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
+from unmask.measures.table import find_measure
+from unmask.net.counts import count_parameters
+from unmask.net.loading import inspect
+from unmask.sweep.grid import SEED, MeasureEntry, Sweep
+from unmask.sweep.run import SweepPoint, list_points
+from unmask.training.journal import read_journal
+from unmask.training.loop import MODEL
+from unmask.training.speed import count_training_flops
+
+
+@dataclass(frozen=True)
+class _TrainedMember:
+    """One trained model: which cell and seed, and what its training took."""
+
+    point: SweepPoint
+    seed: str
+    facts: Mapping[str, Any]
+    own_flops: float
+    own_seconds: float
+    """Without what a copy shares with the run that it is a copy of."""
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A measured value of one model with all its training seeds."""
+
+    columns: Mapping[str, Any]
+    clusters: Clusters
+    value: Interval
+
+
+@dataclass(frozen=True)
+class SpentCompute:
+    """What all trainings of a sweep took together."""
+
+    models: int
+    flops: float
+    minutes: float
+
+
+def compare_sweep(sweep: Sweep, folder: Path) -> dict[str, list[ComparedRow]]:
+    """Every measured value by the name of its measure: a row for each model and step."""
+    members = _list_members(sweep, folder)
+    return {name: list(_compare(sweep, name, members)) for name in sweep.measures}
+
+
+def list_axes(sweep: Sweep) -> list[str]:
+    """Axes whose values are compared; training seeds are put together."""
+    return [axis for axis in sweep.axes if axis != SEED]
+
+
+def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
+    """The models that are there."""
+    points = list_points(sweep, folder)
+    return [
+        _read_member(sweep, each) for each in points if (each.folder / "train" / MODEL).is_dir()
+    ]
+
+
+def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
+    run, recipe = point.folder / "train", point.cell.recipe
+    config = inspect(run / MODEL)[0].config
+    records = [record for record in read_journal(run) if "tokens" in record]
+    last = records[-1]
+    shared = {"tokens": 0, "seconds": 0.0}
+    if point.cooldown is not None and sweep.cooldowns is not None:
+        start = sweep.cooldowns.find_start(point.cooldown)
+        shared = max((each for each in records if each["step"] <= start),
+                     key=lambda each: each["step"], default=shared)  # fmt: skip
+    each_token = count_training_flops(config, recipe.input_length)
+    facts = {
+        **{name: point.cell.labels.get(name, "–") for name in list_axes(sweep)},
+        **{name: last[name] for name in ("step", "tokens", "seconds")},
+        "flops": each_token * last["tokens"],
+        "kind": recipe.kind,
+        "parameters": count_parameters(config).total,
+    }
+    seed = point.cell.labels.get(SEED, str(recipe.seed))
+    flops = each_token * (last["tokens"] - shared["tokens"])
+    return _TrainedMember(point, seed, facts, flops, last["seconds"] - shared["seconds"])
+
+
+def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iterator[ComparedRow]:
+    """The rows of one measure."""
+    entry = sweep.measures[name]
+    keyed = [{"member": each, "at": each.point.cooldown, **each.facts} for each in members]
+    for group in tidy.group_by(keyed, *list_axes(sweep), "at").values():
+        own = [each["member"] for each in group]
+        seconds = float(np.mean([member.facts["seconds"] for member in own]))
+        rows = [row for member in own for row in _read_rows(member, name, entry)]
+        for values, chosen in _keep_apart(rows, entry.by):
+            clusters = _cluster(chosen, entry)
+            columns = {
+                **own[0].facts,
+                "seconds": seconds,
+                **values,
+                "seeds": clusters.sums.shape[0],
+                "likelihood": _name_likelihood(chosen),
+            }
+            yield ComparedRow(columns, clusters, estimate_mean(clusters, entry.is_share))
+
+
+def _read_rows(member: _TrainedMember, name: str, entry: MeasureEntry) -> list[dict[str, Any]]:
+    """What was measured of one model; nothing where that is still to be done."""
+    measure = find_measure(entry.verb)
+    path = member.point.folder / (entry.of or name) / f"{measure.name}.parquet"
+    if not path.is_file():
+        return []
+    table = read_table(path, measure.tables[measure.name]).to_pylist()
+    return [{**row, "seed": member.seed} for row in tidy.select(table, **entry.where)]
+
+
+def _keep_apart(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], Sequence[Mapping[str, Any]]]]:
+    """Rows by what these columns hold; all rows at once where there are none."""
+    for own in tidy.group_by(rows, lambda row: tuple(row[name] for name in names)).values():
+        yield {name: own[0][name] for name in names}, own
+
+
+def _name_likelihood(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a likelihood is: bounds are called bounds."""
+    if "is_bound" not in rows[0]:
+        return ""
+    return "upper bound" if rows[0]["is_bound"] else "exact"
+
+
+def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> Clusters:
+    """Sums of the value and of what it is divided by, over training seeds and clusters.
+
+    Clusters that not every seed has met are left out.
+    """
+    sums: dict[str, dict[Any, list[float]]] = {}
+    for number, row in enumerate(rows):
+        at = row[entry.cluster] if entry.cluster else number
+        total = sums.setdefault(row["seed"], {}).setdefault(at, [0.0, 0.0])
+        total[0] += float(row[entry.value])
+        total[1] += float(row[entry.per]) if entry.per else 1.0
+    if not entry.cluster:  # rows stand in one order under every seed
+        sums = {seed: dict(enumerate(own.values())) for seed, own in sums.items()}
+    shared = [at for at in next(iter(sums.values())) if all(at in own for own in sums.values())]
+    values = np.array([[own[at] for at in shared] for own in sums.values()])  # [S, F, 2]
+    return Clusters(values[..., 0], values[..., 1])
+
+
+def rank(row: ComparedRow, entry: MeasureEntry) -> float:
+    """What rows are sorted by: the better ones have less of it."""
+    return row.value.mean if entry.better == "lower" else -row.value.mean
+
+
+def find_best(rows: Sequence[ComparedRow], entry: MeasureEntry) -> ComparedRow | None:
+    """The row with the lowest mean, or the highest."""
+    known = [row for row in rows if not math.isnan(row.value.mean)]
+    return min(known, key=lambda row: rank(row, entry), default=None)
+
+
+def subtract_best(
+    row: ComparedRow, best: ComparedRow | None, entry: MeasureEntry
+) -> Interval | None:
+    """A row's difference from the best, paired by cluster; None where nothing can be paired."""
+    if best is None or row is best:
+        return None
+    if row.clusters.sums.shape[1] != best.clusters.sums.shape[1]:
+        return None
+    return estimate_difference(row.clusters, best.clusters, entry.is_share)
+
+
+def add_up_compute(sweep: Sweep, folder: Path) -> SpentCompute:
+    """What the trainings that are there took; a run that copies share counts once."""
+    members = _list_members(sweep, folder)
+    flops = sum(each.own_flops for each in members)
+    minutes = sum(each.own_seconds for each in members) / 60
+    trunks = {each.point.folder.parent: each for each in members if each.point.cooldown is not None}
+    for last in trunks.values():  # members are in the order of their steps: the longest trunk
+        flops += last.facts["flops"] - last.own_flops
+        minutes += (last.facts["seconds"] - last.own_seconds) / 60
+    return SpentCompute(len(members), flops, minutes)
