@@ -93,6 +93,12 @@ class CheckedSettings:
         return {field.name: _to_json(getattr(self, field.name)) for field in fields}
 
 
+def option_of(cls: type[CheckedSettings], name: str) -> Any:
+    """A field that is declared in another `CheckedSettings`: its default, help and limits."""
+    field = cls.__dataclass_fields__[name]
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
 def _is_option(value: Any) -> bool:
     return isinstance(value, dataclasses.Field) and "help" in value.metadata
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.base.config import option
+from unmask.base.config import option, option_of
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
@@ -58,21 +58,13 @@ class CleanRunSettings(MachineSettings):
         "How a diffusion model's answer of several tokens is scored: token by token, those before "
         "it given (chain_rule), or all its masks at once, as if independent (mean_field).",
     )
-    steps: int = option(16, "Denoising steps of the clean run.", least=1, most=1_000_000)
+    steps: int = option_of(Tracing, "steps")
     guidance: float = option(
         0.0, "Strength of a diffusion model's classifier-free guidance; 0 is off.", least=0
     )
-    order: str = option(
-        "confidence",
-        "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
-    )
-    remask: str = option(
-        "none",
-        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
-    )
-    length: int | None = option(
-        None, "Positions of the canvas; 52 by default, or what a text needs.", least=2
-    )
+    order: str = option_of(Tracing, "order")
+    remask: str = option_of(Tracing, "remask")
+    length: int | None = option_of(Tracing, "length")
     any_answer: bool = option(
         False, "Keep facts that are not recalled as well, with the true answer written in."
     )
