@@ -142,18 +142,76 @@ def name_sender(row: tidy.Record) -> str:
     return f"{READS[row['sender']]}, {after}"
 
 
+def _to_share(row: tidy.Record) -> Any:
+    return tidy.to_interval(row, ("share", "share_low", "share_high"))
+
+
+PATH: Mapping[str | blocks.Column, tidy.Get] = {
+    "model": "model",
+    "asked": tidy.name_asked,
+    "sender": name_sender,
+    "receiver": lambda row: READS[row["receiver"]],
+    "layers": name_layers,
+}
+SHARES: Mapping[str | blocks.Column, tidy.Get] = {
+    blocks.Column("nats per token", 3): tidy.to_interval,
+    blocks.Column("% of the total effect", 1, is_percent=True): _to_share,
+}
+"""Columns of the tables: which path, and what it gives back."""
+
+
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """By which way: sentences, a map of receivers and layers, heads, controls, counts."""
-    effects = [
+    summary = result.summary
+    own = [
+        row
+        for row in tidy.select(summary["effects"], metric=COMPARED, control=OWN)
+        if row["sender"] != CLEAN
+    ]
+    heads = tidy.tabulate(
+        "heads",
+        "The strongest heads by which the answer's positions read the subject: chosen on one half "
+        "of the facts, measured on the other",
+        summary["heads"],
+        {**PATH, "head": "head", **SHARES, "halves that chose it": "chosen"},
+        most=30,
+    )
+    whole = tidy.tabulate(
+        "ways",
+        "What comes back when the receiver reads the sender in all layers above it",
+        list(_list_whole(own)),
+        {**PATH, **SHARES},
+        most=40,
+    )
+    above = tidy.tabulate(
+        "above",
+        "What a path from the subject gives back beyond the stronger of its controls",
+        summary["above"],
+        {**PATH, **SHARES},
+        most=40,
+    )
+    counts = tidy.tabulate(
+        "counts",
+        "Prompts asked, and those kept: recalled by the model, and patched",
+        summary["counts"],
+        COUNTS,
+    )
+    more = [heads] if summary["heads"] else []
+    numbers = blocks.Fold("Numbers", [whole, above, counts])
+    return [*_state(result), _draw_map(own), *more, numbers]
+
+
+def _draw_map(rows: Rows) -> blocks.Figure:
+    """What single receivers give back, band by band."""
+    bands = _find_bands(rows)
+    shown = [
         {**row, "percent": 100 * row["share"], "to": READS[row["receiver"]]}
         | {"from": name_sender(row), "layers": name_layers(row)}
-        for row in result.summary["effects"]
-        if row["sender"] != CLEAN and row["metric"] == COMPARED
+        for row in rows
+        if row["receiver"] != EVERY_WAY and _find_layers(row) in bands
     ]
-    own = tidy.select(effects, control=OWN)
-    bands = _find_bands(own)
-    figure = tidy.draw_map(
-        [row for row in own if row["receiver"] != EVERY_WAY and _find_layers(row) in bands],
+    return tidy.draw_map(
+        shown,
         "paths",
         "Through which positions and layers a state reaches the answer",
         "Share of the total effect (what hiding the subject takes) that comes back when only the "
@@ -166,47 +224,6 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         ylabel="% of the total effect",
         is_signed=True,
     )
-    columns: Mapping[str | blocks.Column, tidy.Get] = {
-        "model": "model",
-        "asked": tidy.name_asked,
-        "sender": name_sender,
-        "receiver": lambda row: READS[row["receiver"]],
-        "layers": name_layers,
-    }
-    shares: dict[str | blocks.Column, tidy.Get] = {
-        blocks.Column("nats per token", 3): tidy.to_interval,
-        blocks.Column("% of the total effect", 1, is_percent=True): _to_share,
-    }
-    heads = tidy.tabulate(
-        "heads",
-        "The strongest heads by which the answer's positions read the subject: chosen on one half "
-        "of the facts, measured on the other",
-        result.summary["heads"],
-        {**columns, "head": "head", **shares, "halves that chose it": "chosen"},
-        most=30,
-    )
-    table = tidy.tabulate(
-        "ways",
-        "What comes back when the receiver reads the sender in all layers above it",
-        list(_list_whole(own)),
-        {**columns, **shares},
-        most=40,
-    )
-    above = tidy.tabulate(
-        "above",
-        "What a path from the subject gives back beyond the stronger of its controls",
-        result.summary["above"],
-        {**columns, **shares},
-        most=40,
-    )
-    counts = tidy.tabulate(
-        "counts",
-        "Prompts asked, and those kept: recalled by the model, and patched",
-        result.summary["counts"],
-        COUNTS,
-    )
-    more = [heads] if result.summary["heads"] else []
-    return [*_state(result), figure, *more, blocks.Fold("Numbers", [table, above, counts])]
 
 
 def _find_layers(row: tidy.Record) -> tuple:
@@ -230,10 +247,6 @@ def _list_whole(rows: Rows) -> Iterator[tidy.Record]:
     for row in rows:
         if (row["first"], row["last"]) == (row["sent"] + 1, ends[row["model"]]):
             yield row
-
-
-def _to_share(row: tidy.Record) -> Any:
-    return tidy.to_interval(row, ("share", "share_low", "share_high"))
 
 
 def _state(result: Result) -> Iterator[blocks.Finding]:

@@ -57,7 +57,10 @@ PAIRS = {
 GROUP = ("model", "kind", "group")
 PROBE = (*GROUP, "contrast", "feature")
 FEATURES = {"difference": "difference", "squared": "squared difference"}
+COLOURS = {pair: f"p{i}" for i, pair in enumerate(PAIRS)}
 FACTS = tidy.Choose("facts", "group", labels.GROUPS.__getitem__)
+KEYS: Mapping[str, tidy.Get] = {"model": "model", "facts": lambda row: labels.GROUPS[row["group"]]}
+"""What the rows of both tables are about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,72 +193,90 @@ def _name_probe(row: tidy.Record) -> str:
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model and group, distances and probes by layer, and the tables."""
-    summary, pairs = result.summary, list(PAIRS)
-    keys = {"model": "model", "facts": lambda row: labels.GROUPS[row["group"]]}
-    distances = tidy.draw_lines(
-        summary["distances"],
+    return [
+        *_state(result),
+        _draw_distances(result.summary["distances"]),
+        _draw_probes(result.summary["probes"]),
+        _tabulate_tests(result),
+        _tabulate_probes(result),
+    ]
+
+
+def _draw_distances(rows: Rows) -> blocks.Figure:
+    return tidy.draw_lines(
+        rows,
         "slots",
         "Distance between states at the answer slot",
         "Cosine distance between inputs of a layer's MLP down projection, at the position that "
         "predicts the answer's first token. Bands are 95 % intervals by fact.",
         x="layer",
         line=lambda row: PAIRS[row["pair"]],
-        colour=lambda row: f"p{pairs.index(row['pair'])}",
+        colour=lambda row: COLOURS[row["pair"]],
         choose=[FACTS],
         xlabel="layer",
         ylabel="cosine distance",
     )
-    probes = tidy.draw_lines(
-        summary["probes"],
+
+
+def _draw_probes(rows: Rows) -> blocks.Figure:
+    return tidy.draw_lines(
+        rows,
         "differences",
         "How often probes tell one fact's two directions by the difference of their states",
         "Share of pairs that a logistic probe is right about, on facts held out; guessing: 0.5. "
         "Bands are 95 % intervals by fact.",
         x="layer",
         line=lambda row: f"from {PAIRS[row['contrast']]}, {FEATURES[row['feature']]}",
-        colour=lambda row: f"p{pairs.index(row['contrast'])}",
+        colour=lambda row: COLOURS[row["contrast"]],
         dash=lambda row: "dash" if row["feature"] == "difference" else "solid",
         choose=[FACTS],
         xlabel="layer",
         ylabel="share right",
         limits=(0.0, 1.0),
     )
-    tests = tidy.tabulate(
+
+
+def _tabulate_tests(result: Result) -> blocks.Table:
+    columns: dict[str | blocks.Column, tidy.Get] = {
+        **KEYS,
+        "layer": "layer",
+        "number of facts": "facts",
+        blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
+        blocks.Column("p over all layers", 5): "p_layers",
+        "one fact's two directions are": lambda row: _say_nearer(result.verdicts[name_claim(row)]),
+    }
+    return tidy.tabulate(
         "tests",
         "Cosine distance of unrelated pairs minus that of one fact's two directions, at the layer "
         "where they differ most",
-        summary["tests"],
-        keys
-        | {
-            "layer": "layer",
-            "number of facts": "facts",
-            blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
-            blocks.Column("p over all layers", 5): "p_layers",
-            "one fact's two directions are": lambda row: _say_nearer(
-                result.verdicts[name_claim(row)]
-            ),
-        },
+        result.summary["tests"],
+        columns,
         role=result.mark(name_claim),
     )
-    means = tidy.tabulate(
+
+
+def _tabulate_probes(result: Result) -> blocks.Table:
+    def say_better(row: tidy.Record) -> str:
+        if _is_blind(row):
+            return "blind by construction"
+        return _say_outcome(result.verdicts[_name_probe(row)], "better", "worse")
+
+    columns: dict[str | blocks.Column, tidy.Get] = {
+        **KEYS,
+        "told from": lambda row: PAIRS[row["contrast"]],
+        "probe on": lambda row: FEATURES[row["feature"]],
+        blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
+        "than guessing (50 %)": say_better,
+    }
+    rows = result.summary["means"]
+    return tidy.tabulate(
         "probed",
         "Probes that tell one fact's two directions from other pairs, mean over all layers",
-        summary["means"],
-        keys
-        | {
-            "told from": lambda row: PAIRS[row["contrast"]],
-            "probe on": lambda row: FEATURES[row["feature"]],
-            blocks.Column("right, %", 1, is_percent=True): tidy.to_interval,
-            "than guessing (50 %)": lambda row: (
-                "blind by construction"
-                if _is_blind(row)
-                else _say_outcome(result.verdicts[_name_probe(row)], "better", "worse")
-            ),
-        },
+        rows,
+        columns,
         role=result.mark(_name_probe),
-        most=len(summary["means"]),
+        most=len(rows),
     )
-    return [*_state(result), distances, probes, tests, means]
 
 
 def _say_outcome(verdict: blocks.Verdict, above: str, below: str) -> str:
