@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,14 +85,15 @@ def make_requests(
     subject. Statements are judged from two sides: given the new object, the subject against another
     one, and given that one's own object, the other way round.
     """
-    requests, fresh, num_before = [], dict[Direction, list[str]](), 0
+    list_fresh = cache(partial(_list_fresh, corpus, seed=seed))
+    requests, num_before = [], 0
     for group, splits in find_groups(corpus, groups).items():
         prompts = _sort_prompts(fact for split in splits for fact in corpus[split])
         chosen = [fact_id for fact_id in prompts if only is None or fact_id in only]
         for number, fact_id in enumerate(chosen[skip : skip + facts]):
             ways = list(prompts[fact_id])
             way = ways[number % len(ways)]
-            fact = prompts[fact_id][way][0]
+            fact, *again = prompts[fact_id][way]
             others = [own[way][0] for key, own in prompts.items() if key != fact_id and way in own]
             owned = [other.object for other in others if other.object != fact.object]
             if not owned:
@@ -103,16 +104,13 @@ def make_requests(
             if objects == "swap":
                 text = python_stream(seed, "object", fact_id, way).choice(owned)
             else:
-                if way not in fresh:
-                    fresh[way] = _list_fresh(corpus, way, seed)
                 # A fact's new object is the same whichever others are chosen.
-                place = num_before + list(prompts).index(fact_id)
-                text = fresh[way][place % len(fresh[way])]
-            again = prompts[fact_id][way][1 : 1 + paraphrases]
+                place, fresh = num_before + list(prompts).index(fact_id), list_fresh(way)
+                text = fresh[place % len(fresh)]
             stream = python_stream(seed, "neighbours", fact_id)
             near = stream.sample(others, min(neighbours, len(others)))
             reverse = _choose_reverse(prompts, fact_id, OTHER[way], seed)
-            questions = _list_questions(fact, text, again, near, *reverse)
+            questions = _list_questions(fact, text, again[:paraphrases], near, *reverse)
             requests.append(EditRequest(fact, text, group, tuple(questions)))
         num_before += len(prompts)
     return requests
@@ -277,39 +275,39 @@ def _read_record(record: Any, where: str) -> EditRequest:
 
 
 def _read_counterfact(record: Mapping[str, Any], where: str) -> EditRequest:
-    rewrite = record["requested_rewrite"]
-    subject, old, new = rewrite["subject"], rewrite["target_true"]["str"], rewrite["target_new"]
-    fact_id = f"case-{record.get('case_id', where)}"
-
-    def ask(prompt: str, subject: str, answer: str) -> Fact:
-        return Fact.of(subject, answer.strip(), prompt, fact_id=fact_id)
-
-    fact, text = ask(rewrite["prompt"], subject, old), new["str"].strip()
-    again = [ask(prompt, subject, old) for prompt in record.get("paraphrase_prompts", ())]
+    rewrite, fact_id = record["requested_rewrite"], _name_case(record, where)
+    subject, old = rewrite["subject"], rewrite["target_true"]["str"].strip()
+    new = rewrite["target_new"]["str"].strip()
+    fact, *again = (
+        Fact.of(subject, old, prompt, fact_id=fact_id)
+        for prompt in (rewrite["prompt"], *record.get("paraphrase_prompts", ()))
+    )
     # Neighbours name their own subjects; what is asked about them is their old object.
-    near = [
-        _place_freely(prompt, old, fact_id) for prompt in record.get("neighborhood_prompts", ())
-    ]
-    questions = list(_list_questions(fact, text, again, near))
+    others = record.get("neighborhood_prompts", ())
+    near = [_place_freely(prompt, old, fact_id) for prompt in others]
+    questions = list(_list_questions(fact, new, again, near))
     if "reverse_qa" in record:
-        prompt, answer = record["reverse_qa"]["prompt"], record["reverse_qa"]["target_new"]["str"]
-        questions.append(EditQuestion("reverse new", _place_freely(prompt, answer, fact_id)))
-    return EditRequest(fact, text, "CounterFact", tuple(questions))
+        back = record["reverse_qa"]
+        asked_back = _place_freely(back["prompt"], back["target_new"]["str"], fact_id)
+        questions.append(EditQuestion("reverse new", asked_back))
+    return EditRequest(fact, new, "CounterFact", tuple(questions))
 
 
 def _read_zsre(record: Mapping[str, Any], where: str) -> EditRequest:
     """`alt` is the new answer; the locality question is a neighbour, its answer is to stay."""
-    fact_id = f"case-{record.get('case_id', where)}"
+    fact_id, again, near = _name_case(record, where), [], []
     fact = Fact.of(record["subject"], record["answers"][0], record["src"], fact_id=fact_id)
-    again = (
-        [_place_freely(record["rephrase"], fact.object, fact_id)] if "rephrase" in record else []
-    )
-    near = []
+    if "rephrase" in record:
+        again = [_place_freely(record["rephrase"], fact.object, fact_id)]
     if "loc" in record:
         prompt = record["loc"].removeprefix("nq question: ")
         near = [_place_freely(prompt, record["loc_ans"], fact_id)]
     questions = tuple(_list_questions(fact, record["alt"], again, near))
     return EditRequest(fact, record["alt"], "zsRE", questions)
+
+
+def _name_case(record: Mapping[str, Any], where: str) -> str:
+    return f"case-{record.get('case_id', where)}"
 
 
 def _place_freely(prompt: str, answer: str, fact_id: str) -> Fact:
