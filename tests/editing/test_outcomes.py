@@ -171,7 +171,10 @@ def test_counterfact_bake_and_zsre_are_read(tmp_path):
     }
     (request,) = read_requests(write(tmp_path / "b.json", [zsre]))
     assert request.object == "Michigan" and request.questions[-1].fact.prompt == "who sang it"
-    for records, words in (([], "no list"), ([{"src": "x"}], "record 0 lacks"), ({}, "no list")):
+    numbered = {"requested_rewrite": {"subject": "Watts Hall", "target_true": {"str": 7}}}
+    bad = [([], "no list"), ({}, "no list"), ([{"src": "x"}], "record 0 lacks 'subject'")]
+    bad += [([each], "record 0 has another form") for each in (3, zsre | {"answers": []}, numbered)]
+    for records, words in bad:
         with pytest.raises(UserError, match=words):
             read_requests(write(tmp_path / "c.json", records))
     (tmp_path / "d.json").write_text("{")

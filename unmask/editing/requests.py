@@ -267,9 +267,10 @@ def _read_record(record: Any, where: str) -> EditRequest:
         if "requested_rewrite" in record:
             return _read_counterfact(record, where)
         return _read_zsre(record, where)
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        problem = f"lacks {error}" if isinstance(error, KeyError) else "has another form"
         raise UserError(
-            f"{where} lacks {error}: expected CounterFact's `requested_rewrite`, or zsRE's `src`, "
+            f"{where} {problem}: expected CounterFact's `requested_rewrite`, or zsRE's `src`, "
             "`subject`, `answers` and `alt`."
         ) from None
 
