@@ -196,14 +196,14 @@ def test_runs_beside_each_other_say_what_they_share(tmp_path):
         r'<p class="lead">(.*?)</p>', draw_report([one, other], tmp_path / "p.html").read_text()
     )
     alike, unlike = unescape(lead).split(" Different: ")
-    assert alike == "In common: the models a, facts 5."  # no defaults
+    assert alike == "In common: the model a, facts 5."  # no defaults
     assert unlike == "models (a, b; a), shift (0.0, 1.0)."
     again = count(tmp_path / "again", "a", "b", facts=5)
     lead = read_document([one, again]).lead
     assert lead.endswith("No setting differs.") and "facts 5" in lead and "shift" not in lead
     elsewhere = count(tmp_path / "elsewhere", "a", measure=REFUSING, facts=5, shift=1.0)
     lead = read_document([again, elsewhere]).lead  # settings of other measures are not compared
-    assert lead == "In common: the models a. Different: models (a, b; a)."
+    assert lead == "In common: the model a. Different: models (a, b; a)."
 
 
 def test_runs_that_cannot_be_pooled_stand_below_each_other(tmp_path):
