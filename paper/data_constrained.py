@@ -27,9 +27,10 @@ from unmask.evaluation.scaling import (
 from unmask.evaluation.statistics import Interval
 from unmask.report.document import Document
 from unmask.report.page import write_document
-from unmask.sweep.compare import ComparedRow, compare_sweep, describe_sweep
+from unmask.sweep.compare import describe_sweep
 from unmask.sweep.grid import make_sweep
 from unmask.sweep.run import CELLS, DONE, SweepOutcome
+from unmask.sweep.summary import ComparedRow, compare_sweep
 
 KIND, COST = "kind of training", "cost"
 DIFFUSION, CAUSAL = "diffusion", "causal"

@@ -14,6 +14,7 @@ from pyarrow.compute import field
 
 from unmask.base.runs import write_record
 from unmask.base.tables import write_table
+from unmask.blocks.labels import name_split
 from unmask.measures.result import Result
 from unmask.measures.runner import SUMMARY, pool_results, read_result, summary_schema
 from unmask.measures.trainings import join_openings
@@ -21,29 +22,25 @@ from unmask.measures.trainings import join_openings
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 STORED = ROOT / "unmask" / "assets" / "results"
-WAYS = {
-    "d2p_same": "description → name, as trained",
-    "d2p_reverse": "name → description, reversed",
-    "p2d_same": "name → description, as trained",
-    "p2d_reverse": "description → name, reversed",
-}
+SPLITS = ("d2p_same", "d2p_reverse", "p2d_same", "p2d_reverse")
 DIFFUSION, CAUSAL = "mdm, guidance 0.8", "ar"
 PARTS = ("resid", "clean", "corrupted", "asked")
 """Of a trace, what is shown: restored states, and the scores that they are compared with."""
 
 
-def store_recall(page: str, name: str) -> None:
+def store_recall() -> None:
     """A diffusion model at every number of steps, and its twin, which has none."""
-    with (RESULTS / page / "recall-steps.csv").open(encoding="utf-8") as file:
-        rows = {(row["model"], row["steps"]): row for row in csv.DictReader(file)}
+    with (RESULTS / "recall" / "recall-steps.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
     lines = ["model,kind,split,steps,percent,low,high"]
-    for (model, steps), row in sorted(rows.items(), key=lambda item: int(item[0][1] or 64)):
-        if model in (DIFFUSION, CAUSAL):
-            label = "mdm,masked" if model == DIFFUSION else "ar,causal"
-            for split, way in WAYS.items():
+    for model, label in ((DIFFUSION, "mdm,masked"), (CAUSAL, "ar,causal")):
+        own = [row for row in rows if row["model"] == model]
+        for row in sorted(own, key=lambda row: int(row["steps"] or 0)):
+            for split in SPLITS:
+                way = name_split(split)
                 ends = (f"{100 * float(row[way + end]):.1f}" for end in ("", ", low", ", high"))
-                lines.append(",".join([label, split, steps, *ends]))
-    (STORED / name).write_text("\n".join(lines) + "\n", "utf-8")
+                lines.append(",".join([label, split, row["steps"], *ends]))
+    (STORED / "recall-berglund.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def store_traces(result: Result, name: str) -> None:
@@ -64,7 +61,7 @@ def store_traces(result: Result, name: str) -> None:
 
 
 def main() -> None:
-    store_recall("recall", "recall-berglund.csv")
+    store_recall()
     tables = RESULTS / "tables"
     store_traces(read_result(tables / "shared-shipped" / "trace"), "tracing")
     trained = [

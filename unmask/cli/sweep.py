@@ -37,9 +37,10 @@ def sweep(
     from unmask.base.progress import watch
     from unmask.report.page import check_place
     from unmask.report.render_terminal import show_section
-    from unmask.sweep.compare import compare_sweep, describe_sweep, draw_sweep
+    from unmask.sweep.compare import describe_sweep, draw_sweep
     from unmask.sweep.grid import read_sweep
     from unmask.sweep.run import choose_folder, run_sweep
+    from unmask.sweep.summary import compare_sweep
 
     require_study("unmask sweep")
     console, words = Console(), list(changes or [])
