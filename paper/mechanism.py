@@ -20,7 +20,13 @@ from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures import interchange, slots
 from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_start, order_erasers
-from unmask.measures.knockout_summary import COMPARED, HIDDEN, WHOLE
+from unmask.measures.knockout_summary import (
+    BY_ANSWER,
+    BY_OTHERS,
+    COMPARED,
+    HIDDEN,
+    WHOLE,
+)
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
 from unmask.report.document import Document
@@ -59,8 +65,9 @@ def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
     cells: dict[str, tuple[list[tidy.Record], str]] = {
         "answer leads from": (leads, layer),
         "hiding the subject takes": (tidy.select(cuts, edge=HIDDEN), nats),
-        "unread by the answer": (tidy.select(cuts, edge="answer:subject"), nats),
-        "unread by all others": (tidy.select(cuts, edge="others:subject"), nats),
+        "unread by the answer": (tidy.select(cuts, edge=BY_ANSWER), nats),
+        "unread by all others": (tidy.select(cuts, edge=BY_OTHERS), nats),
+        "answer's own part": (_list_reading(runs), "%"),
         "donor, other direction": (tidy.select(donors, swap="across"), "%"),
         "donor, same direction": (tidy.select(donors, swap="within"), "%"),
         "erased, own direction": (tidy.select(gaps, source="own"), points),
@@ -86,8 +93,9 @@ def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
         "Answer leads: from this layer on clean states at the answer's positions give back more "
         "than those of the subject, at the first step traced. Hiding the subject: as the knock-out "
         "run does. Unread: what is lost where the answer's own positions, or all positions outside "
-        "the subject, cannot attend to it in any layer. Donor: how often another person's answer "
-        "follows when that person's states take the place of the subject's "
+        "the subject, cannot attend to it in any layer; the answer's own part is the first as a "
+        "share of the second. Donor: how often another person's answer follows when that person's "
+        "states take the place of the subject's "
         f"({interchange.TOKENS[donors[0]['tokens']]}). Erased: answers left without what tells "
         "facts apart, fitted to states of the own or of the other direction, minus those left by "
         "random subspaces of equal rank and variance."
@@ -99,6 +107,13 @@ def _list_cuts(runs: dict[str, Result]) -> list[tidy.Record]:
     """What is lost at the first step with an edge cut in all layers, or the subject hidden."""
     cuts = tidy.select(runs["knockout"].summary["effects"], metric=COMPARED, window=WHOLE)
     return tidy.select(cuts, stage=cuts[0]["stage"])
+
+
+def _list_reading(runs: dict[str, Result]) -> list[tidy.Record]:
+    """What is lost at the first step where the answer's positions cannot read the subject, of what
+    is lost where no other position can."""
+    rows = runs["knockout"].summary["reading"]
+    return tidy.select(rows, stage=_list_cuts(runs)[0]["stage"])
 
 
 def _list_donors(runs: dict[str, Result]) -> list[tidy.Record]:
@@ -159,20 +174,24 @@ def say_donors(runs: dict[str, Result]) -> blocks.Text:
 
 
 def say_needed(runs: dict[str, Result]) -> blocks.Text:
-    """Of each model, which share is lost without reading the subject."""
-    parts = []
+    """Of each model, what the answer reads by itself, and what hiding does beyond taking away."""
+    parts, beyond = [], []
     for model, rows in tidy.group_by(_list_cuts(runs), "model").items():
         losing = [row["split"] for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0]
-        answer, others = (
-            [row for row in tidy.select(rows, edge=edge) if row["split"] in losing]
-            for edge in ("answer:subject", "others:subject")
-        )
-        if answer and others:
-            parts.append(f"in {model} {_span(answer, 'share')} and {_span(others, 'share')}")
+        others = [row for row in tidy.select(rows, edge=BY_OTHERS) if row["split"] in losing]
+        reading = tidy.select(_list_reading(runs), model=model)
+        if reading and others:
+            parts.append(f"in {model} {_span(reading, 'mean')}")
+            beyond.append(f"in {model} {_span(others, 'share')}")
+    if not parts:
+        return blocks.Text("What an answer reads by itself is not clear.")
     return blocks.Text(
-        "How much is lost, of what hiding the subject takes, where the answer's own positions "
-        "cannot read the subject in any layer, and where no other position can, over the ways of "
-        f"asking: {'; '.join(parts) or 'not clear, as hiding it takes nothing for certain'}."
+        "Where no position outside the subject can read it in any layer, the answer does not "
+        "depend on it: all that reading it gives is lost. Of that, so much is lost where only the "
+        f"answer's own positions cannot read it, over the ways of asking: {'; '.join(parts)}. And "
+        "all that reading gives is so much of what hiding the subject takes: "
+        f"{'; '.join(beyond)}. Where that is far below 100 %, the mean embedding in the subject's "
+        "place does not only take the fact away but misleads."
     )
 
 

@@ -15,12 +15,15 @@ from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.measures.knockout import MEASURE
 from unmask.measures.knockout_summary import (
+    BY_ANSWER,
+    BY_OTHERS,
     CLEAN,
     HIDDEN,
     METRICS,
     TOTAL,
     _average,
     _find_effects,
+    _share_reading,
     compare_groups,
 )
 from unmask.measures.runner import read_result
@@ -121,6 +124,31 @@ def test_differences_of_probabilities_stay_within_one():
         rows += [keys | {"edge": HIDDEN} | score | {"p": 0.0}]
     (row,) = (each for each in _average(_find_effects(rows)) if each["metric"] == "p")
     assert row["mean"] == pytest.approx(0.5) and (row["low"], row["high"]) == (-1.0, 1.0)
+
+
+def test_what_the_answer_reads_by_itself():
+    keys = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
+    keys |= {
+        "stage": "first",
+        "layer": -1,
+        "first": -1,
+        "last": -1,
+        "window": 0,
+        "direction": "p2d",
+    }
+    lost = {CLEAN: 0.0, HIDDEN: 9.0, BY_ANSWER: 1.0, BY_OTHERS: 2.0}
+
+    def find(**further):
+        cuts = [(fact, edge, loss * by) for fact, by in (("a", 1), ("b", 1.5), ("c", 2))
+                for edge, loss in (lost | further).items()]  # fmt: skip
+        rows = [keys | {"fact": fact, "edge": edge} | dict.fromkeys(METRICS, -loss)
+                for fact, edge, loss in cuts]  # fmt: skip
+        return list(_share_reading(_find_effects(rows)))
+
+    (row,) = find()
+    # Each fact loses half: the ratio is certain, though losses differ from fact to fact.
+    assert (row["mean"], row["low"], row["high"], row["facts"]) == pytest.approx((0.5, 0.5, 0.5, 3))
+    assert not find(**{BY_OTHERS: 0.0})  # a share of nothing is none
 
 
 def test_the_section_says_it(done, tmp_path):

@@ -8,11 +8,13 @@ another path. A trace says which states are enough to bring an answer back; this
 attention it needs.
 
 An effect is the answer's score with nothing cut minus its score with the edge cut. The total effect
-is the score with nothing cut minus that with the subject hidden. Scores are the probability, the
-log-probability per token and the logit difference to another fact's answer, all of the same runs.
-Intervals are 95 % t intervals over facts. Two groups count as alike where their effects, as shares
-of the total effect, differ by less than the margin in every layer, by two one-sided tests. Finding
-no difference does not make two groups alike.
+is the score with nothing cut minus that with the subject hidden. Where no position outside the
+subject can read it in any layer, the answer does not depend on it, and all that reading it gives is
+lost; hiding it can take more than that, where what stands in its place misleads. Scores are the
+probability, the log-probability per token and the logit difference to another fact's answer, all of
+the same runs. Intervals are 95 % t intervals over facts. Two groups count as alike where their
+effects, as shares of the total effect, differ by less than the margin in every layer, by two one-
+sided tests. Finding no difference does not make two groups alike.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,13 @@
 """The section of attention knock-out: sentences, curves over layers, and tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.statistics import ALPHA
 from unmask.measures.knockout_summary import (
+    BY_ANSWER,
+    BY_OTHERS,
     COMPARED,
     GROUP,
     HIDDEN,
@@ -67,9 +69,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         METRICS,
         most=24,
     )
-    findings, further = (
-        list(_state(whole, result.verdicts, edge)) for edge in ("answer:subject", "others:subject")
-    )
+    findings, further = (list(_state(whole, result, edge)) for edge in (BY_ANSWER, BY_OTHERS))
     more = [_tabulate_tests(result)] if result.summary["tests"] else []
     counts = tidy.tabulate(
         "counts",
@@ -142,22 +142,25 @@ def _choose_colour(row: tidy.Record) -> str:
     return COLOURS[reads if _reads_for_others(row) else is_read]
 
 
-def _state(
-    whole: Rows, verdicts: Mapping[str, blocks.Verdict], edge: str
-) -> Iterator[blocks.Finding]:
+def _state(whole: Rows, result: Result, edge: str) -> Iterator[blocks.Finding]:
     """Of each model, what an answer loses where its positions, or all, cannot read the subject."""
-    who = "its positions cannot" if edge == "answer:subject" else "no other position can"
+    who = "its positions cannot" if edge == BY_ANSWER else "no other position can"
     compared = tidy.select(whole, metric=COMPARED)
     taken = {_name_group(row) for row in tidy.select(compared, edge=HIDDEN) if not row["low"] <= 0}
+    # Runs before this was counted have no such table.
+    reading = {_name_group(row): row for row in result.summary.get("reading", ())}
     for row in tidy.select(compared, edge=edge):
-        part = ""
-        if row["share"] is not None and _name_group(row) in taken:
+        part, group = "", _name_group(row)
+        if edge == BY_ANSWER and group in reading:
+            share = tidy.say(reading[group], "%")
+            part = f", {share} of what is lost where no other position can"
+        elif row["share"] is not None and group in taken:
             part = f", {tidy.say_share(row['share'])} of what hiding the subject takes"
         yield blocks.Finding(
             f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
             f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"
             f"{part} ({labels.count(row['facts'], 'fact')}).",
-            verdicts[name_claim(row)],
+            result.verdicts[name_claim(row)],
         )
 
 

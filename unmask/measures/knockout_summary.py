@@ -29,11 +29,13 @@ CELL = ("edge", "window", "layer", "first", "last")
 
 
 def summarise(tables: Tables, settings: Any) -> Summary:
-    """Average effects with intervals by fact, and their shares; tests; counts of facts."""
+    """Average effects with intervals by fact, and their shares; what the answer reads by itself;
+    tests; counts of facts."""
     counts = count_prompts(tables)
     by_fact = _find_effects(tables["knockout"].to_pylist())
     return {
         "effects": list(_average(by_fact)),
+        "reading": list(_share_reading(by_fact)),
         "tests": compare_groups(by_fact, settings),
         "counts": counts,
     }
@@ -98,6 +100,8 @@ def _find_effects(rows: Rows) -> Effects:
     return find_effects(rows, ("edge", CLEAN), CELL, METRICS, is_loss=True)
 
 
+BY_ANSWER, BY_OTHERS = "answer:subject", "others:subject"
+"""The subject is not read by the answer's positions, and by none but its own."""
 TOTAL = (HIDDEN, WHOLE, -1, -1, -1)
 
 
@@ -117,6 +121,27 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
                     | {"share": mean / totals[metric] if totals[metric] else None}
                     | {"facts": len(facts)}
                 )
+
+
+def _share_reading(effects: Effects) -> Iterator[dict[str, Any]]:
+    """Of each group, what is lost where the answer's positions cannot read the subject in any
+    layer, as a share of what is lost where no other position can.
+
+    In the latter case the answer does not depend on the subject: all that reading it gives is lost.
+    """
+    for group, cells in effects.items():
+        whole = {cell[0]: metrics for cell, metrics in cells.items() if cell[1] == WHOLE}
+        if not {BY_ANSWER, BY_OTHERS} <= whole.keys():
+            continue
+        answer, others = (whole[edge].get(COMPARED, {}) for edge in (BY_ANSWER, BY_OTHERS))
+        facts = [fact for fact in answer if fact in others]
+        lost = np.array([others[fact] for fact in facts])
+        if len(facts) < 2 or not mean_intervals(lost[:, None])[1] > 0:
+            continue
+        shares = find_shares([answer[fact] for fact in facts], lost)
+        mean, low, high = (float(end[0]) for end in mean_intervals(shares[:, None]))
+        ends = {"mean": mean, "low": low, "high": high, "facts": len(facts)}
+        yield dict(zip(GROUP, group, strict=True)) | ends
 
 
 def compare_groups(effects: Effects, settings: Any) -> list[dict[str, Any]]:
