@@ -2,18 +2,21 @@
 
     python tools/store_results.py
 
-Of recall the numbers that a page prints; of traces the averages of the residual stream, the facts
-and the tests. What version 0.1 made of keys and values (`symmetry*.csv`) stays as it is.
+Of recall and of keys and values the numbers that a page prints, the latter at the layer where
+names' values find their keys best; of traces the averages of the residual stream, the facts and the
+tests.
 """
 
 import csv
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyarrow.compute import field
 
 from unmask.base.runs import write_record
 from unmask.base.tables import write_table
+from unmask.blocks import labels
 from unmask.blocks.labels import name_split
 from unmask.measures.result import Result
 from unmask.measures.runner import SUMMARY, pool_results, read_result, summary_schema
@@ -43,6 +46,32 @@ def store_recall() -> None:
     (STORED / "recall-berglund.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 
+def store_likenesses(page: str, file: str, models: Mapping[str, str]) -> None:
+    """Every measure of the models, at one layer each; what is read without masks is left out."""
+    names = [{label: name for name, label in each.items()}
+             for each in (labels.GROUPS, labels.COMPARED, labels.LIKENESSES)]  # fmt: skip
+    with (RESULTS / page / "symmetry-measures.csv").open(encoding="utf-8") as source:
+        rows = [row for row in csv.DictReader(source) if row["model"] in models]
+    sides = ("likeness", "shuffled")
+    columns = "model,kind,group,layer,comparison,measure,value,low,high"
+    lines = [f"{columns},null_mean,null_low,null_high,p,p_holm"]
+    for model, label in models.items():
+        found = [row for row in rows if row["model"] == model]
+        first_hits = [row for row in found if row["measure"] == labels.LIKENESSES["top-1"]
+                      and row["compared"] == labels.COMPARED["name: key and value"]]  # fmt: skip
+        best = max(first_hits, key=lambda row: float(row["likeness"]))["layer"]
+        for row in (row for row in found if row["layer"] == best):
+            keys = [own[row[column]] for own, column in
+                    zip(names, ("facts", "compared", "measure"), strict=True)]  # fmt: skip
+            if keys[1].endswith("no masks"):
+                continue
+            ends = [float(row[side + end]) for side in sides for end in ("", ", low", ", high")]
+            p = [float(row[column]) for column in ("p", "corrected p")]
+            values = (f"{value:.3f}" for value in (*ends, *p))
+            lines.append(",".join([label, keys[0], best, *keys[1:], *values]))
+    (STORED / file).write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def store_traces(result: Result, name: str) -> None:
     """Averages, facts and tests; single effects are in docs/results/tables."""
     folder = STORED / name
@@ -62,6 +91,12 @@ def store_traces(result: Result, name: str) -> None:
 
 def main() -> None:
     store_recall()
+    store_likenesses(
+        "symmetry", "symmetry.csv", {"reversal-mdm": "mdm,masked", "reversal-ar": "ar,causal"}
+    )
+    store_likenesses(
+        "symmetry-berglund", "symmetry-berglund.csv", {"mdm": "mdm,masked", "ar": "ar,causal"}
+    )
     tables = RESULTS / "tables"
     store_traces(read_result(tables / "shared-shipped" / "trace"), "tracing")
     trained = [

@@ -151,7 +151,7 @@ def draw_measures(lines: tidy.Records) -> Figure:
         group="model",
         colour=lambda row: colours[row["model"]],
         ends=VALUE,
-        note=lambda row: f"{labels.count(row['facts'], 'fact')}, corrected p {row['p_holm']:.3f}",
+        note=lambda row: f"corrected p {row['p_holm']:.3f}",
         null=NULL,
         panel=_name_panel,
         choose=[FACTS, COMPARED],

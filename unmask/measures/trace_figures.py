@@ -1,6 +1,7 @@
 """Figures and tables of traces: role by layer, roles at their best layer, single texts, counts."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
@@ -20,7 +21,39 @@ RESTORED = tidy.Choose(
 )
 
 
-def draw_roles(averages: Rows, kinds: Mapping[str, str], metric: str, method: str) -> Figure:
+@dataclass(frozen=True)
+class Words:
+    """What effects are called: states that are put back give something back, and states that are
+    replaced in the clean run cost something."""
+
+    done: str
+    effect: str
+    most: str
+    colours: str
+
+
+RESTORING = Words(
+    "restored",
+    "given back",
+    "the most that its states give back",
+    "Purple states give the answer back, orange ones take it away.",
+)
+REPLACING = Words(
+    "replaced",
+    "cost",
+    "the most that replacing its states costs",
+    "Purple: the answer loses by it, orange: it gains.",
+)
+
+
+def choose_words(mode: str) -> Words:
+    """The words of a run's mode."""
+    return RESTORING if mode == "restore" else REPLACING
+
+
+def draw_roles(
+    averages: Rows, kinds: Mapping[str, str], metric: str, method: str, words: Words
+) -> Figure:
     """Average effect by role and layer, a panel for each model; of heads the strongest.
 
     A model that recalls nothing asked this way has an empty panel.
@@ -49,7 +82,7 @@ def draw_roles(averages: Rows, kinds: Mapping[str, str], metric: str, method: st
         rows,
         "effects",
         f"{'Effect' if is_one else 'Average effect'} by role and layer",
-        f"{averaged} {method} Purple states give the answer back, orange ones take it away.",
+        f"{averaged} {method} {words.colours}",
         x="layer",
         y=lambda row: labels.ROLES[row["role"]],
         note=lambda row: labels.count(row["facts"], "fact"),
@@ -203,11 +236,12 @@ def _find_placebo(cell: tidy.Record) -> Any:
     return max(placebos, key=lambda placebo: placebo.mean, default=None)
 
 
-_CELL: Columns = {
-    Column("given back", is_short=True): tidy.to_interval,
-    Column("of lost, %", digits=0, is_percent=True): "share",
-    Column("highest placebo", is_short=True): _find_placebo,
-}
+def _describe_cell(words: Words) -> Columns:
+    return {
+        Column(words.effect, is_short=True): tidy.to_interval,
+        Column("of lost, %", digits=0, is_percent=True): "share",
+        Column("highest placebo", is_short=True): _find_placebo,
+    }
 
 
 def _lose(metric: str) -> Columns:
@@ -215,16 +249,16 @@ def _lose(metric: str) -> Columns:
     return {lost: lambda group: tidy.to_interval(group["total"])}
 
 
-def tabulate_groups(result: Result, groups: Rows, metric: str) -> Table:
-    """What is lost, and what the subject's best state gives back."""
-    shown: Columns = {"best at the subject": _name_place} | _CELL
+def tabulate_groups(result: Result, groups: Rows, metric: str, words: Words) -> Table:
+    """What is lost, and what the subject's best state gives back, or costs."""
+    shown: Columns = {"best at the subject": _name_place} | _describe_cell(words)
 
     def of_best(get: tidy.Get) -> tidy.Get:
         return lambda group: None if group["best"] is None else tidy.get_value(group["best"], get)
 
     return tidy.tabulate(
         "groups",
-        "What hiding the subject takes, and the most that its states give back",
+        f"What hiding the subject takes, and {words.most}",
         groups,
         _name_groups(groups)
         | {"facts": lambda group: group["total"]["facts"]}
@@ -261,15 +295,19 @@ def tabulate_steps(groups: Rows, metric: str) -> Table:
     )
 
 
-def fold_peaks(result: Result, groups: Rows) -> Fold:
+def fold_peaks(result: Result, groups: Rows, words: Words) -> Fold:
     """Every part and role at its best layer, the clear ones first."""
     mark = result.mark(name_cell)
     peaks = [cell for group in groups for cell in group["peaks"]]
     table = tidy.tabulate(
         "peaks",
-        "Restored states, or outputs where named; bold: above 0 and above every placebo",
+        f"{words.done.capitalize()} states, or outputs where named; bold: above 0 and above every "
+        "placebo",
         sorted(peaks, key=lambda cell: (mark(cell) == "plain", -cell["mean"])),
-        _name_groups(groups) | {"restored": _name_place} | _CELL | {"facts": "facts"},
+        _name_groups(groups)
+        | {words.done: _name_place}
+        | _describe_cell(words)
+        | {"facts": "facts"},
         mark,
     )
     return Fold("Every part and role, at its best layer", [table])

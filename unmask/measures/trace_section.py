@@ -57,6 +57,7 @@ def describe(result: Result) -> Section:
     groups, counts = list_groups(summary["averages"]), summary["counts"]
     kinds = dict(tidy.distinct(counts, "model", "kind"))
     metric, method = settings["metric"], _describe_method(groups, counts, settings)
+    words = figures.choose_words(settings["mode"])
     by_model = tidy.group_by(groups, "model")
     firsts = [by_model[model][0] for model in kinds if model in by_model]
     stages = tidy.distinct(groups, "stage")
@@ -69,29 +70,29 @@ def describe(result: Result) -> Section:
         shares = summary.get("shares", ())
         blocks += [_state(group, verdicts, settings, shares) for group in firsts[:2]]
         blocks += map(Notice, _list_notices(result))
-        blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method))
+        blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method, words))
         blocks += [figures.draw_peaks(named, kinds, metric)] if named else []
-        blocks.append(figures.tabulate_groups(result, groups, metric))
+        blocks.append(figures.tabulate_groups(result, groups, metric, words))
         blocks += [figures.tabulate_steps(groups, metric)] if len(stages) > 1 else []
-        blocks += _tabulate_together(summary["averages"], metric)
-        blocks += tabulate_shares(shares, metric)
+        blocks += _tabulate_together(summary["averages"], metric, words)
+        blocks += tabulate_shares(shares, metric, words)
         blocks += _tabulate_further(summary, groups, metric)
         blocks += [figures.tabulate_counts(counts), _explain_scores(groups, counts)]
         blocks += [Fold("Single texts, token by token", texts)] if texts else []
-        blocks.append(figures.fold_peaks(result, groups))
+        blocks.append(figures.fold_peaks(result, groups, words))
         blocks += figures.fold_tests(result, metric)
         blocks += fold_bands(summary)
     blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
-    title = TITLE
+    title = TITLE if words is figures.RESTORING else "What answers lose when states are replaced"
     if len(stages) > 1 or len(named) < len(groups):
         is_named = len(named) == len(groups)
         title += ", from the first step to the last" if is_named else ", step by step"
-    return Section("trace", title, blocks, list(_make_numbers(firsts, verdicts, metric)))
+    return Section("trace", title, blocks, list(_make_numbers(firsts, verdicts, metric, words)))
 
 
-def _tabulate_together(averages: Rows, metric: str) -> Iterator[Table]:
-    """Several positions restored at once, and single answer tokens, each at its best layer."""
+def _tabulate_together(averages: Rows, metric: str, words: figures.Words) -> Iterator[Table]:
+    """Several positions at once, and single answer tokens, each at its best layer."""
     rows = []
     cells = [row for row in averages if row["control"] in (RESULT, ONE_TOKEN)]
     for group in tidy.group_by(cells, "model", "split", "corruption", "stage", "control").values():
@@ -105,8 +106,9 @@ def _tabulate_together(averages: Rows, metric: str) -> Iterator[Table]:
     if rows:
         yield tidy.tabulate(
             "together",
-            "All subject tokens or all positions of the answer restored together; scored by the "
-            "whole answer, or by one of its tokens at a time (then a single position is its own)",
+            f"All subject tokens or all positions of the answer {words.done} together; scored by "
+            "the whole answer, or by one of its tokens at a time (then a single position is its "
+            "own)",
             rows,
             {
                 "model": "model",
@@ -115,11 +117,11 @@ def _tabulate_together(averages: Rows, metric: str) -> Iterator[Table]:
                 "scored": lambda row: (
                     "whole answer" if row["control"] == RESULT else "single tokens"
                 ),
-                "restored": lambda row: (
+                words.done: lambda row: (
                     f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}"
                 ),
                 "layer": figures.name_layer,
-                Column(f"given back, {labels.name_metric(metric)}", is_short=True): (
+                Column(f"{words.effect}, {labels.name_metric(metric)}", is_short=True): (
                     tidy.to_interval
                 ),
                 Column("of lost, %", digits=0, is_percent=True): "share",
@@ -264,7 +266,9 @@ def _format(row: tidy.Record, metric: str) -> str:
     return f"{row['mean']:.3g}{unit}{ends}".replace("-", "−")
 
 
-def _make_numbers(groups: Rows, verdicts: Mapping[str, Verdict], metric: str) -> Iterator[Number]:
+def _make_numbers(
+    groups: Rows, verdicts: Mapping[str, Verdict], metric: str, words: figures.Words
+) -> Iterator[Number]:
     """The first model's best subject state, where it is clear."""
     for group in groups[:1]:
         cell = group["best"]
@@ -273,7 +277,7 @@ def _make_numbers(groups: Rows, verdicts: Mapping[str, Verdict], metric: str) ->
             is_role = cell["role"] == WHOLE_SUBJECT
             which = "the subject's states" if is_role else "one state of the subject"
             yield Number(
-                f"given back by {which}",
+                f"given back by {which}" if words is figures.RESTORING else f"cost of {which}",
                 tidy.say_share(cell["share"]),
                 f"of {lost} lost: {group['model']}, {labels.name_split(group['split'])}, "
                 f"{labels.ROLES[cell['role']]}, layer {cell['layer']}",

@@ -7,6 +7,7 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Fold, ReportBlock, Table, Text
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.measure import Rows, Summary
+from unmask.measures.trace_figures import Words
 from unmask.measures.trace_summary import list_pairs
 from unmask.tracing.shares import count_outcomes, name_outcome
 from unmask.tracing.table import ONE_TOKEN, RESULT
@@ -17,7 +18,7 @@ _CELL = ("model", "split", "corruption", "stage", "part", "role")
 _MOST_ROLES = 24
 
 
-def tabulate_shares(shares: Rows, metric: str) -> Iterator[Table]:
+def tabulate_shares(shares: Rows, metric: str, words: Words) -> Iterator[Table]:
     """Each role at the layers that other facts chose, the largest shares of a group first."""
     results = [row for row in shares if row["control"] in (RESULT, ONE_TOKEN)]
     if not results:
@@ -39,9 +40,9 @@ def tabulate_shares(shares: Rows, metric: str) -> Iterator[Table]:
         columns["step"] = lambda row: labels.name_stage(row["stage"])
     columns |= {
         "scored": lambda row: "whole answer" if _is_whole(row) else "single tokens",
-        "restored": lambda row: f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}",
+        words.done: lambda row: f"{labels.name_part(row['part'])}, {labels.ROLES[row['role']]}",
         "layers": name_layers,
-        Column(f"given back, {labels.name_metric(metric)}", is_short=True): tidy.to_interval,
+        Column(f"{words.effect}, {labels.name_metric(metric)}", is_short=True): tidy.to_interval,
         Column("of lost, %", digits=0, is_percent=True): lambda row: tidy.to_interval(row, SHARE),
         Column("highest placebo, %", digits=0, is_percent=True): find_placebo,
     }
@@ -52,8 +53,8 @@ def tabulate_shares(shares: Rows, metric: str) -> Iterator[Table]:
     groups = tidy.group_by(results, "model", "split", "corruption", "stage").values()
     yield tidy.tabulate(
         "shares",
-        "What each role gives back, at the layers that are best for other facts: the first is read "
-        "on one half of the facts and was chosen on the other half, the second the other way round",
+        "Each role, at the layers that are best for other facts: the first is read on one half of "
+        "the facts and was chosen on the other half, the second the other way round",
         [row for rows in groups for row in sorted(rows, key=lambda row: -row["share"])],
         columns | {"facts": "facts"},
         most=_MOST_ROLES,

@@ -98,15 +98,10 @@ def _read_recall(file: str) -> list[ReportBlock]:
 
 
 def _read_likenesses(file: str) -> list[ReportBlock]:
-    """Every measure at the layer where a model's values find their keys best."""
+    """Every measure, at the layer where a model's values find their keys best."""
     numbers = ("value", "low", "high", "null_mean", "null_low", "null_high", "p", "p_holm")
-    rows = _read_csv(file, ("layer", "facts"), numbers)
-    first_hits = tidy.select(rows, measure="top-1", comparison="name: key and value")
-    best = {
-        model: max(own, key=lambda row: row["value"])["layer"]
-        for model, own in tidy.group_by(first_hits, "model").items()
-    }
-    return [draw_measures([row | {"is_shown": row["layer"] == best[row["model"]]} for row in rows])]
+    rows = _read_csv(file, ("layer",), numbers)
+    return [draw_measures([row | {"is_shown": True} for row in rows])]
 
 
 def _read_csv(file: str, counts: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,17 +161,19 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "symmetry.csv",
             "shipped",
             "30 facts of each group; of the layers that were kept, the one where values find their "
-            "keys best. The pair is that of version 0.1, trained on fewer phrasings.",
-            "unmask symmetry runs/represent",
+            "keys best.",
+            "make paper STAGE=symmetry-shipped",
             _read_likenesses,
+            "0.2",
         ),
         StoredResult(
             "symmetry-berglund.csv",
             "pretrained",
-            "30 facts of each group; of the layers that were kept, the one where values find their "
-            "keys best.",
-            "unmask symmetry runs/represent",
+            "30 facts of each group, one opening and one fine-tuning of each model; of five layers "
+            "the one where values find their keys best.",
+            "make paper STAGE=symmetry",
             _read_likenesses,
+            "0.2",
         ),
     ),
 }  # fmt: skip
