@@ -1,6 +1,6 @@
-"""Tracing the plain way: one cell at a time, whole forward passes, patches by name."""
+"""Tracing the plain way: whole forward passes, a row for each cell and sample, patches by name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -9,10 +9,6 @@ from unmask.tracing.corruption import Corrupted
 
 SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 SITES |= {part: part for part in ("attn_z", "attn_q", "attn_k", "attn_v")}
-
-
-def embed_patch(corrupted: Corrupted) -> dict:
-    return {"embed": corrupted.embed}
 
 
 Guided = tuple[float, torch.Tensor]
@@ -47,37 +43,41 @@ def trace_plainly(
     head: int | None = None,
     guided: Guided | None = None,
 ) -> torch.Tensor:
-    """Scores [place, layer, sample]."""
+    """Scores [place, layer, sample]: for each layer one pass, of S rows for each place."""
     net, layers = model.net, model.net.config.layers
     clean_row = torch.tensor([list(tokens)])
     with net.capture("*") as clean:
         read(model, clean_row, answer)
     clean = {site: x.expand(corrupted.samples, *x.shape[1:]) for site, x in clean.items()}
-    with net.patch(embed_patch(corrupted)), net.capture("*") as bad:
+    with net.patch({"embed": corrupted.embed}), net.capture("*") as bad:
         read(model, corrupted.tokens, answer)
     source, base = (bad, clean) if ablate else (clean, bad)
     rows = clean_row.expand(corrupted.samples, -1) if ablate else corrupted.tokens
-    start = {} if ablate else embed_patch(corrupted)
     places = [(i,) for i in range(len(tokens))] if places is None else places
+    sizes = (len(places), corrupted.samples)
+
+    def embed(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([corrupted.embed(part) for part in x.split(corrupted.samples)])
+
+    def patch(values: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        def act(x: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            for own, at in zip(x.unflatten(0, sizes), places, strict=True):
+                which = (slice(None), list(at), *(() if head is None else (head,)))
+                own[which] = values[which]
+            return x
+
+        return act
+
     scores = torch.zeros(len(places), layers, corrupted.samples, dtype=torch.float64)
-    for i, at in enumerate(places):
-        for layer in range(layers):
-            low = max(0, layer - window // 2)
-            high = min(layers, layer + (window + 1) // 2)
-            put = {f"layers.{k}.{SITES[part]}": source for k in range(low, high)}
-            if severed is not None:
-                put |= {f"layers.{k}.{SITES[severed]}": base for k in range(layer + 1, layers)}
-
-            def patch(site: str, where: dict, at: tuple[int, ...] = at):
-                def act(x: torch.Tensor) -> torch.Tensor:
-                    x = x.clone()
-                    which = (slice(None), list(at), *(() if head is None else (head,)))
-                    x[which] = where[site][which]
-                    return x
-
-                return act
-
-            functions = start | {site: patch(site, where) for site, where in put.items()}
-            with net.patch(functions):
-                scores[i, layer] = read(model, rows, answer, guided)
+    for layer in range(layers):
+        low = max(0, layer - window // 2)
+        high = min(layers, layer + (window + 1) // 2)
+        put = {f"layers.{k}.{SITES[part]}": source for k in range(low, high)}
+        if severed is not None:
+            put |= {f"layers.{k}.{SITES[severed]}": base for k in range(layer + 1, layers)}
+        functions = {} if ablate else {"embed": embed}
+        functions |= {site: patch(where[site]) for site, where in put.items()}
+        with net.patch(functions):
+            scores[:, layer] = read(model, rows.repeat(sizes[0], 1), answer, guided).view(sizes)
     return scores
