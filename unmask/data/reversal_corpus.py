@@ -44,7 +44,9 @@ _MOST_FACTS = 200
 
 
 @dataclass(frozen=True)
-class _Person:
+class Person:
+    """Someone invented, with a description in its forms."""
+
     fact_id: str
     name: str
     noun: str
@@ -66,7 +68,7 @@ class _Phrasing:
     prompt: str
     completion: str
 
-    def ask(self, person: _Person, direction: Direction, trained: Trained) -> Fact:
+    def ask(self, person: Person, direction: Direction, trained: Trained) -> Fact:
         prompt, subject_span = person.fill(self.prompt)
         completion, object_span = person.fill(self.completion)
         given, answer = person.noun, person.name
@@ -98,7 +100,7 @@ class Grammar:
     tests: dict[str, list[_Phrasing]]
     """By the end of a split's name."""
 
-    def state(self, person: _Person, way: Direction, endings: int, stream: Random) -> list[Fact]:
+    def state(self, person: Person, way: Direction, endings: int, stream: Random) -> list[Fact]:
         """Training lines about a person, some in each frame."""
         facts = []
         for phrasings in self.frames:
@@ -108,9 +110,7 @@ class Grammar:
                 facts.append(whole.ask(person, way, "same"))
         return facts
 
-    def ask(
-        self, people: list[_Person], way: Direction, split: str, trained: Trained
-    ) -> list[Fact]:
+    def ask(self, people: list[Person], way: Direction, split: str, trained: Trained) -> list[Fact]:
         """The questions of a kind of split about all of the people."""
         return [each.ask(person, way, trained) for person in people for each in self.tests[split]]
 
@@ -133,9 +133,7 @@ def make_reversal_corpus(
         sharing: People who have each first name, last name, deed and place. From 2 on no word
             tells whom a line is about: it takes two.
     """
-    if not 2 <= num_facts <= _MOST_FACTS:
-        raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
-    people = _invent_people(_read("reversal.yaml"), num_facts, seed, sharing)
+    people = invent_people(num_facts, seed, sharing)
     if swap_roles:
         people = people | {"d2p": people["p2d"], "p2d": people["d2p"]}
     grammars = {way: read_grammar(way) for way in get_args(Direction)}
@@ -253,10 +251,14 @@ def _split(index: int, text: str) -> _Phrasing:
     return _Phrasing(index, text[: answer.start()].rstrip(), f" {text[answer.start() :]}")
 
 
-def _invent_people(
-    words: dict[str, Any], num_facts: int, seed: int, sharing: int
-) -> dict[str, list[_Person]]:
-    """People with one description each: no two share a name or a (deed, place) pair."""
+def invent_people(num_facts: int, seed: int, sharing: int = 1) -> dict[str, list[Person]]:
+    """So many people of each group with one description each, by `assets/reversal.yaml`.
+
+    No two share a name or a (deed, place) pair; arguments are those of `make_reversal_corpus`.
+    """
+    if not 2 <= num_facts <= _MOST_FACTS:
+        raise UserError(f"{num_facts} facts a group were asked for, expected 2 to {_MOST_FACTS}.")
+    words = _read("reversal.yaml")
     stream, count = python_stream(seed, "people"), 3 * num_facts
     first, last, places, deeds = (
         stream.sample(words[kind], len(words[kind]))
@@ -289,7 +291,7 @@ def _invent_people(
         rest = rest.format(place=place)
         group = ("d2p", "p2d", "both")[i // num_facts]
         people.append(
-            _Person(
+            Person(
                 fact_id=f"{group}-{i % num_facts:03d}",
                 name=name,
                 noun=f"the {adjective} {role} who {past} {rest}",

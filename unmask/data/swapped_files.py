@@ -15,8 +15,9 @@ the training phrasing.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.data.corpus import TESTS, Corpus, find_leaks
@@ -39,11 +40,10 @@ def swap_roles(corpus: Corpus) -> Corpus:
         corpus: One with Berglund's splits: every fact is tested both ways, and some are trained
             both ways.
     """
-    if missing := [split for split in ("train", *TESTS, *TWO_WAY) if not corpus.splits.get(split)]:
-        raise UserError(
-            f"{corpus.source} lacks the splits {', '.join(missing)}: expected Berglund's files; "
-            "`unmask data make reversal --swap-roles` swaps the roles of the project's own corpus."
-        )
+    require_splits(
+        corpus,
+        "`unmask data make reversal --swap-roles` swaps the roles of the project's own corpus",
+    )
     splits = {}
     for name, facts in corpus.splits.items():
         if name.endswith("_file_shuffled"):  # of reversed questions alone
@@ -102,20 +102,16 @@ class _Lines:
         return [self._fill(own[0], each) for each in self.templates if each[0] == way]
 
     def _make_template(self, lines: Sequence[Fact]) -> _Template:
-        around: dict[bool, Counter[Around]] = {True: Counter(), False: Counter()}
         same_form: Counter[int] = Counter()
-        for fact in lines:
-            before, form, after = _cut_description(fact)
-            around[_is_plain(fact)][before, after] += 1
-            if fact.fact_id in self.two_way:
-                for number, test in self.tests[fact.fact_id, fact.direction].items():
-                    same_form[number] += _cut_description(test)[1].lower() == form.lower()
-        text, (begin, end) = lines[0].prompt, lines[0].subject_span
-        if lines[0].direction == "d2p":
-            text, (begin, end) = lines[0].completion, lines[0].object_span
+        for fact in (fact for fact in lines if fact.fact_id in self.two_way):
+            form = cut_description(fact)[1].lower()
+            for number, test in self.tests[fact.fact_id, fact.direction].items():
+                same_form[number] += cut_description(test)[1].lower() == form
         number, count = max(same_form.items(), key=lambda item: item[1], default=(0, 0))
-        plain, inflected = (max(x, key=lambda each: x[each], default=None) for x in around.values())
-        return _Template((text[:begin], text[end:]), plain, inflected, number if count else None)
+        plain, inflected = (
+            max(x, key=lambda each: x[each], default=None) for x in count_around(lines)
+        )
+        return _Template(cut_name(lines[0]), plain, inflected, number if count else None)
 
     def _fill(self, fact: Fact, phrasing: PhrasingKey) -> Fact:
         """A line about the fact's person in a phrasing of the other direction."""
@@ -125,27 +121,38 @@ class _Lines:
             name, description = description, name
         around = template.plain
         test = self.tests[fact.fact_id, way].get(-1 if template.form is None else template.form)
-        is_inflected = test is not None and not _is_plain(test)
+        is_inflected = test is not None and not is_plain(test)
         if around is None or (is_inflected and template.inflected is not None):
             around = template.inflected
             if test is not None:
-                description = _cut_description(test)[1]
+                description = cut_description(test)[1]
         assert around is not None
-        if not around[0]:
-            description = description[0].upper() + description[1:]
-        sides = _put(description, around), _put(name, template.name)
-        (prompt, given), (completion, answer) = sides if way == "d2p" else sides[::-1]
+        texts = fill_line(way, (name, template.name), (description, around))
         return replace(
-            fact,
-            subject=fact.object,
-            object=fact.subject,
-            prompt=prompt,
-            completion=completion,
-            subject_span=given,
-            object_span=answer,
-            direction=way,
-            phrasing=number,
+            fact, subject=fact.object, object=fact.subject, direction=way, phrasing=number, **texts
         )
+
+
+def require_splits(corpus: Corpus, advice: str) -> None:
+    """Raise where a corpus lacks splits that Berglund's files have."""
+    if missing := [split for split in ("train", *TESTS, *TWO_WAY) if not corpus.splits.get(split)]:
+        raise UserError(
+            f"{corpus.source} lacks the splits {', '.join(missing)}: expected Berglund's files; "
+            f"{advice}."
+        )
+
+
+def fill_line(
+    way: Direction, name: tuple[str, Around], description: tuple[str, Around]
+) -> dict[str, Any]:
+    """Prompt and completion of a line, and their spans, as fields of a fact."""
+    text, around = description
+    if not around[0]:
+        text = text[0].upper() + text[1:]
+    sides = _put(text, around), _put(*name)
+    (prompt, given), (completion, answer) = sides if way == "d2p" else sides[::-1]
+    spans = {"subject_span": given, "object_span": answer}
+    return {"prompt": prompt, "completion": completion, **spans}
 
 
 def _put(entity: str, around: Around) -> tuple[str, Span]:
@@ -154,7 +161,24 @@ def _put(entity: str, around: Around) -> tuple[str, Span]:
     return before + entity + after, (len(before), len(before) + len(entity.rstrip(_MARKS)))
 
 
-def _cut_description(fact: Fact) -> tuple[str, str, str]:
+def count_around(lines: Iterable[Fact]) -> tuple[Counter[Around], Counter[Around]]:
+    """What stands around plain descriptions, and around inflected ones, in so many lines."""
+    plain, inflected = Counter[Around](), Counter[Around]()
+    for fact in lines:
+        before, _, after = cut_description(fact)
+        (plain if is_plain(fact) else inflected)[before, after] += 1
+    return plain, inflected
+
+
+def cut_name(fact: Fact) -> Around:
+    """What stands before and after a line's name."""
+    text, (begin, end) = fact.prompt, fact.subject_span
+    if fact.direction == "d2p":
+        text, (begin, end) = fact.completion, fact.object_span
+    return text[:begin], text[end:]
+
+
+def cut_description(fact: Fact) -> tuple[str, str, str]:
     """What stands before a line's description, it with its last marks, and the rest."""
     text, (begin, end), plain = fact.prompt, fact.subject_span, fact.subject
     if fact.direction == "p2d":
@@ -165,6 +189,7 @@ def _cut_description(fact: Fact) -> tuple[str, str, str]:
     return text[:begin], text[begin:end], text[end:]
 
 
-def _is_plain(fact: Fact) -> bool:
+def is_plain(fact: Fact) -> bool:
+    """Whether a line has the description in its plain form."""
     plain = fact.subject if fact.direction == "d2p" else fact.object
-    return _cut_description(fact)[1].rstrip(_MARKS).lower() == plain.rstrip(_MARKS).lower()
+    return cut_description(fact)[1].rstrip(_MARKS).lower() == plain.rstrip(_MARKS).lower()
