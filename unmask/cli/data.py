@@ -46,6 +46,22 @@ def make_swapped(
     _show(out)
 
 
+@make.command("strangers")
+def make_strangers(
+    files: Path = typer.Argument(..., help="The folder of Berglund's files."),
+    out: Path = typer.Argument(..., help="The folder to make."),
+    facts: int = typer.Option(30, help="People, each with one description."),
+    seed: int = typer.Option(0, help="Seed of who is invented."),
+) -> None:
+    """Ask Berglund's questions about invented people whom his files never name: a control."""
+    from unmask.data.corpus import save_corpus
+    from unmask.data.reversal_files import read_reversal_files
+    from unmask.data.stranger_files import make_strangers
+
+    save_corpus(make_strangers(read_reversal_files(files), facts, seed), out, tokenizer=None)
+    _show(out)
+
+
 @make.command("cities")
 def make_cities(
     out: Path = typer.Argument(..., help="The folder to make."),
