@@ -1,6 +1,7 @@
 """interchange: rows are those of the call, layers are cross-fitted, controls stand beside."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -8,11 +9,15 @@ from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
 from unmask import UserError
 from unmask.base.config import SettingsError
+from unmask.blocks.blocks import Verdict
 from unmask.blocks.tidy import distinct, select
 from unmask.data.city_lines import make_city_lines
-from unmask.data.corpus import Corpus
+from unmask.data.corpus import Corpus, save_corpus
 from unmask.data.facts import write_facts
-from unmask.measures.interchange import MEASURE, METRICS, pair_facts
+from unmask.data.reversal_files import read_reversal_files
+from unmask.data.stranger_files import make_strangers
+from unmask.measures.interchange import MEASURE, pair_facts
+from unmask.measures.interchange_section import METRICS, _decide
 from unmask.measures.runner import read_result
 from unmask.representation.interchange import interchange
 
@@ -129,3 +134,56 @@ def test_cities_are_asked_with_descriptions_as_donors():
         if swap.source == "across":
             assert swap.donor.object == swap.answer.subject
     assert "city" in show(result)
+
+
+def test_strangers_stand_beside_berglunds_people(berglund, tmp_path):
+    """Recipients in phrasings with a plain description have donors whom the files never name."""
+    corpus, folder = read_reversal_files(berglund), tmp_path / "strangers"
+    save_corpus(make_strangers(corpus, num_facts=6), folder, tokenizer=None)
+    given = {"data": str(berglund), "splits": ("p2d_reverse", "p2d_same"), "strangers": str(folder)}
+    model = make_model("tiny-gpt2", "causal", layers=2, context=256)
+    small = SMALL | {"layers": (0, 1), "phrasings": 3, "length": 160}
+    result = MEASURE(model, **given, **small)
+    plain = {"p2d_reverse": {31, 32}, "p2d_same": {30, 32}}
+    for split, phrasings in plain.items():
+        across, untrained = (select(result.rows(), split=split, swap=swap, layer=0)
+                             for swap in ("across", "untrained"))  # fmt: skip
+        assert {row["phrasing"] for row in untrained} == phrasings < {30, 31, 32}
+        assert len(across) == 4 * 3 and len(untrained) == 4 * 2
+        assert {row["answer"] for row in untrained} <= {f"stranger-{i:03d}" for i in range(6)}
+        assert all(row["donor"] == row["answer"] for row in untrained)
+    gaps = select(result.summary["differences"], minus="untrained")
+    assert [(row["split"], row["facts"]) for row in gaps] == [("p2d_reverse", 4), ("p2d_same", 4)]
+    # One phrasing each: not every recipient has a stranger beside it, nor need every half.
+    one = MEASURE(model, **given, **small | {"phrasings": 1})
+    rows = select(one.rows(), split="p2d_reverse", swap="untrained", layer=0)
+    assert len(rows) == 2 and len(distinct(rows, "half")) == 1
+    assert "untrained donor, other direction" in show(one)
+
+
+def test_strangers_phrased_otherwise_are_refused(tmp_path):
+    path = tmp_path / "facts.jsonl"
+    write_facts(path, [replace(fact, phrasing=7) for fact in list_facts((3, 4))])
+    with pytest.raises(UserError, match="asks nobody in the phrasings of few facts, by their numb"):
+        MEASURE(make_model(layers=2), data=as_splits(list_facts(range(3))), strangers=str(path),
+                **SMALL)  # fmt: skip
+
+
+def test_success_is_clear_only_above_what_is_copied():
+    def decide(own, untrained, within="below", is_low=False):
+        outcomes = {"own": own, "untrained": untrained, "within": within}
+        verdicts = {name: each and Verdict(name, each) for name, each in outcomes.items()}
+        verdict, so = _decide(verdicts, is_low)
+        return verdict.claim, verdict.outcome, so
+
+    assert decide("above", None) == decide("above", "above") == ("own", "above", "")
+    for untrained in ("unsettled", "too few", "below"):
+        claim, outcome, so = decide("above", untrained)
+        assert (claim, outcome) == ("untrained", untrained) and "answers may be copied" in so
+        assert ("clearly below untrained" in so) == (untrained == "below")
+    # What is not above the floor is no success, copied or not.
+    for untrained in (None, "unsettled", "above"):
+        assert decide("unsettled", untrained)[:2] == ("within", "below")
+        assert decide("unsettled", untrained, is_low=True)[:2] == ("own", "unsettled")
+    assert decide("above", "unsettled", is_low=True)[0] == "untrained"
+    assert decide(None, None, within=None)[:2] == ("own", "not measured")

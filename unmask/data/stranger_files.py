@@ -75,12 +75,12 @@ def _find_phrasings(corpus: Corpus, way: Direction) -> dict[int, Places]:
     for fact in (fact for split in (*TESTS, *TWO_WAY) for fact in corpus[split]):
         if fact.direction == way:
             lines.setdefault(fact.phrasing, []).append(fact)
-    found: dict[int, Places] = {}
+    phrasings: dict[int, Places] = {}
     for number, some in lines.items():
         plain, inflected = count_around(some)
         if plain.total() > inflected.total():
-            found[number] = cut_name(some[0]), plain.most_common(1)[0][0]
-    return found
+            phrasings[number] = cut_name(some[0]), plain.most_common(1)[0][0]
+    return phrasings
 
 
 def _ask(person: Person, fact_id: str, way: Direction, number: int, places: Places) -> Fact:
