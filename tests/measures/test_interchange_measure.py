@@ -17,7 +17,7 @@ from unmask.data.facts import write_facts
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.stranger_files import make_strangers
 from unmask.measures.interchange import MEASURE, pair_facts
-from unmask.measures.interchange_section import METRICS, _decide
+from unmask.measures.interchange_section import METRICS, decide
 from unmask.measures.runner import read_result
 from unmask.representation.interchange import interchange
 
@@ -170,20 +170,20 @@ def test_strangers_phrased_otherwise_are_refused(tmp_path):
 
 
 def test_success_is_clear_only_above_what_is_copied():
-    def decide(own, untrained, within="below", is_low=False):
+    def judge(own, untrained, within="below", is_low=False):
         outcomes = {"own": own, "untrained": untrained, "within": within}
         verdicts = {name: each and Verdict(name, each) for name, each in outcomes.items()}
-        verdict, so = _decide(verdicts, is_low)
+        verdict, so = decide(verdicts, is_low)
         return verdict.claim, verdict.outcome, so
 
-    assert decide("above", None) == decide("above", "above") == ("own", "above", "")
+    assert judge("above", None) == judge("above", "above") == ("own", "above", "")
     for untrained in ("unsettled", "too few", "below"):
-        claim, outcome, so = decide("above", untrained)
+        claim, outcome, so = judge("above", untrained)
         assert (claim, outcome) == ("untrained", untrained) and "answers may be copied" in so
         assert ("clearly below untrained" in so) == (untrained == "below")
     # What is not above the floor is no success, copied or not.
     for untrained in (None, "unsettled", "above"):
-        assert decide("unsettled", untrained)[:2] == ("within", "below")
-        assert decide("unsettled", untrained, is_low=True)[:2] == ("own", "unsettled")
-    assert decide("above", "unsettled", is_low=True)[0] == "untrained"
-    assert decide(None, None, within=None)[:2] == ("own", "not measured")
+        assert judge("unsettled", untrained)[:2] == ("within", "below")
+        assert judge("unsettled", untrained, is_low=True)[:2] == ("own", "unsettled")
+    assert judge("above", "unsettled", is_low=True)[0] == "untrained"
+    assert judge(None, None, within=None)[:2] == ("own", "not measured")

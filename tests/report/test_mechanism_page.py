@@ -1,13 +1,20 @@
 """The page of a fact's way: every section from its run, figures drawn, missing runs named."""
 
+import re
 import sys
+from copy import copy
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
+from tests.representation.facts import make_fact, make_model
 from tests.scripts import ROOT, load_script
 from unmask.base.errors import UserError
+from unmask.blocks.blocks import Verdict
+from unmask.data.corpus import Corpus
+from unmask.data.facts import write_facts
+from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.trace import MEASURE as TRACE
 
 mechanism = load_script("paper/mechanism.py")
@@ -214,3 +221,57 @@ def test_missing_and_doubled_runs_are_sentences(runs, results):
     every["trace"].__dict__["summary"] = {**every["trace"].summary, "averages": rows}
     with pytest.raises(UserError, match="restored no roles: expected a run of `unmask trace"):
         path.path_of_fact(every["trace"])
+
+
+@pytest.fixture(scope="module")
+def beside_strangers(kept, tmp_path_factory):
+    """The kept runs, with an interchange of a tiny model and donors that training never named."""
+    facts = [make_fact(i, way, p) for way in ("p2d", "d2p") for i in range(5) for p in (0, 1)]
+    path = tmp_path_factory.mktemp("strangers") / "facts.jsonl"
+    write_facts(path, [fact for fact in facts if fact.fact_id in ("fact-3", "fact-4")])
+    splits = {
+        split: [fact for fact in facts if fact.direction == way and fact.fact_id < "fact-3"]
+        for split, way in (("p2d_same", "p2d"), ("p2d_reverse", "d2p"))
+    }
+    few = {"phrasings": 2, "tokens": ("all",), "length": 40, "device": "cpu"}
+    corpus = Corpus("few facts", splits, tuple(splits))
+    run = INTERCHANGE(make_model(layers=2), data=corpus, strangers=str(path), **few)
+    return kept | {"interchange": run}
+
+
+def test_donors_that_training_never_named_have_a_column_and_a_place(kept, beside_strangers):
+    text, table = mechanism.tabulate_all(beside_strangers)
+    column = "donor, never trained, %"
+    at = [each.label for each in table.columns].index(column)
+    means = beside_strangers["interchange"].summary["means"]
+    expected = {
+        mechanism.labels.name_split(row["split"]): row["mean"]
+        for row in means
+        if (row["swap"], row["metric"]) == ("untrained", "says_donor")
+    }
+    assert {row.values[1]: row.values[at].mean for row in table.rows} == expected
+    assert "whom training never named" in text.text and len(expected) == 2
+    without, plain = mechanism.tabulate_all(kept)
+    assert column not in [each.label for each in plain.columns]
+    assert "never named" not in without.text
+    figure = mechanism.matrix_of_donors(beside_strangers["interchange"])
+    panels = next(iter(figure.views.values()))
+    assert all(panel.x == ["none", "own", "new", "other", "same"] for panel in panels)
+    assert "new: a donor that training never named" in figure.caption.lower()
+
+
+def test_success_across_directions_counts_only_above_copying(kept):
+    """The same run, as if it were above the floor: then the control decides, where there is one."""
+
+    def count(outcome):
+        run = copy(kept["interchange"])
+        groups = [claim.removesuffix("own") for claim in run.verdicts if claim.endswith(", own")]
+        given = {"own": "above"} | ({"untrained": outcome} if outcome else {})
+        verdicts = [Verdict(each + minus, given[minus]) for each in groups for minus in given]
+        run.__dict__["verdicts"] = run.verdicts | {each.claim: each for each in verdicts}
+        text = mechanism.say_donors(kept | {"interchange": run}).text
+        assert ("donors that training never named" in text) == bool(outcome)
+        return int(re.search(r"clearly more often .* in (\d+) of them", text)[1])
+
+    assert count(None) == count("above") > 0
+    assert count("unsettled") == count("too few") == count("below") == 0

@@ -151,11 +151,8 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         own = {row["swap"]: row for row in rows}
         across = own.pop("across")
         others = [f"{SWAPS[swap]}: {tidy.say(row, '%')}" for swap, row in own.items()]
-        verdicts = {
-            minus: result.verdicts.get(", ".join((model, split, tokens, minus)))
-            for minus in ("own", "untrained", "within")
-        }
-        verdict, so = _decide(verdicts, own["within"]["high"] < LOW)
+        verdicts = find_verdicts(result, across)
+        verdict, so = decide(verdicts, own["within"]["high"] < LOW)
         yield blocks.Finding(
             f"In {model}, asked {labels.name_split(split)}, a donor's states of the other "
             f"direction ({TOKENS[tokens]}; layers {_say_layers(across)}) bring the donor's answer "
@@ -165,8 +162,18 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
         )
 
 
-def _decide(verdicts: Mapping[str, blocks.Verdict | None], is_low: bool) -> tuple[Any, str]:
-    """The verdict that a finding rests on, and what follows from it."""
+def find_verdicts(result: Result, row: tidy.Record) -> dict[str, blocks.Verdict | None]:
+    """What is known of success across directions in a row's group, by what it is held against."""
+    return {
+        minus: result.verdicts.get(_name({**row, "minus": minus}))
+        for minus in ("own", "untrained", "within")
+    }
+
+
+def decide(
+    verdicts: Mapping[str, blocks.Verdict | None], is_low: bool
+) -> tuple[blocks.Verdict, str]:
+    """The verdict that a finding rests on, above where it is a success, and what follows."""
     floor, copied = verdicts["own"] or blocks.Verdict("own", "not measured"), verdicts["untrained"]
     ceiling, is_above = verdicts["within"], floor.outcome == "above"
     verdict, so = floor, ""
