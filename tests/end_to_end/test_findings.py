@@ -121,27 +121,6 @@ def test_the_factorial_is_what_was_measured():
     assert (low, high) == (round(min(ends)), round(max(ends)))
 
 
-def test_probes_are_what_was_measured():
-    text = read_page("symmetry-berglund.md")
-    probes = text[text.index("## Probes") :]
-    across = {
-        model: [
-            (int(layer), round(100 * float(accuracy.split()[0])))
-            for _, _, layer, fitted, tested, accuracy, *_ in read_rows(probes, f"| {model} |")
-            if fitted != tested
-        ]
-        for model in ("berglund-mdm", "berglund-ar")
-    }
-    *stated, first_layer, most = read_numbers(
-        r"(\d+) to (\d+) % after layer 0 and for (\d+) to (\d+) % from layer (\d+) of 30 on; "
-        r"in its twin for at most (\d+) % at any layer"
-    )
-    first = [share for layer, share in across["berglund-mdm"] if layer == 0]
-    later = [share for layer, share in across["berglund-mdm"] if layer >= first_layer]
-    assert stated == [min(first), max(first), min(later), max(later)]
-    assert most == max(share for _, share in across["berglund-ar"])
-
-
 def list_shares(page: str) -> set[str]:
     """All shares with intervals that a page or its tables hold, as sentences write them."""
     text = read_page(f"{page}.md")
@@ -160,8 +139,16 @@ def list_shares(page: str) -> set[str]:
     ("text", "beginning", "end", "page"),
     [
         (FINDINGS, "In the shipped one, read", "at any layer", "symmetry"),
+        (
+            FINDINGS,
+            "In the pretrained diffusion model it is",
+            "In the shipped",
+            "symmetry-berglund",
+        ),
+        (FINDINGS, "Keys and values add little", "each the best", "symmetry-berglund"),
         (FINDINGS, "**An edit does not carry over", "**Where", "editing-shipped"),
-        (README, "A statement that it learns", "docs/findings.md", "editing-shipped"),
+        (README, "How a diffusion model does it", "A name's", "symmetry-berglund"),
+        (README, "A statement that the shipped", "docs/findings.md", "editing-shipped"),
     ],
 )
 def test_shares_stand_on_the_pages(text, beginning, end, page):
@@ -252,26 +239,64 @@ def test_the_shipped_pairs_path_is_what_was_measured():
     assert margin == round(max(row["smallest_margin"] for row in wide), 2)
 
 
-def test_keys_and_values_are_what_was_measured():
-    page = read_page("symmetry-berglund.md")
-    layer, *shares, most = read_numbers(
-        r"at layer (\d+) a name's value, .* for (\d+) % of .* and (\d+) % of the others, the MLP's "
-        r"output without any search for (\d+) and (\d+) %, and what the search added for (\d+) and "
-        r"(\d+) %; in the twin all six are at most (\d+) %"
+TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
+"""A value with its interval."""
+
+
+@pytest.mark.parametrize(
+    ("text", "beginning", "end", "pages"),
+    [
+        (FINDINGS, "**In the pretrained diffusion model a name", "**What an", ["mechanism"]),
+        (FINDINGS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
+        (README, "A name's states, put", "A statement", ["mechanism", "knockout"]),
+    ],
+)
+def test_intervals_stand_on_the_pages(text, beginning, end, pages):
+    text = " ".join(text.split())
+    stated = TRIPLE.findall(text[text.index(beginning) :].partition(end)[0])
+    assert len(stated) > 6
+    assert set(stated) <= {
+        each for page in pages for each in TRIPLE.findall(read_page(f"{page}.md"))
+    }
+
+
+def test_names_bring_names_from_a_depth_on():
+    curves = read_result(TABLES / "shared-states" / "interchange").summary["curves"]
+    wanted = {"model": "mdm", "tokens": "all", "metric": "says_donor", "swap": "across"}
+    names = ("d2p_same", "p2d_reverse", "both_d2p")
+
+    def list_means(layers: range) -> list[int]:
+        return [round(100 * row["mean"]) for row in curves if row["layer"] in layers
+                and row["split"] in names and wanted.items() <= row.items()]  # fmt: skip
+
+    most, low, high = read_numbers(
+        r"bring it in at most (\d+) %, after layers 18 to 21 in (\d+) to (\d+) %, after"
     )
-    (header,) = read_rows(page, "| model | facts trained | comparison |")
-    column = header.index(f"layer {layer:.0f}")
+    deep = list_means(range(18, 22))
+    assert most == max(list_means(range(-1, 13)))
+    assert [low, high] == [min(deep), max(deep)] and max(list_means(range(23, 30))) < 2
 
-    def read_shares(model: str) -> list[float]:
-        return [
-            float(row[column].strip("*").split(", ")[1].rstrip(" %"))
-            for other in ("value", "v0", "delta")
-            for trained in ("p2d", "d2p")
-            for row in read_rows(page, f"| {model} | {trained} | name: key and {other} |")
-        ]
 
-    assert shares == read_shares("berglund-mdm")
-    assert most == max(read_shares("berglund-ar"))
+def test_severed_states_are_what_was_measured():
+    """Shares of the subject's states after the first ten layers, with a part above them severed."""
+    said = read_numbers(
+        r"still give back (\S+) to (\S+) % in the diffusion model, and (\S+) and (\S+) % in the "
+        r"twin, .* where attention adds nothing, (\S+) to (\S+) % and (\S+) and (\S+) % \("
+    )
+    measured = []
+    for severed in ("no-mlp", "no-attn"):
+        averages = read_result(TABLES / "needs-2" / severed).summary["averages"]
+        totals = {(row["model"], row["split"]): row["mean"] for row in averages
+                  if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
+        shares = {}
+        for group, total in totals.items():
+            own = [row["mean"] for row in averages if (row["model"], row["split"]) == group
+                   and row["role"] == "whole subject" and row["control"] == "none"
+                   and row["part"] == "resid" and row["layer"] < 10]  # fmt: skip
+            shares[group] = round(100 * sum(own) / len(own) / total)
+        masked = [share for (model, _), share in shares.items() if model == "mdm"]
+        measured += [min(masked), max(masked), shares["ar", "d2p_same"], shares["ar", "p2d_same"]]
+    assert said == measured
 
 
 def read_tables(*names: str) -> list[dict]:
