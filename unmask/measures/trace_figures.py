@@ -1,7 +1,6 @@
 """Figures and tables of traces: role by layer, roles at their best layer, single texts, counts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
@@ -10,6 +9,7 @@ from unmask.blocks.blocks import Column, Figure, Fold, Table, Text
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
 from unmask.measures.trace_summary import find_best_subject, name_cell, name_test, rank_stage
+from unmask.measures.trace_words import Words
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.table import FLOW, RESULT
 
@@ -19,36 +19,6 @@ RESTORED = tidy.Choose(
     labels.name_part,
     lambda parts: sorted(parts, key=lambda part: [*labels.PARTS].index(part.partition("@")[0])),
 )
-
-
-@dataclass(frozen=True)
-class Words:
-    """What effects are called: states that are put back give something back, and states that are
-    replaced in the clean run cost something."""
-
-    done: str
-    effect: str
-    most: str
-    colours: str
-
-
-RESTORING = Words(
-    "restored",
-    "given back",
-    "the most that its states give back",
-    "Purple states give the answer back, orange ones take it away.",
-)
-REPLACING = Words(
-    "replaced",
-    "cost",
-    "the most that replacing its states costs",
-    "Purple: the answer loses by it, orange: it gains.",
-)
-
-
-def choose_words(mode: str) -> Words:
-    """The words of a run's mode."""
-    return RESTORING if mode == "restore" else REPLACING
 
 
 def draw_roles(

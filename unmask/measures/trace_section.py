@@ -22,6 +22,7 @@ from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
 from unmask.measures.trace_shares import fold_bands, say_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
+from unmask.measures.trace_words import RESTORING, Words, choose_words
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
@@ -57,7 +58,7 @@ def describe(result: Result) -> Section:
     groups, counts = list_groups(summary["averages"]), summary["counts"]
     kinds = dict(tidy.distinct(counts, "model", "kind"))
     metric, method = settings["metric"], _describe_method(groups, counts, settings)
-    words = figures.choose_words(settings["mode"])
+    words = choose_words(settings["mode"])
     by_model = tidy.group_by(groups, "model")
     firsts = [by_model[model][0] for model in kinds if model in by_model]
     stages = tidy.distinct(groups, "stage")
@@ -84,14 +85,14 @@ def describe(result: Result) -> Section:
         blocks += fold_bands(summary)
     blocks.append(Fold("Method", [Text(method), Text(_describe_statistics(counts))]))
     blocks.append(Fold("What an indirect effect does and does not say", [Text(LIMITS)]))
-    title = TITLE if words is figures.RESTORING else "What answers lose when states are replaced"
+    title = TITLE if words is RESTORING else "What answers lose when states are replaced"
     if len(stages) > 1 or len(named) < len(groups):
         is_named = len(named) == len(groups)
         title += ", from the first step to the last" if is_named else ", step by step"
     return Section("trace", title, blocks, list(_make_numbers(firsts, verdicts, metric, words)))
 
 
-def _tabulate_together(averages: Rows, metric: str, words: figures.Words) -> Iterator[Table]:
+def _tabulate_together(averages: Rows, metric: str, words: Words) -> Iterator[Table]:
     """Several positions at once, and single answer tokens, each at its best layer."""
     rows = []
     cells = [row for row in averages if row["control"] in (RESULT, ONE_TOKEN)]
@@ -267,7 +268,7 @@ def _format(row: tidy.Record, metric: str) -> str:
 
 
 def _make_numbers(
-    groups: Rows, verdicts: Mapping[str, Verdict], metric: str, words: figures.Words
+    groups: Rows, verdicts: Mapping[str, Verdict], metric: str, words: Words
 ) -> Iterator[Number]:
     """The first model's best subject state, where it is clear."""
     for group in groups[:1]:
@@ -277,7 +278,7 @@ def _make_numbers(
             is_role = cell["role"] == WHOLE_SUBJECT
             which = "the subject's states" if is_role else "one state of the subject"
             yield Number(
-                f"given back by {which}" if words is figures.RESTORING else f"cost of {which}",
+                f"given back by {which}" if words is RESTORING else f"cost of {which}",
                 tidy.say_share(cell["share"]),
                 f"of {lost} lost: {group['model']}, {labels.name_split(group['split'])}, "
                 f"{labels.ROLES[cell['role']]}, layer {cell['layer']}",

@@ -7,8 +7,8 @@ from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Fold, ReportBlock, Table, Text
 from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.measure import Rows, Summary
-from unmask.measures.trace_figures import Words
 from unmask.measures.trace_summary import list_pairs
+from unmask.measures.trace_words import Words
 from unmask.tracing.shares import count_outcomes, name_outcome
 from unmask.tracing.table import ONE_TOKEN, RESULT
 

@@ -1,0 +1,67 @@
+"""What docs/findings.md and README say of the pretrained pair is on pages and in tables."""
+
+import re
+
+import pytest
+
+from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page
+from unmask.measures.runner import read_result
+
+TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
+"""A value with its interval."""
+
+
+@pytest.mark.parametrize(
+    ("text", "beginning", "end", "pages"),
+    [
+        (FINDINGS, "**In the pretrained diffusion model a name", "**What an", ["mechanism"]),
+        (FINDINGS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
+        (README, "A name's states, put", "A statement", ["mechanism", "knockout"]),
+    ],
+)
+def test_intervals_stand_on_the_pages(text, beginning, end, pages):
+    text = " ".join(text.split())
+    stated = TRIPLE.findall(text[text.index(beginning) :].partition(end)[0])
+    assert len(stated) > 6
+    assert set(stated) <= {
+        each for page in pages for each in TRIPLE.findall(read_page(f"{page}.md"))
+    }
+
+
+def test_names_bring_names_from_a_depth_on():
+    curves = read_result(TABLES / "shared-states" / "interchange").summary["curves"]
+    wanted = {"model": "mdm", "tokens": "all", "metric": "says_donor", "swap": "across"}
+    names = ("d2p_same", "p2d_reverse", "both_d2p")
+
+    def list_means(layers: range) -> list[int]:
+        return [round(100 * row["mean"]) for row in curves if row["layer"] in layers
+                and row["split"] in names and wanted.items() <= row.items()]  # fmt: skip
+
+    most, low, high = read_numbers(
+        r"bring it in at most (\d+) %, after layers 18 to 21 in (\d+) to (\d+) %, after"
+    )
+    deep = list_means(range(18, 22))
+    assert most == max(list_means(range(-1, 13)))
+    assert [low, high] == [min(deep), max(deep)] and max(list_means(range(23, 30))) < 2
+
+
+def test_severed_states_are_what_was_measured():
+    """Shares of the subject's states after the first ten layers, with a part above them severed."""
+    said = read_numbers(
+        r"still give back (\S+) to (\S+) % in the diffusion model, and (\S+) and (\S+) % in the "
+        r"twin, .* where attention adds nothing, (\S+) to (\S+) % and (\S+) and (\S+) % \("
+    )
+    measured = []
+    for severed in ("no-mlp", "no-attn"):
+        averages = read_result(TABLES / "needs-2" / severed).summary["averages"]
+        totals = {(row["model"], row["split"]): row["mean"] for row in averages
+                  if (row["part"], row["control"]) == ("total", "none")}  # fmt: skip
+        shares = {}
+        for group, total in totals.items():
+            own = [row["mean"] for row in averages if (row["model"], row["split"]) == group
+                   and row["role"] == "whole subject" and row["control"] == "none"
+                   and row["part"] == "resid" and row["layer"] < 10]  # fmt: skip
+            shares[group] = round(100 * sum(own) / len(own) / total)
+        masked = [share for (model, _), share in shares.items() if model == "mdm"]
+        measured += [min(masked), max(masked), shares["ar", "d2p_same"], shares["ar", "p2d_same"]]
+    assert said == measured

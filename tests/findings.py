@@ -1,0 +1,27 @@
+"""What docs/findings.md and README say, and the pages that they say it of."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
+RESULTS = ROOT / "docs" / "results"
+TABLES = RESULTS / "tables"
+
+
+def read_page(name: str) -> str:
+    return (ROOT / "docs" / "results" / name).read_text("utf-8")
+
+
+def read_numbers(pattern: str) -> list[float]:
+    """The numbers of a sentence of docs/findings.md, wherever its lines break."""
+    return [
+        float(x.replace("−", "-")) for x in re.search(pattern, " ".join(FINDINGS.split())).groups()
+    ]
+
+
+def read_rows(page: str, beginning: str) -> list[list[str]]:
+    """The cells of a table's rows that begin so."""
+    found = [line for line in page.splitlines() if line.startswith(beginning)]
+    return [[cell.strip(" *") for cell in line.strip("| ").split("|")] for line in found]
