@@ -98,8 +98,7 @@ def tabulate_all(runs: dict[str, Result]) -> list[blocks.ReportBlock]:
     if STRANGERS in cells:
         new = (
             " Never trained: the donor is one whom training never named, asked in the other "
-            "direction, so that the answer can only be copied; of the recipients in whose phrasing "
-            "there is one."
+            "direction, so that the answer can only be copied; not every phrasing has such donors."
         )
     text = blocks.Text(
         "Answer leads: from this layer on clean states at the answer's positions give back more "
@@ -208,8 +207,8 @@ def say_needed(runs: dict[str, Result]) -> blocks.Text:
         "depend on it: all that reading it gives is lost. Of that, so much is lost where only the "
         f"answer's own positions cannot read it, over the ways of asking: {'; '.join(parts)}. And "
         "all that reading gives is so much of what hiding the subject takes: "
-        f"{'; '.join(beyond)}. Where that is far below 100 %, the mean embedding in the subject's "
-        "place does not only take the fact away but misleads."
+        f"{'; '.join(beyond)}. Where that is far below 100 %, what stands in the subject's place "
+        "does not only take the fact away but misleads."
     )
 
 

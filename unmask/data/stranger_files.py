@@ -31,7 +31,7 @@ def make_strangers(corpus: Corpus, num_facts: int = 30, seed: int = 0) -> Corpus
     """Test questions of both directions about people whom the corpus does not name.
 
     Args:
-        corpus: One with Berglund's splits, whose phrasings are taken.
+        corpus: One with Berglund's splits; its phrasings are taken.
         num_facts: How many people, each with one description.
         seed: Of names and descriptions.
     """

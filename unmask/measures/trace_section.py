@@ -22,7 +22,7 @@ from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
 from unmask.measures.trace_shares import fold_bands, say_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
-from unmask.measures.trace_words import RESTORING, Words, choose_words
+from unmask.measures.trace_words import REPLACED, RESTORING, Words, choose_words
 from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.table import ONE_TOKEN, RESULT
@@ -35,12 +35,6 @@ HIDDEN = {
     "committed": "the answer tokens written so far",
     "both": "the subject and the answer tokens written so far",
 }
-REPLACED = {
-    "ablate": ("Corrupted states", "Corrupting {}"),
-    "zero": ("Zeros", "Setting {} to zero"),
-    "mean": ("Means over the positions of all facts' texts", "Setting {} to the mean"),
-}
-"""What is put into the clean run, by mode, and what that is called."""
 LIMITS = (
     "An indirect effect says that a state is enough, under this corruption, to bring some of the "
     "answer back. It does not say that the fact is stored in that state or in those weights, nor "

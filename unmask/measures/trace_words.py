@@ -28,6 +28,14 @@ REPLACING = Words(
 )
 
 
+REPLACED = {
+    "ablate": ("Corrupted states", "Corrupting {}"),
+    "zero": ("Zeros", "Setting {} to zero"),
+    "mean": ("Means over the positions of all facts' texts", "Setting {} to the mean"),
+}
+"""What is put into the clean run, by mode, and what that is called."""
+
+
 def choose_words(mode: str) -> Words:
     """The words of a run's mode."""
     return RESTORING if mode == "restore" else REPLACING

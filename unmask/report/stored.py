@@ -35,7 +35,7 @@ class StoredResult:
     command: str
     """As one would make it today."""
     read: Callable[[str], list[ReportBlock]]
-    version: str = "0.1"
+    version: str = "0.2"
     """Of this package, with whose weights it was made."""
 
 
@@ -124,7 +124,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "first is shipped, on one GPU.",
             "unmask recall reversal-mdm reversal-ar",
             _read_recall,
-            "0.2",
         ),
         StoredResult(
             "recall-berglund.csv",
@@ -133,7 +132,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "each, guidance 0.8, on one GPU. The twin read the same text before.",
             "make paper STAGE=recall",
             _read_recall,
-            "0.2",
         ),
     ),
     "trace": (
@@ -144,7 +142,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "the first step, all positions of a role restored together.",
             "make paper STAGE=mechanism-shipped",
             _read_traces,
-            "0.2",
         ),
         StoredResult(
             "tracing-berglund",
@@ -153,7 +150,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "at the first step; each model trained twice, the groups of facts swapped.",
             "make paper STAGE=tracing",
             _read_traces,
-            "0.2",
         ),
     ),
     "symmetry": (
@@ -164,7 +160,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "keys best.",
             "make paper STAGE=symmetry-shipped",
             _read_likenesses,
-            "0.2",
         ),
         StoredResult(
             "symmetry-berglund.csv",
@@ -173,7 +168,6 @@ STORED: dict[str, Sequence[StoredResult]] = {
             "the one where values find their keys best.",
             "make paper STAGE=symmetry",
             _read_likenesses,
-            "0.2",
         ),
     ),
 }  # fmt: skip

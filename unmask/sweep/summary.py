@@ -58,7 +58,7 @@ def compare_sweep(sweep: Sweep, folder: Path) -> dict[str, list[ComparedRow]]:
 
 
 def list_axes(sweep: Sweep) -> list[str]:
-    """Axes whose values are compared; runs that differ by their seed alone are pooled."""
+    """The axes that are compared; runs that differ by their seed alone are pooled."""
     return [axis for axis in sweep.axes if axis != SEED]
 
 
