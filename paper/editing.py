@@ -6,14 +6,18 @@
 
 1. The layer is chosen on the last facts, with other objects. 2. Facts that a model recalls are
 edited at that layer, with fresh objects, beside all controls and the statement learned. 3. The same
-with swapped objects, ridges, reveals and other moments. Runs that are done are not done again.
+with swapped objects, ridges, reveals and other moments. Runs that are done are not done again;
+`--processes` do several at once.
 """
 
 import argparse
+import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unmask.blocks import labels
 from unmask.blocks.blocks import Column, ReportBlock, Section, Table, Text
@@ -67,6 +71,14 @@ DIFFUSION_ONLY = ("cycle", "random", "clean")
 """Changes that are nothing for a causal model."""
 
 
+class Job(NamedTuple):
+    """One run of `unmask edit`: its name, facts of each way of training, and what is special."""
+
+    name: str
+    facts: int
+    changes: Mapping[str, Any]
+
+
 class Runs:
     """The runs of a page, in folders of their own."""
 
@@ -77,22 +89,29 @@ class Runs:
         assert isinstance(place, str)
         self.config = inspect(place)[0].config
 
-    def run(
-        self, name: str, facts: int, changes: Mapping[str, Any], is_diffusion: bool = False
-    ) -> Result:
-        """One run of `unmask edit`."""
-        options = self.options
+    def run(self, job: Job) -> Result:
+        """Do a run, or read what is done."""
+        options, is_diffusion = self.options, job.name in DIFFUSION_ONLY
         pairs = zip(options.models, self.families, strict=True)
         models = [
             spec for spec, family in pairs if not (is_diffusion and labels.is_causal(family.kind))
         ]
-        settings: dict[str, Any] = {"facts": facts, "recalled": not options.tiny}
+        settings: dict[str, Any] = {"facts": job.facts, "recalled": not options.tiny}
         settings |= {"text_rows": 16, "tune_updates": 200}
         settings |= {"moment_text": options.moment_text, "other_text": options.other_text}
         settings |= {"tune_lr": options.tune_lr, **(TINY if options.tiny else {})}
-        print(f"{name}: {', '.join(models)}", flush=True)
-        settings |= changes
-        return MEASURE(*models, data=options.data, out=options.out / name, **settings)
+        print(f"{job.name}: {', '.join(models)}", flush=True)
+        settings |= job.changes
+        return MEASURE(*models, data=options.data, out=options.out / job.name, **settings)
+
+    def run_all(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
+        """Every run with its result, in this process; where there are several, they do it first."""
+        if self.options.processes > 1:
+            spawn = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(self.options.processes, spawn) as pool:
+                list(pool.map(partial(do_job, self.options), jobs))
+        for job in jobs:
+            yield job, self.run(job)
 
     def choose_place(self) -> tuple[int, float, Table]:
         """The layer and the clamp that do best over both models, on other facts and objects.
@@ -102,11 +121,14 @@ class Runs:
         """
         options = self.options
         layers = options.layers or sorted({self.config.layers * i // 6 for i in range(5)})
+        other = {"skip": options.facts, "seed": 1, "recalled": False, "text_rows": 0}
+        jobs = [
+            Job(f"layer-{i}-{clamp:g}", options.few, {"layer": str(i), "clamp": clamp, **other})
+            for i, clamp in product(layers, options.clamps)
+        ]
         tries = []
-        for layer, clamp in product(layers, options.clamps):
-            place = {"layer": str(layer), "clamp": clamp}
-            other = {"skip": options.facts, "seed": 1, "recalled": False, "text_rows": 0}
-            result = self.run(f"layer-{layer}-{clamp:g}", options.few, place | other)
+        for job, result in self.run_all(jobs):
+            layer, clamp = int(job.changes["layer"]), job.changes["clamp"]
             for score in result.summary["scores"]:
                 means = _take(result, score["model"], "edited")
                 own = {"place": (layer, clamp), "layer": layer, "clamp": clamp}
@@ -128,7 +150,7 @@ class Runs:
         )
         return layer, clamp, tabulate("layers", title, tries, columns, most=len(tries))
 
-    def list_changes(self, layer: int, clamp: float) -> Iterator[tuple[str, Result]]:
+    def list_changes(self, layer: int, clamp: float) -> Iterator[Job]:
         """The main run, and those that differ from it in one thing."""
         options, width = self.options, self.config.mlp_width
         near = [i for i in range(layer - 2, layer + 1) if i >= 0]
@@ -146,14 +168,16 @@ class Runs:
         }
         if options.few_controls:
             # Learned statements take most of the time: controls are of fewer facts than the edits.
-            yield (
-                "controls",
-                self.run("controls", options.few, {**place, **settings["edit"]}),
-            )
+            yield Job("controls", options.few, {**place, **settings["edit"]})
             settings["edit"] = {}
         for name, changes in settings.items():
             facts = options.facts if name == "edit" or not options.few_controls else options.few
-            yield name, self.run(name, facts, {**place, **changes}, name in DIFFUSION_ONLY)
+            yield Job(name, facts, {**place, **changes})
+
+
+def do_job(options: argparse.Namespace, job: Job) -> None:
+    """Do a run in a process of its own; its folder has the result."""
+    Runs(options).run(job)
 
 
 def answer(
@@ -299,7 +323,8 @@ def describe(result: Result, name: str, title: str, is_answered: bool) -> Sectio
 def write_page(options: argparse.Namespace) -> None:
     runs = Runs(options)
     layer, clamp, chosen = runs.choose_place()
-    results = dict(runs.list_changes(layer, clamp))
+    jobs = list(runs.list_changes(layer, clamp))
+    results = {job.name: result for job, result in runs.run_all(jobs)}
     main, controls = results["edit"], results.get("controls", results["edit"])
     owners = list_owners(find_corpus(options.data, runs.families))
     facts = options.few if "controls" in results else options.facts
@@ -339,6 +364,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=(), help="further canvases")
     parser.add_argument("--clamps", nargs="+", type=float, default=(4.0, 10.0), help="of values")
     parser.add_argument("--tune-lr", type=float, default=1e-4, help="of learned statements")
+    parser.add_argument("--processes", type=int, default=1, help="that share the runs")
     parser.add_argument("--tiny", action="store_true", help="a short search, any facts")
     options = parser.parse_args()
     options.lengths = tuple(options.lengths)
