@@ -13,7 +13,6 @@ with swapped objects, ridges, reveals and other moments. Runs that are done are 
 import argparse
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -107,9 +106,9 @@ class Runs:
     def run_all(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
         """Every run with its result, in this process; where there are several, they do it first."""
         if self.options.processes > 1:
-            spawn = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(self.options.processes, spawn) as pool:
-                list(pool.map(partial(do_job, self.options), jobs))
+            # Left by an exception, a signal's among them, the pool ends its processes.
+            with multiprocessing.get_context("spawn").Pool(self.options.processes) as pool:
+                pool.map(partial(do_job, self.options), jobs, chunksize=1)
         for job in jobs:
             yield job, self.run(job)
 

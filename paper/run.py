@@ -296,6 +296,8 @@ def _has_gpu() -> bool:
 
 def _limit_memory(share: float | None) -> None:
     """Leave the rest of the GPU's memory to processes that run beside this one."""
+    if share is not None and not 0 < share <= 1:
+        raise UserError(f"a share of {share:g} was given: expected a part of 1, such as 0.5.")
     if share is not None and _has_gpu():
         import torch
 
