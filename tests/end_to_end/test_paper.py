@@ -3,7 +3,9 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -15,6 +17,7 @@ from unmask.base.reading import read_json
 
 ROOT = Path(__file__).parents[2]
 paper = load_script("paper/run.py")
+CODE = paper._CODE
 
 COPY = """import sys, pathlib, time
 source, out, *page = map(pathlib.Path, sys.argv[1:])
@@ -177,30 +180,41 @@ if source.name == "words.txt":
 """Two stages that wait for each other."""
 
 
-def run_together(plan: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "paper/run.py"), "--stages", "stages.yaml", *more]
-    command += ["--data", "data", "--processes", "2", "--stage", "one-1", "two"]
-    return subprocess.run(command, cwd=plan, capture_output=True, text=True)
+class Ended(NamedTuple):
+    """What a run of the script left behind."""
+
+    status: int
+    out: str
+    err: str
 
 
-def test_stages_run_side_by_side(plan: Path) -> None:
+@pytest.fixture
+def run_together(plan: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> Callable[[], Ended]:
+    """`paper/run.py --processes 2` here, where torch is loaded; its stages are processes."""
+    monkeypatch.setattr(paper, "_CODE", CODE)  # theirs
+    words = ["--stages", "stages.yaml", "--data", "data", "--processes", "2"]
+    monkeypatch.setattr(sys, "argv", ["paper/run.py", *words, "--stage", "one-1", "two"])
+    return lambda: Ended(paper.main(), *capfd.readouterr())
+
+
+def test_stages_run_side_by_side(plan: Path, run_together) -> None:
     (plan / "copy.py").write_text(COPY + MEETING)
-    done = run_together(plan)
-    assert done.returncode == 0 and done.stdout.endswith("done: one-1, two\n"), done.stderr
+    done = run_together()
+    assert done.status == 0 and done.out.endswith("done: one-1, two\n"), done.err
     assert [count_runs(plan, name) for name in ("one-1", "one-2", "two")] == [1, 1, 1]
     known = read_json(plan / "paper/pages.json")["docs/two.md"]
     assert known["files"] == {"two.md": digest_file(plan / "docs/two.md")}
-    assert "one-2" not in run_together(plan).stdout  # nothing is left to do
+    assert "one-2" not in run_together().out  # nothing is left to do
 
 
-def test_a_stage_that_fails_stops_only_what_needs_it(plan: Path) -> None:
+def test_a_stage_that_fails_stops_only_what_needs_it(plan: Path, run_together) -> None:
     (plan / "copy.py").write_text(COPY + "if out.name == 'one-1': raise SystemExit('no luck')\n")
-    failed = run_together(plan)
-    assert failed.returncode == 2 and "failed: one-1; the others went on." in failed.stderr
-    assert "no luck" in failed.stdout and count_runs(plan, "two") == 1
+    failed = run_together()
+    assert failed.status == 2 and "failed: one-1; the others went on." in failed.err
+    assert "no luck" in failed.out and count_runs(plan, "two") == 1
     (plan / "copy.py").write_text(COPY + "if out.name == 'one-2': raise SystemExit(1)\n")
-    failed = run_together(plan)
-    assert "failed: one-2;" in failed.stderr and "two: begins" not in failed.stdout
+    failed = run_together()
+    assert "failed: one-2;" in failed.err and "two: begins" not in failed.out
 
 
 def test_the_longest_chain_goes_first() -> None:
