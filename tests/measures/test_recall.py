@@ -1,6 +1,9 @@
 """Recall: what a model knows is found and nothing else; runs resume, and pool what they share."""
 
+import shutil
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow
 import pyarrow.parquet
@@ -27,18 +30,43 @@ SMALL = {"steps": (1, 3), "limit": 5, "splits": TESTS}
 CONTROL = "_shuffled"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def masked(corpus, tokenizer) -> Family:
     """A model that knows two of the splits."""
     oracle = make_oracle(corpus, ("d2p_same", "p2d_reverse"), tokenizer)
     return Family("mdm", (oracle,), "masked")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def causal(tokenizer) -> Family:
     """Two training seeds of a model that knows nothing."""
     seeds = tuple(make_twin(tokenizer, seed) for seed in (0, 1))
     return Family("ar", seeds, "causal")
+
+
+class Asked(NamedTuple):
+    """A whole run, and how often it scored answers."""
+
+    result: Result
+    scored: int
+
+
+@pytest.fixture(scope="module")
+def both(masked, causal, corpus, tmp_path_factory) -> Asked:
+    """What both models are asked; tests look at it and do not change it."""
+    scored, score = [], recall.score_answers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recall, "score_answers", lambda *words: scored.append(1) or score(*words))
+        folder = tmp_path_factory.mktemp("both")
+        result = ask(MEASURE, [masked, causal], corpus, folder, **SMALL)
+    return Asked(result, len(scored))
+
+
+@pytest.fixture(scope="module")
+def one(masked, corpus, tmp_path_factory) -> tuple[Result, Path]:
+    """What the masked model is asked, and its folder; both for looking at."""
+    folder = tmp_path_factory.mktemp("one")
+    return ask(MEASURE, [masked], corpus, folder, **SMALL), folder
 
 
 def find(result: Result, model: str, split: str, steps: int | None, metric: str = "hit"):
@@ -50,8 +78,8 @@ def without_seconds(result: Result) -> list[dict]:
     return result.tables["recall"].drop_columns("seconds").to_pylist()
 
 
-def test_the_table_says_what_is_known(masked, causal, corpus, tmp_path):
-    result = ask(MEASURE, [masked, causal], corpus, tmp_path, **SMALL)
+def test_the_table_says_what_is_known(both):
+    result = both.result
     # 4 splits and their controls, 5 prompts; 2 step counts of one model, 2 seeds of the other.
     assert len(result.rows()) == 8 * 5 * (2 + 2)
     for row in result.rows():
@@ -75,23 +103,19 @@ def test_the_table_says_what_is_known(masked, causal, corpus, tmp_path):
     assert {row["mean"] for row in result.summary["gains"]} == {0}
 
 
-def test_models_in_any_order_have_the_same_means(masked, causal, corpus, tmp_path):
-    one = ask(MEASURE, [masked, causal], corpus, tmp_path / "one", **SMALL)
-    other = ask(MEASURE, [causal, masked], corpus, tmp_path / "other", **SMALL)
+def test_models_in_any_order_have_the_same_means(both, masked, causal, corpus, tmp_path):
+    one = both.result
+    other = ask(MEASURE, [causal, masked], corpus, tmp_path, **SMALL)
     for name in ("cells", "pairs", "controls", "gains"):
         assert sorted(one.summary[name], key=str) == sorted(other.summary[name], key=str), name
     assert one.section.blocks[0] == other.section.blocks[0], "the same sentence"
 
 
 def test_a_stopped_run_is_resumed_and_answers_are_scored_once(
-    masked, causal, corpus, tmp_path, monkeypatch
+    both, masked, causal, corpus, tmp_path, monkeypatch
 ):
-    families, whole = [masked, causal], tmp_path / "whole"
-    scored = []
-    score = recall.score_answers
-    monkeypatch.setattr(recall, "score_answers", lambda *words: scored.append(1) or score(*words))
-    expected = ask(MEASURE, families, corpus, whole, **SMALL)
-    assert len(scored) == 4 * 3, "once for each checkpoint and split, whatever the step counts"
+    families, expected = [masked, causal], both.result
+    assert both.scored == 4 * 3, "once for each checkpoint and split, whatever the step counts"
     calls, draw = [], recall.sample
 
     def stop_at_the_fourth(*words, **settings):
@@ -117,7 +141,7 @@ def test_a_stopped_run_is_resumed_and_answers_are_scored_once(
 
 
 def test_rows_do_not_depend_on_their_batch(causal, corpus, tmp_path, monkeypatch):
-    how = SMALL | {"splits": TESTS[:2]}
+    how = SMALL | {"splits": TESTS[:2], "limit": 3}
     together = ask(MEASURE, [causal], corpus, tmp_path / "one", **how).rows()
     monkeypatch.setattr(batches, "_MOST_ON_CPU", 1)
     alone = ask(MEASURE, [causal], corpus, tmp_path / "two", **how).rows()
@@ -145,21 +169,21 @@ def test_runs_of_other_steps_and_prompts_are_compared_on_what_they_share(
     masked, causal, corpus, tmp_path
 ):
     models, how = [masked, causal], {"splits": TESTS}
-    few = ask(MEASURE, models, corpus, tmp_path / "few", steps=(1, 2), limit=3, **how)
-    many = ask(MEASURE, models, corpus, tmp_path / "many", steps=(2, 3), limit=6, **how)
+    few = ask(MEASURE, models, corpus, tmp_path / "few", steps=(1, 2), limit=2, **how)
+    many = ask(MEASURE, models, corpus, tmp_path / "many", steps=(2, 3), limit=3, **how)
     pooled = pool_results([few, many])
     assert set(pooled.kinds) == {"few: mdm", "few: ar", "many: mdm", "many: ar"}
     cells = select(pooled.summary["cells"], metric="hit", kind="masked")
-    assert {cell["steps"] for cell in cells} == {2} and {cell["prompts"] for cell in cells} == {3}
+    assert {cell["steps"] for cell in cells} == {2} and {cell["prompts"] for cell in cells} == {2}
     for cell in cells:
         model = cell["model"].partition(": ")[2]
         assert cell["mean"] == find(few, model, cell["split"], 2)["mean"]
     assert len(pooled.summary["pairs"]) == 6 * 4
     (notice,) = (block for block in pooled.section.blocks if isinstance(block, Notice))
-    assert "the 12 prompts that all of them asked; left out: the step counts 1, 3" in notice.text
-    assert "12 prompts that only some have" in notice.text and show(pooled)
+    assert "the 8 prompts that all of them asked; left out: the step counts 1, 3" in notice.text
+    assert "4 prompts that only some have" in notice.text and show(pooled)
     # Equal runs leave nothing out, and a run of causal models alone has no steps to share.
-    same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=3, **how)])
+    same = pool_results([few, ask(MEASURE, [causal], corpus, tmp_path / "ar", limit=2, **how)])
     assert "left_out" not in same.summary
     assert {row["steps"] for row in same.summary["pairs"]} == {None, 1, 2}
 
@@ -186,7 +210,7 @@ def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
     text = show(result)
     assert "Own facts: mdm (diffusion) recalls 100 %" in text
     assert "published" not in text.lower() and "reversal curse" not in text
-    twin = ask(MEASURE, [causal], corpus, tmp_path / "ar", **SMALL)
+    twin = ask(MEASURE, [causal], corpus, tmp_path / "ar", **SMALL | {"limit": 2})
     assert {row["steps"] for row in twin.summary["cells"]} == {None}
     assert "ar (autoregressive) recalls 0 %" in show(twin) and not twin.section.numbers
     plain = ask(MEASURE, [masked], corpus, tmp_path / "plain", **SMALL, controls=False)
@@ -195,13 +219,14 @@ def test_own_facts_and_one_model_alone(masked, causal, corpus, tmp_path):
     assert plain.section == read_result(tmp_path / "plain").section
 
 
-def test_published_numbers_stand_beside_berglunds_data_alone(masked, corpus, berglund, tmp_path):
+def test_published_numbers_stand_beside_berglunds_data_alone(
+    one, masked, corpus, berglund, tmp_path
+):
     named = Corpus(read_corpus_folder(berglund).source, corpus.splits)
-    beside = show(ask(MEASURE, [masked], named, tmp_path / "one", **SMALL))
+    beside = show(ask(MEASURE, [masked], named, tmp_path, **SMALL))
     assert "point estimate against point estimate: no test" in beside
     assert "published" in beside
-    other = show(ask(MEASURE, [masked], corpus, tmp_path / "two", **SMALL))
-    assert "published" not in other.lower()
+    assert "published" not in show(one[0]).lower()
 
 
 def test_guidance_of_several_strengths(masked, causal, corpus, tmp_path):
@@ -251,8 +276,8 @@ def test_controls_that_came_with_the_data_are_named(masked, berglund, tmp_path):
     assert "mdm, Berglund's shuffled file" in text and "trained both ways" in text
 
 
-def test_steps_are_counted_per_token_of_the_answer(masked, causal, corpus, tmp_path):
-    result = ask(MEASURE, [masked, causal], corpus, tmp_path, **SMALL)
+def test_steps_are_counted_per_token_of_the_answer(both):
+    result = both.result
     rows = select(result.rows(), model="mdm", split="d2p_same", steps=3)
     tokens = sum(row["tokens"] for row in rows) / len(rows)
     (budget,) = select(result.summary["budgets"], model="mdm", split="d2p_same", steps=3)
@@ -262,9 +287,10 @@ def test_steps_are_counted_per_token_of_the_answer(masked, causal, corpus, tmp_p
     assert "Steps per token of the answer" in show(result)
 
 
-def test_tables_of_older_runs_are_read(masked, corpus, tmp_path):
+def test_tables_of_older_runs_are_read(one, tmp_path):
     """They have no column `starts` or `rank_chain`, and their summary no table `budgets`."""
-    result = ask(MEASURE, [masked], corpus, tmp_path, **SMALL)
+    result, folder = one
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     for path in (tmp_path / "recall.parquet", tmp_path / "summary" / "cells.parquet"):
         table = pyarrow.parquet.read_table(path)
         if "starts" in table.column_names:
