@@ -55,8 +55,8 @@ def test_random_networks_stay_above(language):
     """The bound is above -log p of the process that the network itself defines, and not wildly."""
     network = language.random_network()
     bound = language.bound(network)
-    exact = -language.reverse(network, steps=1500).log()
-    assert (bound >= exact - 5e-3).all()
+    exact = -language.reverse(network, steps=300).log()  # within 4e-3 of the limit of many steps
+    assert (bound >= exact - 1e-3).all()
     assert (bound - exact).max() < 10
 
 
