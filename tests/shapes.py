@@ -43,8 +43,11 @@ def check(decorated: Any) -> Any:
         return decorated
     if not any(_has_array(hint) for hint in decorated.__annotations__.values()):
         return decorated
-    checked = jaxtyping.jaxtyped(decorated, typechecker=_check_arrays)
     seen = set()
+
+    @functools.cache
+    def make_checked() -> Callable:  # most functions are not called by most processes
+        return jaxtyping.jaxtyped(decorated, typechecker=_check_arrays)
 
     @functools.wraps(decorated)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +58,7 @@ def check(decorated: Any) -> Any:
             return decorated(*args, **kwargs)
         depth = _count_calls()
         try:
-            result = checked(*args, **kwargs)
+            result = make_checked()(*args, **kwargs)
         except BaseException:
             forget_calls(depth)  # a signal or full stack may come before the checker's own clean-up
             raise
