@@ -29,6 +29,11 @@ torch.set_num_threads(1)
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
+def pytest_collection() -> None:
+    """Nothing that is imported becomes garbage: none is looked for until all is."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look through it again and again.
 
@@ -36,6 +41,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(700, 10, 100)
+    gc.enable()
 
 
 def hear_interrupts() -> None:
