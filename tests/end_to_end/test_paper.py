@@ -37,6 +37,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two stages: the first copies a data set, the second copies the first's folder and a page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper, "_CODE", ("__init__.py",))  # reading the whole package takes long
+    # Nor do copies fill the memory, which is long to look through; processes of a stage do so.
+    monkeypatch.setattr(paper, "_free_memory", lambda: None)
     (tmp_path / "copy.py").write_text(COPY)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.txt").write_text("words")
