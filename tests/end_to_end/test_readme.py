@@ -17,7 +17,7 @@ SMALLER = {
     "data make reversal": "--facts 2",
     "study": "--quick",
     "order": "--limit 1 --steps 2",
-    "recall": "--limit 1 --steps 1 --no-controls",
+    "recall": "--limit 1 --steps 1 --no-controls --splits d2p_same",
     "perplexity": "--limit 60",
     "nll": "--limit 1",
     "factorization": "--limit 1",
