@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import threading
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -136,3 +138,30 @@ def test_values_are_told_apart():
         [1.0],
     ]
     assert len({digest_values(each) for each in different}) == len(different)
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    places: tuple[int, ...] = (3,)
+    unseen: str = field(default="", repr=False)
+
+
+def test_values_are_digested_as_they_are_written_out():
+    """Digests that are stored in runs and edits are of what `repr` says."""
+    word = Word("it's")
+    for value in (word, (word,), (word, 1), (), [word, [None]], {"a": word, 2: [1.5]}, {3}, b"x"):
+        text = value if isinstance(value, bytes) else repr(value).encode()
+        known = hashlib.sha256(len(text).to_bytes(8, "big") + text).hexdigest()
+        assert digest_values([value]) == known
+
+
+def test_an_interrupt_within_a_repr_changes_no_digest():
+    """A stop right after a dataclass noted that it is being written out, and before it unnotes."""
+    word = Word("once")
+    digest = digest_values([(word, "more")])
+    (noted,) = (cell.cell_contents for cell in Word.__repr__.__closure__
+                if isinstance(cell.cell_contents, set))  # fmt: skip
+    noted.add((id(word), threading.get_ident()))
+    assert repr(word) == "..."
+    assert digest_values([(word, "more")]) == digest

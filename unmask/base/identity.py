@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,31 @@ def digest_values(values: Iterable[object]) -> str:
     digest = hashlib.sha256()
     for value in values:
         # Each value is preceded by its length, so that no two lists of values read alike.
-        data = value if isinstance(value, bytes | memoryview) else repr(value).encode()
+        data = value if isinstance(value, bytes | memoryview) else _spell(value).encode()
         digest.update(len(data).to_bytes(8, "big"))
         digest.update(data)
     return digest.hexdigest()
+
+
+def _spell(value: Any) -> str:
+    """What `repr` says, at any time.
+
+    The `repr` that a dataclass is given notes which values it is at work on: one that an interrupt
+    stopped in the wrong moment is "..." for the rest of the process.
+    """
+    kind = type(value)
+    if hasattr(kind.__repr__, "__wrapped__"):  # the one that dataclasses are given
+        pairs = ((each.name, getattr(value, each.name)) for each in fields(value) if each.repr)
+        return f"{kind.__qualname__}({', '.join(f'{name}={_spell(own)}' for name, own in pairs)})"
+    if kind is tuple and len(value) != 1:
+        return f"({', '.join(map(_spell, value))})"
+    if kind is tuple:
+        return f"({_spell(value[0])},)"
+    if kind is list:
+        return f"[{', '.join(map(_spell, value))}]"
+    if kind is dict:
+        return f"{{{', '.join(f'{_spell(key)}: {_spell(own)}' for key, own in value.items())}}}"
+    return repr(value)
 
 
 def find_cache_folder() -> Path:

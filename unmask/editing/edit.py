@@ -257,26 +257,30 @@ class _Stack:
         self._write(edit.layers)
 
     def remove(self, entry: _Application) -> None:
-        """Take an edit off; one that never came on is nothing to take off."""
-        if entry not in self.entries:
-            return
-        self.entries.remove(entry)
-        self._write(entry.edit.layers)
-        for layer in entry.edit.layers:
-            if not any(layer in other.edit.factors for other in self.entries):
-                del self.downs[layer], self.own[layer]
-
-    def _write(self, layers: Sequence[int]) -> None:
-        """Own weights plus all that is on; an interrupt is let through once all are written."""
+        """Take an edit off; an interrupt is let through once it is off."""
         try:
-            self._copy(layers)
+            self._take_off(entry)
         except BaseException:
-            self._copy(layers)
+            self._take_off(entry)
             raise
 
+    def _take_off(self, entry: _Application) -> None:
+        """The same however far an earlier call came: an edit may be partly on, or never have been.
+
+        Layers that are still in `own` are those that have something left to take off.
+        """
+        if entry in self.entries:
+            self.entries.remove(entry)
+        layers = [layer for layer in entry.edit.layers if layer in self.own]
+        self._write(layers)
+        for layer in layers:
+            if not any(layer in other.edit.factors for other in self.entries):
+                del self.own[layer]
+                self.downs.pop(layer, None)
+
     @torch.no_grad()
-    def _copy(self, layers: Sequence[int]) -> None:
-        # Into the same memory, which captured graphs of kernels may point to.
+    def _write(self, layers: Sequence[int]) -> None:
+        """Own weights plus all that is on, into memory that captured kernels may point to."""
         for layer in layers:
             self.downs[layer].weight.copy_(self._compute(layer))
 
