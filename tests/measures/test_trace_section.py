@@ -127,6 +127,7 @@ def test_equal_training_seeds_change_no_mean(causal, tmp_path):
         assert both["mean"] == pytest.approx(alone["mean"], abs=1e-12)
         assert (both["facts"], both["prompts"]) == (alone["facts"], 2 * alone["prompts"])
     assert "phrasings and 2 training seeds are averaged first" in read(two)
+    assert "over facts, and say nothing of other seeds. Placebos" in read(two)
 
 
 def test_heads_ablated_and_severed_reach_the_section(causal):

@@ -5,7 +5,9 @@ interval is a cluster-robust t interval for other facts and, where a model was t
 seeds, other seeds. Half its length is the root of a sum over these two sources, each its variance
 times its own squared quantile of Student's t: with three seeds that is 4.3 instead of 2. Intervals
 of shares have the shape of Wilson's. Differences are paired by fact. How often the intervals hold
-the truth: `benchmarks/coverage.py` and decision 0022.
+the truth: `benchmarks/coverage.py` and decision 0022. Effects of traces, knock-out and paths are
+averaged over seeds before they come here (`mean_intervals`, `compare`): seeds keep different facts,
+those that they recall.
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,9 +12,10 @@ is the score with nothing cut minus that with the subject hidden. Where no posit
 subject can read it in any layer, the answer does not depend on it, and all that reading it gives is
 lost; hiding it can take more than that, where what stands in its place misleads. Scores are the
 probability, the log-probability per token and the logit difference to another fact's answer, all of
-the same runs. Intervals are 95 % t intervals over facts. Two groups count as alike where their
-effects, as shares of the total effect, differ by less than the margin in every layer, by two one-
-sided tests. Finding no difference does not make two groups alike.
+the same runs. Intervals are 95 % t intervals over facts; training seeds of a model are averaged
+fact by fact, so that intervals and tests say nothing of other seeds. Two groups count as alike
+where their effects, as shares of the total effect, differ by less than the margin in every layer,
+by two one-sided tests. Finding no difference does not make two groups alike.
 """
 
 from collections.abc import Iterator

@@ -12,8 +12,9 @@ An effect is the answer's score along a path minus its score with the subject hi
 the total effect: the score with nothing hidden minus that with the subject hidden. "Every way"
 restores the sender's states for everything that reads them. Paths do not add up to it: several
 receivers together can give back more, or less, than the sum of each. Intervals are 95 % t intervals
-over facts. Controls send another fact's states, or the hidden states moved in a random direction by
-the distance of the clean ones; a path counts where it gives back more than both.
+over facts; training seeds of a model are averaged fact by fact, so that intervals say nothing of
+other seeds. Controls send another fact's states, or the hidden states moved in a random direction
+by the distance of the clean ones; a path counts where it gives back more than both.
 """
 
 from collections.abc import Iterator, Sequence

@@ -329,11 +329,12 @@ def _describe_method(groups: Rows, counts: Rows, settings: Mapping[str, Any]) ->
 def _describe_statistics(counts: Rows) -> str:
     seeds = max(row["seeds"] for row in counts)
     averaged = "phrasings" if seeds == 1 else f"phrasings and {seeds} training seeds"
+    alone = "" if seeds == 1 else ", and say nothing of other seeds"
     return (
         f"Effects of a fact's {averaged} are averaged first; intervals are 95 % t intervals over "
-        "facts. Placebos are a prompt token that is not the subject's, another fact's state (or a "
-        "state as far away in a random direction) put in at the subject and at the answer's rows, "
-        "and the same restored run read for another answer. An effect is clear if "
+        f"facts{alone}. Placebos are a prompt token that is not the subject's, another fact's "
+        "state (or a state as far away in a random direction) put in at the subject and at the "
+        "answer's rows, and the same restored run read for another answer. An effect is clear if "
         "its interval lies above 0 and above those of all placebos that were measured. Shares are "
         "ratios of means over facts, their intervals by the delta method; layers are chosen by "
         "two-fold cross-fitting over a hash of the fact."
