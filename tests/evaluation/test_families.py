@@ -37,6 +37,25 @@ def test_words_name_families(folder):
     assert nested.members == tuple(f"{folder}/{place}/model" for place in places)
 
 
+def test_a_mapping_names_loaded_models_and_paths(folder):
+    one, other = (make_model(causal=False, seed=seed) for seed in (0, 1))
+    named = {"before": one, "after": [other, folder / "b"], "twin": f"{folder}/c"}
+    before, after, twin, path = parse_families([named, folder / "a"])
+    assert (before.name, before.members) == ("before", (one,))
+    assert (after.name, after.members) == ("after", (other, f"{folder}/b"))
+    assert (twin.kind, path.name) == ("causal", "a")
+    for wrong, sentence in (
+        ({"x": [one, one]}, "the same weights twice"),
+        ({"x": [one, f"{folder}/c"]}, "several kinds"),
+        ({"x": []}, "x has no model"),
+        ({"x": 3}, "the model is of the type int: expected a name, a path or a loaded model"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            parse_families([wrong])
+    with pytest.raises(UserError, match=r'in Python by \{"NAME": model\}'):
+        parse_families([one, one])
+
+
 def test_a_path_may_hold_the_signs_of_a_list(folder, tmp_path):
     odd = tmp_path / "lr=3e-4,rows=8"
     odd.symlink_to(folder)

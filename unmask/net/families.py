@@ -1,6 +1,6 @@
 """Model families: one name for a model, or for the same model trained with several seeds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,11 @@ from unmask.net.model import Model
 from unmask.net.paradigm import Kind, Paradigm, get_paradigm
 from unmask.net.sources import SETTINGS, open_checkpoint
 from unmask.net.weights import INDEX
+
+Place = str | Path | Model
+"""A name, folder, file or hub id; or a model that is loaded already."""
+Named = Mapping[str, Place | list[Place] | tuple[Place, ...]]
+"""Names of models; several models of a name differ by their training seed."""
 
 
 @dataclass(frozen=True)
@@ -87,44 +92,59 @@ def _find_start(member: str | Model) -> tuple[str, ...] | None:
     return tuple(sorted(str(each) for part, each in start.items() if part.startswith("weights")))
 
 
-def parse_families(given: Sequence[str | Model]) -> list[Family]:
-    """Families from loaded models, or words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…
+def parse_families(given: Sequence[Place | Named]) -> list[Family]:
+    """Families from words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…; from loaded models;
+    or from mappings of a name to either, or to several that differ by their training seed.
 
     Without a name, the last part of the model's path is used, of a training run its folder's. A
     path with * or ? stands for all paths that fit it.
     """
     if not given:
         raise UserError("no model was given: expected [NAME=]MODEL[,MODEL…].")
-    families = [_hold(each) if isinstance(each, Model) else _parse(each) for each in given]
+    families = [family for each in given for family in _read(each)]
     names = [family.name for family in families]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UserError(
-            f"several models are called {', '.join(sorted(twice))}: tell them apart by NAME=MODEL."
+            f"several models are called {', '.join(sorted(twice))}: tell them apart by NAME=MODEL, "
+            'in Python by {"NAME": model}.'
         )
     return families
 
 
-def _hold(model: Model) -> Family:
-    return Family(name_path(model.name), (model,), model.kind)
+def _read(given: Place | Named) -> Iterator[Family]:
+    if isinstance(given, Mapping):
+        for name, places in given.items():
+            several = places if isinstance(places, list | tuple) else [places]
+            yield _make_family(several, str(name))
+    elif isinstance(given, str) and not path_exists(given):  # a path may hold any of these signs
+        name, equals, listed = given.rpartition("=")
+        parts = [part.strip() for part in listed.split(",")]
+        if not all(parts) or (equals and not name):
+            raise UserError(f"the model {given!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
+        yield _make_family([path for part in parts for path in _expand(part)], name)
+    else:
+        yield _make_family([given])
 
 
-def _parse(word: str) -> Family:
-    if not isinstance(word, str):
-        raise UserError(f"the model is a {type(word).__name__}: expected a name or a loaded model.")
-    name, equals, listed = word.rpartition("=")
-    parts = [part.strip() for part in listed.split(",")]
-    if path_exists(word):
-        # A path may hold any of these signs itself.
-        name, equals, parts = "", "", [word]
-    if not all(parts) or (equals and not name):
-        raise UserError(f"the model {word!r} cannot be read: expected [NAME=]MODEL[,MODEL…].")
-    members = tuple(path for part in parts for path in _expand(part))
-    name = name or name_path(members[0])
+def _make_family(places: Iterable[Place], name: str = "") -> Family:
+    """A family of that name, else of its first member's; what is not on this machine is fetched."""
+    members = tuple(str(each) if isinstance(each, Path) else each for each in places)
+    for each in members:
+        if not isinstance(each, str | Model):
+            raise UserError(
+                f"the model is of the type {type(each).__name__}: expected a name, a path or a "
+                "loaded model."
+            )
+    if not members:
+        raise UserError(f"{name} has no model: expected one, or one for each training seed.")
+    first = members[0]
+    name = name or name_path(first.name if isinstance(first, Model) else first)
     if set(name) & set("/\\\0"):
         raise UserError(f"the model's name {name!r} holds a slash: choose another.")
     for member in members:
-        find_model(member)  # fetches what is not on this machine yet
-    kinds = {inspect(member)[0].kind for member in members}
+        if isinstance(member, str):
+            find_model(member)
+    kinds = {each.kind if isinstance(each, Model) else inspect(each)[0].kind for each in members}
     if len(kinds) > 1:
         raise UserError(
             f"the models of {name} are of several kinds ({', '.join(sorted(kinds))}): give each "
