@@ -33,6 +33,7 @@ from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
 from unmask.measures.summaries import estimate_means
 from unmask.net.paradigm import get_paradigm
+from unmask.sampling.texts import draw_rows
 
 SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}
 
@@ -141,6 +142,32 @@ def test_drawn_texts_differ_and_repeat_with_the_seed():
         for seed in (0, 0, 1)
     )
     assert one == again and one != other and len(set(one)) == 3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_drawn_texts_do_not_depend_on_the_memory(causal, monkeypatch):
+    model, prompts = make_model(causal=causal), ["", "The caves", "", "", "The caves", ""]
+    drawn = {}
+    for rows in (6, 4, 1):
+        monkeypatch.setattr("unmask.evaluation.quality.fit_rows", lambda *_, rows=rows: rows)
+        drawn[rows] = [each.tokens for each in draw_texts(model, prompts, "random", 3, 12)]
+    assert drawn[6] == drawn[4] == drawn[1]
+    assert len(set(map(tuple, drawn[6]))) == len(prompts)
+
+
+def test_a_batch_without_room_is_halved(monkeypatch):
+    sizes = []
+
+    def fail_at_first(model, rows, *more):
+        sizes.append(len(rows))
+        if len(sizes) == 1:
+            raise torch.OutOfMemoryError
+        return draw_rows(model, rows, *more)
+
+    expected = list(draw_texts(make_model(), [""] * 4, "random", 3, 12))
+    monkeypatch.setattr("unmask.evaluation.quality.draw_rows", fail_at_first)
+    assert list(draw_texts(make_model(), [""] * 4, "random", 3, 12)) == expected
+    assert sizes == [4, 2, 2]
 
 
 @pytest.mark.parametrize("kind", ["uniform", "gaussian", "hybrid"])

@@ -21,12 +21,13 @@ from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.questions import require_tokenizer
-from unmask.net.batches import count_row_bytes, fit_rows
+from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.net.paradigm import Paradigm
 from unmask.noise.schedules import find_time
+from unmask.sampling.canvas import number_copies
 from unmask.sampling.settings import Sampling
-from unmask.sampling.texts import sample
+from unmask.sampling.texts import draw_rows
 from unmask.sampling.token_sampler import invert
 
 _NOT_FOR_MASKED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
@@ -98,28 +99,38 @@ def draw_texts(
     length: int,
     seed: int = 0,
 ) -> Iterator[DrawnText]:
-    """A text for each prompt, in batches that fit the device; prompts may be empty."""
+    """A text for each prompt, in batches that fit the device; prompts may be empty.
+
+    What is drawn does not depend on the batches.
+    """
     end = require_tokenizer(model).end_id
-    batch = fit_rows(model, count_row_bytes(model, length, length))
     settings: dict[str, Any] = {"temperature": 1.0} | parse_sampler(sampler)
-    settings |= {"length": length, "keep_states": False}
+    # One seed for all batches, that of the first: texts that fitted into one are as they were.
+    settings |= {"length": length, "keep_states": False, "seed": derive_seed(seed, "batch", 0)}
     if steps is not None:
         settings["steps"] = steps
     # A guided pass over masks has twice the rows.
     passes = 2 if settings.get("guidance") and model.paradigm.fills_masks else 1
-    for first in range(0, len(prompts), batch):
-        given = [_begin(model, prompt, end) for prompt in prompts[first : first + batch]]
-        own = derive_seed(seed, "batch", first)
-        drawn = sample(model, given, Sampling(**settings, seed=own))
-        texts = drawn.texts or []
+    given = [_begin(model, prompt, end) for prompt in prompts]
+    copies = number_copies(map(tuple, given))
+
+    def draw(batch: Sequence[int]) -> list[DrawnText]:
+        rows, numbers = [given[i] for i in batch], [copies[i] for i in batch]
+        drawn = draw_rows(model, rows, Sampling(**settings), numbers)
+        texts = []
         for text, row, size, ids in zip(
-            texts, drawn.tokens.tolist(), drawn.lengths.tolist(), given, strict=True
+            drawn.texts or [], drawn.tokens.tolist(), drawn.lengths.tolist(), rows, strict=True
         ):
             tokens = row[:size]
             # A text begins after the end token that stands for nothing before it.
             if ids == [end]:
                 tokens, text = tokens[1:], _decode(model, tokens[1:], end)
-            yield DrawnText(text, _cut(tokens, end), passes * drawn.calls)
+            texts.append(DrawnText(text, _cut(tokens, end), passes * drawn.calls))
+        return texts
+
+    most = fit_rows(model, count_row_bytes(model, length, length, passes))
+    for _, texts in map_batches(range(len(given)), most, draw):
+        yield from texts
 
 
 def _begin(model: Model, prompt: str, end: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Canvases: prompts, fixed tokens and masks laid out as rows of one length."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -232,11 +232,19 @@ def require_mask(model: Model) -> int:
     return model.require_mask()
 
 
-def name_streams(model: Model, names: Sequence[tuple[int, ...]], seed: int) -> RowStreams:
+def name_streams(
+    model: Model, names: Sequence[tuple[int, ...]], seed: int, copies: Sequence[int] | None = None
+) -> RowStreams:
     """A stream for each row, named by what it was given; the same again gets one of its own."""
-    met: Counter[tuple[int, ...]] = Counter()
-    rows = []
-    for name in names:
-        rows.append((name, met[name]))
-        met[name] += 1
+    rows = list(zip(names, number_copies(names) if copies is None else copies, strict=True))
     return RowStreams.make(seed, rows, model.device, pace=model.net.config.context)
+
+
+def number_copies(names: Iterable[Hashable]) -> list[int]:
+    """How many equal names come before each."""
+    met: Counter[Hashable] = Counter()
+    numbers = []
+    for name in names:
+        numbers.append(met[name])
+        met[name] += 1
+    return numbers

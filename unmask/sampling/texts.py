@@ -72,13 +72,23 @@ def sample(
     """
     check_model(model)
     settings = adjust(sample, Sampling, settings, changes)
-    given = list_rows(prompts)
+    return draw_rows(model, list_rows(prompts), settings)
+
+
+def draw_rows(
+    model: Model, given: Sequence[Prompt], settings: Sampling, copies: Sequence[int] | None = None
+) -> Trajectory:
+    """What `sample` draws; `copies` numbers each row among equal prompts, by default in `given`.
+
+    A list that is drawn in several batches is numbered as a whole: its texts are then the same
+    however it is cut.
+    """
     if settings.chat:
         given = [_say(model, prompt) for prompt in given]
     constraints = Constraints.make(settings.fixed, settings.forbid, settings.require)
     if model.paradigm.sampler != "causal":
         canvas = fix_tokens(model, lay_out_prompts(model, given, settings.length), constraints)
-        return _fill(model, canvas, settings, constraints)
+        return _fill(model, canvas, settings, constraints, copies)
     if any(guidance_schedule(settings.guidance, settings.steps)):
         raise UserError("an autoregressive model has no unconditional pass: use guidance 0.")
     _refuse_masked_only(model, settings)
@@ -94,7 +104,7 @@ def sample(
         rows,
         settings.length,
         _make_sampler(model, settings),
-        name_streams(model, rows, settings.seed),
+        name_streams(model, rows, settings.seed, copies),
         constraints.find_forbidden(model),
         settings.keep_states,
         settings.watch,
@@ -145,7 +155,13 @@ def infill(
     return _fill(model, lay_out_patterns(model, list_rows(texts)), settings, constraints)
 
 
-def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constraints) -> Trajectory:
+def _fill(
+    model: Model,
+    canvas: Canvas,
+    settings: Sampling,
+    constraints: Constraints,
+    copies: Sequence[int] | None = None,
+) -> Trajectory:
     """What a diffusion model makes of the canvas."""
     strategy = Strategy(
         settings.steps,
@@ -170,7 +186,7 @@ def _fill(model: Model, canvas: Canvas, settings: Sampling, constraints: Constra
         raise UserError("guidance needs a prompt in every row: give one, or use guidance 0.")
     _check_guesses(settings, *canvas.tokens.shape, settings.steps)
     names = canvas.name_rows(-1 if model.mask_id is None else model.mask_id)
-    streams = name_streams(model, names, settings.seed)
+    streams = name_streams(model, names, settings.seed, copies)
     fill = fill_masks
     if model.paradigm.sampler != "unmasking":
         fill = walk_back
