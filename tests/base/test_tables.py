@@ -51,6 +51,18 @@ def test_parts_are_gathered_in_the_order_asked_for(tmp_path):
     assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == ROWS[::-1]
 
 
+def test_a_part_may_be_called_anything(tmp_path):
+    """Keys hold names of one's own facts, of any length, and settings with paths in them."""
+    parts = Parts(tmp_path / "parts", "recall/1")
+    keys = ["a" * 300, "a" * 299 + "b", "山" * 109, "m-1-random;classifier=probes/a", "m-1-short"]
+    for i, key in enumerate(keys):
+        assert not parts.has(key)
+        parts.write(key, [{"number": i}])
+    assert [row["number"] for row in parts.read(keys).to_pylist()] == list(range(len(keys)))
+    found = parts.keys()
+    assert parts.read(found).num_rows == len(keys) and "m-1-short" in found
+
+
 def test_gathered_parts_are_the_table_that_they_are_together(tmp_path, monkeypatch):
     """Whether they are written at once or in groups; a part may be empty, a column all None."""
     parts = Parts(tmp_path / "parts", "recall/1")

@@ -1,5 +1,6 @@
 """Tidy tables as Parquet: whole or not there, their schema named and numbered."""
 
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
+from unmask.base.identity import digest_values
 
 if TYPE_CHECKING:
     import pyarrow
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 _SCHEMA, _DTYPE = b"unmask.schema", b"unmask.dtype"
 _MOST_BYTES, _MOST_PARTS = 2**24, 1024
 """What a table that is gathered from its parts is written by: so much is in memory at once."""
+_MOST_IN_NAME = 200
+"""Bytes of a key in the name of its file; of the 255 that there are, a draft's name needs more."""
 
 
 def write_table(
@@ -243,5 +247,13 @@ class Parts:
                 tables, size = tables[:1], 0
 
     def _path(self, key: str) -> Path:
-        assert key and not set(key) & set("/\\\0"), key
-        return self.folder / f"{key}.parquet"
+        return self.folder / f"{_name_file(key)}.parquet"
+
+
+def _name_file(key: str) -> str:
+    """A key as a file's name: one that no file can have is cut and told from others by a digest."""
+    assert key
+    if len(key.encode()) <= _MOST_IN_NAME and not set(key) & set("/\\\0"):
+        return key
+    start = re.sub(r"[/\\\0]", "_", key).encode()[: _MOST_IN_NAME // 2].decode(errors="ignore")
+    return f"{start}-{digest_values([key])[:16]}"
