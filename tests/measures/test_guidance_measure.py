@@ -1,6 +1,7 @@
 """Texts with an attribute: the rule, the ways and what they spend, the judge, and the measure."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import unmask
-from tests.conftest import lively
+from tests.conftest import lively, make_model
 from unmask import UserError
 from unmask.blocks.blocks import Figure, Text
 from unmask.blocks.tidy import say, select
@@ -140,6 +141,10 @@ def test_the_measure(model, corpus, tmp_path):
     few |= {"length": 24, "device": "cpu", "scorer": str(tmp_path / "scorer")}
     guide = str(tmp_path / "guide.safetensors")
     result = unmask.guidance(model, data=corpus, out=tmp_path / "run", save_guide=guide, **few)
+    shutil.rmtree(tmp_path / "scorer")
+    unmask.save(make_model(seed=1), tmp_path / "scorer")
+    with pytest.raises(UserError, match="holds another run"):
+        unmask.guidance(model, data=corpus, out=tmp_path / "run", **few)
     drawn = unmask.sample(model, "A text:", length=24, steps=2, classifier=guide, judged=2)
     assert drawn.calls > 2, "what guided is a probe for any sample"
     rows = result.tables["guidance"].to_pylist()

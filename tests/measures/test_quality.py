@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -114,6 +115,19 @@ def test_texts_are_what_the_judge_scores(judge, texts):
     assert pooled[REAL, None]["distinct_1"] == pytest.approx(
         len({word for each in words for word in each}) / sum(map(len, words))
     )
+
+
+def test_another_judge_in_the_same_folder_is_another_run(texts, tmp_path):
+    how = SMALL | {"data": texts, "judge": str(tmp_path / "judge"), "out": tmp_path / "run"}
+    how |= {"steps": (2,), "samplers": ("random",)}
+    unmask.save(make_model(causal=True, seed=5), tmp_path / "judge")
+    before = QUALITY(make_model(), **how).rows()
+    assert QUALITY(make_model(), **how).rows() == before
+    shutil.rmtree(tmp_path / "judge")
+    unmask.save(make_model(causal=True, seed=6), tmp_path / "judge")
+    with pytest.raises(UserError, match="holds another run"):
+        QUALITY(make_model(), **how)
+    assert QUALITY(make_model(), **how, fresh=True).rows() != before
 
 
 def test_empty_texts_are_a_sentence_and_no_figure(judge, texts, monkeypatch):

@@ -104,10 +104,13 @@ def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tu
     from unmask.base.identity import digest_values
     from unmask.data.biographies import list_labelled
     from unmask.measures.inputs import find_corpus
+    from unmask.net.families import digest_model
 
     corpus = find_corpus(data, families)
     halves = [list_labelled(corpus, split) for split in ("train", "judge")]
-    return corpus, corpus.source, digest_values(str(half) for half in halves)
+    # Another scorer may come to lie in the same place.
+    scorer = {} if settings.scorer is None else digest_model(settings.scorer)
+    return corpus, corpus.source, digest_values([*map(str, halves), *scorer.items()])
 
 
 def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:

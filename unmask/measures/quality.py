@@ -73,6 +73,7 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
     """Pieces of documents, as many words as texts have tokens; as many as texts are drawn."""
     from unmask.base.identity import digest_values
     from unmask.data.text import read_documents
+    from unmask.net.families import digest_model
 
     if not settings.judge:
         raise UserError("no judge was given: name a causal model by --judge.")
@@ -89,7 +90,9 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
     # The beginnings of all documents come first.
     pieces.sort(key=lambda piece: piece[0])
     texts = [text for _, text in pieces[: settings.texts]]
-    return texts, str(data), digest_values([texts, settings.judge])
+    # Another judge may come to lie in the same place.
+    judge = digest_model(settings.judge)
+    return texts, str(data), digest_values([texts, *judge.items()])
 
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
