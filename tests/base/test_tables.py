@@ -86,6 +86,29 @@ def test_gathered_parts_are_the_table_that_they_are_together(tmp_path, monkeypat
         assert lazy.select(fact="7", logp=-7).to_pylist() == rows[7:8]
 
 
+def test_columns_of_any_row_are_kept(tmp_path):
+    write_table(tmp_path / "x.parquet", [{"a": 1}, {"b": 3, "a": 2}], "recall/1")
+    rows = read_table(tmp_path / "x.parquet", "recall/1").to_pylist()
+    assert rows == [{"a": 1, "b": None}, {"a": 2, "b": 3}]
+
+
+def test_numbers_that_are_whole_in_one_part_only(tmp_path):
+    """A part's types are those of its values, the table's those of all parts."""
+    parts, keys = Parts(tmp_path / "parts", "recall/1"), ["whole", "none", "other"]
+    rows = [{"v": 2, "vs": [1]}, {"v": None, "vs": None}, {"v": 0.5, "vs": [0.5]}]
+    for key, row in zip(keys, rows, strict=True):
+        parts.write(key, [row])
+    parts.gather(keys, tmp_path / "x.parquet")
+    assert read_table(tmp_path / "x.parquet", "recall/1").to_pylist() == rows
+    assert parts.read(keys).to_pylist() == rows
+    lazy = parts.open(keys)
+    assert [row for piece in lazy.pieces() for row in piece.to_pylist()] == rows
+    assert lazy.select(v=2.0).to_pylist() == rows[:1]
+    parts.write("text", [{"v": "two"}])
+    with pytest.raises(UserError, match=r"text\.parquet does not fit .* expected one type"):
+        parts.gather([*keys, "text"], tmp_path / "x.parquet")
+
+
 def test_a_table_that_breaks_while_it_is_read_is_a_sentence(tmp_path):
     path = tmp_path / "x.parquet"
     write_table(path, ROWS, "recall/1")

@@ -20,7 +20,8 @@ from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
-from unmask.measures.runner import pool_results, read_result, run_measure
+from unmask.measures.runner import pool_results, pool_tables, read_result, run_measure
+from unmask.measures.trainings import concatenate
 
 MODELS = ["one", "two", "three"]
 
@@ -168,6 +169,19 @@ def test_runs_are_pooled_and_their_models_told_apart(tmp_path):
     ]
     with pytest.raises(UserError, match="given twice"):
         pool_results([one, one])
+
+
+def test_runs_are_pooled_where_numbers_of_one_are_whole(tmp_path):
+    one, _ = run(tmp_path / "a", models=["one"], shift=0.5)
+    other, _ = run(tmp_path / "b", models=["two"])
+    column = other.tables["counting"]["value"].cast("int64")
+    at = other.tables["counting"].column_names.index("value")
+    table = other.tables["counting"].set_column(at, "value", column)
+    other = replace(other, tables={**other.tables, "counting": table})
+    expected = [0.5 + i for i in range(8)] + list(range(8))
+    assert pool_tables([one, other])["counting"]["value"].to_pylist() == expected
+    joined = concatenate([one, other], [[], []], [{}, {}])
+    assert joined["counting"]["value"].to_pylist() == expected
 
 
 def test_fresh_removes_the_run_and_nothing_else(tmp_path):

@@ -35,10 +35,18 @@ def write_table(
     import pyarrow
     import pyarrow.parquet
 
-    table = rows if isinstance(rows, pyarrow.Table) else pyarrow.Table.from_pylist(list(rows))
+    table = rows if isinstance(rows, pyarrow.Table) else _make_table(list(rows))
     table = table.replace_schema_metadata(_make_metadata(schema, dtype))
     with replace_file(path) as draft:
         pyarrow.parquet.write_table(table, draft, **_choose_encoding(table.schema))
+
+
+def _make_table(rows: "Sequence[Mapping[str, Any]]") -> "pyarrow.Table":
+    """The columns of all rows: `from_pylist` takes those of the first."""
+    import pyarrow
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _choose_encoding(schema: "pyarrow.Schema") -> dict[str, Any]:
@@ -97,14 +105,24 @@ def _refuse_broken(path: str | Path) -> Generator[None]:
 
 
 def _unify_schemas(paths: Iterable[Path], schema: str) -> "pyarrow.Schema":
-    """The columns of all files, in the order they are met; an empty part may lack some."""
+    """The columns of all files, in the order they are met; an empty part may lack some.
+
+    Numbers that are whole in one file and not in another are not in all.
+    """
     import pyarrow
 
     unified = pyarrow.schema([])
     for path in paths:
         columns = _open_file(path, schema).schema_arrow.remove_metadata()
         if columns != unified:
-            unified = pyarrow.unify_schemas([unified, columns], promote_options="default")
+            try:
+                unified = pyarrow.unify_schemas([unified, columns], promote_options="permissive")
+            except (pyarrow.ArrowTypeError, pyarrow.ArrowInvalid) as error:
+                reason = str(error).splitlines()[0].rstrip(".")
+                raise UserError(
+                    f"{path} does not fit the parts before it ({reason}): expected one type in "
+                    "each column; mend the measure and begin anew."
+                ) from None
     return unified
 
 
@@ -209,7 +227,7 @@ class Parts:
         import pyarrow
 
         tables = [read_table(self._path(key), self.schema) for key in keys]
-        return pyarrow.concat_tables(tables, promote_options="default")
+        return pyarrow.concat_tables(tables, promote_options="permissive")
 
     def open(self, keys: Iterable[str]) -> LazyTable:
         """The same, read when and as far as it is needed."""
@@ -243,7 +261,7 @@ class Parts:
             tables.append(read_table(path, self.schema))
             size += tables[-1].nbytes
             if size >= _MOST_BYTES or len(tables) > _MOST_PARTS or i == len(paths):
-                yield pyarrow.concat_tables(tables, promote_options="default")
+                yield pyarrow.concat_tables(tables, promote_options="permissive")
                 tables, size = tables[:1], 0
 
     def _path(self, key: str) -> Path:

@@ -296,7 +296,7 @@ def pool_tables(results: Sequence[Result]) -> Tables:
             rename_models(result.tables[name], {each: f"{label}: {each}" for each in twice})
             for result, label in zip(results, labels, strict=True)
         ]
-        pooled[name] = pyarrow.concat_tables(tables, promote_options="default")
+        pooled[name] = pyarrow.concat_tables(tables, promote_options="permissive")
     return pooled
 
 

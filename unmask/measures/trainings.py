@@ -74,7 +74,7 @@ def concatenate(
                 _move_seeds(result.tables[name], number, seeds)
                 for result, number in zip(results, numbers, strict=True)
             ],
-            promote_options="default",
+            promote_options="permissive",
         )
         for name in results[0].measure.tables
     }
@@ -103,7 +103,7 @@ def join_openings(results: Sequence[Result]) -> Result:
     tables = {
         name: pyarrow.concat_tables(
             [_count_on(result.tables[name], earlier) for result, earlier in counted],
-            promote_options="default",
+            promote_options="permissive",
         )
         for name in first.measure.tables
     }
