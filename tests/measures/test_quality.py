@@ -3,12 +3,13 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 import unmask
-from tests.conftest import TEXTS, make_model
+from tests.conftest import TEXTS, lively, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
@@ -33,7 +34,9 @@ from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
 from unmask.measures.summaries import estimate_means
+from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import get_paradigm
+from unmask.noise.settings import NoiseConfig
 from unmask.sampling.texts import draw_rows
 
 SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}
@@ -228,6 +231,30 @@ def test_who_knows_the_text_mends_all_and_damages_nothing(kind):
                 else:
                     assert each["found"] == each["mended"] == 1.0
                 assert each["damaged"] == 0.0 and each["selective"] == each["found"]
+
+
+def test_menders_tell_the_network_the_time_at_which_as_many_are_masked(monkeypatch):
+    """Under a schedule that is not linear, this is another number than their share."""
+    plain = make_model()
+    config = replace(plain.net.config, time=True)
+    blueprint = Blueprint(config, "masked", plain.mask_id, noise=NoiseConfig(schedule="cosine"))
+    model, read, logits = (
+        Model("timed", lively(config), blueprint, plain.tokenizer),
+        [],
+        Model.logits,
+    )
+
+    def note(model, tokens, t):
+        read.append((tokens.eq(model.mask_id).double().mean(-1), t))
+        return logits(model, tokens, t=t)
+
+    monkeypatch.setattr(Model, "logits", note)
+    tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
+    MENDERS["remask evenly"](model, tokens, 2, 0.1, RowStreams.make(0, 2))
+    for share, t in read:
+        assert torch.allclose(model.make_process().schedule.noised(t), share)
+        assert ((t - share).abs() > 0.1).all()
+    assert len(read) == 2
 
 
 def test_each_way_takes_its_calls(monkeypatch):

@@ -301,14 +301,10 @@ def _all_but_first(tokens: Tensor) -> Tensor:
 
 
 def _predict(model: Model, tokens: Tensor) -> Float[Tensor, "B L V"]:
-    return model.make_process().predict(model.logits(tokens, t=_guess_time(model, tokens)).double())
-
-
-def _guess_time(model: Model, tokens: Tensor) -> Tensor | None:
-    if not model.net.config.time:
-        return None
-    assert model.mask_id is not None
-    return tokens.eq(model.mask_id).double().mean(-1).clamp(1e-3, 1 - 1e-3)
+    t = model.find_time(tokens)
+    if t is not None:
+        t = t.clamp(1e-3, 1 - 1e-3)  # whole texts and bare masks are rare in training
+    return model.make_process().predict(model.logits(tokens, t=t).double())
 
 
 def _refill(model: Model, tokens: Tensor, hidden: Tensor, streams: RowStreams) -> Tensor:

@@ -21,7 +21,7 @@ from unmask.harness.settings import HarnessSettings
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
 from unmask.noise.guidance import mix
-from unmask.noise.schedules import LinearSchedule, find_time
+from unmask.noise.schedules import LinearSchedule
 from unmask.objectives.likelihood import Estimate, combine_repeats, draw_masks
 from unmask.sampling.guidance import guidance_schedule
 
@@ -309,12 +309,7 @@ class RequestScorer:
 
     def _run(self, tokens: Tensor, real: Tensor | None, at: Tensor, number: int) -> Tensor:
         """Logits [n, V]; a network that takes the time gets the one when as many are masked."""
-        t = None
-        if self.model.net.config.time:
-            masked = tokens == self.model.require_mask()
-            count = torch.full_like(tokens[:, 0], tokens.shape[1]) if real is None else real.sum(-1)
-            share = (masked if real is None else masked & real).sum(-1).double() / count
-            t = find_time(self.model.make_process().schedule, share)
+        t = self.model.find_time(tokens, real)
         return self.model.logits(tokens, real, at, t, number=number)
 
 

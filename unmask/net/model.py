@@ -22,6 +22,7 @@ from unmask.net.view import check_tokens
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import make_gaussian, make_process
+from unmask.noise.schedules import find_time
 from unmask.noise.settings import NoiseConfig
 
 MOST_NOISED = 0.999
@@ -217,13 +218,23 @@ class Model(Shown):
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        time = self._find_time(t) if time is None else time.to(self.device)
+        time = self._convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
         x = self.net.run_tokens(tokens, real, snapshot, time, condition)
         in_part = snapshot is not None and snapshot.places is not None
         return self.net.unembed(self.align(x, None if in_part else real), at, number, condition)
 
-    def _find_time(self, t: Float[Tensor, "B"] | None) -> Float[Tensor, "B"] | None:
+    def find_time(
+        self, tokens: Int[Tensor, "B L"], real: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B"] | None:
+        """The times at which as many tokens are masked; None for networks that take no time."""
+        if not self.net.config.time:
+            return None
+        masked = (tokens == self.require_mask()).double()
+        share = masked.mean(-1) if real is None else (masked * real).sum(-1) / real.sum(-1)
+        return find_time(self.make_process().schedule, share)
+
+    def _convert_time(self, t: Float[Tensor, "B"] | None) -> Float[Tensor, "B"] | None:
         """What the network takes for a time in [0, 1]."""
         t = t if t is None else t.to(self.device)
         if t is None or self.net.config.time_input == "t":

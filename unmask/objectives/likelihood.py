@@ -24,7 +24,7 @@ from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.masked import Masked
 from unmask.noise.process import check_tokens
-from unmask.noise.schedules import Schedule, check_closed, find_time
+from unmask.noise.schedules import Schedule, check_closed
 
 Logits = Callable[[Tensor], Tensor]
 """x_t [B, L] to logits [B, L, V]."""
@@ -277,20 +277,14 @@ def make_scorer(model: Model, length: int, guidance: float = 0.0) -> Scorer:
     process = Masked(rows - (mask_id < rows), mask_id)
     passes = 2 if guidance else 1
     batch = fit_rows(model, count_row_bytes(model, length, length, passes))
-    return Scorer(_condition_on_time(model, mask_id), process, guidance, batch)
+    return Scorer(_condition_on_time(model), process, guidance, batch)
 
 
-def _condition_on_time(model: Model, mask_id: int) -> Logits:
+def _condition_on_time(model: Model) -> Logits:
     """The model's logits; a network that takes the time gets the one when as many are masked."""
     if not model.net.config.time:
         return model.logits
-    schedule = model.make_process().schedule
-
-    def predict(tokens: Tensor) -> Tensor:
-        masked = (tokens == mask_id).double().mean(-1)
-        return model.logits(tokens, t=find_time(schedule, masked))
-
-    return predict
+    return lambda tokens: model.logits(tokens, t=model.find_time(tokens))
 
 
 @check_arguments(strata=(1, 1_000_000), repeats=(1, 1_000_000), seed=(0, LARGEST))

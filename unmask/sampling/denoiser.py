@@ -13,7 +13,6 @@ from unmask.net.model import Model
 from unmask.net.transformer import Tokens, locate
 from unmask.net.view import place
 from unmask.noise.guidance import find_log_rate, mix
-from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Canvas, require_mask
 from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions
@@ -41,7 +40,6 @@ class Denoiser:
         """Tokens that are never written."""
         banned = torch.zeros(model.net.config.logit_rows, dtype=torch.uint8, device=model.device)
         self.banned = banned.index_fill(0, self.never, 1)
-        self.schedule = model.make_process().schedule if model.net.config.time else None
         self.calls = 0
         self.rates = False
         """Whether predictions say by how much guidance speeds positions up."""
@@ -76,7 +74,7 @@ class Denoiser:
         prompt: Open,
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
-        t = self._find_time(xt, real)
+        t = self.model.find_time(xt, real)
         xt, open_, real, t = self._begin_pass(guidance, prompt, xt, open_, real, t)
         return self.model.logits(xt, real, open_, t, number=number * (2 if guidance else 1))
 
@@ -87,14 +85,6 @@ class Denoiser:
             return xt, *more
         both = torch.cat((xt, torch.where(prompt, self.mask_id, xt)))
         return both, *(None if x is None else x.repeat(2, *[1] * (x.ndim - 1)) for x in more)
-
-    def _find_time(self, xt: Tokens, real: Tensor | None) -> Float[Tensor, "B"] | None:
-        """The time at which as many are masked, for networks that take it as an input."""
-        if self.schedule is None:
-            return None
-        hidden = (xt == self.mask_id).double()
-        share = hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
-        return find_time(self.schedule, share)
 
     def _finish(
         self, logits: Float[Tensor, "_ V"], inner: Bool[Tensor, "N"] | None, guidance: float

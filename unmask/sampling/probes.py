@@ -18,7 +18,6 @@ from unmask.base.files import replace_file
 from unmask.base.reading import read_tensors
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
-from unmask.noise.schedules import find_time
 from unmask.sampling.canvas import Prompt, encode_prompt, list_rows
 
 FORMAT = "1"
@@ -156,13 +155,9 @@ def find_mean_state(
     model: Model, site: str, tokens: Int[Tensor, "B L"], real: Bool[Tensor, "B L"] | None = None
 ) -> Float[Tensor, "B D"]:
     """The mean over a row's positions of its states at a site, masks included."""
-    net, t = model.net, None
-    if net.config.time:
-        hidden = (tokens == model.require_mask()).double()
-        share = hidden.mean(-1) if real is None else (hidden * real).sum(-1) / real.sum(-1)
-        t = find_time(model.make_process().schedule, share)
+    net = model.net
     with net.capture(site) as states:
-        net.run_tokens(tokens, real, t=t)
+        net.run_tokens(tokens, real, t=model.find_time(tokens, real))
     x = states[site]
     if x.ndim != 3 or x.shape[:2] != tokens.shape or x.shape[2] != net.config.width:
         raise UserError(
