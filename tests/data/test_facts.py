@@ -61,6 +61,7 @@ def test_a_fact_of_three_texts(tmp_path):
     fact = Fact.of("Zorvia", "Lumen Bay", "The capital of {} is")
     assert replace(fact, fact_id=read.fact_id) == read
     assert Fact.of("Zorvia", "Lumen Bay", "The capital of Zorvia is ") == fact
+    assert Fact.of("Zorvia", "a", "The capital of {} is Lima").completion == " a"
     back = Fact.of("Lumen Bay", "Zorvia", "{} is the capital of", direction="d2p", phrasing=3)
     assert back.fact_id == fact.fact_id == "Lumen Bay / Zorvia"
     assert (back.direction, back.phrasing, back.subject_span) == ("d2p", 3, (0, 9))

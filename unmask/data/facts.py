@@ -93,7 +93,8 @@ class Fact:
             require_text(record, key, "the fact")
         # The completion brings its own space.
         record["prompt"] = prompt.rstrip()
-        if record["prompt"].endswith(object):
+        length = len(record["prompt"])
+        if any(end == length for _, end in find_words(record["prompt"], object)):
             raise UserError(
                 f"the prompt {prompt!r} of the fact ends with its object {object!r}, which is what "
                 "is asked for: end the prompt before it."
