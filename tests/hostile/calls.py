@@ -122,7 +122,7 @@ TINY: dict[str, dict[str, Any]] = {
     "recall": {"limit": 1, "steps": (2,), "guidance": 0.0},
     "order": {"limit": 1, "steps": 2},
     "nll": {"limit": 1}, "factorization": {"limit": 1},
-    "perplexity": {"repeats": 1, "limit": 40},
+    "perplexity": {"repeats": 2, "limit": 40},
     "quality": {"judge": "reversal-ar", "texts": 2, "length": 3, "steps": (2,)},
     "mending": {"texts": 2, "length": 8, "calls": (2,)},
     "planted": {"counts": (1,), "shapes": ("prefix",), "at_steps": (1,), "steps": 2, "people": 1,

@@ -120,5 +120,7 @@ def test_bad_input(documents, tmp_path):
     assert cut_documents(["abc", "  ", "defg"], 7) == ["abc", "de"]
     with pytest.raises(UserError, match="'limit' is 0, expected at least 1"):
         MEASURE(model, data=documents[0], limit=0)
+    with pytest.raises(UserError, match="'repeats' is 1, expected at least 2"):
+        MEASURE(model, data=documents[0], repeats=1)
     with pytest.raises(UserError, match="no data were given: expected a text file"):
         MEASURE(model)

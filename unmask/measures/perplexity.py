@@ -41,7 +41,7 @@ class PerplexitySettings(MachineSettings):
         None, "Tokens that windows move on by; half a window by default.", least=1
     )
     repeats: int = option(
-        8, "Independent draws of the noise, for the error.", least=1, most=100_000
+        8, "Independent draws of the noise, for the error.", least=2, most=100_000
     )
     seed: int = option(0, "Seed of the noise.", least=0)
 
