@@ -131,6 +131,10 @@ def test_an_edit_fits_the_same_checkpoint_in_another_dtype_and_no_other(model, t
     with edit.on(small):
         assert have_changed(small, before)
     assert not have_changed(small, before)
+    # Rounded to float16 and then to bfloat16 is not rounded to bfloat16.
+    half = unmask.load(tmp_path / "model", device="cpu", dtype="float16")
+    with pytest.raises(UserError, match="made for, in the same dtype"), edit.on(half):
+        pass
     for other in (make_model(kind="causal"), make_model(layers=1), make_model("tiny-gpt2")):
         with pytest.raises(UserError, match=r"made for another network than tiny.*digests"):
             with edit.on(other):

@@ -88,7 +88,8 @@ class Edit(Shown):
         """Inside the block the model has the edit; afterwards it is as before, to the bit.
 
         Args:
-            model: The one that the edit was made for, in any dtype; another is refused.
+            model: The one that the edit was made for, in the same dtype, or in bfloat16 instead of
+                float32 and the other way round; another is refused.
         """
         stack, entry = _find_stack(model.net), _Application(self)
         try:
@@ -247,7 +248,7 @@ class _Stack:
             raise UserError(
                 f"this edit of layer {', '.join(map(str, edit.layers)) or 'none'} was made for "
                 f"another network than {model.name} (their digests differ): make it again for this "
-                "one, or load the checkpoint that it was made for."
+                "one, or load the checkpoint that it was made for, in the same dtype."
             )
         for layer in edit.layers:
             if layer not in self.own:
