@@ -1,6 +1,7 @@
 """Guidance by a classifier and by probes through the public calls."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,3 +226,16 @@ def test_shorter_rows_are_read_without_their_filling(model):
     both = find_mean_state(model, "layers.0.resid_out", tokens, real)
     alone = find_mean_state(model, "layers.0.resid_out", tokens[:1, :3])
     assert torch.allclose(both[0], alone[0], atol=1e-5)
+
+
+def test_states_are_those_of_the_run_at_the_time_of_the_text():
+    """A network that takes sigma is given it, as in `Model.logits`."""
+    made = make_model()
+    config = replace(made.net.config, time=True, time_input="sigma")
+    net = lively(config)
+    model = Model("timed", net, Blueprint(config, "masked", made.mask_id), made.tokenizer)
+    tokens = torch.tensor([[5, 6, made.mask_id, 8, made.mask_id]])
+    with net.capture("layers.0.resid_out") as states:
+        model.logits(tokens, t=model.find_time(tokens))
+    expected = states["layers.0.resid_out"].mean(1)
+    torch.testing.assert_close(find_mean_state(model, "layers.0.resid_out", tokens), expected)

@@ -218,7 +218,7 @@ class Model(Shown):
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))
-        time = self._convert_time(t) if time is None else time.to(self.device)
+        time = self.convert_time(t) if time is None else time.to(self.device)
         condition = self.net.make_condition(time)
         x = self.net.run_tokens(tokens, real, snapshot, time, condition)
         in_part = snapshot is not None and snapshot.places is not None
@@ -234,7 +234,7 @@ class Model(Shown):
         share = masked.mean(-1) if real is None else (masked * real).sum(-1) / real.sum(-1)
         return find_time(self.make_process().schedule, share)
 
-    def _convert_time(self, t: Float[Tensor, "B"] | None) -> Float[Tensor, "B"] | None:
+    def convert_time(self, t: Float[Tensor, "B"] | None) -> Float[Tensor, "B"] | None:
         """What the network takes for a time in [0, 1]."""
         t = t if t is None else t.to(self.device)
         if t is None or self.net.config.time_input == "t":

@@ -157,7 +157,7 @@ def find_mean_state(
     """The mean over a row's positions of its states at a site, masks included."""
     net = model.net
     with net.capture(site) as states:
-        net.run_tokens(tokens, real, t=model.find_time(tokens, real))
+        net.run_tokens(tokens, real, t=model.convert_time(model.find_time(tokens, real)))
     x = states[site]
     if x.ndim != 3 or x.shape[:2] != tokens.shape or x.shape[2] != net.config.width:
         raise UserError(
