@@ -20,7 +20,7 @@ from unmask.base.errors import UserError
 from unmask.base.progress import track
 from unmask.base.runs import RUN_FORMAT, check_run, find_folder, make_record, open_run, read_record
 from unmask.base.tables import Parts, read_table, write_table
-from unmask.measures.inputs import Inputs, RunFolders
+from unmask.measures.inputs import Inputs, ModelInputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
 from unmask.measures.result import (
     FolderTables,
@@ -66,6 +66,7 @@ def call_measure(
         given = {"models": models, "data": facts or data}
     inputs = measure.inputs.read(given, chosen)
     if out is not None:
+        _refuse_attached(inputs)
         return _require(run_measure(measure, inputs, chosen, Path(out), fresh))
     folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
     result = _require(run_measure(measure, inputs, chosen, folder))
@@ -93,6 +94,20 @@ def _part_subjects(subjects: Sequence[Any]) -> tuple[list[Any], Any]:
     facts = [each for each in subjects if isinstance(each, Fact)]
     models = [each for each in subjects if not isinstance(each, Corpus | Fact)]
     return models, corpora[0] if corpora else facts or None
+
+
+def _refuse_attached(inputs: Inputs) -> None:
+    """A folder knows models by their weights: it would be resumed with or without a patch."""
+    from unmask.net.model import Model
+
+    families = inputs.families if isinstance(inputs, ModelInputs) else []
+    for model in (member for family in families for member in family.members):
+        if isinstance(model, Model) and (sites := model.net.taps.attached):
+            raise UserError(
+                f"the network of {model.name} is patched or captured at {sites[0]}, which a run "
+                "folder does not record: leave `out` out, leave the `with` block first, or change "
+                "the weights instead."
+            )
 
 
 def _require(result: Result | None) -> Result:

@@ -1,0 +1,29 @@
+"""Measures called from Python: what is told apart, refused, and left behind."""
+
+import pytest
+
+import unmask
+from tests.evaluation.oracle import make_twin
+from unmask import UserError
+
+
+@pytest.fixture
+def model(tokenizer):
+    return make_twin(tokenizer)
+
+
+def find_cost(model, corpus, **more) -> float:
+    rows = unmask.nll(model, corpus, splits=("d2p_same",), limit=2, **more).rows()
+    return sum(row["nll_total"] for row in rows)
+
+
+def test_a_patched_model_is_not_taken_for_the_plain_one(model, corpus, tmp_path):
+    """A folder knows models by their weights; without one, a patched model is measured as such."""
+    plain = find_cost(model, corpus, out=tmp_path / "run")
+    with model.net.patch({"final": lambda x: 0 * x}):
+        assert abs(find_cost(model, corpus) - plain) > 0.1
+        for given, folder in ((model, "run"), (model, "new"), ({"named": [model]}, "new")):
+            with pytest.raises(UserError, match="is patched or captured at final, which a run"):
+                find_cost(given, corpus, out=tmp_path / folder)
+    assert not (tmp_path / "new").exists()
+    assert find_cost(model, corpus, out=tmp_path / "run") == plain
