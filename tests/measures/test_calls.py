@@ -27,3 +27,13 @@ def test_a_patched_model_is_not_taken_for_the_plain_one(model, corpus, tmp_path)
                 find_cost(given, corpus, out=tmp_path / folder)
     assert not (tmp_path / "new").exists()
     assert find_cost(model, corpus, out=tmp_path / "run") == plain
+
+
+def test_data_by_position_are_of_one_kind(model, corpus):
+    facts = corpus.splits["d2p_same"][:2]
+    for given, said in (
+        ((corpus, facts), "1 corpora and 2 facts were given: expected one corpus, or facts"),
+        ((corpus, corpus), "2 corpora and 0 facts were given"),
+    ):
+        with pytest.raises(UserError, match=said):
+            unmask.nll(model, *given)

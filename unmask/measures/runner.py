@@ -93,6 +93,11 @@ def _part_subjects(subjects: Sequence[Any]) -> tuple[list[Any], Any]:
     corpora = [each for each in subjects if isinstance(each, Corpus)]
     facts = [each for each in subjects if isinstance(each, Fact)]
     models = [each for each in subjects if not isinstance(each, Corpus | Fact)]
+    if len(corpora) + bool(facts) > 1:
+        raise UserError(
+            f"{len(corpora)} corpora and {len(facts)} facts were given: expected one corpus, or "
+            "facts; ask them one after the other."
+        )
     return models, corpora[0] if corpora else facts or None
 
 
