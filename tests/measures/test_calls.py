@@ -1,9 +1,13 @@
 """Measures called from Python: what is told apart, refused, and left behind."""
 
+import tempfile
+from dataclasses import replace
+
 import pytest
 
 import unmask
 from tests.evaluation.oracle import make_twin
+from tests.measures.counting import MEASURE
 from unmask import UserError
 
 
@@ -37,3 +41,25 @@ def test_data_by_position_are_of_one_kind(model, corpus):
     ):
         with pytest.raises(UserError, match=said):
             unmask.nll(model, *given)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_call_waits_for_no_other_process(rank, tmp_path, monkeypatch):
+    """Notebooks on clusters may have what torchrun sets."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    for out in (None, tmp_path / "run"):
+        result = MEASURE("one", "two", out=out)
+        assert {row["model"] for row in result.rows()} == {"one", "two"}
+
+
+def test_a_call_that_fails_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fail(tables, settings):
+        raise UserError("it failed")
+
+    with pytest.raises(UserError, match="it failed"):
+        replace(MEASURE, summarise=fail)("one")
+    assert not list(tmp_path.iterdir())

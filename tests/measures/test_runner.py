@@ -1,7 +1,6 @@
 """Runs of measures: parts that resume, what is refused, what is read and pooled."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -31,9 +30,10 @@ def registered(monkeypatch):
     monkeypatch.setitem(table._REGISTERED, "counting", MEASURE)
 
 
-def run(folder, models=MODELS, fresh=False, **changes):
-    inputs = CountingInputs(models)
-    return run_measure(MEASURE, inputs, CountingSettings(**changes), folder, fresh), inputs
+def run(folder, models=MODELS, fresh=False, rank=0, world=1, **changes):
+    inputs, chosen = CountingInputs(models), CountingSettings(**changes)
+    more = {"fresh": fresh, "rank": rank, "world": world}
+    return run_measure(MEASURE, inputs, chosen, folder, **more), inputs
 
 
 def read_numbers(folder) -> dict:
@@ -88,27 +88,24 @@ def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     assert inputs.worked == []
 
 
-def test_processes_share_the_jobs(tmp_path, monkeypatch):
+def test_processes_share_the_jobs(tmp_path):
     """Ranks that run one after the other leave what one process leaves."""
     whole, _ = run(tmp_path / "whole")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    nothing, inputs = run(tmp_path / "shared")
+    nothing, inputs = run(tmp_path / "shared", rank=1, world=2)
     assert nothing is None and inputs.worked == ["two"]
-    monkeypatch.setenv("RANK", "0")
-    result, inputs = run(tmp_path / "shared")
+    result, inputs = run(tmp_path / "shared", rank=0, world=2)
     assert inputs.worked == ["one", "three"] and result.section == whole.section
     assert read_numbers(tmp_path / "shared") == read_numbers(tmp_path / "whole")
-    assert "RANK" in os.environ
 
 
-def test_shards_are_merged_by_the_last(tmp_path, monkeypatch):
+def test_shards_are_merged_by_the_last(tmp_path):
     """In any order, none waiting for another; a run of the whole does what is left, and merges."""
     whole, _ = run(tmp_path / "whole")
 
-    def run_shard(folder, shard):
-        inputs = CountingInputs(MODELS)
-        return run_measure(MEASURE, inputs, CountingSettings(), folder, shard=shard), inputs.worked
+    def run_shard(folder, shard, world=1):
+        inputs, chosen = CountingInputs(MODELS), CountingSettings()
+        result = run_measure(MEASURE, inputs, chosen, folder, shard=shard, world=world)
+        return result, inputs.worked
 
     assert run_shard(tmp_path / "two", "2/2") == (None, ["two"])
     assert run_shard(tmp_path / "two", "2/2") == (None, [])  # resumed
@@ -121,9 +118,8 @@ def test_shards_are_merged_by_the_last(tmp_path, monkeypatch):
     for wrong in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
         with pytest.raises(UserError, match="expected i/n, such as 1/4"):
             run_shard(tmp_path / "wrong", wrong)
-    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="2 processes of torchrun, which share the work"):
-        run_shard(tmp_path / "two", "1/2")
+        run_shard(tmp_path / "two", "1/2", world=2)
 
 
 def test_folders_that_are_no_run_of_this_version(tmp_path):
@@ -208,11 +204,9 @@ def test_fresh_removes_the_run_and_nothing_else(tmp_path):
     assert left == expected | {path.relative_to(out) for path in notes}
 
 
-def test_fresh_is_not_for_several_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+def test_fresh_is_not_for_several_processes(tmp_path):
     with pytest.raises(UserError, match="--fresh was given to 2 processes at once"):
-        run(tmp_path / "out", fresh=True)
+        run(tmp_path / "out", fresh=True, rank=1, world=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -330,7 +324,7 @@ def test_settings_are_checked_in_python_too(changes, message):
         CountingSettings(facts=0, sizes=(0,))
 
 
-def test_the_command_line_is_the_settings(tmp_path):
+def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
     """Options, defaults, lists and mistakes come from the dataclass; --json is the summary."""
     import typer
 
@@ -354,3 +348,9 @@ def test_the_command_line_is_the_settings(tmp_path):
         assert isinstance(failed.exception, UserError) and said in str(failed.exception)
     helped = CliRunner().invoke(app, ["counting", "--help"]).stdout
     assert "Facts of each model." in helped and "[default: 1,2]" in helped
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    shared = tmp_path / "shared"
+    done = CliRunner().invoke(app, [*words[:3], "--out", str(shared)], catch_exceptions=False)
+    parts = list((shared / "parts" / "counting").glob("*.parquet"))
+    assert done.stdout == "" and [part.stem for part in parts] == ["two"]

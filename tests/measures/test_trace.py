@@ -174,18 +174,18 @@ def test_a_run_goes_on_where_it_stopped(causal, tmp_path, monkeypatch):
         trace(causal, make_facts(), out=tmp_path / "whole", metric="logp")
 
 
-def test_processes_share_the_facts(causal, tmp_path, monkeypatch):
+def test_processes_share_the_facts(causal, tmp_path):
     """Ranks one after the other leave the tables that one alone would write."""
     inputs = MEASURE.inputs.read({"models": [causal], "data": make_facts()}, TraceSettings(**USUAL))
     from unmask.measures.runner import run_measure
 
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert run_measure(MEASURE, inputs, TraceSettings(**USUAL), tmp_path / "two") is None
+    def run(rank):
+        chosen, folder = TraceSettings(**USUAL), tmp_path / "two"
+        return run_measure(MEASURE, inputs, chosen, folder, rank=rank, world=2)
+
+    assert run(1) is None
     assert len(list((tmp_path / "two" / "parts" / "facts").iterdir())) == 4
-    monkeypatch.setenv("RANK", "0")
-    run_measure(MEASURE, inputs, TraceSettings(**USUAL), tmp_path / "two")
-    monkeypatch.delenv("WORLD_SIZE")
+    assert run(0) is not None
     trace(causal, make_facts(), out=tmp_path / "one")
     for name in ("trace", "facts", "summary/averages"):
         two, one = (tmp_path / each / f"{name}.parquet" for each in ("two", "one"))

@@ -1,6 +1,7 @@
 """The verbs of measures, all derived from the table of measures."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,7 +79,9 @@ def run_verb(
     with note_when_stopped(lambda: _describe_rest(out)):
         settings = settle(settings)
         inputs = measure.inputs.read(given, settings)
-        result = run_measure(measure, inputs, settings, out, fresh, shard)
+        # As torchrun sets them. A call from Python does not read them: a notebook may have them.
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        result = run_measure(measure, inputs, settings, out, fresh, shard, rank, world)
     if result is None:  # another process of several shows it
         if shard is not None:
             print(f"share {shard} is done, others are not yet; the last one writes the tables")

@@ -5,7 +5,6 @@ read_result     a run folder → its `Result`, without a model
 pool_results    several results of one measure → one
 """
 
-import os
 import shutil
 import tempfile
 import time
@@ -69,7 +68,11 @@ def call_measure(
         _refuse_attached(inputs)
         return _require(run_measure(measure, inputs, chosen, Path(out), fresh))
     folder = Path(tempfile.mkdtemp(prefix=f"unmask-{measure.name}-"))
-    result = _require(run_measure(measure, inputs, chosen, folder))
+    try:
+        result = _require(run_measure(measure, inputs, chosen, folder))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     weakref.finalize(result.tables, shutil.rmtree, folder, ignore_errors=True)
     return result
 
@@ -116,7 +119,7 @@ def _refuse_attached(inputs: Inputs) -> None:
 
 
 def _require(result: Result | None) -> Result:
-    assert result is not None, "only the first process of several has the result"
+    assert result is not None, "one process alone has the result"
     return result
 
 
@@ -127,13 +130,16 @@ def run_measure(
     folder: Path,
     fresh: bool = False,
     shard: str | None = None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Result | None:
     """Run what is missing of a measure in `folder`, and write its tables and its summary.
 
-    With `fresh` the run that the folder holds is removed first. Under torchrun every process works
-    on its share of the jobs; they share nothing but the folder. The first one gathers the tables,
-    the others return None. With `shard` "i/n" this process works on the i-th of n shares and waits
-    for none of the others: it gathers the tables if all parts are there, and else returns None.
+    With `fresh` the run that the folder holds is removed first. Of `world` processes each works on
+    its share of the jobs; they share nothing but the folder. The first one, whose `rank` is 0,
+    waits for the others and gathers the tables; they return None. With `shard` "i/n" this process
+    works on the i-th of n shares and waits for none of the others: it gathers the tables if all
+    parts are there, and else returns None.
     """
     loose = frozenset(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
@@ -147,7 +153,6 @@ def run_measure(
     jobs = list(measure.jobs(inputs, settings))
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
-    rank, world = (int(os.environ.get(name, n)) for name, n in (("RANK", 0), ("WORLD_SIZE", 1)))
     if shard is not None:
         if world > 1:
             raise UserError(
