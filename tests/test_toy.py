@@ -138,6 +138,14 @@ def test_unknown_variant_is_a_sentence(tmp_path):
     assert (done.returncode, done.stderr) == (2, said + "\n") and not list(tmp_path.iterdir())
 
 
+def test_changes_beside_settings_are_heard(tmp_path):
+    known = ToySettings(variants=("causal",), steps=2, samples=20)
+    with pytest.raises(UserError, match="'samples' is 0, expected at least 1"):
+        run_toy(known, tmp_path, samples=0)
+    with pytest.raises(UserError, match="unknown key 'sampels' .did you mean 'samples'"):
+        run_toy(known, tmp_path, sampels=10)
+
+
 def test_no_samples_is_a_sentence():
     with pytest.raises(UserError, match="'samples' is 0, expected at least 1"):
         ToySettings(samples=0)

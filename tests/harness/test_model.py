@@ -1,5 +1,6 @@
 """The harness's model class: equal to its Hugging Face class, windows, texts, chats, mistakes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.conftest import TEXTS, make_model
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
 from unmask.harness.model import UnmaskLM
+from unmask.harness.settings import HarnessSettings
 
 PAIRS = [
     ("The caves of", " Orsel are deep."),
@@ -158,6 +160,13 @@ def test_texts_depend_on_their_prompt_alone_and_stop_where_they_are_told():
 def test_generation_that_cannot_be_had_is_a_sentence(kwargs, sentence):
     with pytest.raises(unmask.UserError, match=sentence):
         UnmaskLM(make_model()).generate_until(ask("generate_until", ("The caves", kwargs)))
+
+
+def test_changes_beside_settings_are_heard():
+    model, known = make_model(), HarnessSettings(steps=5, repeats=7)
+    assert UnmaskLM(model, settings=known, steps=3).settings == replace(known, steps=3)
+    with pytest.raises(unmask.UserError, match="unknown key 'stepz' .did you mean 'steps'"):
+        UnmaskLM(model, settings=known, stepz=3)
 
 
 def test_what_cannot_be_scored_is_a_sentence():

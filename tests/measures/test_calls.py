@@ -7,8 +7,9 @@ import pytest
 
 import unmask
 from tests.evaluation.oracle import make_twin
-from tests.measures.counting import MEASURE
+from tests.measures.counting import MEASURE, CountingSettings
 from unmask import UserError
+from unmask.base.config import SettingsError
 
 
 @pytest.fixture
@@ -41,6 +42,18 @@ def test_data_by_position_are_of_one_kind(model, corpus):
     ):
         with pytest.raises(UserError, match=said):
             unmask.nll(model, *given)
+
+
+def test_changes_beside_settings_are_checked_like_settings():
+    known = CountingSettings(facts=3)
+    changed = MEASURE("one", settings=known, shift=2)
+    assert (changed.settings.facts, changed.settings.shift) == (3, 2.0)
+    for wrong, said in (
+        ({"shfit": 1}, "unknown key 'shfit' .did you mean 'shift'"),
+        ({"shift": "far"}, "'shift' is 'far', expected a number"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            MEASURE("one", settings=known, **wrong)
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])

@@ -109,6 +109,16 @@ def test_what_cannot_be_measured_is_stored_as_a_code(finished):
     assert "has 3 facts with keys and values in both directions" in page
 
 
+def test_changes_beside_settings_are_heard(place, tmp_path):
+    with pytest.raises(unmask.UserError, match="no stage 'trace-steps': use --size quick or full"):
+        run_study(place.study(), tmp_path / "run", ["trace-steps"], size="laptop")
+    with pytest.raises(unmask.UserError, match="unknown key 'sise' .did you mean 'size'"):
+        run_study(place.study(), tmp_path / "run", sise="laptop")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fesh'"):
+        resume_study(tmp_path / "run", fesh=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_own_facts(place, tmp_path):
     """A file of one's own facts goes through every stage, without a twin."""
     lines = "\n".join(f"{name},{thing},They say {{}} makes" for name, thing in

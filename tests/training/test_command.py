@@ -86,6 +86,23 @@ def test_python_does_what_the_command_does(tmp_path):
         unmask.train()
 
 
+def test_changes_beside_a_recipe_are_heard(tmp_path):
+    recipe = make_recipe()
+    outcome = unmask.train(recipe, tmp_path / "run", "budget.steps=2", device="cpu")
+    assert outcome is not None and outcome.step == 2
+    (outcome,) = unmask.train_seeds(recipe, tmp_path / "seeds", [3], "budget.steps=2", device="cpu")
+    assert outcome.step == 2
+    for changes, said in (
+        (["nonsense"], "the recipe: 'nonsense' is not a setting"),
+        (["batch.row=3"], "the recipe: unknown key 'batch.row'"),
+    ):
+        with pytest.raises(unmask.UserError, match=said):
+            unmask.train(recipe, tmp_path / "other", *changes, device="cpu")
+    with pytest.raises(unmask.UserError, match="resumed in its own folder: leave `out` out"):
+        unmask.train(out=tmp_path / "other", resume=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("kind", ["masked", "causal", "uniform", "gaussian"])
 def test_samples_of_the_toy_are_rows_of_units(kind, tmp_path):
     context = 7 if kind == "causal" else 6

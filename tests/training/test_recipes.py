@@ -88,7 +88,7 @@ def test_recipes_read_back(tmp_path):
     for name in list_recipes():
         recipe = read_recipe(name)
         write_recipe(recipe, tmp_path / "recipe.yaml")
-        assert read_recipe(tmp_path / "recipe.yaml") == recipe
+        assert read_recipe(tmp_path / "recipe.yaml") == recipe == read_recipe(recipe)
 
 
 def test_overrides():

@@ -170,14 +170,19 @@ def _show(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def build(cls: type[Settings], values: Mapping[str, Any], source: str) -> Settings:
+def build(
+    cls: type[Settings], values: Mapping[str, Any], source: str, start: Settings | None = None
+) -> Settings:
     """An instance of the dataclass `cls` from `values`; unknown, missing and ill-typed keys raise.
 
-    `source` names the file or command the values came from. Fields that are dataclasses themselves
+    `source` names the file or command the values came from. Of `start`, settings that there are
+    already, `values` are changes, else of the defaults. Fields that are dataclasses themselves
     are built from mappings, their keys told with dots. A dataclass that checks itself in
     `__post_init__` raises its own `SettingsError`, which is passed on under the same source.
     """
     problems: list[str] = []
+    if start is not None:
+        cls, values = type(start), {**vars(start), **values}
     built = _build(cls, values, "", problems)
     if built is None:
         raise SettingsError(source, problems)

@@ -101,7 +101,7 @@ def train(
     with note_when_stopped(lambda: _describe_rest(folder)):
         outcome = run.train(
             name,
-            folder,
+            out,
             *words,
             resume=resume,
             fresh=fresh,

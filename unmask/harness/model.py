@@ -62,7 +62,7 @@ class UnmaskLM(TemplateLM):
         **changes: Any,
     ):
         super().__init__()
-        self.settings = settings or build(HarnessSettings, changes, "model_args")
+        self.settings = build(HarnessSettings, changes, "model_args", settings)
         self._processes = ExitStack()
         if dist.is_initialized():
             own = resolve_device(device)

@@ -10,7 +10,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -51,11 +51,7 @@ def call_measure(
     hints = {"out": str | Path | None, "fresh": bool, "settings": measure.settings | None}
     if problems := check_values(given, hints):
         raise SettingsError(f"unmask.{measure.name}", problems)
-    if settings is None:
-        chosen = build(measure.settings, changes, f"unmask.{measure.name}")
-    else:
-        chosen = replace(settings, **changes)
-    chosen = settle(chosen)
+    chosen = settle(build(measure.settings, changes, f"unmask.{measure.name}", settings))
     if isinstance(measure.inputs, RunFolders):
         given = {"runs": _flatten(subjects)}
     else:

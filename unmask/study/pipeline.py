@@ -99,11 +99,11 @@ def run_study(
         report: Called after each stage with its name and its seconds, None where it was done
             before.
         fresh: Remove the study that `out` holds, and begin anew.
-        changes: Settings by name instead, such as `size="quick"`.
+        changes: Settings by name, such as `size="quick"`.
     """
     from unmask.report.page import draw_report
 
-    settings = settings or build(StudySettings, changes, "unmask.run_study")
+    settings = build(StudySettings, changes, "unmask.run_study", settings)
     known = list_stages(settings.size)
     for name in stages:
         if name not in known:
@@ -137,17 +137,22 @@ def _describe_unknown(stage: str, size: str) -> str:
 
 
 @check_arguments()
-def resume_study(out: str | Path, **more: Any) -> StudyRun:
+def resume_study(
+    out: str | Path, stages: Sequence[str] = (), report: Report | None = None, fresh: bool = False
+) -> StudyRun:
     """Go on with the study in `out`, with its own settings.
 
     Args:
         out: The study's folder.
-        more: `stages`, `report` and `fresh` of `unmask.run_study`.
+        stages: Names of the stages to run; all of them by default.
+        report: Called after each stage, as by `unmask.run_study`.
+        fresh: Remove what the study has done, and begin it anew.
     """
     record = read_record(out)
     if record.verb != "study":
         raise UserError(f"{out} holds a run of `unmask {record.verb}`, expected a study.")
-    return run_study(build(StudySettings, record.settings, f"{out}/run.json"), out, **more)
+    settings = build(StudySettings, record.settings, f"{out}/run.json")
+    return run_study(settings, out, stages, report, fresh)
 
 
 @contextmanager

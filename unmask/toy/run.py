@@ -90,9 +90,9 @@ def run_toy(
     Args:
         settings: Which variants learn for how long, and how many samples are drawn.
         out: The folder of `toy.json`.
-        changes: Settings by name instead, such as `samples=1000`.
+        changes: Settings by name, such as `samples=1000`.
     """
-    settings = settings or build(ToySettings, changes, "unmask.run_toy")
+    settings = build(ToySettings, changes, "unmask.run_toy", settings)
     names = settings.variants
     # Tensors this small gain nothing from threads: variants run side by side on one core each.
     workers = max(1, min(torch.get_num_threads(), len(names)))

@@ -22,10 +22,13 @@ def list_recipes() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def read_recipe(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The shipped recipe of a name, or the one in a file, with single settings replaced."""
-    text, label = _find_text(str(name))
-    values = parse_yaml(text, label)
+def read_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe, the shipped one of a name or the one in a file, with single settings replaced."""
+    if isinstance(source, Recipe):
+        values, label = _plain(asdict(source)), "the recipe"
+    else:
+        text, label = _find_text(str(source))
+        values = parse_yaml(text, label)
     if not isinstance(values, dict):
         raise UserError(f"{label} holds no settings: expected `key: value` lines.")
     problems = list(_apply(values, overrides))

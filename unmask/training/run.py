@@ -73,6 +73,8 @@ def train(
             raise UserError(f"the {what} is a {type(path).__name__}: expected a name or a path.")
     if (resume is None) == (recipe is None):
         raise UserError("either a recipe or a run to resume is needed: give one of the two.")
+    if resume is not None and out is not None:
+        raise UserError("a run is resumed in its own folder: leave `out` out.")
     if resume is not None and fresh:
         raise UserError("--resume and --fresh were both given: leave one of them out.")
     if resume is not None:
@@ -81,7 +83,7 @@ def train(
     else:
         assert recipe is not None
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
-        settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+        settings = read_recipe(recipe, changes)
     with _deterministic(settings), join(device) as world, ExitStack() as held:
         opening = _Opening(folder, settings, resume is not None, fresh, allow_changes)
         run = opening.open(world, sources, watch, held)
@@ -120,7 +122,7 @@ def train_seeds(
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"the seeds {list(seeds)} were given: expected one or more, each once.")
-    settings = recipe if isinstance(recipe, Recipe) else read_recipe(recipe, changes)
+    settings = read_recipe(recipe, changes)
     with _deterministic(settings), join(device) as world, ExitStack() as held:
         if world.joined:
             raise UserError("several seeds train in one process: start it without torchrun.")
