@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import unmask
 from tests.measures.test_resuming import change_settings, change_tokenizer, change_weights
 from tests.study.pair import Place
+from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.cli.main import app, main
 from unmask.evaluation.statistics import ENOUGH
@@ -107,6 +108,27 @@ def test_what_cannot_be_measured_is_stored_as_a_code(finished):
     assert entry["missing"]["code"] == "few pairs" and entry["missing"]["values"]["count"] == 3
     page = (finished.folder / PAGE).read_text("utf-8")
     assert "has 3 facts with keys and values in both directions" in page
+
+
+def test_a_stage_that_failed_is_tried_again(place, tmp_path, monkeypatch):
+    """Memory may be free by then. What models or data cannot give is not asked twice."""
+    study, stages = place.study(), ["factorization"]
+
+    def fail(*words, **more):
+        raise unmask.UserError("the device ran out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "run_measure", fail)
+        failed = run_study(study, tmp_path / "run", stages)
+    assert failed.records()["factorization"]["missing"]["code"] == "error"
+    assert "ran out of memory" in (failed.folder / PAGE).read_text("utf-8")
+    took = []
+    again = resume_study(failed.folder, stages, report=lambda name, seconds: took.append(seconds))
+    assert None not in took and again.records()["factorization"]["missing"] is None
+    for code, is_done in {"error": False, "no runs": False, "few pairs": True}.items():
+        entry = {"stage": "symmetry", "missing": {"code": code, "values": {}}, "tables": []}
+        write_json(again.folder / pipeline.STAGES_FILE, [entry])
+        assert again.is_done("symmetry") == is_done
 
 
 def test_changes_beside_settings_are_heard(place, tmp_path):

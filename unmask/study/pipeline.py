@@ -1,7 +1,8 @@
 """The study: every measure that takes part in it, in order, then one page of all of them.
 
 A stage is a run folder of its measure inside the study's, so that `unmask report` draws it alone as
-well. What is done is not done again; what a stage could not measure is stored as a code.
+well. What is done is not done again; what a stage could not measure is stored as a code. A stage
+that an error stopped is tried again when the study is resumed.
 """
 
 import time
@@ -49,13 +50,17 @@ class StudyRun:
         return {entry["stage"]: entry for entry in read_json(path)} if path.is_file() else {}
 
     def is_done(self, stage: str) -> bool:
-        """Whether a stage has ended, and its tables are still there."""
+        """Whether a stage has ended, and its tables are still there.
+
+        One that an error stopped, such as too little memory, or that had no run to read may
+        succeed another time.
+        """
         entry = self.records().get(stage)
         if entry is None:
             return False
-        return entry["missing"] is not None or all(
-            (self.folder / stage / name).is_file() for name in entry["tables"]
-        )
+        if entry["missing"] is not None:
+            return entry["missing"]["code"] not in ("error", "no runs")
+        return all((self.folder / stage / name).is_file() for name in entry["tables"])
 
     def results(self) -> "dict[str, Result]":
         """The results of the stages that measured something."""
