@@ -19,9 +19,9 @@ from unmask.net.paradigm import Kind, Paradigm, get_paradigm
 from unmask.net.sources import SETTINGS, open_checkpoint
 from unmask.net.weights import INDEX
 
-Place = str | Path | Model
+ModelPlace = str | Path | Model
 """A name, folder, file or hub id; or a model that is loaded already."""
-Named = Mapping[str, Place | list[Place] | tuple[Place, ...]]
+NamedModels = Mapping[str, ModelPlace | list[ModelPlace] | tuple[ModelPlace, ...]]
 """Names of models; several models of a name differ by their training seed."""
 
 
@@ -92,7 +92,7 @@ def _find_start(member: str | Model) -> tuple[str, ...] | None:
     return tuple(sorted(str(each) for part, each in start.items() if part.startswith("weights")))
 
 
-def parse_families(given: Sequence[Place | Named]) -> list[Family]:
+def parse_families(given: Sequence[ModelPlace | NamedModels]) -> list[Family]:
     """Families from words of the form MODEL, NAME=MODEL or NAME=MODEL,MODEL,…; from loaded models;
     or from mappings of a name to either, or to several that differ by their training seed.
 
@@ -111,7 +111,7 @@ def parse_families(given: Sequence[Place | Named]) -> list[Family]:
     return families
 
 
-def _read(given: Place | Named) -> Iterator[Family]:
+def _read(given: ModelPlace | NamedModels) -> Iterator[Family]:
     if isinstance(given, Mapping):
         for name, places in given.items():
             several = places if isinstance(places, list | tuple) else [places]
@@ -126,7 +126,7 @@ def _read(given: Place | Named) -> Iterator[Family]:
         yield _make_family([given])
 
 
-def _make_family(places: Iterable[Place], name: str = "") -> Family:
+def _make_family(places: Iterable[ModelPlace], name: str = "") -> Family:
     """A family of that name, else of its first member's; what is not on this machine is fetched."""
     members = tuple(str(each) if isinstance(each, Path) else each for each in places)
     for each in members:
