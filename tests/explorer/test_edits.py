@@ -6,6 +6,7 @@ import unmask
 from tests.editing.edits import copy_weights, have_changed
 from tests.explorer.serving import load_pair, open_client
 from tests.explorer.test_views import KEYS, call, run_code, stream
+from unmask.base.errors import UserError
 from unmask.explorer.edits import edit_fact, make_back
 from unmask.explorer.requests import EditFactRequest
 from unmask.explorer.session import Explorer
@@ -111,6 +112,26 @@ def test_a_client_that_leaves_has_changed_nothing(explorer, event):
     with pytest.raises(ClientGoneError):
         edit_fact(explorer, request, emit)
     assert not have_changed(explorer.models["model"], weights) and not explorer.edits
+
+
+@pytest.mark.parametrize("failure", ["client", "refusal"])
+def test_an_edit_that_fails_leaves_the_one_before(client, explorer, failure):
+    stream(client, "edit", {"model": "model", **BODY})
+    weights, kept = copy_weights(explorer.models["model"]), client.get("/api/start").json()["edits"]
+
+    def emit(name, data):
+        raise ClientGoneError
+
+    changes = {"new": "Bashir Tobel", "layer": 99 if failure == "refusal" else 2}
+    request = EditFactRequest(model="model", **BODY | {"subject": tuple(BODY["subject"])} | changes)
+    if failure == "client":
+        with pytest.raises(ClientGoneError):
+            edit_fact(explorer, request, emit)
+    else:
+        with pytest.raises(UserError, match="99"):
+            edit_fact(explorer, request, lambda name, data: None)
+    assert not have_changed(explorer.models["model"], weights)
+    assert client.get("/api/start").json()["edits"] == kept != {}
 
 
 def test_a_question_that_begins_with_the_object_is_capitalised():

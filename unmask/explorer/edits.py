@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unmask.data.facts import Fact
+from unmask.editing.edit import Edit
 from unmask.editing.editor import edit
 from unmask.editing.outcomes import Examination
 from unmask.editing.requests import make_request
@@ -55,14 +56,25 @@ def make_back(request: EditFactRequest) -> Fact | None:
 def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
     """Give a fact a new object; what the model says before and after is sent as it is known.
 
-    The edit replaces the one that the model has. It is kept on after the last event alone: a client
-    that leaves before has changed nothing.
+    The edit replaces the one that the model has. It is kept on after the last event alone: where it
+    fails, or its client leaves before, the model has the edit that it had.
     """
+    had = explorer.edits.get(request.model)
+    try:
+        explorer.undo_edit(request.model)
+        explorer.keep_edit(request, _make_edit(explorer, request, emit))
+    except BaseException:
+        if had is not None and request.model not in explorer.edits:
+            explorer.keep_edit(had.request, had.edit)
+        raise
+
+
+def _make_edit(explorer: Explorer, request: EditFactRequest, emit: Emit) -> Edit:
+    """Search an edit for a model that has none, and send what it changes."""
     start = time.perf_counter()
     model, _ = explorer.pick(request.model)
     fact, new = make_fact(request.prompt, request.subject, request.old), request.new.strip()
     wanted = make_request(fact, new, make_back(request))
-    explorer.undo_edit(request.model)
     with torch.no_grad():
         examination = Examination(model, [wanted], request.steps, request.length)
         before = examination.ask(wanted.questions)
@@ -89,7 +101,7 @@ def edit_fact(explorer: Explorer, request: EditFactRequest, emit: Emit) -> None:
         rows = list(examination.compare(0, made, before))
     end = {"layers": list(made.layers), "magnitude": made.magnitude, "rows": rows}
     emit("end", end | {"seconds": time.perf_counter() - start})
-    explorer.keep_edit(request, made)
+    return made
 
 
 def undo(explorer: Explorer, request: UndoRequest, emit: Emit) -> dict[str, bool]:

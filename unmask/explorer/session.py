@@ -71,6 +71,7 @@ class KeptEdit:
     """An edit that a model has until it is undone, and the call that made it."""
 
     request: EditFactRequest
+    edit: Edit
     stack: ExitStack
 
 
@@ -100,7 +101,7 @@ class Explorer:
         """Put an edit on until it is undone."""
         stack = ExitStack()
         stack.enter_context(edit.on(self.models[request.model]))
-        self.edits[request.model] = KeptEdit(request, stack)
+        self.edits[request.model] = KeptEdit(request, edit, stack)
 
     @torch.inference_mode(False)
     def undo_edit(self, key: str) -> bool:
