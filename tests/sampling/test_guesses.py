@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.conftest import lively
@@ -124,6 +126,22 @@ def test_what_is_wrong_with_guesses(monkeypatch):
     with pytest.raises(UserError, match="ask for fewer guesses, rows, steps or positions"):
         unmask.sample(make_model(kind="causal"), PROMPTS, length=12, guesses=3)
     assert unmask.sample(model, PROMPTS, steps=2, length=8, guesses=2).guess_ids is not None
+
+
+@pytest.mark.parametrize("how", [{}, {"plan": "cosine"}, {"plan": "llada"}])
+def test_steps_are_counted_with_and_without_states(tmp_path, how):
+    model, path = make_model(), tmp_path / "drawn.safetensors"
+    for keep_states in (True, False):
+        drawn = unmask.sample(model, PROMPTS, steps=40, length=8, keep_states=keep_states, **how)
+        assert drawn.num_steps == 40 and "40 steps" in repr(drawn)
+        drawn.save(path)
+        assert Trajectory.load(path).num_steps == 40
+        # Files of before the number was kept: the states tell, or the last step that wrote.
+        with safe_open(path, "pt") as file:
+            notes = {k: note for k, note in file.metadata().items() if k != "num_steps"}
+        save_file(load_file(path), path, notes)
+        written = int(drawn.committed_at.max())
+        assert Trajectory.load(path).num_steps == (40 if keep_states else written)
 
 
 def test_a_trajectory_in_short():

@@ -80,6 +80,8 @@ class Trajectory(Shown):
     calls: int
     """Forward passes, those of correctors and probes included; with guidance by the prompt they
     have twice the rows."""
+    num_steps: int
+    """Steps that were taken."""
     texts: list[str] | None
     """The rows as text, each up to its end token; None without a tokenizer."""
     states: Int[Tensor, "states B L"] | None = None
@@ -92,13 +94,6 @@ class Trajectory(Shown):
     """Of the model that wrote it; a file does not keep it."""
     mask_id: int | None = None
     """What stands where nothing is written yet; None for models without masks."""
-
-    @property
-    def num_steps(self) -> int:
-        """Steps that were taken."""
-        if self.states is not None:
-            return len(self.states) - 1
-        return int(self.committed_at.max()) if self.committed_at.numel() else 0
 
     def guesses(self, step: int) -> Guesses:
         """What the model would say at the positions that were open when a step began.
@@ -139,6 +134,7 @@ class Trajectory(Shown):
         notes = {
             "unmask.trajectory": FORMAT,
             "calls": str(self.calls),
+            "num_steps": str(self.num_steps),
             "texts": json.dumps(self.texts),
             "mask_id": json.dumps(self.mask_id),
         }
@@ -159,6 +155,8 @@ class Trajectory(Shown):
             "texts": parse_json(notes.get("texts", ""), f"{path}, texts"),
             "mask_id": parse_json(notes.get("mask_id", "null"), f"{path}, mask_id"),
         }
+        if "num_steps" in notes:
+            values["num_steps"] = parse_json(notes["num_steps"], f"{path}, num_steps")
         problems = check_values(values, get_type_hints(cls))
         problems += [f"unknown tensor {name!r:.60}" for name in values.keys() - get_type_hints(cls)]
         rows = tensors["tokens"].shape
@@ -175,7 +173,16 @@ class Trajectory(Shown):
                 problems.append(f"{name!r} has the shape {list(tensors[name].shape)}")
         if problems:
             raise SettingsError(str(path), problems)
+        if "num_steps" not in values:  # files of before it was kept
+            values["num_steps"] = _count_steps(tensors)
         return cls(**values, tokenizer=tokenizer)
+
+
+def _count_steps(tensors: dict[str, Tensor]) -> int:
+    """Steps as far as a file's tensors tell; without states, the last one that wrote."""
+    if "states" in tensors:
+        return len(tensors["states"]) - 1
+    return max(tensors["committed_at"].flatten().tolist(), default=0)
 
 
 StateCallback = Callable[[Trajectory], None]
@@ -267,6 +274,7 @@ class TrajectoryRecord:
             confidence=self.confidence,
             entropy=self.entropy,
             calls=calls,
+            num_steps=self.step,
             texts=decode_rows(self.tokens, self.lengths, self.in_front, self.tokenizer),
             states=None if self.states is None else torch.stack(self.states),
             guess_ids=torch.stack(self.guess_ids) if self.guess_ids else None,
@@ -320,7 +328,8 @@ def join_rows(parts: Sequence[Part]) -> Trajectory:
         rows = [text for part in pieces for text in part.texts or []]
         texts = [rows[i] for i in order.tolist()]
     calls = sum(part.calls for part in pieces)
-    return replace(pieces[0], **joined, calls=calls, texts=texts)
+    num_steps = max(part.num_steps for part in pieces)
+    return replace(pieces[0], **joined, calls=calls, num_steps=num_steps, texts=texts)
 
 
 def _lengthen(kept: Tensor, length: int, name: str) -> Tensor:
