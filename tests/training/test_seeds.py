@@ -6,6 +6,7 @@ from tests.training.runs import make_recipe
 from unmask.base.errors import UserError
 from unmask.cli.main import app
 from unmask.training.journal import read_journal
+from unmask.training.loop import _TrainingLoop
 from unmask.training.recipes_io import write_recipe
 from unmask.training.run import train, train_seeds
 
@@ -42,21 +43,39 @@ def test_stopped_seeds_are_resumed(tmp_path):
         assert read_model(folders[0]) == read_model(folders[1])
 
 
-def test_one_that_fails_leaves_the_others_to_end(tmp_path, monkeypatch):
-    from unmask.training.loop import _TrainingLoop
-
+def fail_in(monkeypatch, problems):
+    """Runs of some seeds fail when they are asked for bad steps, each by its exception."""
     check = _TrainingLoop._check_patience
 
     def fail(loop):
-        if loop.recipe.seed == 0:
-            raise UserError("too many bad steps")
+        if loop.recipe.seed in problems:
+            raise problems[loop.recipe.seed]
         check(loop)
 
     monkeypatch.setattr(_TrainingLoop, "_check_patience", fail)
-    with pytest.raises(UserError, match="too many bad steps"):
+
+
+@pytest.mark.parametrize("kind", [UserError, RuntimeError])
+def test_one_that_fails_leaves_the_others_to_end(tmp_path, monkeypatch, kind):
+    fail_in(monkeypatch, {0: kind("too many bad steps")})
+    with pytest.raises(kind, match="too many bad steps") as caught:
         train_seeds(make_recipe(**CADENCE), tmp_path, [0, 1])
+    assert caught.value.__notes__ == [f"This ended the run in {tmp_path / 'seed-0'}."]
     assert not (tmp_path / "seed-0" / "model").exists()
     assert (tmp_path / "seed-1" / "model").is_dir()
+
+
+def test_all_that_failed_is_raised(tmp_path, monkeypatch):
+    fail_in(monkeypatch, {0: UserError("bad steps"), 2: UserError("a full disk")})
+    with pytest.raises(UserError) as caught:
+        train_seeds(make_recipe(**CADENCE), tmp_path / "a", [0, 1, 2])
+    lines = [f"  {tmp_path / 'a'}/seed-0: bad steps", f"  {tmp_path / 'a'}/seed-2: a full disk"]
+    assert str(caught.value).split("\n") == ["2 of 3 runs failed:", *lines]
+    problems = {0: UserError("bad steps"), 1: RuntimeError("a lost device")}
+    fail_in(monkeypatch, problems)
+    with pytest.raises(ExceptionGroup, match="2 of 2 runs failed") as group:
+        train_seeds(make_recipe(**CADENCE), tmp_path / "b", [0, 1])
+    assert list(group.value.exceptions) == list(problems.values())
 
 
 def test_mistakes(tmp_path):

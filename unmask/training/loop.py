@@ -87,10 +87,12 @@ def run_loops(
 ) -> list[TrainingOutcome]:
     """Several runs in one process, a step of each in turn: on a GPU their steps overlap.
 
-    Each is what it would be alone. Where one fails the others go on to their end.
+    Each is what it would be alone. Where one fails while it trains, whatever the reason, the others
+    go on to their end; then all that failed is raised. What keeps one from starting is raised
+    before any has taken a step.
     """
     outcomes: dict[int, TrainingOutcome] = {}
-    problems: dict[int, UserError] = {}
+    problems: dict[int, Exception] = {}
     with listen() as request:
         going = [
             _TrainingLoop(*run, minutes, request, find_newest(run[1] / CHECKPOINTS, trust)).run()
@@ -104,11 +106,25 @@ def run_loops(
                     next(going[number])
                 except StopIteration as end:
                     outcomes[number] = end.value
-                except UserError as error:
+                except Exception as error:
                     problems[number] = error
-    for problem in problems.values():
-        raise problem
+    if problems:
+        by_folder = {runs[number][1]: problem for number, problem in problems.items()}
+        raise _join_problems(by_folder, len(runs))
     return [outcomes[number] for number in range(len(runs))]
+
+
+def _join_problems(problems: dict[Path, Exception], num_runs: int) -> Exception:
+    """What to raise where runs failed, given by their folders: a problem itself if it is one."""
+    if num_runs > 1:
+        for folder, problem in problems.items():
+            problem.add_note(f"This ended the run in {folder}.")
+    if len(problems) == 1:
+        return next(iter(problems.values()))
+    failed = f"{len(problems)} of {num_runs} runs failed"
+    if all(isinstance(problem, UserError) for problem in problems.values()):
+        return UserError("\n".join([f"{failed}:", *(f"  {k}: {v}" for k, v in problems.items())]))
+    return ExceptionGroup(failed, list(problems.values()))
 
 
 class _TrainingLoop:
