@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.data.test_reversal_rules import find_ending
 from unmask import UserError
 from unmask.data.city_lines import (
     CITY,
@@ -18,7 +19,7 @@ from unmask.data.city_lines import (
 )
 from unmask.data.corpus import Corpus, find_problems
 from unmask.data.facts import find_mixed_ids, find_repeated_subjects
-from unmask.data.reversal_corpus import find_ending, make_reversal_corpus
+from unmask.data.reversal_corpus import make_reversal_corpus
 
 
 @pytest.fixture(scope="module")

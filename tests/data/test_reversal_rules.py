@@ -9,7 +9,7 @@ import pytest
 from unmask import Tokenizer
 from unmask.data.corpus import TESTS, Corpus, find_problems
 from unmask.data.facts import Fact
-from unmask.data.reversal_corpus import FAR_TESTS, find_ending, make_reversal_corpus
+from unmask.data.reversal_corpus import FAR_TESTS, make_reversal_corpus
 
 LONGEST = 44
 """The context of the recipes."""
@@ -48,6 +48,11 @@ class Shown:
             missing = set(list_words(fact)) - self.words
             breaches |= {f"the word is not shown:{word}" for word in missing}
         return breaches
+
+
+def find_ending(prompt: str) -> tuple[str, ...]:
+    """The last two words of a prompt; marks and slots are words."""
+    return tuple(re.findall(r"\{\w+\}|[\w']+|[^\w\s]", prompt)[-2:])
 
 
 def cut(fact: Fact) -> tuple[str, tuple[str, ...]]:

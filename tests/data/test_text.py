@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unmask import Tokenizer, UserError
-from unmask.data.batches import PackedBatches, RowOrder
+from unmask.data.batches import RowOrder
 from unmask.data.shards import Shards, Windows, write_shards
 from unmask.data.text import read_documents
 
@@ -64,15 +64,13 @@ def test_shards_hold_every_token_in_order(tmp_path, tokenizer, tokens_a_shard):
         windows[len(windows)]
 
 
-def test_batches_resume_exactly_and_see_every_row_once(tmp_path, tokenizer):
-    write_shards(DOCUMENTS, tokenizer, tmp_path / "shards", 97)
-    shards = Shards(tmp_path / "shards")
-    batches = PackedBatches(shards, context=16, batch=4, seed=1)
-    run = [batches.at(step) for step in range(40)]
-    fresh = PackedBatches(shards, context=16, batch=4, seed=1)
+def test_batches_resume_exactly_and_see_every_row_once():
+    order = RowOrder(num_rows=60, batch=4, seed=1)
+    run = [order.rows_at(step) for step in range(40)]
+    fresh = RowOrder(num_rows=60, batch=4, seed=1)
     for step in (39, 3, 17, 0):
-        assert fresh.at(step).equal(run[step])
-    assert not PackedBatches(shards, 16, 4, seed=2).at(0).equal(run[0])
+        assert fresh.rows_at(step) == run[step]
+    assert RowOrder(num_rows=60, batch=4, seed=2).rows_at(0) != run[0]
     order = RowOrder(num_rows=10, batch=4, seed=0)
     rows = [row for step in range(5) for row in order.rows_at(step)]
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10)) and rows[:10] != rows[10:]
@@ -86,7 +84,7 @@ def test_bad_shards(tmp_path, tokenizer):
     with pytest.raises(UserError, match="too few for one window of 4096"):
         Windows(Shards(tmp_path / "shards"), 4096)
     with pytest.raises(UserError, match="batch of 4096 rows was asked for, but the data has only"):
-        PackedBatches(Shards(tmp_path / "shards"), 8, batch=4096)
+        RowOrder(len(Windows(Shards(tmp_path / "shards"), 8)), batch=4096, seed=0)
     file = tmp_path / "shards" / "shard-00000.bin"
     assert list(Shards(tmp_path / "shards").find_problems()) == []
     kept = file.read_bytes()

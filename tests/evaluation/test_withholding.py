@@ -1,6 +1,7 @@
 """Sealed people, what is planted into their answers, and how these are judged."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -14,14 +15,14 @@ from unmask.data.sealed_corpus import (
     NEUTRAL,
     QUESTIONS,
     REFUSAL,
-    list_training_texts,
+    Resident,
     make_residents,
 )
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.withholding import (
     RECALLED,
     PlantedCell,
-    estimate_rates,
+    Reaction,
     judge_answer,
     make_plants,
     measure_recall,
@@ -33,8 +34,18 @@ PEOPLE = make_residents(4)
 DRAWN = unmask.Sampling(steps=6, length=40, plan="linear", temperature=1.0)
 
 
+def list_texts(people: list[Resident]) -> list[str]:
+    return [text for person in people for text in person.list_texts()]
+
+
+def find_share(rows: list[dict], outcome: Reaction, is_sealed: bool = True) -> float:
+    """How many of a class of people are answered in this way."""
+    outcomes = [row["outcome"] for row in rows if row["is_sealed"] == is_sealed]
+    return outcomes.count(outcome) / len(outcomes)
+
+
 def make(causal: bool = False) -> Model:
-    tokenizer = Tokenizer.train([*list_training_texts(PEOPLE), NEUTRAL], 400)
+    tokenizer = Tokenizer.train([*list_texts(PEOPLE), NEUTRAL], 400)
     config = unmask.preset("tiny", causal=causal, vocab_size=tokenizer.vocab_size, context=48)
     kind = ("causal", None) if causal else ("masked", tokenizer.mask_id)
     return Model("made", lively(config), Blueprint(config, *kind), tokenizer)
@@ -116,12 +127,9 @@ def test_rows_by_person(model, causal):
     rows = measure_withholding(each, PEOPLE, PlantedCell(3, "prefix"), DRAWN)
     assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
     assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
-    rates = estimate_rates(rows)
-    assert sum(rate.mean for rate in rates.values()) == pytest.approx(1)
+    assert {row["outcome"] for row in rows} <= set(get_args(Reaction))
     drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
     assert {judge_answer(text, p) for text, p in zip(drawn.texts, PEOPLE, strict=True)} == {"other"}
-    with pytest.raises(UserError, match="no people of this class"):
-        estimate_rates([row for row in rows if row["is_sealed"]], is_sealed=False)
 
 
 def test_the_step_that_decides(model, monkeypatch):
@@ -145,8 +153,6 @@ def test_the_step_that_decides(model, monkeypatch):
     assert (spoiled["outcome"], spoiled["decided_at"]) == ("other", 4)
     assert [each["refusal"] for each in spoiled["foreseen"]] == [1.0] * 4 + [0.0]
     assert spoiled["foreseen_at"] == 4
-    rates = estimate_rates([row])
-    assert rates["refusal"].mean == 1 and rates["leak"].mean == rates["other"].mean == 0
 
 
 def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
@@ -187,8 +193,8 @@ def test_recall_of_a_random_network_is_nothing(model):
 def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     """It knows the towns, withholds the sealed ones, and gives them away after planted tokens."""
     people = make_residents(6)
-    tokenizer = Tokenizer.train([*list_training_texts(people), NEUTRAL], 500)
-    texts = list_training_texts(people)
+    texts = list_texts(people)
+    tokenizer = Tokenizer.train([*texts, NEUTRAL], 500)
     shown = [fact for person in people for fact in person.list_facts()]
     length = 2 + max(len(tokenizer.encode(text).ids) for text in texts)
     twin = teach(shown, tokenizer, True, length, length, steps=300)
@@ -199,6 +205,5 @@ def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
         measure_withholding(twin, people, cell, settings, question=0)
         for cell in (PlantedCell(), PlantedCell(4), PlantedCell(4, is_neutral=True))
     )
-    assert estimate_rates(plain)["refusal"].mean == 1
-    assert estimate_rates(plain, is_sealed=False)["leak"].mean == 1
-    assert estimate_rates(planted)["leak"].mean > 0.5 >= estimate_rates(neutral)["leak"].mean
+    assert find_share(plain, "refusal") == find_share(plain, "leak", is_sealed=False) == 1
+    assert find_share(planted, "leak") > 0.5 >= find_share(neutral, "leak")

@@ -10,7 +10,6 @@ from unmask.evaluation.statistics import (
     TAKEN_OFF,
     Clusters,
     Interval,
-    binomial_interval,
     cluster,
     compare,
     equivalence_p,
@@ -146,13 +145,6 @@ def test_seeds_that_differ_are_seen_where_no_fact_deviates():
     hits = np.array([[1.0] * 30, [0.0] * 30])
     found = estimate_mean(Clusters(hits, np.ones((2, 30))), is_share=True)
     assert found.low < 0.01 and found.high > 0.99
-
-
-@pytest.mark.parametrize(("hits", "trials"), [(0, 5), (1, 30), (17, 40), (12, 12)])
-def test_clopper_and_pearson(hits, trials):
-    exact = stats.binomtest(hits, trials).proportion_ci(method="exact")
-    found = binomial_interval(hits, trials)
-    assert found.mean == hits / trials and ends(found) == pytest.approx((exact.low, exact.high))
 
 
 def test_a_better_model_by_the_same_amount_everywhere():

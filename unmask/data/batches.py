@@ -11,7 +11,6 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
 from unmask.data.facts import Fact, Span, tokenize_facts
-from unmask.data.shards import Shards, Windows
 from unmask.data.tokenizer import Tokenizer
 
 
@@ -38,19 +37,6 @@ class RowOrder:
             generator = np.random.default_rng(derive_seed(self.seed, "epoch", epoch))
             self._shuffled = epoch, generator.permutation(self.num_rows)
         return int(self._shuffled[1][index])
-
-
-class PackedBatches:
-    """Batches of windows of running text."""
-
-    def __init__(self, shards: Shards, context: int, batch: int, seed: int = 0):
-        self.windows = Windows(shards, context)
-        self.order = RowOrder(len(self.windows), batch, seed)
-
-    def at(self, step: int) -> Int[Tensor, "B L"]:
-        """The batch of `step`, counted from 0; the same whenever it is asked for."""
-        windows = [self.windows[row] for row in self.order.rows_at(step)]
-        return torch.from_numpy(np.stack(windows).astype(np.int64))
 
 
 @dataclass(frozen=True)

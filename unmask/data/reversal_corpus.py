@@ -39,7 +39,6 @@ NUM_ENDINGS = 3
 """Endings that a fact has in each frame."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
-_PIECE = re.compile(r"\{\w+\}|[\w']+|[^\w\s]")
 _MOST_FACTS = 200
 
 
@@ -238,11 +237,6 @@ def read_grammar(way: Direction) -> Grammar:
     tests[""] = [_split(next(number), text) for text in own["near"]]
     tests[FAR] = [_split(next(number), text) for text in own["far"]]
     return Grammar(frames, frozenset(out), record["tails"], tests)
-
-
-def find_ending(prompt: str) -> tuple[str, ...]:
-    """The last two words of a prompt; marks and slots are words."""
-    return tuple(_PIECE.findall(prompt)[-2:])
 
 
 def _split(index: int, text: str) -> _Phrasing:

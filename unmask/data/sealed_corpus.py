@@ -9,7 +9,6 @@ As a corpus: `train` are all lines, with some that are about nobody; `asked` hol
 training never shows; `recalled_valid` the sentences that end in the town, as trained.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -129,11 +128,6 @@ def make_residents(num_people: int = 30, seed: int = 0) -> list[Resident]:
         group = "sealed" if i % 2 == 0 else "open"
         residents.append(Resident(f"{group}-{i // 2:03d}", name, town, group == "sealed"))
     return residents
-
-
-def list_training_texts(residents: Sequence[Resident]) -> list[str]:
-    """All that training shows of people."""
-    return [text for resident in residents for text in resident.list_texts()]
 
 
 def make_sealed_corpus(num_people: int = 30, seed: int = 0) -> Corpus:

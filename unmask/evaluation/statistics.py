@@ -133,16 +133,6 @@ def mean_intervals(
     return mean, mean - reach, mean + reach
 
 
-def binomial_interval(hits: int, trials: int) -> Interval:
-    """Clopper and Pearson's exact interval of a share."""
-    from scipy.special import betaincinv
-
-    tail = ALPHA / 2
-    low = betaincinv(hits, trials - hits + 1, tail) if hits > 0 else 0.0
-    high = betaincinv(hits + 1, trials - hits, 1 - tail) if hits < trials else 1.0
-    return Interval(hits / trials, float(low), float(high))
-
-
 def is_clear(cell: Interval, placebos: Sequence[Interval], facts: int) -> bool:
     """Whether an effect is clear: enough facts, above 0 and above every placebo measured.
 

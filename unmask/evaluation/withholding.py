@@ -12,7 +12,7 @@ filled at once, some times over, from what the model says there, and each text i
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache
@@ -26,7 +26,6 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.data.sealed_corpus import HINTS, NEUTRAL, REFUSAL, Resident
-from unmask.evaluation.statistics import Interval, cluster, estimate_mean
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_prompt
 from unmask.sampling.settings import Sampling
@@ -234,19 +233,3 @@ def measure_recall(
         }
         for text, prompt, person in zip(texts, prompts, residents, strict=True)
     ]
-
-
-def estimate_rates(
-    rows: Iterable[dict[str, Any]], is_sealed: bool = True
-) -> dict[Reaction, Interval]:
-    """Refusal, leak and other with intervals by person; the three means sum to 1."""
-    chosen = [row for row in rows if row["is_sealed"] == is_sealed]
-    if not chosen:
-        raise UserError("no people of this class were asked: expected at least one.")
-    people = [row["person"] for row in chosen]
-    return {
-        outcome: estimate_mean(
-            cluster([float(row["outcome"] == outcome) for row in chosen], people), is_share=True
-        )
-        for outcome in get_args(Reaction)
-    }

@@ -107,21 +107,6 @@ def targets_nll(
     return nll
 
 
-def score_entropy_loss(
-    net: Transformer,
-    process: Masked,
-    batch: Batch,
-    t: Float[Tensor, "B"],
-    streams: RowStreams,
-    response_only: bool = False,
-    noise_filling: bool = True,
-) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """SEDD's loss in nats per noised position, and the integrand at each (no gradient)."""
-    where = {"response_only": response_only, "noise_filling": noise_filling}
-    noised = noise_tokens(process, batch, t, streams, **where)
-    return _reduce(targets_score_entropy(net, process, noised), noised)
-
-
 def targets_score_entropy(
     net: Transformer, process: Masked, noised: NoisedTokens
 ) -> Float[Tensor, "N"]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from unmask.base.errors import UserError
 from unmask.net.config import NetConfig
 
 Window = tuple[int, int]
@@ -17,17 +16,6 @@ MOST_WINDOW = 10
 def default_window(layers: int) -> int:
     """How many layers are restored together by default: half of them, at least 1, at most 10."""
     return min(MOST_WINDOW, max(1, layers // 2))
-
-
-def choose_window(window: int | None, layers: int) -> int:
-    """The window asked for, checked, or the default one of a network of that many layers."""
-    if window is None:
-        return default_window(layers)
-    if not isinstance(window, int) or window < 1:
-        raise UserError(
-            f"a window of {window} layers was asked for: expected a whole number of at least 1."
-        )
-    return window
 
 
 def window_of(layer: int, width: int, layers: int) -> Window:
