@@ -117,6 +117,22 @@ def test_a_corrector_of_ones_own(model):
     assert same(named, made)
 
 
+@pytest.mark.parametrize("cache", ["none", "exact", "approximate"])
+def test_a_corrector_need_not_count_positions_and_must_not_miscount(model, cache):
+    def redraw_all(count):
+        def correct(text, streams):
+            text.redraw(text.written, count(text), streams, text.written)
+
+        how = {"length": 8, "steps": 4, "block": 4, "cache": cache, "seed": 2, "temperature": 1.0}
+        return unmask.sample(model, [[1, 2], [3]], corrector=correct, **how)
+
+    counted = redraw_all(lambda text: sum(text.num_written))
+    assert same(redraw_all(lambda text: None), counted)
+    for off in (-1, 1):
+        with pytest.raises(UserError, match=r"predictions at \d+ positions .* leave it out"):
+            redraw_all(lambda text, off=off: sum(text.num_written) + off)
+
+
 def test_patches_act_in_a_corrector_as_well(model):
     """A network that always says 5 from its step on."""
     say = torch.zeros(V - 1)

@@ -43,8 +43,20 @@ from unmask.sampling.state import Predictions, find_entropy
 from unmask.sampling.token_sampler import TokenSampler
 
 Positions = Bool[Tensor, "B L"]
-Predict = Callable[[Tensor, Tensor, int], Predictions]
-"""(tokens [B, L], open positions [B, L], how many these are) to predictions: a network call."""
+
+
+class Predict(Protocol):
+    """A network call."""
+
+    def __call__(
+        self, tokens: Int[Tensor, "B L"], open_: Positions, number: int | None = None
+    ) -> Predictions:
+        """What the network says at the open positions.
+
+        Leave the `number` of these out unless it is known on the host: then a GPU need not be
+        asked. A wrong one is refused on a CPU; on a GPU it is not looked at.
+        """
+        ...
 
 
 @dataclass
@@ -66,9 +78,12 @@ class WrittenText:
     sampler: TokenSampler
 
     def redraw(
-        self, positions: Positions, number: int, streams: RowStreams, also_hidden: Positions
+        self, positions: Positions, number: int | None, streams: RowStreams, also_hidden: Positions
     ) -> Predictions:
-        """Draw tokens at some positions anew, in one call that sees neither these nor others."""
+        """Draw tokens at some positions anew, in one call that sees neither these nor others.
+
+        `number` is that of the positions, or None to have them counted.
+        """
         hidden = torch.where(positions | also_hidden, self.mask_id, self.tokens)
         predictions = self.predict(hidden, positions, number)
         draws = predictions.pack(streams.uniform(hidden.shape[1]))

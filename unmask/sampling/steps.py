@@ -209,10 +209,17 @@ def _predict(
     step: int,
     tokens: Int[Tensor, "B L"],
     open_: Positions,
-    number: int,
+    number: int | None = None,
     same: int = 0,
 ) -> Predictions:
     """What the network says at the open positions, guided by the prompt and by a classifier."""
+    # A GPU takes the number as it is, and a wrong one gives wrong positions: a CPU looks at it.
+    num_open = int(open_.sum()) if open_.device.type == "cpu" else number
+    if number not in (None, num_open):
+        raise UserError(
+            f"predictions at {number} positions were asked for, but {num_open} are open: give the "
+            "number of open positions, or leave it out to have them counted."
+        )
     with denoiser.model.net.taps.in_step(step):
         predictions = denoiser.predict(tokens, open_, strengths[0], number, same)
     if attribute is None:
