@@ -1,16 +1,19 @@
 """Runs of measures: parts that resume, what is refused, what is read and pooled."""
 
+import inspect
 import json
+import pydoc
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import unmask
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
 from unmask import UserError
 from unmask.base.config import SettingsError
@@ -19,6 +22,7 @@ from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
+from unmask.measures.measure import Measure
 from unmask.measures.runner import pool_results, pool_tables, read_result, run_measure
 from unmask.measures.trainings import concatenate
 
@@ -252,9 +256,11 @@ def test_another_version_is_recorded_and_logged(tmp_path, monkeypatch, caplog):
 
 SLOW = """
 import sys, time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+import unmask
 from tests.measures.counting import MEASURE, CountingInputs, CountingSettings
+from unmask.measures.measure import Measure
 from unmask.measures.runner import run_measure
 
 def list_slow_jobs(inputs, settings):
@@ -354,3 +360,16 @@ def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, [*words[:3], "--out", str(shared)], catch_exceptions=False)
     parts = list((shared / "parts" / "counting").glob("*.parquet"))
     assert done.stdout == "" and [part.stem for part in parts] == ["two"]
+
+
+def test_help_and_signature_name_the_settings():
+    measures = [
+        each for name in unmask.__all__ if isinstance(each := getattr(unmask, name), Measure)
+    ]
+    assert len(measures) > 10
+    for measure in [*measures, MEASURE]:
+        shown, parameters = pydoc.render_doc(measure), inspect.signature(measure).parameters
+        assert measure.help in shown and list(parameters)[:2] == ["subjects", "data"]
+        for field in fields(measure.settings):
+            assert f"{field.name}: {field.metadata['help']}" in shown
+            assert parameters[field.name].default == field.default

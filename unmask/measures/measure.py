@@ -4,8 +4,9 @@ Its verb, its run folder, its stage in the study, its section on the page, `unma
 page in the docs are derived from this record. A new measure is one file and its test.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from unmask.base.config import CheckedSettings
@@ -150,6 +151,11 @@ class Measure(Generic[S]):
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
 
+    def __post_init__(self) -> None:
+        # What `help` and completion in notebooks show: this measure's own words and settings.
+        object.__setattr__(self, "__doc__", _document(self))
+        object.__setattr__(self, "__signature__", _list_parameters(self))
+
     def __call__(
         self,
         *subjects: Any,
@@ -159,7 +165,7 @@ class Measure(Generic[S]):
         fresh: bool = False,
         **changes: Any,
     ) -> "Result":
-        """Run the measure on models, or on run folders; `changes` are single settings.
+        """Run the measure on models, or on run folders; each setting can be given by its name.
 
         `data` is a path, a corpus, a fact or facts (which may also stand after the models). `out`
         the folder of the run, which is resumed if it holds one, or begun anew if `fresh`; without
@@ -169,3 +175,25 @@ class Measure(Generic[S]):
 
         require_study(f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
+
+
+def _document(measure: Measure) -> str:
+    """What a measure does, what its call takes, and how it is measured."""
+    call = inspect.cleandoc(Measure.__call__.__doc__ or "")
+    settings = [
+        f"    {each.name}: {each.metadata.get('help', '')}" for each in fields(measure.settings)
+    ]
+    parts = [measure.help, call, "\n".join(["Settings:", *settings])]
+    return "\n\n".join([*parts, *filter(None, [measure.method])])
+
+
+def _list_parameters(measure: Measure) -> inspect.Signature:
+    """The signature of a measure's call, with its settings by name in place of `**changes`."""
+    signature = inspect.signature(Measure.__call__)
+    own = [each for name, each in signature.parameters.items() if name not in ("self", "changes")]
+    changes = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in inspect.signature(measure.settings).parameters.items()
+        if name not in signature.parameters
+    ]
+    return signature.replace(parameters=[*own, *changes])
