@@ -13,9 +13,12 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    from unmask.cli.main import main as run
+    from unmask.cli.exits import stop_alike
 
-    run()
+    with stop_alike():  # these imports take seconds on a busy machine, and Ctrl-C may come then
+        from unmask.cli.main import main as run
+
+        run()
 
 
 if __name__ == "__main__":

@@ -30,6 +30,20 @@ def test_help_imports_nothing_heavy():
     assert "unmask.cli.main" in imported and imported & HEAVY == set()
 
 
+def test_ctrl_c_while_the_command_is_imported_is_one_word():
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'unmask.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from unmask.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
