@@ -20,6 +20,7 @@ from unmask.base.config import SettingsError
 from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
 from unmask.base.runs import compare_inputs
+from unmask.cli.verbs import run_verb
 from unmask.measures import table
 from unmask.measures.inputs import RunFolders
 from unmask.measures.measure import Measure
@@ -48,6 +49,12 @@ def read_numbers(folder) -> dict:
     return {
         path.relative_to(folder): pyarrow.parquet.read_table(path).to_pylist() for path in paths
     }
+
+
+def test_the_command_that_draws_a_run_can_be_pasted(tmp_path, capsys):
+    out = tmp_path / "my run"
+    run_verb(MEASURE, {"models": MODELS}, CountingSettings(), out, False, None, None, False)
+    assert capsys.readouterr().out.endswith(f"draw it: unmask report '{out}'\n")
 
 
 def test_a_run_that_was_stopped_ends_like_one_that_never_was(tmp_path):

@@ -165,8 +165,10 @@ def test_a_study_that_was_cut_short_is_drawn_as_far_as_it_goes(copy):
     assert "What an answer needs to read" in titles and len(titles) == 5
     for stage in ("recall", "order", "factorization", "knockout"):
         shutil.rmtree(copy / stage)
-    with pytest.raises(unmask.UserError, match="a study without a finished stage: resume it"):
-        draw_report([copy])
+    mine = copy.rename(copy.parent / "my study")
+    with pytest.raises(unmask.UserError, match="a study without a finished stage") as caught:
+        draw_report([mine])
+    assert f"resume it with `unmask study --resume --out '{mine}'`" in str(caught.value)
 
 
 def test_two_studies_stand_side_by_side(finished, copy, tmp_path):

@@ -99,11 +99,12 @@ def test_another_process_without_space_is_a_sentence(tmp_path):
     """The leader's folder says what the system's error means; other processes say it themselves."""
     full = OSError(errno.ENOSPC, "No space left on device")
     error = checkpoints.CheckpointException("", {1: (full, None)})
-    target = tmp_path / "checkpoints" / "step-00000001"
+    target = tmp_path / "my run" / "checkpoints" / "step-00000001"
     assert checkpoints._explain(error, target, leads=True) is full
     sentence = checkpoints._explain(error, target, leads=False)
     assert isinstance(sentence, UserError)
-    assert "No space left" in str(sentence) and f"--resume {tmp_path}`" in str(sentence)
+    assert "No space left" in str(sentence)
+    assert f"`unmask train --resume '{tmp_path}/my run'`" in str(sentence), "as a shell takes it"
 
 
 class FullDisk:
@@ -119,12 +120,14 @@ class FullDisk:
 
 
 def test_a_journal_without_space_names_itself(tmp_path, monkeypatch):
-    journal = Journal(tmp_path, 0)
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    journal = Journal(folder, 0)
     journal.close()
     monkeypatch.setattr(journal, "_file", FullDisk())
     with pytest.raises(UserError) as caught:
         journal.write({"step": 1})
-    for said in (f"{tmp_path / 'metrics.jsonl'}: no space left", f"--resume {tmp_path}"):
+    for said in (f"{folder / 'metrics.jsonl'}: no space left", f"--resume '{folder}'"):
         assert said in str(caught.value)
 
 

@@ -154,13 +154,13 @@ def test_a_run_that_did_not_record_contents_is_resumed_with_a_warning(tmp_path, 
 
 
 def test_fresh_removes_the_run_and_nothing_else(tmp_path):
-    out = tmp_path / "run"
+    out = tmp_path / "my run"
     unmask.train(make_recipe(**SHORT), out, device="cpu")
     unmask.train(make_recipe(**SHORT, seed=1), tmp_path / "other", device="cpu")
     notes = [out / "notes.txt", out / "checkpoints" / "notes.txt"]
     for path in notes:
         path.write_text("somebody's own")
-    with pytest.raises(UserError, match="already holds a run: .*begin anew with --fresh"):
+    with pytest.raises(UserError, match="--resume '.*/my run', begin anew with --fresh"):
         unmask.train(make_recipe(**SHORT, seed=1), out, device="cpu")
     shorter = replace(make_recipe(**SHORT, seed=1), budget=make_recipe(budget={"steps": 2}).budget)
     unmask.train(shorter, out, device="cpu", fresh=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,7 +98,7 @@ def run_verb(
         return
     console = Console()
     show_section(console, result.section)
-    drawn = f"page: {page}" if page else f"draw it: unmask report {out}"
+    drawn = f"page: {page}" if page else f"draw it: unmask report {shlex.quote(str(out))}"
     console.print(f"tables: {out}; {drawn}", markup=False, highlight=False, soft_wrap=True)
 
 

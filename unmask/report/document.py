@@ -4,6 +4,7 @@ Runs of one measure become one section where they can be pooled. Whatever cannot
 sentence in its place, and the rest is there.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -187,7 +188,7 @@ def _read_study(name: str, folder: Path) -> Run:
     if not entries:
         raise UserError(
             f"{folder} is a study without a finished stage: resume it with "
-            f"`unmask study --resume --out {folder}`."
+            f"`unmask study --resume --out {shlex.quote(str(folder))}`."
         )
     return Run(name, record, entries, list(stages.values()))
 

@@ -7,6 +7,7 @@ parts, and a run may be resumed by another number of processes. What is not a te
 
 import logging
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Generator, Mapping
@@ -189,7 +190,7 @@ def _explain(error: CheckpointException, target: Path, leads: bool) -> BaseExcep
     if isinstance(cause, OSError) and not leads:
         return UserError(
             f"cannot write {target} ({cause}): free some room, then continue with "
-            f"`unmask train --resume {target.parent.parent}`."
+            f"`unmask train --resume {shlex.quote(str(target.parent.parent))}`."
         )
     return cause
 

@@ -1,6 +1,7 @@
 """Run folders of training: what a new run writes, and what a resumed one reads."""
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,7 +61,8 @@ def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bo
             remove_files(folder, [*FILES, RECORD])
     elif (folder / RECORD).is_file():
         raise UserError(
-            f"{folder} already holds a run: resume it by --resume {folder}, begin anew with "
+            f"{folder} already holds a run: resume it by --resume "
+            f"{shlex.quote(str(folder))}, begin anew with "
             "--fresh, or choose another folder with --out."
         )
     elif any(not path.match(LOCKS) for path in folder.iterdir()):

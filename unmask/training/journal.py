@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Journal:
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise UserError(
                 f"cannot write {self.path}: {reason}; free some room, then continue with "
-                f"`unmask train --resume {self.path.parent}`."
+                f"`unmask train --resume {shlex.quote(str(self.path.parent))}`."
             ) from error
         if self._board is not None:
             for name, value in record.items():
