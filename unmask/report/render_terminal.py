@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
@@ -34,6 +35,8 @@ SHADES = " ░▒▓█"
 """Readable without colours, too."""
 MOST_VIEWS, MOST_PANELS, MOST_ROWS = 2, 3, 60
 """Of a heatmap that is shown; a larger one is for a page."""
+MARGIN = 3
+"""What a column of a table takes besides its text: a space either side, and a line."""
 
 
 def show_section(console: Console, section: Section, is_full: bool = False) -> None:
@@ -68,7 +71,8 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 mark = (f"[{say_verdict(verdict)}]", "green" if verdict.is_clear else "yellow")
                 console.print(RichText.assemble(text, " ", mark))
             case Table():
-                console.print(make_table(block, is_full))
+                for piece in make_tables(block, is_full, console.width):
+                    console.print(piece)
             case Stored(title, note, inner):
                 console.print(RichText(f"Stored result: {title} {note}", style="underline"))
                 show_blocks(console, inner, is_full)
@@ -79,20 +83,74 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 pass
 
 
-def make_table(table: Table, is_full: bool) -> RichTable:
-    """A table of values as rich draws it, cut where it is long."""
+def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
+    """A table of values as rich draws it, cut where it is long.
+
+    Where it is too wide for whole words it becomes several below each other, each with the columns
+    that name a row.
+    """
     rows = table.rows if is_full else table.rows[: table.most]
     left_out = len(table.rows) - len(rows)
-    caption = f"and {left_out:,} more rows: draw them all by `unmask report`" if left_out else None
-    shown = RichTable(title=RichText(table.caption), caption=caption, title_justify="left")
-    for i, column in enumerate(table.columns):
-        is_number = any(not isinstance(row.values[i], str | None) for row in table.rows)
-        shown.add_column(RichText(column.label), justify="right" if is_number else "left")
-    for row in rows:
-        cells = zip(row.values, table.columns, strict=True)
-        texts = (RichText(format_value(value, column)) for value, column in cells)
-        shown.add_row(*texts, style=_STYLES[row.role])
-    return shown
+    texts = [
+        [column.label, *(format_value(row.values[i], column) for row in rows)]
+        for i, column in enumerate(table.columns)
+    ]
+    is_number = [
+        any(not isinstance(row.values[i], str | None) for row in table.rows)
+        for i in range(len(texts))
+    ]
+    pieces = []
+    for group in _group_columns(texts, is_number, width):
+        widths = _fit([texts[i] for i in group], width)
+        pieces.append(RichTable(title_justify="left"))
+        for i, fitted in zip(group, widths, strict=True):
+            justify = "right" if is_number[i] else "left"
+            # A word that is longer than the line goes on below: cut, it might be another's.
+            pieces[-1].add_column(
+                RichText(texts[i][0]), justify=justify, width=fitted, overflow="fold"
+            )
+        for number, row in enumerate(rows, start=1):
+            cells = (RichText(texts[i][number]) for i in group)
+            pieces[-1].add_row(*cells, style=_STYLES[row.role])
+    pieces[0].title = RichText(table.caption)
+    if left_out:
+        pieces[-1].caption = f"and {left_out:,} more rows: draw them all by `unmask report`"
+    return pieces
+
+
+def _group_columns(
+    texts: Sequence[Sequence[str]], is_number: Sequence[bool], width: int
+) -> list[list[int]]:
+    """Columns that stand side by side: all of them, or groups that begin with what names a row.
+
+    That is the first columns of words, such as the model, and any number before them.
+    """
+    least = [_find_longest_word(each) + MARGIN for each in texts]
+    if sum(least) < width:
+        return [list(range(len(texts)))]
+    first = is_number.index(False) + 1 if False in is_number else 1
+    while first < len(texts) and not is_number[first] and sum(least[: first + 1]) <= width / 2:
+        first += 1
+    groups = [list(range(first))]
+    for i in range(first, len(texts)):
+        if len(groups[-1]) > first and sum(least[j] for j in groups[-1]) + least[i] >= width:
+            groups.append(list(range(first)))
+        groups[-1].append(i)
+    return groups
+
+
+def _fit(texts: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The widths of columns side by side: the widest gives first, down to its longest word."""
+    least = [_find_longest_word(each) for each in texts]
+    widths = [max(map(cell_len, each)) for each in texts]
+    while sum(widths) + MARGIN * len(texts) >= width and max(widths) > 1:
+        above = [i for i in range(len(texts)) if widths[i] > least[i]] or range(len(texts))
+        widths[max(above, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _find_longest_word(texts: Sequence[str]) -> int:
+    return max((cell_len(word) for text in texts for word in text.split()), default=0)
 
 
 def show_heatmap(console: Console, figure: Figure) -> None:

@@ -1,0 +1,52 @@
+"""Tables in terminals that are too narrow for them."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from unmask.blocks.blocks import Column, Row, Table
+from unmask.evaluation.statistics import Interval
+from unmask.report.render_terminal import show_blocks
+
+MODELS = ("reversal-mdm", "reversal-ar")
+NAMES = ("likelihood", "perplexity", "preference", "standardised", "distances", "of documents")
+
+
+def show(table: Table, width: int) -> list[str]:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    show_blocks(console, [table], is_full=False)
+    return console.file.getvalue().splitlines()
+
+
+def make_table(most: int = 12) -> Table:
+    columns = [Column(name) for name in ("steps", "model", "asked", *NAMES)]
+    values = [Interval(-11.53, -12.37, -10.69)] * len(NAMES)
+    rows = [Row([16, model, "the person of a description", *values]) for model in MODELS]
+    return Table("means", "Means", columns, rows, most)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160, 300])
+def test_no_word_is_cut_in_any_width(width):
+    lines = show(make_table(), width)
+    assert max(map(len, lines)) <= width
+    shown = " ".join(lines)
+    for word in (*MODELS, *" ".join(NAMES).split(), "description", "−11.53", "[−12.37,", "−10.69]"):
+        assert word in shown, (word, lines)
+    assert shown.count("−11.53") == len(MODELS) * len(NAMES), "and every value is there once"
+    assert "…" not in shown
+
+
+def test_a_table_that_does_not_fit_names_its_rows_again():
+    lines = show(make_table(most=1), 60)
+    assert sum(" model " in line for line in lines) > 1
+    assert sum("reversal-mdm" in line for line in lines) == sum(" model " in line for line in lines)
+    assert lines[0].strip() == "Means" and lines.count(lines[0]) == 1
+    assert "and 1 more rows" in lines[-1]
+
+
+def test_a_word_longer_than_the_line_goes_on_below():
+    columns = [Column("model"), Column("file")]
+    lines = show(Table("files", "Files", columns, [Row(["mdm", 50 * "ab"])]), 40)
+    letters = "".join(c for line in lines[4:] for c in line if c in "ab")
+    assert letters == 50 * "ab" and max(map(len, lines)) <= 40
