@@ -22,6 +22,13 @@ def model(tmp_path_factory) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("twin") / "made"
+    unmask.save(make_model(causal=True), folder)
+    return str(folder)
+
+
 def test_sample_prints_texts_and_saves_trajectories(model, tmp_path):
     file = tmp_path / "x.safetensors"
     words = ("--length", "20", "--steps", "6", "--attention-block", "8", "--cache", "exact")
@@ -72,6 +79,14 @@ def test_several_texts_of_a_prompt_are_different(model):
 def test_mistakes_are_sentences(model, words, said):
     done = run("sample", model, "The caves", *words)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_prompt_longer_than_the_context_is_quoted_by_its_beginning(model, twin):
+    for each in (model, twin):
+        done = run("sample", each, 100 * "word ")
+        assert done.returncode == 2
+        assert f"the prompt '{12 * 'word '}…' has " in done.stderr
+        assert "in the model's context of 128: shorten the prompt." in done.stderr
 
 
 def test_masks_show_the_likeliest_token_where_guesses_are_kept():

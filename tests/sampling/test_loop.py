@@ -155,6 +155,11 @@ def test_temperature_draws_from_the_distribution(model):
     [
         ({"prompts": []}, "no prompts were given"),
         ({"prompts": [list(range(9))], "length": 9}, "has 9 tokens, which leaves nothing to write"),
+        (
+            {"prompts": [list(range(8)) * 4]},
+            "3,… has 32 tokens, which leaves nothing to write in the model's context of 32: "
+            "shorten the prompt",
+        ),
         ({"length": 33}, "a length of 33 was asked for, expected 1 to the context 32"),
         ({"length": [9, 9]}, "2 lengths were given for 1 prompts"),
         ({"steps": 0}, "'steps' is 0, expected at least 1"),

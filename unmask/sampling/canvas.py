@@ -140,7 +140,7 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
     for pattern, row in zip(patterns, rows, strict=True):
         if not 1 <= len(row) <= context:
             raise UserError(
-                f"the text {pattern!r:.80} has {len(row)} tokens, expected 1 to the context "
+                f"the text {_quote(pattern)} has {len(row)} tokens, expected 1 to the context "
                 f"{context}."
             )
     starts = [row.index(mask_id) if mask_id in row else len(row) for row in rows]
@@ -200,7 +200,7 @@ def _filler(model: Model) -> int:
 def check_lengths(
     model: Model,
     prompts: Sequence[Prompt],
-    rows: list[list[int]],
+    rows: Sequence[Sequence[int]],
     length: int | Sequence[int] | None,
 ) -> list[int]:
     """The length of each row; one that its prompt fills, or the context cannot hold, raises."""
@@ -219,12 +219,25 @@ def check_lengths(
             raise UserError(
                 f"a length of {each} was asked for, expected 1 to the context {context}."
             )
+        if len(row) >= context:
+            raise UserError(
+                f"the prompt {_quote(prompt)} has {len(row)} tokens, which leaves nothing to write "
+                f"in the model's context of {context}: shorten the prompt."
+            )
         if len(row) >= each:
             raise UserError(
-                f"the prompt {prompt!r:.80} has {len(row)} tokens, which leaves nothing to write "
+                f"the prompt {_quote(prompt)} has {len(row)} tokens, which leaves nothing to write "
                 f"in a length of {each}: lengthen it or shorten the prompt."
             )
     return lengths
+
+
+def _quote(prompt: Prompt) -> str:
+    """A prompt in an error message, its beginning where it is long."""
+    if isinstance(prompt, str):
+        return repr(prompt if len(prompt) <= 60 else f"{prompt[:60]}…")
+    text = repr(prompt)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def require_mask(model: Model) -> int:

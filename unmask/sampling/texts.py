@@ -98,6 +98,7 @@ def draw_rows(
             "required tokens, only a prompt."
         )
     rows = [tuple(encode_prompt(model, prompt)) for prompt in given]
+    check_lengths(model, given, rows, settings.length)
     _check_guesses(settings, len(rows), model.net.config.context, model.net.config.context)
     return decode_causal(
         model,
