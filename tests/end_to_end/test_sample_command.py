@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -12,6 +13,7 @@ import unmask
 from tests.commands import run, start
 from tests.conftest import make_model
 from unmask.report.unmasking import GUESSED, HIDDEN, show_rows
+from unmask.sampling import texts
 from unmask.sampling.trajectory import show_token
 
 
@@ -87,6 +89,40 @@ def test_a_prompt_longer_than_the_context_is_quoted_by_its_beginning(model, twin
         assert done.returncode == 2
         assert f"the prompt '{12 * 'word '}…' has " in done.stderr
         assert "in the model's context of 128: shorten the prompt." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (["a"], ""),
+        ([""], "the text is empty: the model ended it at once; try a prompt or --temperature 1.\n"),
+        (
+            ["", "a", ""],
+            "2 of 3 texts are empty: the model ended them at once; try a prompt or "
+            "--temperature 1.\n",
+        ),
+    ],
+)
+def test_texts_that_end_at_once_are_told(model, monkeypatch, drawn, said):
+    found = replace(unmask.sample(make_model(), "The", length=8, steps=1), texts=drawn)
+    monkeypatch.setattr(texts, "sample", lambda *given: found)
+    done = run("sample", model)
+    assert (done.returncode, done.stdout.split("\n")) == (0, [*drawn, ""])
+    assert done.stderr == said
+
+
+def test_options_without_effect_on_an_autoregressive_model_are_named(model, twin):
+    words = ("The caves", "--length", "20", "--steps", "4", "--order", "random", "--remask", "cap")
+    plain, done = run("sample", twin, *words[:3]), run("sample", twin, *words)
+    assert (done.returncode, done.stdout) == (0, plain.stdout) and plain.stderr == ""
+    said = "--steps, --order, --remask: without effect on an autoregressive model.\n"
+    assert done.stderr == said
+    assert run("sample", model, *words).stderr == ""
+
+
+def test_an_autoregressive_model_from_nothing(twin):
+    done = run("sample", twin)
+    assert done.returncode == 2 and "give a text that it goes on from." in done.stderr
 
 
 def test_masks_show_the_likeliest_token_where_guesses_are_kept():

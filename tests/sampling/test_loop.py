@@ -260,7 +260,7 @@ def test_causal_not_a_number(twin):
 
 
 def test_causal_bad_input(twin):
-    with pytest.raises(UserError, match="needs a first token: give no empty prompts"):
+    with pytest.raises(UserError, match="needs a first token, and a prompt is empty or missing"):
         sample(twin, [[]])
     with pytest.raises(UserError, match="plan 'smd' is unknown"):
         sample(twin, [[1]], plan="smd")

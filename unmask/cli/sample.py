@@ -1,6 +1,7 @@
 """`unmask sample`: texts from a model, un-masked before one's eyes."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 ARGUMENTS = (
     Argument("name", "A model's name, folder or file.", "MODEL"),
-    Argument("prompts", "None: from nothing.", "PROMPT…", is_list=True, is_required=False),
+    Argument(
+        "prompts",
+        "None: from nothing, which autoregressive models cannot.",
+        "PROMPT…",
+        is_list=True,
+        is_required=False,
+    ),
 )
 MOST_PAUSE = 60
 EXTRAS = {
@@ -110,6 +117,8 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
     named = ("device", "dtype", "kind", "mask", "shift", "revision")
     options = {name: extras[name] for name in named}
     model = load(given["name"], **options, block=extras["attention_block"])
+    if model.paradigm.sampler == "causal" and extras["read"] is None:
+        _note_unused(settings)
     console = Console()
     live = console.is_terminal and not extras["as_json"]
     hidden_id, pause = model.mask_id, extras["pause"]
@@ -145,12 +154,32 @@ def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str
             trajectory = draw(model, rows, settings)
     if save is not None:
         trajectory.save(save)
+    if extras["read"] is None and trajectory.texts:
+        _note_empty(trajectory.texts)
     if extras["as_json"]:
         print(json.dumps(_describe(trajectory), ensure_ascii=False))
     elif not live:
         ids = [" ".join(map(str, row)) for row in trajectory.tokens.tolist()]
         for text in trajectory.texts or ids:
             print(text)
+
+
+def _note_unused(settings: Sampling) -> None:
+    """Settings that say how masks are filled; an autoregressive model has none."""
+    names = ("steps", "plan", "order", "remask", "block", "cache")
+    given = [f"--{name}" for name in names if getattr(settings, name) != getattr(Sampling, name)]
+    if given:
+        print(f"{', '.join(given)}: without effect on an autoregressive model.", file=sys.stderr)
+
+
+def _note_empty(texts: Sequence[str]) -> None:
+    """An empty line would look like a command that did nothing."""
+    if empty := sum(not text for text in texts):
+        which, it = f"{empty} of {len(texts)} texts are", "them"
+        if len(texts) == 1:
+            which, it = "the text is", "it"
+        message = f"{which} empty: the model ended {it} at once; try a prompt or --temperature 1."
+        print(message, file=sys.stderr)
 
 
 def _read_plants(words: list[str]) -> dict[int, dict[int, str]]:

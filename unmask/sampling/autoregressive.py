@@ -35,7 +35,10 @@ def decode_causal(
     """
     lengths = check_lengths(model, prompts, [list(row) for row in prompts], length)
     if not all(prompts):
-        raise UserError("an autoregressive model needs a first token: give no empty prompts.")
+        raise UserError(
+            "an autoregressive model needs a first token, and a prompt is empty or missing: give "
+            "a text that it goes on from."
+        )
     end_id = model.tokenizer.end_id if model.tokenizer is not None else None
     if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
         mask = torch.tensor([model.mask_id], device=model.device)  # read, but never written
