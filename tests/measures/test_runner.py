@@ -337,6 +337,13 @@ def test_settings_are_checked_in_python_too(changes, message):
         CountingSettings(facts=0, sizes=(0,))
 
 
+def test_a_number_is_a_list_of_one():
+    assert CountingSettings(sizes=4) == CountingSettings(sizes=(4,))  # ty: ignore
+    for wrong in (0, 2.5, True):
+        with pytest.raises(SettingsError, match=f"'sizes' is {wrong}, expected"):
+            CountingSettings(sizes=wrong)  # ty: ignore
+
+
 def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
     """Options, defaults, lists and mistakes come from the dataclass; --json is the summary."""
     import typer

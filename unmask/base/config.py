@@ -73,6 +73,8 @@ class CheckedSettings:
         are_typed, hints = True, get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value, hint = getattr(self, field.name), hints[field.name]
+            if isinstance(value, Real) and not _fits(value, hint) and _fits((value,), hint):
+                value = (value,)  # a number is a list of one, as on the command line
             if _fits(value, hint):
                 object.__setattr__(self, field.name, _convert(value, hint))
             else:
