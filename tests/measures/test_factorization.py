@@ -106,6 +106,20 @@ def test_facts_trained_both_ways_are_asked_as_well(corpus, tokenizer, tmp_path):
     assert "description → name, trained both ways" in show(result)
 
 
+def test_the_word_turns_with_the_sign(corpus, tokenizer, tmp_path):
+    """Rather than "−1.53 nats per token [−2.37, −0.69] likelier"."""
+    result = ask(
+        MEASURE, [Family("ar", (make_twin(tokenizer),), "causal")], corpus, tmp_path / "a", limit=2
+    )
+    (row,) = select(result.summary["differences"], metric="difference")
+    for ends, said in (
+        ((-1.53, -2.37, -0.69), "it is 1.53 nats per token [0.69, 2.37] less likely than with"),
+        ((0.25, -0.5, 1.0), "it is 0.25 nats per token [−0.50, 1.00] likelier than with"),
+    ):
+        row |= dict(zip(("mean", "low", "high"), ends, strict=True))
+        assert said in MEASURE.describe(result)[0].text
+
+
 def test_gaps_are_set_beside_recall_fact_by_fact(corpus, tokenizer, tmp_path):
     """By Spearman's correlation, as scipy has it, over means of a fact's prompts and seeds."""
     family = Family("ar", tuple(make_twin(tokenizer, seed) for seed in (0, 1)), "causal")

@@ -11,7 +11,7 @@ from tests.evaluation.oracle import make_oracle, make_twin
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.blocks.blocks import Figure, Notice
-from unmask.blocks.tidy import distinct, select
+from unmask.blocks.tidy import distinct, say_difference, select
 from unmask.evaluation.questions import spread
 from unmask.measures.measure import judge_interval
 from unmask.measures.order import MEASURE, OrderSettings
@@ -189,6 +189,11 @@ def test_running_text(tmp_path):
     assert distinct(result.rows("unmasking"), "prompt") == ["Number 0 of the caves: water"]
     with pytest.raises(UserError, match="no document of 80 words: give fewer by --words"):
         ask(MEASURE, [family], path, tmp_path / "few", words=40)
+
+
+def test_what_is_committed_before_comes_earlier():
+    row = {"mean": -0.04, "low": -0.12, "high": 0.04}
+    assert say_difference(row, "s", "later", "earlier") == "0.04 s [−0.04, 0.12] earlier"
 
 
 def test_classes_of_words_are_compared_by_fact():

@@ -90,6 +90,14 @@ def say(value: Interval | Record, unit: str = "", digits: int = 2, has_sign: boo
     return f"{mean}{f' {unit}' if unit else ''}{bracket}{ends}"
 
 
+def say_difference(row: Record, unit: str, above: str, below: str) -> str:
+    """A row's difference by the word for its sign, "0.34 nats [0.12, 0.56] later"."""
+    value, word = to_interval(row), above
+    if value.mean < 0:
+        value, word = Interval(-value.mean, -value.high, -value.low), below
+    return f"{say(value, unit)} {word}"
+
+
 def say_share(share: float) -> str:
     """A share in a sentence: "34 %"."""
     return f"{format_value(share, Column('', 0, is_percent=True))} %"

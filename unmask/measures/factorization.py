@@ -179,8 +179,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         blocks.Finding(
             f"{model} ({labels.KINDS[kind]}) gives a sentence two probabilities that lie "
             f"{tidy.say(gap, 'nats per token')} apart; with the prompt first it is "
-            f"{tidy.say(difference, 'nats per token', has_sign=True)} likelier than with the "
-            "answer first.",
+            f"{tidy.say_difference(difference, 'nats per token', 'likelier', 'less likely')} than "
+            "with the answer first.",
             result.verdicts[model],
         )
         for (model, kind), (difference, gap) in differences.items()

@@ -67,7 +67,7 @@ def _state_order(result: "Result") -> Iterator[blocks.Finding]:
     for row in result.summary["differences"]:
         yield blocks.Finding(
             f"{row['model']} ({labels.KINDS[row['kind']]}) commits the last quarter of an answer "
-            f"{tidy.say(row, 'of the steps', has_sign=True)} later than its first "
+            f"{tidy.say_difference(row, 'of the steps', 'later', 'earlier')} than its first "
             f"({labels.count(row['facts'], 'fact')}).",
             result.verdicts[row["model"]],
         )
