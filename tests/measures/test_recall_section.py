@@ -130,3 +130,9 @@ def test_few_facts_and_no_difference_are_said_as_such():
     worse = judge_rows(make_rows({"mdm": [False] * 10, "ar": [True] * 10}, kinds))
     value = worse.verdicts["mdm − ar: p2d_reverse"].value
     assert isinstance(value, Interval) and value.mean == -1 and value.high < 0
+
+
+def test_a_prompt_that_is_there_twice_is_one_line_of_the_example():
+    rows = make_rows({"mdm": [True, False]}, {"mdm": "masked"})
+    result = judge_rows([row | {"prompt": "Zed is"} for row in rows])
+    assert [row["model"] for row in result.summary["example"]] == ["mdm"]

@@ -192,15 +192,17 @@ def _choose_example(groups: Groups) -> Rows:
         if each == split and (steps.get(model) or 0) <= (count or 0):
             steps[model] = count
     scores: dict[str, int] = {}
-    places: dict[str, list[int]] = {}
+    places: dict[str, dict[str, int]] = {}
     columns = ("model", "kind", "split", "steps", "prompt", "completion", "generation", "hit")
     for model, count in steps.items():
         at = groups.places[model, split, count]
         needed = groups.table.select(["seed", "prompt", "hit"]).take(at).to_pylist()
         for place, row in zip(at, needed, strict=True):
-            if row["seed"] == first_seed:
+            same = places.setdefault(row["prompt"], {})
+            # Of a prompt that is there several times, the first.
+            if row["seed"] == first_seed and model not in same:
+                same[model] = place
                 won = -row["hit"] if is_causal(groups.kinds[model]) else row["hit"]
                 scores[row["prompt"]] = scores.get(row["prompt"], 0) + won
-                places.setdefault(row["prompt"], []).append(place)
     prompt = max(scores, key=lambda each: scores[each])
-    return groups.table.select(list(columns)).take(places[prompt]).to_pylist()
+    return groups.table.select(list(columns)).take([*places[prompt].values()]).to_pylist()
