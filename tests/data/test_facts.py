@@ -18,7 +18,8 @@ from unmask.data.facts import (
     write_facts,
 )
 from unmask.data.shards import write_shards
-from unmask.data.sources import name_tests, read_asked
+from unmask.data.sources import find_own_problems, name_tests, read_asked
+from unmask.measures.inputs import find_corpus, name_two_way
 
 CSV = """subject,object,prompt
 Zorvia,Lumen Bay,The capital of {} is
@@ -89,7 +90,7 @@ def test_wrong_texts_of_a_fact(given, said):
 def test_null_is_nothing_said(tmp_path):
     line = '{"subject": "A", "object": "B", "prompt": "{} is", "fact_id": null, "phrasing": null}'
     facts = read_facts(write(tmp_path, "a.jsonl", f"{line}\n{line}\n"))
-    assert [(fact.fact_id, fact.phrasing) for fact in facts] == [("line-1", 0), ("line-2", 0)]
+    assert [(fact.fact_id, fact.phrasing) for fact in facts] == [("A / B", 0), ("A / B", 1)]
 
 
 def test_one_id_is_one_fact(tmp_path):
@@ -105,6 +106,47 @@ def test_own_facts_are_checked(tmp_path, capsys):
     text = "subject,object,prompt,fact_id\nA,B,{} is,x\nC,D,{} is,x\n"
     assert app(["data", "check", str(write(tmp_path, "a.csv", text))], standalone_mode=False) == 1
     assert "2 facts have this id" in capsys.readouterr().out
+
+
+def test_repeated_own_facts_are_problems(tmp_path, capsys):
+    text = "subject,object,prompt\nZed,Bee,{} is\nZed,Bee,{} is\nZed,Cee,{} is\nAda,Bee,{} is\n"
+    path = write(tmp_path, "a.csv", text)
+    several, repeated = find_own_problems(read_facts(path))
+    assert "the prompt 'Zed is' has the objects 'Bee', 'Cee': expected one" in several
+    assert "the prompt 'Zed is' with the object 'Bee' is there 2 times" in repeated
+    assert app(["data", "check", str(path)], standalone_mode=False) == 1
+    assert "is there 2 times" in capsys.readouterr().out
+
+
+def test_lines_about_one_fact_are_its_phrasings(tmp_path):
+    """Intervals are by fact, and no two prompts have one key."""
+    text = "subject,object,prompt\nA,B,{} is\nA,B,{} was\nC,D,{} is\nB,A,{} has\n"
+    facts = read_facts(write(tmp_path, "a.csv", text))
+    ids = [("A / B", 0), ("A / B", 1), ("C / D", 0), ("A / B", 2)]
+    assert [(fact.fact_id, fact.phrasing) for fact in facts] == ids
+
+
+BOTH = """subject,object,prompt,direction,trained
+Zorvia,Lumen Bay,The capital of {} is,p2d,same
+Lumen Bay,Zorvia,{} is the capital of,d2p,reverse
+Quell,Amber Rock,The capital of {} is,p2d,same
+Amber Rock,Quell,{} is the capital of,d2p,same
+"""
+
+
+def test_own_facts_asked_both_ways_are_splits(tmp_path, capsys):
+    """What training showed is not averaged with what it never did; ids join the two ways."""
+    path = write(tmp_path, "both.csv", BOTH)
+    same, back, *both = read_facts(path)
+    assert same.fact_id == back.fact_id and (same.phrasing, back.phrasing) == (0, 0)
+    asked = read_asked(path)
+    two_way = {"both_p2d": both[:1], "both_d2p": both[1:]}
+    assert asked.splits == {"p2d_same": [same], "p2d_reverse": [back], **two_way}
+    assert name_tests(asked) == tuple(asked.splits) == name_two_way(asked)
+    assert find_corpus([same, back], []).splits == {"p2d_same": [same], "p2d_reverse": [back]}
+    assert app(["data", "show", str(path)], standalone_mode=False) is None
+    shown = capsys.readouterr().out
+    assert "p2d_reverse" in shown and "Lumen Bay is the capital of Zorvia" in shown
 
 
 def test_own_facts_are_a_split(tmp_path):

@@ -220,14 +220,13 @@ def show(
 def check(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
 ) -> None:
-    """Check a data set: lines, spans, ids, subjects named twice, no test leaks into training."""
+    """Check a data set: lines, spans, ids, repeated facts and subjects, no leaks into training."""
     from rich.console import Console
 
     from unmask.data.city_lines import find_city_leaks
     from unmask.data.corpus import Corpus, find_problems
-    from unmask.data.facts import find_mixed_ids, find_repeated_subjects
     from unmask.data.shards import Shards
-    from unmask.data.sources import read_own_tokenizer, read_source
+    from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     source = read_source(path)
@@ -237,7 +236,7 @@ def check(
     elif isinstance(source, Shards):
         problems = list(source.find_problems())
     else:
-        problems = [*find_mixed_ids(source), *find_repeated_subjects(source)]
+        problems = list(find_own_problems(source))
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -7,14 +7,16 @@ a word of its own):
     subject,object,prompt
     Zorvia,Lumen Bay,The capital of {} is
 
+The same subject and object, in either order, are one fact unless `fact_id` says otherwise.
 ROME's known facts are read as they come: a JSON list of `subject`, `attribute` and `prompt`.
 """
 
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -99,9 +101,8 @@ class Fact:
                 f"the prompt {prompt!r} of the fact ends with its object {object!r}, which is what "
                 "is asked for: end the prompt before it."
             )
-        # Both directions of a fact have one id.
-        record["fact_id"] = " / ".join(sorted((subject, object))) if fact_id is None else fact_id
-        return _to_fact(record, "the fact", 1)
+        record["fact_id"] = fact_id
+        return _to_fact(record, "the fact")
 
 
 FactTexts = tuple[str, str, str]
@@ -269,7 +270,16 @@ def read_facts(path: str | Path) -> list[Fact]:
         records = _read_known_facts(path)
     else:
         raise UserError(f"{path}: facts are read from .csv or .jsonl files; rename or convert it.")
-    return [_to_fact(record, f"{path}, line {number}", number) for number, record in records]
+    facts, before = [], Counter[tuple[str, str]]()
+    for number, record in records:
+        fact = _to_fact(record, f"{path}, line {number}")
+        if record.get("phrasing") is None:
+            # Lines that ask for one fact are told apart: its first prompt, its second, …
+            way = (fact.fact_id, fact.direction)
+            fact = replace(fact, phrasing=before[way]) if before[way] else fact
+            before[way] += 1
+        facts.append(fact)
+    return facts
 
 
 def _read_known_facts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -304,7 +314,7 @@ def find_mixed_ids(facts: Iterable[Fact]) -> Iterator[str]:
             )
 
 
-def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
+def _to_fact(record: Mapping[str, Any], where: str) -> Fact:
     for key in record:
         if key not in Fact.__dataclass_fields__:
             raise UserError(
@@ -336,6 +346,8 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
                 "leave 'completion' out, or write one that holds the object."
             )
         object_span = spans[0]
+    # Both directions of a fact have one id.
+    fact_id = str(record.get("fact_id", " / ".join(sorted((subject, object_)))))
     return Fact(
         subject=subject,
         object=object_,
@@ -345,7 +357,7 @@ def _to_fact(record: Mapping[str, Any], where: str, number: int) -> Fact:
         object_span=object_span,
         direction=_check_choice(record, "direction", Direction, where),
         trained=_check_choice(record, "trained", Trained, where),
-        fact_id=str(record.get("fact_id", f"line-{number}")),
+        fact_id=fact_id,
         phrasing=_check_count(record.get("phrasing", 0), "phrasing", where),
     )
 

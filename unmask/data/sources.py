@@ -1,12 +1,12 @@
 """Any data set by its path: a corpus, Berglund's files, token shards, or a file of facts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.data.corpus import Corpus, read_corpus
-from unmask.data.facts import Fact, find_mixed_ids, read_facts
+from unmask.data.facts import Fact, find_mixed_ids, find_repeated_subjects, read_facts
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
 from unmask.data.sets_corpus import make_sets_corpus
@@ -14,7 +14,7 @@ from unmask.data.shards import Shards
 from unmask.data.tokenizer import Tokenizer
 
 OWN = "own"
-"""The one split of a file of one's own facts."""
+"""The one split of a file of one's own facts that are all asked in one way."""
 WORD_CORPORA: dict[str, Callable[[int, int], Corpus]] = {
     "retrieval": make_retrieval_corpus,
     "relationship": make_relationship_corpus,
@@ -49,7 +49,7 @@ def read_corpus_folder(folder: str | Path) -> Corpus:
 
 
 def read_asked(path: str | Path) -> Corpus:
-    """Facts in splits: a corpus, or a file of one's own facts as the one split `own`."""
+    """Facts in splits: a corpus, or a file of one's own facts, as `split_own` does it."""
     source = read_source(path)
     if isinstance(source, Shards):
         raise UserError(f"{path} holds token shards: expected a corpus or a file of facts.")
@@ -57,7 +57,51 @@ def read_asked(path: str | Path) -> Corpus:
         return source
     if mixed := next(find_mixed_ids(source), None):
         raise UserError(f"{path}: {mixed}.")
-    return Corpus(str(path), {OWN: source})
+    return split_own(str(path), source)
+
+
+def split_own(source: str, facts: list[Fact]) -> Corpus:
+    """One's own facts as a corpus: the split `own`, or where they say several ways, one for each.
+
+    The average over facts asked as training showed them and reversed would hide what is asked for.
+    """
+    ways = {(fact.direction, fact.trained) for fact in facts}
+    if len(ways) < 2:
+        return Corpus(source, {OWN: facts})
+    shown = {(fact.fact_id, fact.direction) for fact in facts if fact.trained == "same"}
+    splits: dict[str, list[Fact]] = {}
+    for fact in facts:
+        other = "d2p" if fact.direction == "p2d" else "p2d"
+        if fact.trained == "reverse":
+            name = f"{other}_reverse"  # splits are named by the direction of training
+        elif (fact.fact_id, other) in shown:
+            name = f"both_{fact.direction}"
+        else:
+            name = f"{fact.direction}_same"
+        splits.setdefault(name, []).append(fact)
+    return Corpus(source, splits, tuple(splits))
+
+
+def find_own_problems(facts: list[Fact]) -> Iterator[str]:
+    """What is wrong with a file of one's own facts, a sentence each; none for a sound one."""
+    yield from find_mixed_ids(facts)
+    yield from find_repeated_subjects(facts)
+    by_prompt: dict[str, list[str]] = {}
+    for fact in facts:
+        by_prompt.setdefault(fact.prompt, []).append(fact.object)
+    for prompt, objects in by_prompt.items():
+        known = list(dict.fromkeys(objects))
+        if len(known) > 1:
+            yield (
+                f"the prompt {prompt!r} has the objects {', '.join(map(repr, known))}: expected "
+                "one, since a model's answer is right for one of them at most"
+            )
+        for one in known:
+            if (count := objects.count(one)) > 1:
+                yield (
+                    f"the prompt {prompt!r} with the object {one!r} is there {count} times: "
+                    "expected once; leave out the others"
+                )
 
 
 def name_tests(corpus: Corpus) -> tuple[str, ...]:

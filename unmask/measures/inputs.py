@@ -212,7 +212,7 @@ def name_two_way(corpus: "Corpus") -> tuple[str, ...]:
     """The same, and the facts trained both ways, if there are any: the positive control."""
     from unmask.data.reversal_corpus import TWO_WAY
 
-    return (*name_near(corpus), *(split for split in TWO_WAY if split in corpus.splits))
+    return tuple(dict.fromkeys((*name_near(corpus), *filter(corpus.splits.get, TWO_WAY))))
 
 
 def name_near_and_far(corpus: "Corpus") -> tuple[str, ...]:
@@ -249,12 +249,12 @@ def find_corpus(data: Any, families: "list[Family]") -> "Corpus":
     from unmask.data.corpus import Corpus
     from unmask.data.facts import Fact
     from unmask.data.reversal_corpus import make_reversal_corpus
-    from unmask.data.sources import OWN, read_asked
+    from unmask.data.sources import read_asked, split_own
 
     if isinstance(data, Corpus):
         return data
     if isinstance(data, Fact) or (isinstance(data, list) and data and isinstance(data[0], Fact)):
-        return Corpus("facts given", {OWN: [data] if isinstance(data, Fact) else data})
+        return split_own("facts given", [data] if isinstance(data, Fact) else data)
     if isinstance(data, str | Path):
         return read_asked(data)
     if data is not None:

@@ -12,6 +12,7 @@ from unmask.base.units import format_bytes, format_number
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
 from unmask.data.shards import Shards, ShardsInfo
+from unmask.data.sources import split_own
 from unmask.data.tokenizer import Tokenizer
 from unmask.net.config import NetConfig
 from unmask.net.counts import (
@@ -40,12 +41,25 @@ def show_source(
         excerpt = tokenizer.decode(source.maps[0][:40].tolist()) if tokenizer else ""
         show_shards(console, str(path), source.info, excerpt)
     else:
-        console.print(f"{path}: {len(source)} facts", markup=False)
+        corpus = split_own(str(path), source)
+        if len(corpus.splits) > 1:
+            _show_splits(console, corpus)
+        else:
+            facts, lines = len({fact.fact_id for fact in source}), len(source)
+            more = f" in {lines} lines" if lines != facts else ""
+            console.print(f"{path}: {facts} facts{more}", markup=False)
         show_facts(console, [(fact.fact_id, fact) for fact in source[:number]], tokenizer)
 
 
 def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = None) -> None:
     """The splits with their sizes, and one example of each test."""
+    _show_splits(console, corpus)
+    tests = (split for split in corpus.tests if corpus.splits.get(split))
+    examples = [(split, corpus.splits[split][0]) for split in tests]
+    show_facts(console, examples, tokenizer)
+
+
+def _show_splits(console: Console, corpus: Corpus) -> None:
     table = Table("split", "given", "trained", "facts", "phrasings", "lines", title=corpus.source)
     for split, facts in corpus.splits.items():
         ways = "/".join(sorted({fact.direction for fact in facts}))
@@ -54,9 +68,6 @@ def show_corpus(console: Console, corpus: Corpus, tokenizer: Tokenizer | None = 
         phrasings = len({(fact.direction, fact.phrasing) for fact in facts})
         table.add_row(split, ways, trained, str(num_facts), str(phrasings), str(len(facts)))
     console.print(table)
-    tests = (split for split in corpus.tests if corpus.splits.get(split))
-    examples = [(split, corpus.splits[split][0]) for split in tests]
-    show_facts(console, examples, tokenizer)
 
 
 def show_facts(
@@ -67,8 +78,9 @@ def show_facts(
     if tokenizer is not None:
         note += ", with their token spans"
     console.print(note)
+    width = max(12, *(len(label) for label, _ in facts), 0)
     for label, fact in facts:
-        line = Text(f"{label:>12}  ", style="dim")
+        line = Text(f"{label:>{width}}  ", style="dim")
         start = len(line)
         line.append(fact.text, style="not dim")
         line.stylize(SUBJECT, *(start + i for i in fact.subject_span))
