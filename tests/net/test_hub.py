@@ -197,3 +197,19 @@ def test_shipped_models_are_found_by_name(tmp_path, monkeypatch):
         torch.testing.assert_close(
             theirs(tokens).logits, model.logits(tokens), atol=1e-5, rtol=1e-5
         )
+
+
+def test_the_folder_of_a_training_run_is_its_model(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints/step-00000002").mkdir(parents=True)
+    (run / "recipe.yaml").touch()
+    (run / "checkpoints/step-00000002/checkpoint.json").touch()
+    for given in (run, run / "model"):
+        with pytest.raises(UserError, match=r"unfinished training run.*--resume \S+run`"):
+            hub.find_model(str(given))
+    with pytest.raises(UserError, match=r"a checkpoint of a training run.*unmask convert"):
+        hub.find_model(str(run / "checkpoints/step-00000002"))
+    unmask.save(make_model("tiny", causal=True), run / "model")
+    assert hub.find_model(str(run)).path == hub.find_model(str(run / "model")).path == run / "model"
+    shutil.copy(run / "recipe.yaml", run / "model")
+    assert hub.find_model(str(run / "model")).path == run / "model"

@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 import unmask
 from tests.training.runs import CPU, make_recipe, make_trainer, run
 from unmask.base.errors import UserError
+from unmask.cli.main import app
 from unmask.training import checkpoints
 from unmask.training.checkpoints import find_newest, list_checkpoints, load_checkpoint
 from unmask.training.journal import read_journal
 from unmask.training.loop import Hooks, run_loop
 from unmask.training.recipes_io import read_recipe
+from unmask.training.run import read_checkpoint
 
 KINDS = {
     "masked": {"optimiser": {"ema": 0.9}, "objective": {"short": 0.3}},
@@ -52,6 +54,28 @@ def test_resume_equals_no_stop_at_every_step(kind, tmp_path):
         assert (folder / "model" / "model.safetensors").read_bytes() == model
         for record in read_journal(folder):
             assert record["loss"] == losses[record["step"]]
+
+
+def test_a_checkpoint_becomes_the_model_of_its_step(tmp_path, capsys):
+    """The last one becomes what the run saved, averages and all; an earlier one does not."""
+    recipe = make_recipe(optimiser={"ema": 0.9}, **EVERY_STEP)
+    unmask.train(recipe, tmp_path / "run", device="cpu")
+    saved = (tmp_path / "run/model/model.safetensors").read_bytes()
+    for step, is_last in ((12, True), (11, False)):
+        path, out = tmp_path / f"run/checkpoints/step-{step:08d}", tmp_path / f"at-{step}"
+        assert app(["convert", str(path), str(out)], standalone_mode=False) is None
+        assert ((out / "model.safetensors").read_bytes() == saved) == is_last
+        unmask.load(out, device="cpu")
+    path = tmp_path / "run/checkpoints/step-00000011"
+    with pytest.raises(UserError, match="whose recipe says what it is"):
+        app(
+            ["convert", str(path), str(tmp_path / "no"), "--dtype", "float32"],
+            standalone_mode=False,
+        )
+    with next(path.glob("*.safetensors")).open("ab") as file:
+        file.truncate(1000)
+    with pytest.raises(UserError, match="not a whole checkpoint.*has 1000 bytes"):
+        read_checkpoint(path)
 
 
 def test_the_last_few_checkpoints_stay(tmp_path):

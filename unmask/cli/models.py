@@ -134,7 +134,10 @@ def info(
 
 def convert(
     given: str = typer.Argument(
-        ..., metavar="IN", help="A model's name, folder or file.", autocompletion=list_models
+        ...,
+        metavar="IN",
+        help="A model's name, folder or file, or a checkpoint of a training run.",
+        autocompletion=list_models,
     ),
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     to: str = typer.Option("unmask", help="The dialect to write."),
@@ -148,20 +151,30 @@ def convert(
     """Write a model anew in this project's format, or in another dialect."""
     from unmask.base.errors import UserError
     from unmask.net.dialects import get_dialect
+    from unmask.net.hub import CHECKPOINT
     from unmask.net.loading import load, save
+    from unmask.training.run import read_checkpoint
 
     get_dialect(to)
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
-    model = load(
-        given,
-        device="cpu",
-        dtype=dtype,
-        kind=kind,
-        mask=mask,
-        shift=shift,
-        block=block,
-        revision=revision,
-    )
+    if (Path(given) / CHECKPOINT).is_file():
+        if (kind, mask, shift, block, revision, dtype) != (None,) * 5 + ("stored",):
+            raise UserError(
+                f"{given} is a checkpoint of a training run, whose recipe says what it is: leave "
+                "out --kind, --mask, --shift, --block, --revision and --dtype."
+            )
+        model = read_checkpoint(given)
+    else:
+        model = load(
+            given,
+            device="cpu",
+            dtype=dtype,
+            kind=kind,
+            mask=mask,
+            shift=shift,
+            block=block,
+            revision=revision,
+        )
     save(model, out, to)
     print(f"wrote {out} in the dialect {to}")

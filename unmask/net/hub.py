@@ -11,6 +11,8 @@ from unmask.net.known import KNOWN, KnownModel
 
 _MOST_CHARACTERS = 4000
 """Of a name; systems know no longer paths."""
+RECIPE, RUN_MODEL, CHECKPOINT = "recipe.yaml", "model", "checkpoint.json"
+"""What a training run holds: its recipe, its model once it is finished; and of each checkpoint."""
 # No pickled weights and no code are fetched.
 _WANTED = ["*.json", "*.safetensors", "merges.txt"]
 
@@ -78,7 +80,9 @@ def find_model(
     if name in shipped_models():
         return ModelLocation(shipped_models()[name])
     if path_exists(name):
-        return ModelLocation(Path(name))
+        return ModelLocation(_enter_run(Path(name)))
+    if Path(name).name == RUN_MODEL and path_exists(Path(name).parent):
+        _enter_run(Path(name).parent)  # an unfinished run has none yet
     if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
         raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
     known = KNOWN.get(name)
@@ -98,6 +102,25 @@ def find_model(
             "it; weights that are only there as pickles must be converted first."
         )
     return ModelLocation(path, known)
+
+
+def _enter_run(path: Path) -> Path:
+    """The model of a training run's folder; any other path as it is."""
+    if (path / CHECKPOINT).is_file():
+        raise UserError(
+            f"{path} is a checkpoint of a training run: make a model of it by "
+            f"`unmask convert {path} OUT`, and give that."
+        )
+    # A shipped model has the recipe that it was trained by beside it.
+    if not (path / RECIPE).is_file() or (path / "config.json").is_file():
+        return path
+    if path_exists(path / RUN_MODEL):
+        return path / RUN_MODEL
+    raise UserError(
+        f"{path} is an unfinished training run, which has no model yet: finish it by "
+        f"`unmask train --resume {path}`, or make a model of one of its checkpoints by "
+        f"`unmask convert {path}/checkpoints/step-N OUT`."
+    )
 
 
 def _fetch(repo: str, patterns: list[str], fetch: bool = True, revision: str | None = None) -> Path:

@@ -103,14 +103,26 @@ def find_newest(folder: Path, trust: bool = False) -> Path | None:
     for path in reversed(list_checkpoints(folder)):
         if problem := _find_damage(path):
             _log.warning("passing over %s: %s", path, problem)
-        elif not trust and _read_record(path).format == PICKLED_FORMAT:
-            raise UserError(
-                f"{path} is a checkpoint of version 0.1, whose index is a pickle, which can run "
-                "code when it is read: if you trust whoever wrote it, resume with --trust."
-            )
         else:
+            if not trust:
+                _refuse_pickled(path)
             return path
     return None
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise for a checkpoint that is damaged, or whose index is a pickle."""
+    if problem := _find_damage(path):
+        raise UserError(f"{path} is not a whole checkpoint: {problem}; use another one.")
+    _refuse_pickled(path)
+
+
+def _refuse_pickled(path: Path) -> None:
+    if _read_record(path).format == PICKLED_FORMAT:
+        raise UserError(
+            f"{path} is a checkpoint of version 0.1, whose index is a pickle, which can run "
+            "code when it is read: if you trust whoever wrote it, resume with --trust."
+        )
 
 
 def clear_leftovers(folder: Path, newest: Path | None) -> None:

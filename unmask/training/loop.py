@@ -294,14 +294,9 @@ class _TrainingLoop:
 
     def _finish(self) -> None:
         """Save the model that training was for."""
-        averaged = self.trainer.average
-        if averaged is None:
-            net = self.trainer.export()
-        else:
-            with averaged.in_place():
-                net = self.trainer.export()
+        model = self.trainer.make_model()
         if self.world.leads:
-            save(replace(self.trainer.job.model, net=net), self.folder / MODEL)
+            save(model, self.folder / MODEL)
         self.world.wait()
 
     def _check_patience(self) -> None:

@@ -14,7 +14,9 @@ import torch
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.locks import lock_run
+from unmask.net.model import Model
 from unmask.training.build import TrainingJob, prepare_job
+from unmask.training.checkpoints import check_checkpoint, load_checkpoint
 from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
     FILE,
@@ -138,6 +140,20 @@ def train_seeds(
             opening = _Opening(folder, own, resumed, fresh, False)
             runs.append(opening.open(world, sources, watch, held))
         return run_loops(runs, minutes)
+
+
+def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | None = None) -> Model:
+    """The model that a run would have been at one of its checkpoints, `RUN/checkpoints/step-N`.
+
+    The run's data must be where they were: they say what the tokens are.
+    """
+    path = Path(path)
+    recipe = reopen_run(path.resolve().parent.parent, (), False)
+    check_checkpoint(path)
+    with join("cpu") as world:
+        trainer = Trainer(prepare_job(recipe, world, sources))
+        load_checkpoint(path, trainer.tensors(), world)
+        return trainer.make_model()
 
 
 @dataclass(frozen=True)

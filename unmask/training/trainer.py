@@ -217,6 +217,11 @@ class Trainer:
             finally:
                 self.net.train()
 
+    def make_model(self) -> Model:
+        """The model that training is for, on the CPU; averaged where the recipe says so."""
+        with nullcontext() if self.average is None else self.average.in_place():
+            return replace(self.job.model, net=self.export())
+
     def export(self) -> Transformer:
         """A plain network on the CPU with the weights as they are: whole, adapters merged."""
         self.settle()
