@@ -25,12 +25,13 @@ KNOWNS = [{"subject": "Ada", "attribute": "boats", "prompt": "They say Ada makes
 
 
 class StopError(Exception):
-    """A run that was opened is stopped at its first part."""
+    """A run that was opened is stopped after a row of its first part."""
 
 
 @pytest.fixture(autouse=True)
 def stopped(monkeypatch):
     def stop(job, parts):
+        next(iter(parts.values())).write("first", [{"row": 1}])
         raise StopError
 
     monkeypatch.setattr(runner, "_work", stop)

@@ -99,6 +99,38 @@ def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
     assert inputs.worked == []
 
 
+def test_a_run_without_a_row_gives_way_to_another(tmp_path):
+    """Refused by its first job, or by a summary of nothing; one with a row does not give way."""
+
+    def refuse(*_given) -> dict:
+        raise UserError("nothing to measure")
+
+    def refuse_jobs(inputs, settings):
+        for job in MEASURE.jobs(inputs, settings):
+            yield replace(job, work=refuse)
+
+    def measure_nothing(inputs, settings):
+        for job in MEASURE.jobs(inputs, settings):
+            yield replace(
+                job, work=lambda job=job: {name: rows[:0] for name, rows in job.work().items()}
+            )
+
+    empty = replace(MEASURE, jobs=measure_nothing, summarise=refuse)
+    for folder, broken in (("job", replace(MEASURE, jobs=refuse_jobs)), ("summary", empty)):
+        with pytest.raises(UserError, match="nothing to measure"):
+            run_measure(broken, CountingInputs(MODELS), CountingSettings(), tmp_path / folder)
+        assert (tmp_path / folder / "run.json").is_file()
+        result, inputs = run(tmp_path / folder, shift=1.0)
+        assert (
+            inputs.worked == MODELS and read_result(tmp_path / folder).settings == result.settings
+        )
+    with pytest.raises(UserError, match="nothing to measure"):
+        refused = replace(MEASURE, summarise=refuse)
+        run_measure(refused, CountingInputs(MODELS), CountingSettings(), tmp_path / "rows")
+    with pytest.raises(UserError, match="holds another run"):
+        run(tmp_path / "rows", shift=1.0)
+
+
 def test_processes_share_the_jobs(tmp_path):
     """Ranks that run one after the other leave what one process leaves."""
     whole, _ = run(tmp_path / "whole")

@@ -77,6 +77,16 @@ def read_table(path: str | Path, schema: str) -> "pyarrow.Table":
         return file.read()
 
 
+def has_rows(paths: Iterable[Path]) -> bool:
+    """Whether any of these tables has a row; one that cannot be read may have."""
+    import pyarrow.parquet
+
+    try:
+        return any(pyarrow.parquet.read_metadata(path).num_rows for path in paths)
+    except (OSError, pyarrow.ArrowException):
+        return True
+
+
 def _open_file(path: str | Path, schema: str) -> "pyarrow.parquet.ParquetFile":
     import pyarrow.parquet
 

@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from unmask.base.config import CheckedSettings, SettingsError, build, check_values
 from unmask.base.errors import UserError
+from unmask.base.locks import RunRefusedError
 from unmask.base.progress import track
-from unmask.base.runs import RUN_FORMAT, check_run, find_folder, make_record, open_run, read_record
-from unmask.base.tables import Parts, read_table, write_table
+from unmask.base.runs import (
+    RUN_FORMAT,
+    RunRecord,
+    check_run,
+    find_folder,
+    make_record,
+    open_run,
+    read_record,
+)
+from unmask.base.tables import Parts, has_rows, read_table, write_table
 from unmask.measures.inputs import Inputs, ModelInputs, RunFolders
 from unmask.measures.measure import Job, Measure, Summary, Tables
 from unmask.measures.result import (
@@ -131,11 +140,12 @@ def run_measure(
 ) -> Result | None:
     """Run what is missing of a measure in `folder`, and write its tables and its summary.
 
-    With `fresh` the run that the folder holds is removed first. Of `world` processes each works on
-    its share of the jobs; they share nothing but the folder. The first one, whose `rank` is 0,
-    waits for the others and gathers the tables; they return None. With `shard` "i/n" this process
-    works on the i-th of n shares and waits for none of the others: it gathers the tables if all
-    parts are there, and else returns None.
+    With `fresh` the run that the folder holds is removed first, as is another run of this measure
+    that was refused before it had a row. Of `world` processes each works on its share of the jobs;
+    they share nothing but the folder. The first one, whose `rank` is 0, waits for the others and
+    gathers the tables; they return None. With `shard` "i/n" this process works on the i-th of n
+    shares and waits for none of the others: it gathers the tables if all parts are there, and else
+    returns None.
     """
     loose = frozenset(
         field.name for field in fields(settings) if not field.metadata.get("is_identity", True)
@@ -145,7 +155,7 @@ def run_measure(
         measure.name, settings.to_record(), inputs.record(), measure.tables, machine
     )
     if not fresh:
-        check_run(folder, record, loose)  # before jobs are made, some of which ask a model
+        _gives_way(measure, folder, record, loose)  # before jobs are made, which may ask a model
     jobs = list(measure.jobs(inputs, settings))
     if not jobs:
         raise UserError(f"{measure.name}: there is nothing to measure in what was given.")
@@ -157,8 +167,22 @@ def run_measure(
             )
         rank, world = parse_shard(shard)
     files = list_files(measure)
+    fresh = fresh or (world == 1 and _gives_way(measure, folder, record, loose))
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
+
+
+def _gives_way(measure: Measure, folder: Path, record: RunRecord, loose: frozenset[str]) -> bool:
+    """Whether a folder holds another run, one without a row; any other run but this is refused."""
+    try:
+        check_run(folder, record, loose)
+    except RunRefusedError:
+        name, is_other = measure.name, read_record(folder).verb != measure.name
+        paths = [*folder.glob(f"{name}.parquet"), *folder.glob(f"parts/{name}/*.parquet")]
+        if is_other or (folder / SUMMARY).exists() or has_rows(paths):
+            raise
+        return True
+    return False
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
