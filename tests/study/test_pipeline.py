@@ -199,6 +199,15 @@ def test_command(finished, place, tmp_path):
     assert set(found["verdicts"]) == set(finished.results())
 
 
+def test_a_study_that_measured_nothing_is_an_error(place, tmp_path, capsys):
+    """Facts that do not fit a model: the command fails, and had said that it makes some."""
+    words = ["study", "--model", place.model, "--facts", "4", "--quick", "--stages", "recall"]
+    with pytest.raises(unmask.UserError, match="no stage measured anything: .*page.html.*--data"):
+        app([*map(str, words), "--out", str(tmp_path / "run")], standalone_mode=False)
+    assert "asked about a reversal corpus" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "run" / PAGE).is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

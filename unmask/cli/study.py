@@ -48,7 +48,7 @@ def make_study() -> Any:
 def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
     from rich.console import Console
 
-    from unmask.study.pipeline import resume_study, run_study
+    from unmask.study.pipeline import PAGE, resume_study, run_study
 
     out, console = extras["out"], Console(quiet=extras["as_json"])
     if extras["quick"] and extras["full"]:
@@ -62,6 +62,12 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
         took = "done before" if seconds is None else f"{seconds:.1f} s"
         console.print(f"{stage}: {took}", style="dim", highlight=False)
 
+    if settings.model is not None and settings.data is None and not extras["resume"]:
+        console.print(
+            f"No --data were given: {settings.model} is asked about a reversal corpus that is made "
+            "for the study, which it may never have seen.",
+            markup=False,
+        )
     resume = f"unmask study --resume --out {shlex.quote(str(out))}"
     with note_when_stopped(lambda: f"go on where it stopped with: {resume}"):
         if extras["resume"]:
@@ -72,6 +78,11 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
         print(json.dumps(_collect(study), ensure_ascii=False))
     else:
         _show(console, study)
+    if not study.results():
+        raise UserError(
+            f"no stage measured anything: {study.folder / PAGE} says why for each. Name facts that "
+            "the model was trained on, and that fit its context, by --data."
+        )
 
 
 def _collect(study: "StudyRun") -> dict[str, Any]:
