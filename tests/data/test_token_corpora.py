@@ -123,6 +123,9 @@ def test_commands_make_what_the_functions_make(name, tmp_path):
     assert run.exit_code == 0 and "seed 3" in run.output
     assert read_source(out) == WORD_CORPORA[name](20, 3)
     assert CliRunner().invoke(app, ["data", "check", out]).exit_code == 0
+    # A folder that is there is refused before anything is made; -1 of them cannot be.
+    again = CliRunner().invoke(app, ["data", "make", name, out, size, "-1"])
+    assert "already exists and would be overwritten" in str(again.exception)
 
 
 def test_planted_leaks_are_found():

@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.toy.examples import SOURCES
 from unmask.toy.language import UNITS
 from unmask.training.journal import read_journal
+from unmask.training.recipe import DataSettings
 from unmask.training.recipes_io import list_recipes, read_recipe
 
 
@@ -80,8 +82,10 @@ def test_python_does_what_the_command_does(tmp_path):
     assert asked[0].keys() >= {"recall/d2p_same", "recall/p2d_reverse"}
     model = unmask.load(tmp_path / "run" / "model", device="cpu")
     assert unmask.sample(model, [outcome.prompt], steps=2, length=80).texts
+    # This is said before the data are looked for.
+    elsewhere = replace(recipe, data=DataSettings(source="facts", path=str(tmp_path / "nowhere")))
     with pytest.raises(unmask.UserError, match="already holds a run: resume it by --resume"):
-        unmask.train(recipe, tmp_path / "run", device="cpu")
+        unmask.train(elsewhere, tmp_path / "run", device="cpu")
     with pytest.raises(unmask.UserError, match="either a recipe or a run to resume"):
         unmask.train()
 

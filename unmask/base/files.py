@@ -47,13 +47,19 @@ def create_folder(path: str | Path) -> Generator[Path]:
 
     `path` must not exist yet (an empty folder counts as absent): nothing is overwritten.
     """
+    refuse_existing(path)
+    with replace_folder(path) as draft:
+        yield draft
+
+
+def refuse_existing(path: str | Path) -> Path:
+    """The path, unless something is there that a new folder would overwrite."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(
             f"{path} already exists and would be overwritten: choose another folder or remove it."
         )
-    with replace_folder(path) as draft:
-        yield draft
+    return path
 
 
 @contextmanager

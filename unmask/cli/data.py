@@ -5,8 +5,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from unmask.base.files import refuse_existing
+
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
+
+OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
+"""Of every data set; refused before anything is made."""
 
 app = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)
@@ -15,7 +20,7 @@ app.add_typer(make, name="make")
 
 @make.command("reversal")
 def make_reversal(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
     seed: int = typer.Option(0, help="Seed of who is invented."),
     vocab: int = typer.Option(
@@ -35,7 +40,7 @@ def make_reversal(
 @make.command("swapped")
 def make_swapped(
     files: Path = typer.Argument(..., help="The folder of Berglund's files."),
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
 ) -> None:
     """Swap the roles of Berglund's facts: what was trained one way is trained the other way."""
     from unmask.data.corpus import save_corpus
@@ -49,7 +54,7 @@ def make_swapped(
 @make.command("strangers")
 def make_strangers(
     files: Path = typer.Argument(..., help="The folder of Berglund's files."),
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     facts: int = typer.Option(30, help="People, each with one description."),
     seed: int = typer.Option(0, help="Seed of who is invented."),
 ) -> None:
@@ -64,7 +69,7 @@ def make_strangers(
 
 @make.command("cities")
 def make_cities(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     facts: int = typer.Option(30, help="Facts in each of the groups d2p, p2d and both."),
     seed: int = typer.Option(0, help="Seed of who is invented."),
     sharing: int = typer.Option(
@@ -89,7 +94,7 @@ def make_cities(
 
 @make.command("retrieval")
 def make_retrieval(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     pairs: int = typer.Option(200, help="Pairs of a key and a value."),
     seed: int = typer.Option(0, help="Seed of which tokens belong together."),
     length: int = typer.Option(2, help="Tokens of a key and of a value, each used once."),
@@ -104,7 +109,7 @@ def make_retrieval(
 
 @make.command("relationship")
 def make_relationship(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     chains: int = typer.Option(200, help="Chains A → B → C."),
     seed: int = typer.Option(0, help="Seed of which tokens belong together."),
     length: int = typer.Option(2, help="Tokens of each of A, B and C."),
@@ -118,7 +123,7 @@ def make_relationship(
 
 @make.command("sets")
 def make_sets(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     sets: int = typer.Option(20, help="Sets of people."),
     seed: int = typer.Option(0, help="Seed of who is in which set."),
 ) -> None:
@@ -130,7 +135,7 @@ def make_sets(
 
 @make.command("sealed")
 def make_sealed(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     people: int = typer.Option(30, help="Sealed people, and as many open ones."),
     seed: int = typer.Option(0, help="Seed of who is invented."),
     vocab: int = typer.Option(
@@ -149,7 +154,7 @@ def make_sealed(
 
 @make.command("biographies")
 def make_labelled(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz."),
     texts: int = typer.Option(4000, help="Texts, half of them for the judge."),
     characters: int = typer.Option(160, help="Characters of a text, at most."),
@@ -169,7 +174,7 @@ def make_labelled(
 @make.command("passages")
 def make_passages(
     file: Path = typer.Argument(..., help="JSON lines with passages, triples and templates."),
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     test_share: float = typer.Option(0.2, help="Share of triples that no question is trained of."),
     seed: int = typer.Option(0, help="Seed of which triples these are."),
     vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
@@ -188,7 +193,7 @@ def make_passages(
 
 @make.command("text")
 def make_text(
-    out: Path = typer.Argument(..., help="The folder to make."),
+    out: Path = OUT,
     files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz."),
     tokenizer: Path | None = typer.Option(None, help="A tokenizer.json to use."),
     vocab: int = typer.Option(16_384, help="Without --tokenizer: tokens of the BPE to learn."),

@@ -52,21 +52,26 @@ def describe_inputs(job: TrainingJob) -> dict[str, Any]:
     return {"data": job.examples.label, DIGESTS: digests}
 
 
-def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
-    """Make the folder of a new run; one that already holds a run is refused, or removed."""
+def refuse_used(folder: Path, fresh: bool) -> None:
+    """Raise where no new run may begin: with `fresh` a folder may hold an older one."""
     if fresh:
         if (folder / RECORD).is_file() and _read_record(folder).verb != "train":
             raise UserError(f"{folder} holds no training run: choose another folder with --out.")
-        if (folder / FILE).is_file():
-            remove_files(folder, [*FILES, RECORD])
     elif (folder / RECORD).is_file():
         raise UserError(
             f"{folder} already holds a run: resume it by --resume "
             f"{shlex.quote(str(folder))}, begin anew with "
             "--fresh, or choose another folder with --out."
         )
-    elif any(not path.match(LOCKS) for path in folder.iterdir()):
+    elif folder.is_dir() and any(not path.match(LOCKS) for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty: choose another folder with --out.")
+
+
+def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
+    """Make the folder of a new run; one that already holds a run is refused, or removed."""
+    refuse_used(folder, fresh)
+    if fresh and (folder / FILE).is_file():
+        remove_files(folder, [*FILES, RECORD])
     write_record(folder, make_record("train", asdict(recipe), inputs))
     write_recipe(recipe, folder / FILE)
 

@@ -24,6 +24,7 @@ from unmask.training.folder import (
     check_inputs,
     describe_inputs,
     record_changes,
+    refuse_used,
     reopen_run,
 )
 from unmask.training.loop import Hooks, Notify, TrainingOutcome, run_loop, run_loops
@@ -175,6 +176,8 @@ class _Opening:
     ) -> tuple[Trainer, Path, Hooks]:
         """The run, its folder locked and made or checked, its progress shown until `held` ends."""
         folder, inputs = self.folder, dict[str, Any]()
+        if not self.resumed:  # before the time that data and network take
+            _let_leader(world, lambda: refuse_used(folder, self.fresh))
         job = prepare_job(self.recipe, world, sources)
 
         def open_folder() -> None:
