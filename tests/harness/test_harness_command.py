@@ -180,6 +180,11 @@ def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):
     assert sentence in str(raised.value)
 
 
+def test_tasks_are_looked_for_before_the_model(tmp_path):
+    with pytest.raises(unmask.UserError, match="there is no task file 'none/such.yaml'"):
+        run(tmp_path / "no-model", "--tasks", "none/such.yaml", "--device", "cpu")
+
+
 def test_a_task_without_its_data_is_a_sentence(tasks, tmp_path):
     text = (tasks / "made_choice.yaml").read_text().replace("made_choice", "made_lost")
     (tmp_path / "made_lost.yaml").write_text(text)

@@ -249,7 +249,8 @@ def test_mistakes_are_sentences(families, place, tmp_path):
             folder = tmp_path / str(len(list(tmp_path.iterdir())))
             ask(MEASURE, families, read_asked(place.data), folder, **(QUICK | changes))
 
-    refuse("layer 9 is out of range", layer="9")
+    with pytest.raises(UserError, match="layer 9 is out of range"):  # before the data are read
+        ask(MEASURE, families, "nowhere.csv", tmp_path / "early", **(QUICK | {"layer": "9"}))
     refuse("tokens were read for keys of width 64", moments="states")
     refuse("layer 1 is the last", layer="1")
     refuse("no layer beside those", controls=("layer",))

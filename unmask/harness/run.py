@@ -20,6 +20,9 @@ LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling", "multiple_choice")
 _ENDINGS = (".yaml", ".yml")
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 
+TaskNames = tuple[TaskManager, list[str]]
+"""Where tasks are read from, and their names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -38,13 +41,17 @@ class Evaluation:
     """Of the examples that a task draws."""
 
 
-def evaluate(lm: UnmaskLM, evaluation: Evaluation) -> dict[str, Any] | None:
+def evaluate(
+    lm: UnmaskLM, evaluation: Evaluation, known: TaskNames | None = None
+) -> dict[str, Any] | None:
     """The harness's results, with the errors of likelihoods added; None on ranks other than 0.
+
+    `known` is what `find_tasks` gave for this evaluation, where it was asked before.
 
     By task `likelihood_error` is the mean standard error of a likelihood in nats, 0 where all are
     exact; every sample has the errors of its own requests.
     """
-    manager, names = _find_tasks(evaluation)
+    manager, names = find_tasks(evaluation) if known is None else known
     tasks = _load_tasks(lm, manager, names)
     results = simple_evaluate(
         model=lm,
@@ -104,7 +111,7 @@ def _is_scored(arguments: tuple[Any, ...], errors: Mapping[tuple, float]) -> boo
     return all(isinstance(each, str) for each in arguments) and arguments in errors
 
 
-def _find_tasks(evaluation: Evaluation) -> tuple[TaskManager, list[str]]:
+def find_tasks(evaluation: Evaluation) -> TaskNames:
     """The tasks of these names or patterns, in the folder to include before the harness's own."""
     if not evaluation.tasks:
         raise UserError("no tasks were given: name at least one by --tasks.")

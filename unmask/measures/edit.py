@@ -163,6 +163,9 @@ def _read(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, s
     from unmask.base.seeds import python_stream
     from unmask.editing.requests import list_other_texts, read_requests
 
+    for family in families:  # before the time that data take
+        for seed in range(len(family.members)):
+            choose_layers(family.name, Member(family, seed).config.layers, settings.layer)
     corpus, texts, others = None, list[str](), list[str]()
     if isinstance(data, str | Path) and str(data).endswith(".json"):
         requests, source = read_requests(data), str(data)
