@@ -12,6 +12,7 @@ from unmask import UserError
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError, lock_run
 from unmask.base.reading import read_json_object
+from unmask.base.runs import make_record, open_run
 from unmask.measures import runner
 from unmask.measures.inputs import RunFolders
 from unmask.measures.runner import run_measure
@@ -193,3 +194,13 @@ def test_a_loaded_model_is_known_by_what_it_holds(folder):
         unmask.nll(model, data=folder / "corpus", out=folder / "run", device="cpu")
     with pytest.raises(StopError):
         unmask.nll(model, data=folder / "corpus", out=folder / "run", device="cpu", fresh=True)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["corpus.json", "shards.json", "config.json", "recipe.yaml"])
+def test_no_run_begins_among_other_files(name, fresh, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(RunRefusedError, match=rf"\({name}\), .*: choose another folder with --out"):
+        with open_run(tmp_path, make_record("recall", {}, {}), fresh=fresh):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -31,6 +31,14 @@ DTYPES = "dtype"
 """The entry that holds what each model computes in."""
 BEGIN_ANEW = "begin anew with --fresh (in Python fresh=True), or choose another folder with --out"
 
+_FOREIGN = {
+    "corpus.json": "a corpus",
+    "shards.json": "token shards",
+    "config.json": "a model",
+    "recipe.yaml": "a training run",
+}
+"""By what a folder is known that is not for runs."""
+
 Digests = Mapping[str, Mapping[str, str]]
 _INPUTS = {
     "data": str,
@@ -103,6 +111,7 @@ def open_run(
             f"--fresh was given to {world} processes at once, which would remove each other's "
             "parts: choose another folder with --out."
         )
+    _refuse_foreign(folder)
     with lock_run(folder, rank, world):
         if fresh:
             if (folder / RECORD).is_file():
@@ -117,6 +126,16 @@ def open_run(
         elif rank == 0:
             note_version(folder)
         yield folder
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse to begin among the files of a data set, a model or a training run."""
+    for name, what in _FOREIGN.items():
+        if (folder / name).is_file() and not (folder / RECORD).is_file():
+            raise RunRefusedError(
+                f"{folder} holds {what} ({name}), among whose files a run would be written: choose "
+                "another folder with --out."
+            )
 
 
 def _check_left_over(folder: Path, files: Iterable[str]) -> None:
