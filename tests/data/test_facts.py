@@ -34,6 +34,8 @@ def write(folder, name: str, text: str):
 
 def test_own_facts_as_csv_and_json_lines(tmp_path):
     facts = read_facts(write(tmp_path, "facts.csv", CSV))
+    header, rest = CSV.split("\n", 1)
+    assert facts == read_facts(write(tmp_path, "capitals.csv", header.title() + "\n" + rest))
     assert [fact.prompt for fact in facts] == ["The capital of Zorvia is", "In short, Mara Tell is"]
     assert facts[0].completion == " Lumen Bay"
     for fact in facts:
@@ -168,6 +170,8 @@ def test_own_facts_are_a_split(tmp_path):
         ("a.jsonl", "\n[1]\n", "a.jsonl, line 2 holds a JSON list, expected an object"),
         ("a.jsonl", "\n\n", "a.jsonl is empty: expected one JSON record per line"),
         ("a.csv", "", "a.csv is empty: expected a header"),
+        ("a.csv", "subject;object;prompt\nA;B;{} is\n", "is separated by ';': expected commas"),
+        ("a.csv", "Subject,object,subject\nA,B,C\n", "names the column 'subject' more than once"),
         ("a.csv", "subject,object,prompt\n", "a.csv is empty: expected a header"),
         ("a.csv", "subject,object,prompt\nA,B,x {} y, z\n", "line 2: the number of fields differs"),
         (

@@ -125,12 +125,22 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_csv(path: str | Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and fields of every row by the header's names; empty fields are left out."""
+    """Line number and fields of every row by the header's names, in small letters.
+
+    Empty fields are left out.
+    """
     csv.field_size_limit(MOST_FIELD_CHARACTERS)
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     empty = True
     try:
-        columns = list(reader.fieldnames or ())
+        columns = [name.strip().lower() for name in reader.fieldnames or ()]
+        for mark in (";", "\t"):
+            if len(columns) == 1 and mark in columns[0]:
+                raise UserError(
+                    f"{path}: the header {columns[0]!r:.200} is separated by {mark!r}: expected "
+                    "commas; save the file with commas between its fields."
+                )
+        reader.fieldnames = columns
         if (twice := _find_repeated(columns)) is not None:
             raise UserError(
                 f"{path}: the header names the column {twice!r} more than once: rename or remove "
