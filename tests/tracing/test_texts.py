@@ -1,5 +1,7 @@
 """Texts wherever tokens are: the same numbers as of the ids and positions that they stand for."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,6 +66,10 @@ def test_a_trace_of_texts(kind, ask):
     expected = ask(model, parts.ids[: parts.prompt_length] + rest, parts.subject, asked, **how)
     given = ask(model, FACT.prompt, FACT.subject, FACT.object, **how)
     assert same(given, expected) and len(asked) > 1
+    assert same(ask(model, FACT, **how), expected)
+    longer = replace(FACT, completion=f" also {FACT.object}", object_span=(6, 6 + len(FACT.object)))
+    given = ask(model, f"{FACT.prompt} also", FACT.subject, FACT.object, **how)
+    assert same(ask(model, longer, **how), given)
 
 
 def test_a_trace_of_a_text_with_masks():
@@ -92,6 +98,8 @@ def test_a_trace_of_a_text_with_masks():
         (("Ada or Ada is", "Ada", "the painter"), "names its subject 'Ada' 2 times"),
         (([5, 6, 7], "Ada", {2: 3}), "is a text, but the tokens are ids"),
         (([5, 6, 7], (0, 1), "red"), "is a text, but the tokens are ids"),
+        (("They say Ada is",), r"expected \(model, fact\) or \(model, text, subject, answer\)"),
+        ((FACT, "Ada", "red"), r"expected \(model, fact\) or \(model, text, subject, answer\)"),
     ],
 )
 def test_mistakes_in_texts(given, said):

@@ -35,8 +35,8 @@ _FIXED: dict[str, Any] = {
 def estimate_effects(
     model: Model,
     tokens: TokenRow,
-    subject: Span | str,
-    answer: Answer,
+    subject: Span | str | None = None,
+    answer: Answer | None = None,
     settings: Tracing | None = None,
     *,
     prompt_length: int | None = None,

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.data.facts import Span, find_tokens, place_subject
+from unmask.data.facts import Fact, Span, find_tokens, place_subject
 from unmask.net.model import Model
 from unmask.tracing.corruption import Corrupted, get_corruption, hide
 from unmask.tracing.grid import TraceGrid
@@ -17,8 +17,8 @@ from unmask.tracing.record import AnswerReader
 from unmask.tracing.settings import Tracing
 from unmask.tracing.windows import default_window
 
-TokenRow = Int[Tensor, "L"] | Sequence[int] | str
-"""Token ids, or a text with masks where the answer is asked for."""
+TokenRow = Int[Tensor, "L"] | Sequence[int] | str | Fact
+"""Token ids, a text with masks where the answer is asked for, or a fact with both."""
 Answer = Mapping[int, int] | str
 """Tokens by position, or a text."""
 
@@ -153,8 +153,8 @@ def name_joint(model: Model, settings: Tracing) -> str:
 def ask(
     model: Model,
     tokens: TokenRow,
-    subject: Span | str,
-    answer: Answer,
+    subject: Span | str | None,
+    answer: Answer | None,
     settings: Tracing,
     prompt_length: int | None = None,
     foil: Answer | None = None,
@@ -162,6 +162,12 @@ def ask(
 ) -> Question:
     """The question, once it makes sense; what does not is a sentence."""
     model.net.taps.require_none("tracing")
+    if isinstance(tokens, Fact) and subject is None and answer is None:
+        tokens, subject, answer = _read_fact(model, tokens)
+    if isinstance(tokens, Fact) or subject is None or answer is None:
+        raise UserError(
+            "expected (model, fact) or (model, text, subject, answer), as a fact has the last two."
+        )
     if isinstance(tokens, str):
         tokens, subject, answer, foil = _read_texts(model, tokens, subject, answer, foil)
     if isinstance(subject, str) or isinstance(answer, str) or isinstance(foil, str):
@@ -190,6 +196,13 @@ def ask(
         foil,
         donor,
     )
+
+
+def _read_fact(model: Model, fact: Fact) -> tuple[str, Span, str]:
+    """The text up to the object, where the subject's tokens are in it, and the object."""
+    text = fact.prompt + fact.completion[: fact.object_span[0]].rstrip()
+    subject = find_tokens(model.encode(text).offsets, fact.subject_span)
+    return text, subject, fact.completion[slice(*fact.object_span)]
 
 
 def _read_texts(

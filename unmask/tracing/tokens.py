@@ -38,8 +38,8 @@ MOST_ROWS = 32
 def trace_tokens(
     model: Model,
     tokens: TokenRow,
-    subject: Span | str,
-    answer: Answer,
+    subject: Span | str | None = None,
+    answer: Answer | None = None,
     settings: Tracing | None = None,
     *,
     foil: Answer | None = None,
@@ -57,7 +57,8 @@ def trace_tokens(
 
     Args:
         model: Masked or causal.
-        tokens: A text, or token ids [L], with masks where the answer is asked for.
+        tokens: A text, or token ids [L], with masks where the answer is asked for; or an
+            `unmask.Fact`, which has a subject and an answer: its object.
         subject: First position of the subject and the one after its last; of a text, its words.
         answer: The tokens expected, by position; for a causal model the position after the last
             token is one as well. Several are one joint probability, by the chain rule in the
