@@ -199,7 +199,10 @@ def test_groups_that_the_data_lack_are_noticed(masked, corpus, tmp_path):
         ({"layer": "0,2"}, "layer 2 is the last: .* choose a layer from 0 to 1"),
         ({"layer": "x"}, "layer 'x' cannot be read"),
         ({"phrasing": 50}, "phrasing 50 was asked for"),
-        ({"length": 20}, "which a canvas of 20 in a context of 96 does not hold"),
+        (
+            {"length": 20},
+            "which a canvas of 20 in a context of 96 does not hold: use a shorter prompt",
+        ),
     ],
 )
 def test_mistakes_are_found_before_any_search(masked, corpus, tmp_path, changes, sentence):

@@ -242,7 +242,7 @@ def test_mistakes_are_sentences(model, twin):
         unmask.extract_value(model, fact, LAYER, prefixes="text")
     with pytest.raises(UserError, match="has one layer, and `all` leaves the last one out"):
         choose_layers("one", 1, "all")
-    with pytest.raises(UserError, match="does not hold"):
+    with pytest.raises(UserError, match="does not hold: use --prefixes 1, which is the prompt by"):
         unmask.extract_value(model, fact, LAYER, prefixes=["", "boats " * 60])
 
 

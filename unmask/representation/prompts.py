@@ -7,6 +7,7 @@ or cut out of texts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from random import Random
 from typing import TypeVar
 
@@ -154,7 +155,7 @@ def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Ex
             f"the subject {fact.subject!r} is the whole prompt: nothing is asked about it; add the "
             "words that ask, such as 'The capital of {} is'."
         )
-    length = _choose_length(model, fact, max(text.object[1] for text in texts), settings)
+    length = _choose_length(model, fact, [text.object[1] for text in texts], settings)
     patterns = range(len(settings.revealed))
     rows = [
         _lay_out_object(model, text, length, _choose_shown(text, fact, number, settings))
@@ -184,18 +185,26 @@ def _check_model(model: Model, settings: Extraction) -> None:
         )
 
 
-def _choose_length(model: Model, fact: Fact, longest: int, settings: Extraction) -> int | None:
-    """The canvas of a masked model: the study's for every fact, but for those that need more."""
+def _choose_length(
+    model: Model, fact: Fact, ends: Sequence[int], settings: Extraction
+) -> int | None:
+    """The canvas of a masked model: the study's for every fact, but for those that need more.
+
+    `ends` are where the object ends after each prefix.
+    """
     context = model.net.config.context
-    length = settings.length
+    length, longest = settings.length, max(ends)
     if length is None:
         # In few sizes, since rows of one size share a batch.
         length = min(max(STUDY_LENGTH, -(-longest // 4) * 4), context)
     if longest > length or length > context:
+        fitting = sum(1 for _ in takewhile(lambda end: end <= min(length, context), ends))
+        fewer = f"use --prefixes {fitting}" if fitting else "use a shorter prompt"
+        by_itself = ", which is the prompt by itself" if fitting == 1 else ""
         raise UserError(
             f"the prompt {fact.prompt!r} with its prefixes and its object has {longest} tokens, "
-            f"which a canvas of {length} in a context of {context} does not hold: use fewer or "
-            "shorter prefixes, another --length, or a model with a longer context."
+            f"which a canvas of {length} in a context of {context} does not hold: {fewer}"
+            f"{by_itself}, another --length, or a model with a longer context."
         )
     return length if model.paradigm.sees_later else None
 
