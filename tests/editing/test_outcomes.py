@@ -76,7 +76,7 @@ def test_every_request_is_asked_from_all_sides(requests):
 
 
 def test_requests_that_cannot_be_made_are_sentences():
-    with pytest.raises(UserError, match="does not say what training showed"):
+    with pytest.raises(UserError, match="use --objects swap .and --moments identity or "):
         make_requests(SMALL, (), 2)
     with pytest.raises(UserError, match="has one fact"):
         make_requests(Corpus("own", {OWN: make_facts()[:1]}), (), 1, "swap")

@@ -1,16 +1,19 @@
 """edit: rows for every question, a score of three means, resumed parts, sentences for mistakes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.measures.asking import ask, show
 from tests.study.pair import place
 from unmask import UserError
+from unmask.blocks.blocks import Notice
 from unmask.blocks.tidy import distinct, select
 from unmask.data.sources import read_asked
 from unmask.measures import edit, edit_summary, edit_work
 from unmask.measures.edit import MEASURE, summarise
+from unmask.measures.edit_section import describe
 from unmask.measures.runner import read_result
 from unmask.net.families import parse_families
 
@@ -243,6 +246,16 @@ def test_subjects_that_are_never_said_keep_a_bound(result):
         assert row["mean"] == 0 and row["facts"] == 6 and row["low"] < -0.2 and row["high"] > 0.2
 
 
+def test_facts_that_nothing_asks_in_reverse_have_a_sentence(result):
+    kept = {name: [] for name in ("differences", "baseline")}
+    means = [row for row in result.summary["means"] if row["role"] == "edited"]
+    summary = {**result.summary, **kept, "means": means}
+    described = describe(replace(result, summary=summary))
+    said = [block.text for block in described if isinstance(block, Notice)]
+    assert len(said) == 2, "a sentence for each model"
+    assert all("of the new objects when asked as edited. The data ask" in text for text in said)
+
+
 def test_mistakes_are_sentences(families, place, tmp_path):
     def refuse(words, **changes):
         with pytest.raises(UserError, match=words):
@@ -251,6 +264,9 @@ def test_mistakes_are_sentences(families, place, tmp_path):
 
     with pytest.raises(UserError, match="layer 9 is out of range"):  # before the data are read
         ask(MEASURE, families, "nowhere.csv", tmp_path / "early", **(QUICK | {"layer": "9"}))
+    own = [*read_asked(place.data)["p2d_same"][:4]]
+    with pytest.raises(UserError, match="use --moments identity, --moment-text FILE, or a corpus"):
+        ask(MEASURE, families, own, tmp_path / "own", objects="swap", facts=2, moments="states")
     refuse("tokens were read for keys of width 64", moments="states")
     refuse("layer 1 is the last", layer="1")
     refuse("no layer beside those", controls=("layer",))

@@ -210,7 +210,8 @@ def _list_fresh(corpus: Corpus, way: Direction, seed: int) -> list[str]:
     if OWN in corpus.splits or "train" not in corpus.splits:
         raise UserError(
             f"{corpus.source} does not say what training showed: fresh objects are made for "
-            "reversal corpora; use objects swap, or a file of requests with new objects."
+            "reversal corpora; use --objects swap (and --moments identity or --moment-text FILE), "
+            "or a file of requests with new objects."
         )
     known = "\n".join(corpus.training_texts()).lower()
     words, fresh = set(_WORD.findall(known)), set[str]()

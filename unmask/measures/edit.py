@@ -187,8 +187,8 @@ def _read(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, s
     others = _read_texts(settings.other_text, settings.text_rows) or others
     if settings.moments != "identity" and not texts:
         raise UserError(
-            f"{source} has no training texts to gather moments of keys on: use moments identity, "
-            "a file of text (--moment-text), or a corpus with its training split."
+            f"{source} has no training texts to gather moments of keys on: use --moments identity, "
+            "--moment-text FILE, or a corpus with its training split."
         )
     kept = EditData(requests, texts, others, corpus)
     return kept, source, digest_values([*requests, *texts, *others])

@@ -267,7 +267,7 @@ def _tabulate_facts(summary: Summary) -> blocks.Table:
     )
 
 
-def _state(result: Result) -> Iterator[blocks.Finding]:
+def _state(result: Result) -> Iterator[blocks.Finding | blocks.Notice]:
     summary = result.summary
     for row in summary["differences"]:
         own = tidy.select(summary["means"], model=row["model"], metric="said_after")
@@ -279,6 +279,14 @@ def _state(result: Result) -> Iterator[blocks.Finding]:
             f"the new object, a difference of {change}.",
             result.verdicts[row["model"]],
         )
+    compared = tidy.distinct(summary["differences"], "model")
+    for row in tidy.select(summary["means"], metric="said_after", role="edited"):
+        if row["model"] not in compared:
+            share = tidy.say(tidy.to_interval(row), "%")
+            yield blocks.Notice(
+                f"{row['model']} ({labels.KINDS[row['kind']]}) says {share} of the new objects "
+                "when asked as edited. The data ask nothing in reverse."
+            )
     for row in tidy.select(summary["baseline"], metric="gain"):
         reached = tidy.select(
             summary["changes"], model=row["model"], variant=row["variant"], metric="reached"
