@@ -1,7 +1,9 @@
 """Measures called from Python: what is told apart, refused, and left behind."""
 
+import inspect
+import pydoc
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.evaluation.oracle import make_twin
 from tests.measures.counting import MEASURE, CountingSettings
 from unmask import UserError
 from unmask.base.config import SettingsError
+from unmask.measures.measure import Measure
 
 
 @pytest.fixture
@@ -76,3 +79,41 @@ def test_a_call_that_fails_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="it failed"):
         replace(MEASURE, summarise=fail)("one")
     assert not list(tmp_path.iterdir())
+
+
+def test_help_and_signature_name_the_settings():
+    measures = [
+        each for name in unmask.__all__ if isinstance(each := getattr(unmask, name), Measure)
+    ]
+    assert len(measures) > 10
+    for measure in [*measures, MEASURE]:
+        shown, parameters = pydoc.render_doc(measure), inspect.signature(measure).parameters
+        assert measure.help in shown and list(parameters)[:2] == ["subjects", "data"]
+        for field in fields(measure.settings):
+            assert f"{field.name}: {field.metadata['help']}" in shown
+            assert parameters[field.name].default == field.default
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"facts": 0}, "'facts' is 0, expected at least 1"),
+        ({"facts": 2.5}, "'facts' is 2.5, expected an integer"),
+        ({"facts": True}, "'facts' is True, expected an integer"),
+        ({"shift": float("nan")}, "'shift' is nan, expected a finite number"),
+        ({"sizes": (3, 0)}, "'sizes' is 0, expected at least 1"),
+        ({"words": "text"}, "'words' is 'text', expected a list of a text"),
+    ],
+)
+def test_settings_are_checked_in_python_too(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        CountingSettings(**changes)
+    with pytest.raises(SettingsError, match="'facts' is 0.*'sizes' is 0"):
+        CountingSettings(facts=0, sizes=(0,))
+
+
+def test_a_number_is_a_list_of_one():
+    assert CountingSettings(sizes=4) == CountingSettings(sizes=(4,))  # ty: ignore
+    for wrong in (0, 2.5, True):
+        with pytest.raises(SettingsError, match=f"'sizes' is {wrong}, expected"):
+            CountingSettings(sizes=wrong)  # ty: ignore

@@ -171,7 +171,7 @@ class Measure(Generic[S]):
         the folder of the run, which is resumed if it holds one, or begun anew if `fresh`; without
         it the tables live as long as the result.
         """
-        from unmask.measures.runner import call_measure
+        from unmask.measures.calls import call_measure
 
         require_study(f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
