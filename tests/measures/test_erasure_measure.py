@@ -124,5 +124,5 @@ def test_what_is_refused():
 def test_facts_of_ones_own_are_a_split_for_each_direction():
     facts = [make_fact(i, way, p) for way in ("p2d", "d2p") for i in range(5) for p in (0, 1)]
     result = MEASURE(make_model(layers=2), data=facts, **SMALL | {"starts": (0,), "draws": 1})
-    assert distinct(result.rows(), "split") == ["own_p2d", "own_d2p"]
-    assert "asked own p2d" in show(result)
+    assert distinct(result.rows(), "split") == ["p2d_same", "p2d_reverse"]
+    assert "asked name → description, as trained" in show(result)
