@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.calls import Pieces
-from unmask.training.folder import FILE
+from unmask.net.hub import RECIPE
 from unmask.training.journal import read_journal
 
 KILLS = 10
@@ -55,7 +55,7 @@ def write_study(pieces: Pieces, out: Path) -> list[str]:
 
 
 def write_train(pieces: Pieces, out: Path) -> list[str]:
-    if (out / FILE).is_file():
+    if (out / RECIPE).is_file():
         return ["train", "--resume", str(out), "--device", "cpu"]
     words = ["data={source: reversal, facts: 2, vocab: 600, context: 80}", "batch.rows=4",
              "network={preset: tiny, changes: {layers: 1}}", "budget.steps=60",

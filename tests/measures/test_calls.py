@@ -1,4 +1,4 @@
-"""Measures called from Python: what is told apart, refused, and left behind."""
+"""Measures called from Python: how arguments are sorted, what is refused, what is left on disk."""
 
 import inspect
 import pydoc

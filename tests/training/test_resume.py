@@ -67,7 +67,7 @@ def test_a_checkpoint_becomes_the_model_of_its_step(tmp_path, capsys):
         assert ((out / "model.safetensors").read_bytes() == saved) == is_last
         unmask.load(out, device="cpu")
     path = tmp_path / "run/checkpoints/step-00000011"
-    with pytest.raises(UserError, match="whose recipe says what it is"):
+    with pytest.raises(UserError, match="and its recipe says what it is"):
         app(
             ["convert", str(path), str(tmp_path / "no"), "--dtype", "float32"],
             standalone_mode=False,

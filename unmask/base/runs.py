@@ -133,8 +133,8 @@ def _refuse_foreign(folder: Path) -> None:
     for name, what in _FOREIGN.items():
         if (folder / name).is_file() and not (folder / RECORD).is_file():
             raise RunRefusedError(
-                f"{folder} holds {what} ({name}), among whose files a run would be written: choose "
-                "another folder with --out."
+                f"{folder} holds {what} ({name}), and a run would be written among its files: "
+                "choose another folder with --out."
             )
 
 

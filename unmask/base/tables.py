@@ -279,7 +279,7 @@ class Parts:
 
 
 def _name_file(key: str) -> str:
-    """A key as a file's name: one that no file can have is cut and told from others by a digest."""
+    """A key as a file's name: one that no file can have is cut, and gets a digest to be unique."""
     assert key
     if len(key.encode()) <= _MOST_IN_NAME and not set(key) & set("/\\\0"):
         return key

@@ -161,7 +161,7 @@ def convert(
     if (Path(given) / CHECKPOINT).is_file():
         if (kind, mask, shift, block, revision, dtype) != (None,) * 5 + ("stored",):
             raise UserError(
-                f"{given} is a checkpoint of a training run, whose recipe says what it is: leave "
+                f"{given} is a checkpoint of a training run, and its recipe says what it is: leave "
                 "out --kind, --mask, --shift, --block, --revision and --dtype."
             )
         model = read_checkpoint(given)

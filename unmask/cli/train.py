@@ -128,9 +128,9 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> None:
+    from unmask.net.hub import RUN_MODEL
     from unmask.report.training import draw_training
     from unmask.training.journal import read_journal
-    from unmask.training.loop import MODEL
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -147,7 +147,7 @@ def _show_end(console: "Console", folder: Path, outcome: "TrainingOutcome") -> N
     say(f"trained {outcome.step} steps{loss}")
     say(f"run: {folder}  curve: {folder / 'loss.png'}")
     prompt = [outcome.prompt] if outcome.prompt else []
-    say(f"try it: {shlex.join(['unmask', 'sample', str(folder / MODEL), *prompt])}")
+    say(f"try it: {shlex.join(['unmask', 'sample', str(folder / RUN_MODEL), *prompt])}")
 
 
 def _write_resume(folder: Path) -> str:
@@ -156,21 +156,21 @@ def _write_resume(folder: Path) -> str:
 
 def _describe_rest(folder: Path) -> str | None:
     """For a run that was stopped outside its loop, while it was loading or saving."""
-    from unmask.training.folder import FILE
+    from unmask.net.hub import RECIPE
 
-    return _write_resume(folder) if (folder / FILE).is_file() else None
+    return _write_resume(folder) if (folder / RECIPE).is_file() else None
 
 
 def _show_plan(
     console: "Console", name: str | None, resume: Path | None, words: list[str], device: str
 ) -> None:
     from unmask.base.devices import resolve_device
+    from unmask.net.hub import RECIPE
     from unmask.report.training import show_plan
     from unmask.toy.examples import SOURCES
-    from unmask.training.folder import FILE
     from unmask.training.plan import plan_training
     from unmask.training.recipes_io import format_recipe, read_recipe
 
-    recipe = read_recipe(name or "" if resume is None else resume / FILE, words)
+    recipe = read_recipe(name or "" if resume is None else resume / RECIPE, words)
     show_plan(console, plan_training(recipe, resolve_device(device), SOURCES))
     console.print(format_recipe(recipe), markup=False, highlight=False)

@@ -274,7 +274,7 @@ def read_facts(path: str | Path) -> list[Fact]:
     for number, record in records:
         fact = _to_fact(record, f"{path}, line {number}")
         if record.get("phrasing") is None:
-            # Lines that ask for one fact are told apart: its first prompt, its second, …
+            # Lines that ask for one fact are its phrasings, numbered in the order of the file.
             way = (fact.fact_id, fact.direction)
             fact = replace(fact, phrasing=before[way]) if before[way] else fact
             before[way] += 1

@@ -62,7 +62,7 @@ def run_measure(
 
     With `fresh` the run that the folder holds is removed first, as is another run of this measure
     that was refused before it had a row. Of `world` processes each works on its share of the jobs;
-    they share nothing but the folder. The first one, whose `rank` is 0, waits for the others and
+    they share nothing but the folder. The first one (`rank` 0) waits for the others and
     gathers the tables; they return None. With `shard` "i/n" this process works on the i-th of n
     shares and waits for none of the others: it gathers the tables if all parts are there, and else
     returns None.

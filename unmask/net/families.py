@@ -12,7 +12,7 @@ from unmask.base.identity import digest_file, digest_values
 from unmask.base.reading import parse_yaml, read_json_object, read_text
 from unmask.base.runs import DIGESTS, RECORD
 from unmask.data.tokenizer import TOKENIZER_FILES
-from unmask.net.hub import find_model, shipped_models
+from unmask.net.hub import RECIPE, find_model, shipped_models
 from unmask.net.loading import inspect
 from unmask.net.model import Model
 from unmask.net.paradigm import Kind, Paradigm, get_paradigm
@@ -74,7 +74,7 @@ class Family:
         folder = shipped_models().get(name)
         if folder is None:
             return None
-        recipe = folder / "recipe.yaml"
+        recipe = folder / RECIPE
         return parse_yaml(read_text(recipe), str(recipe))["data"]
 
 

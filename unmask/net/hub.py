@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import path_exists
@@ -109,7 +110,7 @@ def _enter_run(path: Path) -> Path:
     if (path / CHECKPOINT).is_file():
         raise UserError(
             f"{path} is a checkpoint of a training run: make a model of it by "
-            f"`unmask convert {path} OUT`, and give that."
+            f"`unmask convert {quote(str(path))} OUT`, and give that."
         )
     # A shipped model has the recipe that it was trained by beside it.
     if not (path / RECIPE).is_file() or (path / "config.json").is_file():
@@ -118,8 +119,8 @@ def _enter_run(path: Path) -> Path:
         return path / RUN_MODEL
     raise UserError(
         f"{path} is an unfinished training run, which has no model yet: finish it by "
-        f"`unmask train --resume {path}`, or make a model of one of its checkpoints by "
-        f"`unmask convert {path}/checkpoints/step-N OUT`."
+        f"`unmask train --resume {quote(str(path))}`, or make a model of one of its checkpoints by "
+        f"`unmask convert {quote(str(path))}/checkpoints/step-N OUT`."
     )
 
 

@@ -30,11 +30,11 @@ from unmask.base.reading import read_json_object
 from unmask.base.runs import RECORD, check_run, make_record, write_record
 from unmask.measures.runner import describe_machine, run_measure, settle
 from unmask.measures.table import find_measure
+from unmask.net.hub import RECIPE, RUN_MODEL
 from unmask.sweep.grid import Sweep, SweepCell, read_sweep
 from unmask.toy.examples import SOURCES
-from unmask.training.folder import FILE
 from unmask.training.journal import FILE as JOURNAL
-from unmask.training.loop import CHECKPOINTS, MODEL
+from unmask.training.loop import CHECKPOINTS
 from unmask.training.recipe import BudgetSettings
 from unmask.training.run import Watch, train
 
@@ -241,18 +241,18 @@ class _CellWorker:
 
     def _train(self, point: SweepPoint, trunk: Path) -> str:
         run, cooldowns = point.folder / "train", self.sweep.cooldowns
-        if (run / MODEL).is_dir():
+        if (run / RUN_MODEL).is_dir():
             return "done"
         if point.cooldown is None or cooldowns is None:
             return self._resume(run, point.cell)
         # 1. The trunk, at a constant rate, up to where the copy's rate begins to fall.
-        if not (run / FILE).is_file():
+        if not (run / RECIPE).is_file():
             stop = cooldowns.find_start(point.cooldown)
             if (ended := self._resume(trunk, point.cell, stop)) != "done":
                 return ended
             # 2. A copy of its run, without its model.
             with replace_folder(run) as draft:
-                for name in (FILE, RECORD, JOURNAL):
+                for name in (RECIPE, RECORD, JOURNAL):
                     copyfile(trunk / name, draft / name)
                 copytree(trunk / CHECKPOINTS, draft / CHECKPOINTS)
         # 3. The copy to its end.
@@ -267,7 +267,7 @@ class _CellWorker:
         options: dict[str, Any] = {"minutes": minutes, "device": self.device, "sources": SOURCES}
         options |= {"watch": self.watch}
         self._forget_kernels(cell)
-        if (run / FILE).is_file():
+        if (run / RECIPE).is_file():
             budget = () if steps is None else (f"budget={{steps: {steps}}}",)
             options |= {"resume": run, "allow_changes": steps is not None}
             outcome = train(None, None, *budget, *changes, **options)
@@ -297,7 +297,7 @@ class _CellWorker:
         known = {each.name for each in fields(measure.settings)}
         values = ({"device": self.device} if "device" in known else {}) | entry.settings
         settings = settle(build(measure.settings, values, f"measures.{name}.settings"))
-        given = {"models": [f"model={point.folder / 'train' / MODEL}"], "data": entry.data}
+        given = {"models": [f"model={point.folder / 'train' / RUN_MODEL}"], "data": entry.data}
         run_measure(measure, measure.inputs.read(given, settings), settings, out)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # other processes share the device

@@ -13,11 +13,11 @@ from unmask.blocks import tidy
 from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
 from unmask.measures.table import find_measure
 from unmask.net.counts import count_parameters
+from unmask.net.hub import RUN_MODEL
 from unmask.net.loading import inspect
 from unmask.sweep.grid import SEED, MeasureEntry, Sweep
 from unmask.sweep.run import SweepPoint, list_points
 from unmask.training.journal import read_journal
-from unmask.training.loop import MODEL
 from unmask.training.speed import count_training_flops
 
 
@@ -66,13 +66,13 @@ def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
     """The models that are there."""
     points = list_points(sweep, folder)
     return [
-        _read_member(sweep, each) for each in points if (each.folder / "train" / MODEL).is_dir()
+        _read_member(sweep, each) for each in points if (each.folder / "train" / RUN_MODEL).is_dir()
     ]
 
 
 def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
     run, recipe = point.folder / "train", point.cell.recipe
-    config = inspect(run / MODEL)[0].config
+    config = inspect(run / RUN_MODEL)[0].config
     records = [record for record in read_journal(run) if "tokens" in record]
     last = records[-1]
     shared = {"tokens": 0, "seconds": 0.0}

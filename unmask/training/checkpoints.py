@@ -23,6 +23,7 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.reading import read_json_object
+from unmask.net.hub import CHECKPOINT
 from unmask.training.parallel import World
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ PICKLED_FORMAT = 1
 """Up to version 0.1 the parts were listed in a pickle."""
 FILE_BYTES = 1 << 30
 """A file is put together in memory before it is written: no more than this, but for one tensor."""
-_RECORD = "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -78,7 +78,7 @@ def save_checkpoint(
         if world.leads:
             sizes = {file.name: file.stat().st_size for file in sorted(shared.iterdir())}
             record = _CheckpointRecord(format=FORMAT, progress=asdict(progress), files=sizes)
-            write_json(shared / _RECORD, asdict(record))
+            write_json(shared / CHECKPOINT, asdict(record))
     if world.leads:
         # Later ones are damaged, else the run would have resumed from them: they do not count.
         written = [path for path in list_checkpoints(folder) if path.name <= target.name]
@@ -154,7 +154,7 @@ def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> 
             f"{path} does not fit this run ({reason}): its recipe may be another one; start "
             "anew in another folder."
         ) from None
-    return build(Progress, record.progress, str(path / _RECORD))
+    return build(Progress, record.progress, str(path / CHECKPOINT))
 
 
 def _assign_files(tensors: Mapping[str, Tensor], processes: int) -> dict[str, int]:
@@ -170,7 +170,7 @@ def _assign_files(tensors: Mapping[str, Tensor], processes: int) -> dict[str, in
 
 
 def _read_record(path: Path) -> _CheckpointRecord:
-    return build(_CheckpointRecord, read_json_object(path / _RECORD), str(path / _RECORD))
+    return build(_CheckpointRecord, read_json_object(path / CHECKPOINT), str(path / CHECKPOINT))
 
 
 def _find_damage(path: Path) -> str | None:

@@ -23,15 +23,15 @@ from unmask.base.runs import (
     write_record,
 )
 from unmask.net.families import digest_model
+from unmask.net.hub import RECIPE
 from unmask.training.build import TrainingJob
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import list_changes, read_recipe, write_recipe
 
 _log = logging.getLogger(__name__)
 
-FILE = "recipe.yaml"
 FILES = (
-    FILE,
+    RECIPE,
     "metrics.jsonl",
     "checkpoints/step-*/*",
     "checkpoints/.step-*.draft/*",
@@ -70,10 +70,10 @@ def refuse_used(folder: Path, fresh: bool) -> None:
 def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bool) -> None:
     """Make the folder of a new run; one that already holds a run is refused, or removed."""
     refuse_used(folder, fresh)
-    if fresh and (folder / FILE).is_file():
+    if fresh and (folder / RECIPE).is_file():
         remove_files(folder, [*FILES, RECORD])
     write_record(folder, make_record("train", asdict(recipe), inputs))
-    write_recipe(recipe, folder / FILE)
+    write_recipe(recipe, folder / RECIPE)
 
 
 def check_inputs(folder: Path, inputs: Mapping[str, Any], allow_changes: bool) -> None:
@@ -94,14 +94,14 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
 
     Settings are compared with the run's record, so that an edited recipe is noticed as well.
     """
-    if not (folder / FILE).is_file():
-        raise UserError(f"{folder} holds no training run: expected a {FILE} in it.")
-    now = read_recipe(folder / FILE, overrides)
+    if not (folder / RECIPE).is_file():
+        raise UserError(f"{folder} holds no training run: expected a {RECIPE} in it.")
+    now = read_recipe(folder / RECIPE, overrides)
     if (folder / RECORD).is_file():
         record = _read_record(folder)
         before = build(Recipe, record.settings, f"{folder / RECORD}")
     else:
-        before = read_recipe(folder / FILE)
+        before = read_recipe(folder / RECIPE)
     changes = list_changes(before, now)
     if changes and not allow_changes:
         raise UserError(
@@ -113,7 +113,7 @@ def reopen_run(folder: Path, overrides: Sequence[str], allow_changes: bool) -> R
 
 def record_changes(folder: Path, recipe: Recipe, inputs: Mapping[str, Any]) -> None:
     """Write what a run is resumed with into the folder's recipe and record."""
-    write_recipe(recipe, folder / FILE)
+    write_recipe(recipe, folder / RECIPE)
     record = make_record("train", asdict(recipe), inputs)
     if (folder / RECORD).is_file():
         record = replace(_read_record(folder), settings=record.settings, inputs=record.inputs)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from unmask.base.errors import UserError
 from unmask.base.files import replace_file
 from unmask.base.units import format_number
+from unmask.net.hub import RUN_MODEL
 from unmask.net.loading import save
 from unmask.net.model import Model
 from unmask.training.checkpoints import (
@@ -37,7 +38,7 @@ Notify = Callable[[int, int | None, str], None]
 
 Ended = Literal["done", "minutes", "SIGINT", "SIGTERM"]
 
-CHECKPOINTS, MODEL = "checkpoints", "model"
+CHECKPOINTS = "checkpoints"
 PACE = (5, 25)
 """The steps by whose time a budget of minutes is turned into steps: the first ones are slower."""
 
@@ -296,7 +297,7 @@ class _TrainingLoop:
         """Save the model that training was for."""
         model = self.trainer.make_model()
         if self.world.leads:
-            save(model, self.folder / MODEL)
+            save(model, self.folder / RUN_MODEL)
         self.world.wait()
 
     def _check_patience(self) -> None:

@@ -14,12 +14,12 @@ import torch
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.locks import lock_run
+from unmask.net.hub import RECIPE
 from unmask.net.model import Model
 from unmask.training.build import TrainingJob, prepare_job
 from unmask.training.checkpoints import check_checkpoint, load_checkpoint
 from unmask.training.examples import ExampleSource
 from unmask.training.folder import (
-    FILE,
     begin_run,
     check_inputs,
     describe_inputs,
@@ -132,7 +132,7 @@ def train_seeds(
         runs = []
         for seed in seeds:
             folder, own = Path(out) / f"seed-{seed}", replace(settings, seed=seed)
-            resumed = (folder / FILE).is_file() and not fresh
+            resumed = (folder / RECIPE).is_file() and not fresh
             if resumed and (differs := list_changes(reopen_run(folder, (), False), own)):
                 raise UserError(
                     f"{folder} was started with other settings: {'; '.join(differs)}. Begin anew "
