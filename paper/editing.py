@@ -18,6 +18,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from unmask.blocks import labels
 from unmask.blocks.blocks import Column, ReportBlock, Section, Table, Text
 from unmask.blocks.tidy import distinct, say, select, tabulate, to_interval
@@ -107,7 +109,9 @@ class Runs:
         """Every run with its result, in this process; where there are several, they do it first."""
         if self.options.processes > 1:
             # Left by an exception, a signal's among them, the pool ends its processes.
-            with multiprocessing.get_context("spawn").Pool(self.options.processes) as pool:
+            share = get_memory_share() / self.options.processes
+            context = multiprocessing.get_context("spawn")
+            with context.Pool(self.options.processes, limit_memory, (share,)) as pool:
                 pool.map(partial(do_job, self.options), jobs, chunksize=1)
         for job in jobs:
             yield job, self.run(job)
@@ -172,6 +176,17 @@ class Runs:
         for name, changes in settings.items():
             facts = options.facts if name == "edit" or not options.few_controls else options.few
             yield Job(name, facts, {**place, **changes})
+
+
+def get_memory_share() -> float:
+    """The part of the GPU's memory that this process may use."""
+    return torch.cuda.get_per_process_memory_fraction() if torch.cuda.is_available() else 1.0
+
+
+def limit_memory(share: float) -> None:
+    """Let this process use a part of the GPU's memory, so that others find theirs."""
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 def do_job(options: argparse.Namespace, job: Job) -> None:
