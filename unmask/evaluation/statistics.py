@@ -199,24 +199,21 @@ def rank_correlation(
         return Interval(np.nan, np.nan, np.nan)
     generator = np.random.default_rng(derive_seed(seed, "rank correlation", count))
     drawn = generator.integers(0, count, size=(draws, count))
-    values = np.array([_correlate_ranks(pairs[:, rows]) for rows in (np.arange(count), *drawn)])
+    values = _correlate_ranks(pairs[:, np.concatenate((np.arange(count)[None], drawn))])
     rest = values[1:][np.isfinite(values[1:])]
     low, high = np.quantile(rest, [ALPHA / 2, 1 - ALPHA / 2]) if len(rest) else (np.nan, np.nan)
     return Interval(float(values[0]), float(low), float(high))
 
 
-def _correlate_ranks(pairs: Float[np.ndarray, "2 N"]) -> float:
-    ranks = np.stack([_rank_evenly(side) for side in pairs])
-    moved = ranks - ranks.mean(1, keepdims=True)
-    sizes = np.sqrt((moved**2).sum(1)).prod()
-    return float(moved.prod(0).sum() / sizes) if sizes > 0 else np.nan
+def _correlate_ranks(pairs: Float[np.ndarray, "2 B N"]) -> Float[np.ndarray, "B"]:
+    """Spearman's correlation of each pair of rows; equal values share the mean of their ranks."""
+    from scipy.stats import rankdata
 
-
-def _rank_evenly(values: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = counts.cumsum()
-    return (last - (counts - 1) / 2)[which]
+    ranks = rankdata(pairs, axis=-1)
+    moved = ranks - ranks.mean(-1, keepdims=True)
+    sizes = np.sqrt((moved**2).sum(-1)).prod(0)
+    products = moved.prod(0).sum(-1)
+    return np.divide(products, sizes, out=np.full_like(sizes, np.nan), where=sizes > 0)
 
 
 def equivalence_p(values: ArrayLike, margin: float, seed: int = 0, draws: int = DRAWS) -> float:
