@@ -14,9 +14,10 @@ TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+),
 @pytest.mark.parametrize(
     ("text", "beginning", "end", "pages"),
     [
-        (FINDINGS, "**In the pretrained diffusion model a name", "**What an", ["mechanism"]),
+        (FINDINGS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
+        (FINDINGS, "**Recall in reverse does not need", "**What an", ["embeddings"]),
         (FINDINGS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
-        (README, "A name's states, put", "A statement", ["mechanism", "knockout"]),
+        (README, "A name's states, put", "A statement", ["mechanism", "embeddings", "knockout"]),
     ],
 )
 def test_intervals_stand_on_the_pages(text, beginning, end, pages):
@@ -29,7 +30,7 @@ def test_intervals_stand_on_the_pages(text, beginning, end, pages):
 
 
 def test_names_bring_names_from_a_depth_on():
-    curves = read_result(TABLES / "shared-states" / "interchange").summary["curves"]
+    curves = read_result(TABLES / "donors" / "interchange").summary["curves"]
     wanted = {"model": "mdm", "tokens": "all", "metric": "says_donor", "swap": "across"}
     names = ("d2p_same", "p2d_reverse", "both_d2p")
 
@@ -43,6 +44,9 @@ def test_names_bring_names_from_a_depth_on():
     deep = list_means(range(18, 22))
     assert most == max(list_means(range(-1, 13)))
     assert [low, high] == [min(deep), max(deep)] and max(list_means(range(23, 30))) < 2
+    strangers = [row["mean"] for row in curves if row["swap"] == "untrained"
+                 and row["metric"] == "says_donor" and row["model"] in ("mdm", "ar")]  # fmt: skip
+    assert strangers and max(strangers) == 0, "people whom training never named bring nothing"
 
 
 def test_severed_states_are_what_was_measured():

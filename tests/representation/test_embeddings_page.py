@@ -6,7 +6,8 @@ from tests.scripts import load_script
 from unmask.data.facts import write_facts
 from unmask.net.loading import save
 
-page = load_script("paper/embeddings.py")
+moves = load_script("paper/embeddings.py")
+page = load_script("paper/report_embeddings.py")
 
 
 def test_rows_of_every_way_of_training(tmp_path):
@@ -18,7 +19,8 @@ def test_rows_of_every_way_of_training(tmp_path):
     write_facts(tmp_path / "facts.jsonl", make_facts())
     words = [f"{table}={tmp_path / table}/seed-*" for table in ("embedding", "head")]
     words += ["--start", str(tmp_path / "start"), "--data", str(tmp_path / "facts.jsonl")]
-    page.main([*words, "--permutations", "199", "--page", str(tmp_path / "page.md")])
+    moves.main([*words, "--permutations", "199", "--out", str(tmp_path / "moves.json")])
+    page.main([str(tmp_path / "moves.json"), "--page", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text("utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     cells = {tuple(row[i].strip("*") for i in (0, 1, 3, 4)): row[6].strip("*") for row in rows[2:]}

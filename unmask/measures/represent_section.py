@@ -130,7 +130,7 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
     for best in choose_best(summary["probes"]):
         if best["fitted"] != best["tested"]:
             yield judge_p(name_probe(best), tidy.to_interval(best), best["p_family"], best["facts"])
-    for row in tidy.select(summary["elicited"], metric="elicited"):
+    for row in tidy.select(summary["elicited"], metric="elicited") if settings.steps else ():
         value = tidy.to_interval(row)
         above_half = statistics.Interval(*(end - ELICITED for end in vars(value).values()))
         verdict = judge_interval(f"{row['model']}: elicited", above_half, row["facts"])
@@ -138,20 +138,27 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
 
 
 def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
-    """Probes first, then what the searches did, then the lens."""
-    summary = result.summary
-    shown: list[blocks.ReportBlock | Number] = [*_state_probes(result), *_state_elicited(result)]
+    """Probes first, then what the searches did (none at 0 steps), then the lens."""
+    summary, searches = result.summary, result.settings.steps > 0
+    shown: list[blocks.ReportBlock | Number] = [*_state_probes(result)]
+    if searches:
+        shown += _state_elicited(result)
     if summary["probes"]:
         shown += [_draw_probes(summary["probes"]), _tabulate_probes(result)]
-    shown.append(_tabulate_searches(summary["searches"], summary["values"]))
-    for model, rows in tidy.group_by(summary["searches"], "model").items():
-        layers = sorted(tidy.distinct(rows, "layer"))
-        noun = "layer" if len(layers) == 1 else "layers"
-        listed = ", ".join(map(str, layers))
-        shown.append(blocks.Text(f"{model}: {noun} {listed}, {REASONS[rows[0]['chosen_by']]}."))
+    if searches:
+        shown += [_tabulate_searches(summary["searches"], summary["values"]), *_name_layers(result)]
     if summary["lens"]:
         shown.append(_draw_lens(summary["lens"]))
     return [*shown, *_notice_left_out(result)]
+
+
+def _name_layers(result: "Result") -> Iterator[blocks.Text]:
+    """Where each model's values were searched for, and why there."""
+    for model, rows in tidy.group_by(result.summary["searches"], "model").items():
+        layers = sorted(tidy.distinct(rows, "layer"))
+        noun = "layer" if len(layers) == 1 else "layers"
+        listed = ", ".join(map(str, layers))
+        yield blocks.Text(f"{model}: {noun} {listed}, {REASONS[rows[0]['chosen_by']]}.")
 
 
 def name_probe(row: tidy.Record) -> str:
