@@ -75,6 +75,7 @@ ALWAYS: dict[str, dict[str, str]] = {
         "--few": "1",
         "--clamps": "4",
         "--layers": "1",
+        "--processes": "2",
     },
     "python paper/(shipped|corpora)": {"--tiny": ""},
     "python paper/embeddings": {"--permutations": "19"},
