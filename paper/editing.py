@@ -165,7 +165,7 @@ def do_share(options: argparse.Namespace, job: Job, shard: str | None) -> None:
     Runs(options).run(job, shard)
 
 
-def main() -> None:
+def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("models", nargs="+", help="a diffusion model and its twin")
     parser.add_argument("--data", help="a corpus folder; by default that of a shipped model")
@@ -181,9 +181,13 @@ def main() -> None:
     parser.add_argument("--tune-lr", type=float, default=1e-4, help="of learned statements")
     parser.add_argument("--processes", type=int, default=1, help="that share the runs")
     parser.add_argument("--tiny", action="store_true", help="a short search, any facts")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     options.lengths = tuple(options.lengths)
-    runs = Runs(options)
+    return options
+
+
+def main() -> None:
+    runs = Runs(parse_options())
     layer, clamp = runs.choose_place()
     print(f"layer {layer} and a clamp of {clamp:g} are chosen", flush=True)
     runs.run_all(list(runs.list_changes(layer, clamp)))

@@ -46,7 +46,7 @@ CHANGES = {
     "random": "a random number of tokens shown",
     "clean": "moments of clean text",
     "identity": "moments: the identity",
-    "spread": "spread over three layers",
+    "spread": "spread over",
 }
 WHEN = ("before", "after")
 LEARNED = ("tuned", "tuned-layer")
@@ -208,8 +208,11 @@ def compare(runs: Mapping[str, Result], facts: int) -> Table:
     """A row for each change and model, of so many facts; where a run has others, it is said."""
     rows = []
     for name, label in CHANGES.items():
-        own_facts = runs[name].records[0].settings["facts"]
-        label += "" if own_facts == facts else f" ({labels.count(own_facts, 'fact')})"
+        settings = runs[name].records[0].settings
+        if name == "spread":  # there are fewer than three below layer 2
+            label += f" {labels.count(len(settings['layer'].split(',')), 'layer')}"
+        if settings["facts"] != facts:
+            label += f" ({labels.count(settings['facts'], 'fact')})"
         for score in runs[name].summary["scores"]:
             own = {"change": label, "model": score["model"], "score": score["score"]}
             own["gain"] = take_means(runs[name], score["model"], "reverse new")["gain"]
