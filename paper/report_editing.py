@@ -18,7 +18,7 @@ from unmask.base.errors import UserError
 from unmask.base.runs import RunRecord, find_folder
 from unmask.blocks import labels
 from unmask.blocks.blocks import Column, ReportBlock, Section, Table, Text
-from unmask.blocks.tidy import say, select, tabulate, to_interval
+from unmask.blocks.tidy import distinct, say, select, tabulate, to_interval
 from unmask.cli.exits import explain_errors
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Direction
@@ -264,7 +264,12 @@ def list_places(tries: Sequence[Mapping[str, Any]], layer: str, clamp: float) ->
 
 def make_document(runs: Mapping[str, Result], corpus: Corpus) -> Document:
     """The page: the answer, one thing at a time, all edits, and the controls on fewer facts."""
-    edits, swap = runs["edit"], runs["swap"]
+    edits, swap, owners = runs["edit"], runs["swap"], list_owners(corpus)
+    if unknown := [text for text in distinct(swap.rows(), "new") if text not in owners]:
+        raise UserError(
+            f"{corpus.source} has no object {unknown[0]!r}, which {swap.folder} has: expected the "
+            "corpus that was edited; name it by --data."
+        )
     controls = runs.get("controls", edits)
     settings, models = edits.records[0].settings, edits.records[0].inputs["models"]
     layer, facts = settings["layer"], settings["facts"]
@@ -274,7 +279,7 @@ def make_document(runs: Mapping[str, Result], corpus: Corpus) -> Document:
         list_places(tries, layer, settings["clamp"]),
     ]
     sections = [
-        Section("answer", "The answer", list(answer(edits, controls, swap, list_owners(corpus)))),
+        Section("answer", "The answer", list(answer(edits, controls, swap, owners))),
         Section("changes", "One thing at a time", changes),
         describe(edits, "edits", "All edits with fresh objects", edits is controls),
     ]

@@ -10,6 +10,7 @@ import pytest
 from tests.scripts import load_script
 from tests.study.pair import place
 from unmask import UserError
+from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.measures import edit
 from unmask.measures.runner import read_result
 
@@ -64,6 +65,8 @@ def test_a_page_is_drawn_from_all_runs_or_it_says_which_is_missing(make_runs, pl
         assert sentence in text
     with pytest.raises(UserError, match="mdm .* did not come with this package: name the corpus"):
         page.main(words)
+    with pytest.raises(UserError, match="has no object .* expected the corpus that was edited"):
+        page.make_document(page.read_runs(runs), make_reversal_corpus(9, 0))
     (runs / "controls/edit.parquet").unlink()
     with pytest.raises(UserError, match="an unfinished run `controls`: expected every run"):
         page.read_runs(runs)
