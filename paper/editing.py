@@ -71,6 +71,7 @@ class Runs:
         changes: dict[str, Any] = {"facts": job.facts, "recalled": not options.tiny}
         changes |= {"text_rows": 16, "tune_updates": 200}
         changes |= {"moment_text": options.moment_text, "other_text": options.other_text}
+        changes |= {"search_steps": options.search_steps, "lr": options.lr}
         changes |= {"tune_lr": options.tune_lr, **(TINY if options.tiny else {}), **job.changes}
         settings = settle(build(MEASURE.settings, changes, f"unmask.{MEASURE.name}"))
         assert isinstance(settings, EditSettings)
@@ -178,6 +179,8 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layers", nargs="+", type=int, help="to choose from")
     parser.add_argument("--lengths", nargs="+", type=int, default=(), help="further canvases")
     parser.add_argument("--clamps", nargs="+", type=float, default=(4.0, 10.0), help="of values")
+    parser.add_argument("--search-steps", type=int, default=20, help="of the search for values")
+    parser.add_argument("--lr", type=float, default=0.5, help="of the search for values")
     parser.add_argument("--tune-lr", type=float, default=1e-4, help="of learned statements")
     parser.add_argument("--processes", type=int, default=1, help="that share the runs")
     parser.add_argument("--tiny", action="store_true", help="a short search, any facts")

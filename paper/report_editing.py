@@ -136,10 +136,9 @@ def answer(
 def _conclude(forth: Mapping[str, Interval], back: Mapping[str, Interval]) -> str:
     """Whether the reverse follows an edit that took."""
     if forth["success_after"].low <= 0.5:
-        return (
-            "most edits with fresh objects cannot be said to have taken, so that the reverse has "
-            "nothing to follow"
-        )
+        is_sure = forth["success_after"].high < 0.5
+        verb = "did not take" if is_sure else "cannot be said to have taken"
+        return f"most edits with fresh objects {verb}, so that the reverse has nothing to follow"
     if back["said_after"].low > back["said_before"].high:
         return "the reverse follows"
     if back["gain"].low > 0:
@@ -183,11 +182,13 @@ def _name_owners(swap: Result, model: str, owners: Mapping[str, str]) -> str:
         for row in select(swap.rows(), model=model, role="reverse new")
     ]
     before, after = map(to_interval, estimate_means(rows, ("model",), WHEN, WHEN))
-    subject = take_means(swap, model, "reverse new")["said_after"]
+    forth, back = (take_means(swap, model, role) for role in ("edited", "reverse new"))
     return (
-        f"Where the new object is another fact's, {model} given this object says its old owner in "
-        f"{say(after, '%')} of {labels.count(len(rows), 'fact')} (without the edit "
-        f"{say(before, '%')}), and the edited subject in {say(subject, '%')}."
+        f"Where the new object is another fact's, {model} asked as edited prefers "
+        f"{say(forth['success_after'], '%')} of the new objects and says "
+        f"{say(forth['said_after'], '%')} ({labels.count(len(rows), 'fact')}). Given this object "
+        f"it says its old owner in {say(after, '%')} (without the edit {say(before, '%')}), and "
+        f"the edited subject in {say(back['said_after'], '%')}."
     )
 
 
@@ -251,7 +252,8 @@ def describe(result: Result, name: str, title: str, is_answered: bool) -> Sectio
 
 def list_places(tries: Sequence[Mapping[str, Any]], layer: str, clamp: float) -> Table:
     """A row for each place that was tried, and model."""
-    columns: dict[str | Column, str] = {"layer": "layer", "clamp": "clamp", "model": "model"}
+    columns: dict[str | Column, Any] = {"layer": "layer", "model": "model"}
+    columns["clamp"] = lambda row: f"{row['clamp']:g}"
     columns |= SCORES | {Column("said, edited prompt, %", 1, is_percent=True): "said"}
     columns[Column("gain, nats per token", 2)] = "gain"
     title = (

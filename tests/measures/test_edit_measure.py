@@ -252,8 +252,23 @@ def test_facts_that_nothing_asks_in_reverse_have_a_sentence(result):
     summary = {**result.summary, **kept, "means": means}
     described = describe(replace(result, summary=summary))
     said = [block.text for block in described if isinstance(block, Notice)]
+    said = [text for text in said if not text.startswith("The search")]
     assert len(said) == 2, "a sentence for each model"
     assert all("of the new objects when asked as edited. The data ask" in text for text in said)
+
+
+def test_searches_that_end_too_early_are_told(result):
+    def warn(cost: float) -> list[str]:
+        means = {"search_nll": cost, "search_nll_before": 9.0, "search_relative_distance": 0.7}
+        rows = [{"model": "mdm", "metric": name, "mean": mean, "low": mean - 1, "high": mean + 1}
+                for name, mean in means.items()]  # fmt: skip
+        described = describe(replace(result, summary={**result.summary, "searches": rows}))
+        texts = [block.text for block in described if isinstance(block, Notice)]
+        return [text for text in texts if text.startswith("The search for values in mdm")]
+
+    (told,) = warn(5.0)
+    assert "still cost 5.00 nats per token [4.00, 6.00] (9.0 before), 0.7 lengths" in told
+    assert not warn(0.3)
 
 
 def test_mistakes_are_sentences(families, place, tmp_path):
@@ -272,6 +287,7 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("no layer beside those", controls=("layer",))
     refuse("there is one edit, and the controls", controls=("key",), facts=1, groups=("p2d",))
     refuse("burn", controls=("burn",))
+    refuse("no fact of .* is left to be edited after the first 99", skip=99)
     refuse("text is read from .txt", other_text="words.pdf")
     records = tmp_path / "records.json"
     records.write_text(json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"]}]))

@@ -3,10 +3,10 @@ The page shows what each edit did, and whether the reverse question is answered 
 
 The update maps the key of the subject to the value that makes the model say the new object, and
 disturbs other keys least under their second moment (r-ROME with a ridge of 0, MEMIT above; see
-`unmask/editing/update.py`). An answer is *preferred* where it is likelier than its rival, nats per
+`unmask/editing/update.py`). An answer is preferred where it is likelier than its rival, nats per
 token by the chain rule: the new object against the old one on the edited prompt and in other
 phrasings, a neighbour's own object against the new one (CounterFact's efficacy, paraphrase and
-neighbourhood; the score is their harmonic mean). It is *said* where the generated text contains it.
+neighbourhood; the score is their harmonic mean). It is said where the generated text contains it.
 In reverse the new object is given and the subject asked for, and the old object likewise; the
 subject's rank is among all subjects of its group, by the mean field for a masked model. Fresh
 objects occur in no training text; swapped ones belong to another fact, whose subject may be said in
@@ -38,7 +38,7 @@ that acts in reverse.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -183,6 +183,11 @@ def _read(data: Any, settings: EditSettings, families: Any) -> tuple[EditData, s
             # Texts about one fact stand together: a part of them is to be about all.
             python_stream(settings.seed, "moments").shuffle(texts)
         others = list_other_texts(corpus, settings.text_rows, settings.seed)
+    if not requests:
+        raise UserError(
+            f"no fact of {source} is left to be edited after the first {settings.skip}: expected a "
+            "smaller skip."
+        )
     texts = _read_texts(settings.moment_text, MOST_TEXTS) or texts
     others = _read_texts(settings.other_text, settings.text_rows) or others
     if settings.moments != "identity" and not texts:
@@ -238,11 +243,13 @@ def list_jobs(inputs: ModelInputs, settings: EditSettings) -> Iterator[Job]:
             shared[member.key] = prepare(model, layers, inputs.data, settings)
         return work(model, member.columns, shared[member.key], chunk, settings)
 
+    pieces = -(-count // CHUNK)
+    starts = [count * number // pieces for number in range(pieces + 1)]  # of pieces of equal size
     for member in inputs.members():
         layers, _ = choose_layers(member.family.name, member.config.layers, settings.layer)
-        for number, first in enumerate(range(0, count, CHUNK)):
-            chunk = range(first, min(first + CHUNK, count))
-            yield Job(f"{member.key}-{number:03d}", partial(run, member, tuple(layers), chunk))
+        for first, end in pairwise(starts):
+            name = f"{member.key}-{first:03d}-to-{end - 1:03d}"
+            yield Job(name, partial(run, member, tuple(layers), range(first, end)))
 
 
 MEASURE = Measure(

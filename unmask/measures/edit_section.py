@@ -46,6 +46,8 @@ ROLES = {
     "reverse old": "reversed, old object",
     "reverse neighbour": "reversed, another fact",
 }
+UNLIKELY = 1.0
+"""Nats per token of a new object at the value itself, from which on the search is too short."""
 VARIANTS = {
     "none": "no change",
     "edit": "the edit",
@@ -299,3 +301,23 @@ def _state(result: Result) -> Iterator[blocks.Finding | blocks.Notice]:
             f"{tidy.say(row, 'nats per token', has_sign=True)} compared with the edit.",
             result.verdicts[name_learned(row)],
         )
+    yield from _warn_of_short_searches(result)
+
+
+def _warn_of_short_searches(result: Result) -> Iterator[blocks.Notice]:
+    """Where values that were written do not make their objects likely themselves."""
+    settings = result.records[0].settings
+    for model, rows in tidy.group_by(result.summary["searches"], "model").items():
+        found = {row["metric"]: tidy.to_interval(row) for row in rows}
+        cost = found["search_nll"]
+        if cost.mean > UNLIKELY:
+            before, distance = (
+                found[f"search_{name}"].mean for name in ("nll_before", "relative_distance")
+            )
+            yield blocks.Notice(
+                f"The search for values in {model} ended after {settings['search_steps']} steps "
+                f"where the new objects still cost {tidy.say(cost, 'nats per token')} "
+                f"({before:.1f} before), {distance:.1f} lengths of a value away from it (the "
+                f"clamp is {settings['clamp']:g}): no edit can do more than its value. More "
+                "`--search-steps` or a higher `--lr` bring it further."
+            )

@@ -22,6 +22,7 @@ CONTROL_METRICS = ("success_after", "said_after", "gain")
 OUTCOMES = ("preferred", "said", "said_reverse", "judged", "text_kl")
 """What one row says of a change: forwards, in reverse, and of other text."""
 CHANGE_METRICS = ("magnitude", "reached", "updates", "text_bits_before", "text_bits_after")
+SEARCH_METRICS = ("search_nll_before", "search_nll", "search_relative_distance")
 STATE_METRICS = ("share", "share_masks", "share_words")
 SHARING = ("probe", "cosine", "share")
 """What the gain in reverse is held against, one number per fact."""
@@ -52,6 +53,7 @@ def summarise(tables: Tables, settings: "EditSettings") -> Summary:
         ),
         "scores": list(_score(means)),
         "differences": list(_compare_directions(rows)),
+        "searches": estimate_means(edited, ("model", "kind"), SEARCH_METRICS),
         "outcomes": list(_list_outcomes(all_rows)),
         "facts": list(_count_facts(edited)),
         "controls": estimate_means(all_rows, (*BY_VARIANT, "role"), CONTROL_METRICS, SHARES),
