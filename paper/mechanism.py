@@ -51,7 +51,9 @@ LIMITS = (
     "of hiding the subject. Neither says in which form a fact lies there.",
     "What donors bring may be copied from a state's own words where the answer is said of what is "
     "given; only a relation that is stated of names alone (the splits `city`) or donors that "
-    "training never named tell.",
+    "training never named tell. These were also no answer in training, and training makes what is "
+    "no answer unlikely: that a trained name is brought as an answer, whatever is known of its "
+    "bearer, they do not exclude.",
     "An eraser is linear: where it takes nothing, what is read may still be shared in another "
     "form. From layer 0 up, the first attention has read the subject already.",
     "States at the answer slot differ where answers do. That they are apart does not say that what "
