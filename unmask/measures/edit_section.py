@@ -308,11 +308,11 @@ def _warn_of_short_searches(result: Result) -> Iterator[blocks.Notice]:
     """Where values that were written do not make their objects likely themselves."""
     settings = result.records[0].settings
     for model, rows in tidy.group_by(result.summary["searches"], "model").items():
-        found = {row["metric"]: tidy.to_interval(row) for row in rows}
-        cost = found["search_nll"]
+        means = {row["metric"]: tidy.to_interval(row) for row in rows}
+        cost = means["search_nll"]
         if cost.mean > UNLIKELY:
             before, distance = (
-                found[f"search_{name}"].mean for name in ("nll_before", "relative_distance")
+                means[f"search_{name}"].mean for name in ("nll_before", "relative_distance")
             )
             yield blocks.Notice(
                 f"The search for values in {model} ended after {settings['search_steps']} steps "

@@ -139,7 +139,7 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
 
 def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
     """Probes first, then what the searches did (none at 0 steps), then the lens."""
-    summary, searches = result.summary, result.settings.steps > 0
+    summary, searches = result.summary, result.records[0].settings["steps"] > 0
     shown: list[blocks.ReportBlock | Number] = [*_state_probes(result)]
     if searches:
         shown += _state_elicited(result)
