@@ -128,7 +128,8 @@ class Runs:
     def list_changes(self, layer: int, clamp: float) -> Iterator[Job]:
         """The main run, and those that differ from it in one thing."""
         options, width = self.options, self.config.mlp_width
-        near = [i for i in range(layer - 2, layer + 1) if i >= 0]
+        top = max(layer, min(2, self.config.layers - 2))  # the last layer is not edited
+        near = range(max(0, top - 2), top + 1)
         place = {"layer": str(layer), "clamp": clamp}
         settings: dict[str, dict[str, Any]] = {
             "edit": {"controls": CONTROLS, "step_counts": (1, 32), "lengths": options.lengths},

@@ -210,7 +210,7 @@ def compare(runs: Mapping[str, Result], facts: int) -> Table:
     rows = []
     for name, label in CHANGES.items():
         settings = runs[name].records[0].settings
-        if name == "spread":  # there are fewer than three below layer 2
+        if name == "spread":
             label += f" {labels.count(len(settings['layer'].split(',')), 'layer')}"
         if settings["facts"] != facts:
             label += f" ({labels.count(settings['facts'], 'fact')})"
@@ -252,8 +252,8 @@ def describe(result: Result, name: str, title: str, is_answered: bool) -> Sectio
 
 def list_places(tries: Sequence[Mapping[str, Any]], layer: str, clamp: float) -> Table:
     """A row for each place that was tried, and model."""
-    columns: dict[str | Column, Any] = {"layer": "layer", "model": "model"}
-    columns["clamp"] = lambda row: f"{row['clamp']:g}"
+    columns: dict[str | Column, Any] = {"layer": "layer"}
+    columns |= {"clamp": lambda row: f"{row['clamp']:g}", "model": "model"}
     columns |= SCORES | {Column("said, edited prompt, %", 1, is_percent=True): "said"}
     columns[Column("gain, nats per token", 2)] = "gain"
     title = (

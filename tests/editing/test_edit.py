@@ -5,12 +5,13 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import unmask
 from tests.editing.edits import DENSE, copy_weights, fail_at_write, have_changed, make_edit
 from tests.representation.facts import make_model
 from unmask import UserError
-from unmask.editing.edit import Edit, _find_stack
+from unmask.editing.edit import Edit, _find_stack, _Stack
 from unmask.net.dialects import known_dialects
 
 TOKENS = torch.randint(0, 200, (3, 12), generator=torch.Generator().manual_seed(1))
@@ -89,6 +90,23 @@ def test_an_interrupt_never_leaves_half_an_edit(model, error):
     assert not have_changed(model, before)
 
 
+def test_interrupts_one_after_the_other_leave_no_edit_on(model, monkeypatch):
+    """An impatient user presses Ctrl-C again while the edit is taken off."""
+    edit, before, write, calls = make_edit(model, 0, 1, 2), copy_weights(model), _Stack._write, []
+
+    def interrupt(stack, layers):
+        calls.append(layers)
+        if len(calls) in (2, 3, 4):
+            write(stack, layers[:1])
+            raise KeyboardInterrupt
+        write(stack, layers)
+
+    monkeypatch.setattr(_Stack, "_write", interrupt)
+    with pytest.raises(KeyboardInterrupt), edit.on(model):
+        pass
+    assert len(calls) == 5 and not have_changed(model, before) and not edit.is_on(model)
+
+
 def test_a_signal_at_any_moment_leaves_the_network_whole(model):
     edit, before = make_edit(model, 0, 1, 2), copy_weights(model)
     interrupted = 0
@@ -139,10 +157,15 @@ def test_an_edit_fits_the_same_checkpoint_in_another_dtype_and_no_other(model, t
         with pytest.raises(UserError, match=r"made for another network than tiny.*digests"):
             with edit.on(other):
                 pass
-    with torch.no_grad():
-        model.net.block(1).mlp.down.weight[0, 0] += 1
-    with pytest.raises(UserError, match="made for another network"), edit.on(model):
-        pass
+    # Trained otherwise: the edited weights are the same, others are not; or the other way round.
+    for name in ("layers.0.attn.qkv.weight", "embedding.weight", "layers.1.mlp.down.weight"):
+        weight = dict(model.net.named_parameters())[name]
+        with torch.no_grad():
+            weight[0, 0] += 1
+        with pytest.raises(UserError, match="made for another network"), edit.on(model):
+            pass
+        with torch.no_grad():
+            weight[0, 0] -= 1
 
 
 @pytest.mark.parametrize(("name", "kind"), [("tiny", "masked"), ("tiny-gpt2", "causal")])
@@ -166,9 +189,14 @@ def test_an_edit_merges_into_every_layout_that_holds_the_model(name, kind, tmp_p
 def test_files_that_are_no_edits_are_a_sentence(model, tmp_path):
     unmask.save(model, tmp_path / "model")
     (tmp_path / "text").write_text("edit")
+    whole = {"schema": "edit/1", "network": "none", "record": "{}"}
+    save_file({"layers.1.readers": torch.ones(1, 2)}, tmp_path / "half", whole)
+    save_file({"weight": torch.ones(1, 2)}, tmp_path / "other", whole)
     for path, words in (
         (tmp_path / "model" / "model.safetensors", "is no edit of this version"),
         (tmp_path / "text", "cannot be read as an edit"),
+        (tmp_path / "half", "does not hold a whole edit .*residuals"),
+        (tmp_path / "other", "does not hold a whole edit"),
         (tmp_path / "absent", "cannot be read as an edit"),
     ):
         with pytest.raises(UserError, match=words):

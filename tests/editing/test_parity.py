@@ -79,7 +79,7 @@ def test_memit_layer_by_layer(name):
 @pytest.mark.parametrize(("name", "many"), [("emmet4", True), ("emmet1", False)])
 def test_emmet_is_memit_with_the_product_of_its_settings(name, many):
     (layer,) = SETTINGS["emmet_layers"]
-    ridge = SETTINGS["emmet_weight"] * SETTINGS["emmet_lambda"] if many else 0.0
+    ridge = SETTINGS["emmet_lambda"] if many else 0.0
     keys, residuals = THEIRS[f"{name}_keys_l{layer}"].T, THEIRS[f"{name}_resid_l{layer}"]
     moments = THEIRS[f"C_l{layer}"] * SETTINGS["emmet_weight"]
     readers = solve_readers(keys, weigh_by(moments)(keys), ridge)

@@ -54,6 +54,23 @@ def test_memit_emmet_and_r_rome_are_the_same_formula():
     same(update(0.0, K[:, :1], R[:, :1]), torch.outer(R[:, 0], u) / (u @ K[:, 0]))
 
 
+def test_the_order_of_edits_made_on_top_of_each_other_matters():
+    """Each edit hits its value in the weights it finds, and disturbs what an earlier one wrote."""
+    weight = draw(D, F, seed=11)
+
+    def write(order):
+        found = weight
+        for i in order:
+            key = K[:, i : i + 1]
+            found = found + update(0.0, key, R[:, i : i + 1] - found @ key)
+        return found
+
+    forth, back = write((0, 1)), write((1, 0))
+    same(forth @ K[:, 1], R[:, 1])
+    same(back @ K[:, 0], R[:, 0])
+    assert float((forth - back).norm()) > 1e-3 < float((forth @ K[:, 0] - R[:, 0]).norm())
+
+
 def test_least_harm_is_a_right_angle():
     """tr((dW + N) C (dW + N)^T) = tr(dW C dW^T) + tr(N C N^T) for every N that spares the keys."""
     other = draw(D, F, seed=5)

@@ -231,6 +231,10 @@ def test_sharing_is_correlated_over_facts(result):
     found = select(summarise(tables, MEASURE.settings())["sharing"], sharing="cosine")
     assert [row["mean"] for row in select(found, outcome="gain")] == pytest.approx([1.0, 1.0])
     assert all(row["facts"] == 6 for row in found)
+    # Seeds of a fact are no further facts.
+    seeds = [row | {"seed": seed} for row in rows for seed in range(3)]
+    again = summarise({**tables, "edit": pyarrow.Table.from_pylist(seeds)}, MEASURE.settings())
+    assert all(row["facts"] == 6 for row in again["sharing"])
 
 
 def test_subjects_that_are_never_said_keep_a_bound(result):
@@ -293,6 +297,11 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     records.write_text(json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"]}]))
     with pytest.raises(UserError, match="record 0 lacks 'alt'"):
         ask(MEASURE, families, records, tmp_path / "lacking", **QUICK)
+    records.write_text(
+        json.dumps([{"subject": "Eve", "src": "Ann is", "answers": ["old"], "alt": "new"}])
+    )
+    with pytest.raises(UserError, match="records.json, record 0: .*'Eve' is not in its prompt"):
+        ask(MEASURE, families, records, tmp_path / "absent", **QUICK)
     records.write_text(
         json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"], "alt": "new"}])
     )

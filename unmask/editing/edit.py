@@ -25,6 +25,8 @@ from unmask.net.model import Model
 from unmask.net.transformer import Transformer
 
 SCHEMA = "edit/1"
+SAMPLED = 16
+"""Values of each weight beside the edited ones in the digest of a network, about."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +174,19 @@ class Edit(Shown):
                 f"{path} is no edit of this version (its schema is "
                 f"{metadata.get('schema', 'missing')}, expected {SCHEMA}): make the edit again."
             )
-        layers = sorted({int(name.split(".")[1]) for name in tensors})
-        factors = {
-            layer: Factors(
-                *(tensors[f"layers.{layer}.{name}"] for name in ("residuals", "readers"))
-            )
-            for layer in layers
-        }
-        return cls(factors, metadata["network"], json.loads(metadata["record"]))
+        try:
+            factors = {
+                layer: Factors(
+                    *(tensors[f"layers.{layer}.{name}"] for name in ("residuals", "readers"))
+                )
+                for layer in sorted({int(name.split(".")[1]) for name in tensors})
+            }
+            return cls(factors, metadata["network"], json.loads(metadata["record"]))
+        except (KeyError, IndexError, ValueError) as error:
+            raise UserError(
+                f"{path} does not hold a whole edit ({type(error).__name__}: {error}): expected a "
+                "file that Edit.save wrote; make the edit again."
+            ) from None
 
 
 def get_down(model: Model, layer: int) -> nn.Linear:
@@ -214,13 +221,25 @@ def list_layers(model: Model, layers: object) -> tuple[int, ...]:
 def digest_downs(
     model: Model, layers: Sequence[int], weights: Mapping[int, Tensor] = MappingProxyType({})
 ) -> str:
-    """A digest of the down projections of some layers, or of `weights` in their place."""
+    """A digest of the down projections of some layers, or of `weights` in their place.
+
+    Of all other weights, but for down projections, which may be edited, it has a few: networks that
+    differ in training differ there.
+    """
     parts: list[object] = [model.blueprint, tuple(layers)]
     for layer in layers:
-        weight = weights.get(layer, get_down(model, layer).weight)
-        short = weight.detach().to(torch.bfloat16).cpu().contiguous()
-        parts.append(memoryview(short.flatten().view(torch.uint8).numpy()))
+        parts.append(_to_bytes(weights.get(layer, get_down(model, layer).weight)))
+    for name, parameter in model.net.named_parameters():
+        if not name.endswith(".mlp.down.weight"):
+            flat = parameter.detach().flatten()
+            parts += [name, _to_bytes(flat[:: max(1, len(flat) // SAMPLED)])]
     return digest_values(parts)
+
+
+def _to_bytes(weight: Tensor) -> memoryview:
+    """In bfloat16: the same for a network that is loaded in another dtype."""
+    short = weight.detach().to(torch.bfloat16).cpu().contiguous()
+    return memoryview(short.flatten().view(torch.uint8).numpy())
 
 
 @dataclass(eq=False)
@@ -258,12 +277,18 @@ class _Stack:
         self._write(edit.layers)
 
     def remove(self, entry: _Application) -> None:
-        """Take an edit off; an interrupt is let through once it is off."""
-        try:
-            self._take_off(entry)
-        except BaseException:
-            self._take_off(entry)
-            raise
+        """Take an edit off; interrupts are let through once it is off, an error the second time."""
+        raised: BaseException | None = None
+        while True:
+            try:
+                self._take_off(entry)
+                break
+            except BaseException as error:
+                if raised is not None and isinstance(error, Exception):
+                    raise
+                raised = error
+        if raised is not None:
+            raise raised
 
     def _take_off(self, entry: _Application) -> None:
         """The same however far an earlier call came: an edit may be partly on, or never have been.

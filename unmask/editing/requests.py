@@ -63,6 +63,8 @@ class EditRequest:
     object: str
     group: str
     questions: tuple[EditQuestion, ...]
+    objects: str = "given"
+    """What kind the new object is of: fresh, swap, or given by whoever made the request."""
 
 
 def make_requests(
@@ -111,7 +113,7 @@ def make_requests(
             near = stream.sample(others, min(neighbours, len(others)))
             reverse = _choose_reverse(prompts, fact_id, OTHER[way], seed)
             questions = _list_questions(fact, text, again[:paraphrases], near, *reverse)
-            requests.append(EditRequest(fact, text, group, tuple(questions)))
+            requests.append(EditRequest(fact, text, group, tuple(questions), objects))
         num_before += len(prompts)
     return requests
 
@@ -268,6 +270,8 @@ def _read_record(record: Any, where: str) -> EditRequest:
         if "requested_rewrite" in record:
             return _read_counterfact(record, where)
         return _read_zsre(record, where)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else "has another form"
         raise UserError(

@@ -183,21 +183,33 @@ def _correlate(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
     """Whether the reverse follows more where both directions share more: Spearman, by fact."""
     for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
         for column in SHARING:
-            kept = [row for row in own if row[column] is not None]
-            for outcome in ("gain", "rank") if kept else ():
-                values = [
-                    (row[column], row["gain"] if outcome == "gain" else _count_risen(row))
-                    for row in kept
+            for outcome in ("gain", "rank"):
+                pairs = [
+                    {"fact": row["fact"], "one": row[column], "other": value}
+                    for row in own
+                    if None not in (row[column], value := _read_change(row, outcome))
                 ]
-                estimate = rank_correlation(*zip(*values, strict=True), seed=seed)
+                # Training seeds of a fact are no further facts: their mean stands for it.
+                means = [
+                    [
+                        sum(pair[side] for pair in members) / len(members)
+                        for side in ("one", "other")
+                    ]
+                    for members in tidy.group_by(pairs, "fact").values()
+                ]
+                if not means:
+                    continue
+                estimate = rank_correlation(*zip(*means, strict=True), seed=seed)
                 which = {"model": model, "kind": kind, "sharing": column, "outcome": outcome}
                 if math.isfinite(estimate.mean):  # it is not where all facts are alike
-                    yield which | vars(estimate) | {"facts": len(kept)}
+                    yield which | vars(estimate) | {"facts": len(means)}
 
 
-def _count_risen(row: Mapping[str, Any]) -> float:
-    """Ranks that the subject has risen by."""
-    return 0.0 if row["rank_after"] is None else row["rank_before"] - row["rank_after"]
+def _read_change(row: Mapping[str, Any], outcome: str) -> float | None:
+    """What the subject gains, or the ranks that it has risen by; None where it has no rank."""
+    if outcome == "gain":
+        return row["gain"]
+    return None if row["rank_after"] is None else row["rank_before"] - row["rank_after"]
 
 
 def judge(summary: Summary, settings: "EditSettings") -> Iterator[Verdict]:

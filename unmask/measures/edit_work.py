@@ -285,7 +285,7 @@ def _describe(
         "subject": fact.subject,
         "old": fact.object,
         "new": request.object,
-        "objects": settings.objects,
+        "objects": request.objects,
         "recalled": text is not None and is_contained(text, fact.object),
         "layers": ",".join(map(str, ready.layers)),
         "condition": ready.condition,
