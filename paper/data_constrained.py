@@ -24,12 +24,12 @@ from unmask.evaluation.scaling import (
     find_envelope,
     fit_repetition,
 )
-from unmask.evaluation.statistics import Interval
+from unmask.evaluation.statistics import Clusters, Interval
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.compare import describe_sweep
 from unmask.sweep.grid import make_sweep
-from unmask.sweep.run import CELLS, DONE, SweepOutcome
+from unmask.sweep.run import CELLS, DONE, SweepOutcome, read_failure
 from unmask.sweep.summary import ComparedRow, compare_sweep
 
 KIND, COST = "kind of training", "cost"
@@ -45,8 +45,9 @@ PUBLISHED = (
 METHOD = (
     "Envelope: the lowest mean cost up to that compute. Crossing: where diffusion's "
     "envelope stays at or below the other's, by straight lines in log compute; the "
-    "interval is a bootstrap over training seeds, its upper end infinite where some draws"
-    " do not cross. R_D*: the number of further epochs after which a repeated token has "
+    "interval is a bootstrap over held-out documents and training seeds (of a kind with one "
+    "seed, documents alone), its upper end infinite where some draws do not cross. R_D*: the "
+    "number of further epochs after which a repeated token has "
     "lost 1/e of its worth (Muennighoff et al. 2023), by least squares on log costs of "
     "all points of both texts, each kind for itself, with its profile interval at 95 %. "
     "The law has no place for overfitting, so that it is fitted to the envelopes."
@@ -62,10 +63,22 @@ class Curves:
     rows: Mapping[str, Sequence[ComparedRow]]
     """By kind of training, in the order of steps."""
 
+    def points(self, kind: str) -> list[Clusters]:
+        """Costs by seed and document, of each point."""
+        points = [row.clusters for row in self.rows[kind]]
+        numbers = [len(point.sums) for point in points]
+        if len(set(numbers)) > 1:
+            raise UserError(
+                f"{self.outcome.folder} has points of {kind!r} with {min(numbers)} and with "
+                f"{max(numbers)} seeds: a cell has not come to its end; the command of the sweep "
+                "goes on with it."
+            )
+        return points
+
     def costs(self, kind: str) -> np.ndarray:
         """[seeds, points]"""
-        sums = [row.clusters.sums.sum(1) / row.clusters.counts.sum(1) for row in self.rows[kind]]
-        return np.stack(sums, 1)
+        points = self.points(kind)
+        return np.stack([point.sums.sum(1) / point.counts.sum(1) for point in points], 1)
 
     def epochs(self, kind: str) -> np.ndarray:
         return np.array([row.columns["tokens"] / self.unique for row in self.rows[kind]])
@@ -78,7 +91,10 @@ def read_curves(folder: Path, unique: int) -> Curves:
     """A finished sweep, read from its folder."""
     values = dict(read_record(folder).settings)
     sweep = make_sweep(values, values.pop("forced", {}), folder / "run.json")
-    done = [cell.name for cell in sweep.cells if (folder / CELLS / cell.name / DONE).is_file()]
+    places = {cell.name: folder / CELLS / cell.name for cell in sweep.cells}
+    done = [name for name, place in places.items() if (place / DONE).is_file()]
+    failures = {name: read_failure(place) for name, place in places.items() if name not in done}
+    failed = {name: error for name, error in failures.items() if error is not None}
     compared = compare_sweep(sweep, folder)[COST]
     if not compared:
         raise UserError(f"{folder} has no finished cell of {COST!r}: run the sweep first.")
@@ -87,7 +103,7 @@ def read_curves(folder: Path, unique: int) -> Curves:
         kind: [each["row"] for each in sorted(own, key=lambda each: each["step"])]
         for kind, own in groups.items()
     }
-    return Curves(unique, SweepOutcome(sweep, folder, done), rows)
+    return Curves(unique, SweepOutcome(sweep, folder, done, failed), rows)
 
 
 def cross(curves: Curves) -> Iterator[tuple[str, Crossing]]:
@@ -96,7 +112,7 @@ def cross(curves: Curves) -> Iterator[tuple[str, Crossing]]:
         if kind != DIFFUSION:
             number = min(len(curves.rows[kind]), len(curves.rows[DIFFUSION]))
             compute = curves.compute(kind)[:number]
-            pair = (curves.costs(each)[:, :number] for each in (DIFFUSION, kind))
+            pair = (curves.points(each)[:number] for each in (DIFFUSION, kind))
             yield kind, estimate_crossing(compute, *pair)
 
 

@@ -1,5 +1,7 @@
 """Laws of repeated text: what epochs are worth, planted constants, where curves cross."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from unmask.evaluation.scaling import (
     find_envelope,
     fit_repetition,
 )
+from unmask.evaluation.statistics import Clusters
 
 EPOCHS = np.array([1, 4, 10, 25, 50, 100, 200])
 
@@ -68,14 +71,36 @@ def test_crossings_vary_with_seeds():
     """Seeds that differ spread the interval; without a crossing there is no value."""
     compute = np.geomspace(1e14, 1e17, 40)
     curves = 8 - 0.3 * np.log10(compute) + np.array([[-0.02], [0.0], [0.02]])
-    twin = np.tile(5.5 - 0.14 * np.log10(compute), (3, 1))
-    crossing = estimate_crossing(compute, curves, twin, draws=300)
+    twin = list_points(np.tile(5.5 - 0.14 * np.log10(compute), (3, 1)))
+    crossing = estimate_crossing(compute, list_points(curves), twin, draws=300)
     assert crossing.share == 1.0 and crossing.value is not None
     assert crossing.value.low < crossing.value.mean < crossing.value.high
     assert crossing.value.mean == pytest.approx(10 ** (2.5 / 0.16), rel=1e-6)
-    none = estimate_crossing(compute, curves + 5, twin, draws=50)
+    none = estimate_crossing(compute, list_points(curves + 5), twin, draws=50)
     assert none.value is None and none.share == 0.0
     some = estimate_crossing(
-        compute, curves + np.array([[0.0], [0.0], [5.0]]) * 0.3, twin, draws=300
+        compute, list_points(curves + np.array([[0.0], [0.0], [5.0]]) * 0.3), twin, draws=300
     )
     assert 0 < some.share < 1
+
+
+def test_crossings_of_one_seed_vary_with_documents():
+    compute = np.geomspace(1e14, 1e17, 40)
+    one, other = (a - b * np.log10(compute)[None] for a, b in ((8, 0.3), (5.5, 0.14)))
+    harder = np.array([-0.1, -0.05, 0.0, 0.05, 0.1])  # for the first alone
+    crossing = estimate_crossing(compute, list_points(one, harder), list_points(other, 0 * harder))
+    alike = estimate_crossing(compute, list_points(one, harder), list_points(other, harder))
+    same = [estimate.value for estimate in (crossing, alike)]
+    assert [value.mean for value in same] == pytest.approx([10 ** (2.5 / 0.16)] * 2, rel=1e-6)
+    assert same[0].low < same[0].mean < same[0].high
+    assert same[1].low == pytest.approx(same[1].high), "what is hard for both moves nothing"
+
+
+def list_points(curves: np.ndarray, harder: Sequence[float] = (0.0,)) -> list[Clusters]:
+    """Costs [S, P] as points by seed and document of ten tokens, some of which cost more."""
+    return [
+        Clusters(
+            10 * (costs[:, None] + np.asarray(harder)), np.full((len(costs), len(harder)), 10.0)
+        )
+        for costs in curves.T
+    ]

@@ -7,6 +7,7 @@ R* is the number of further epochs after which a repeated token has lost 1/e of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import derive_seed
-from unmask.evaluation.statistics import ALPHA, Interval
+from unmask.evaluation.statistics import ALPHA, Clusters, Interval
 
 WORTHS = np.geomspace(1.0, 10_000.0, 81)
 """Values of R* that are tried. An interval that reaches either end is not identified there."""
@@ -169,22 +170,32 @@ class Crossing:
 
 def estimate_crossing(
     compute: Float[np.ndarray, "P"],
-    one: Float[np.ndarray, "S P"],
-    other: Float[np.ndarray, "R P"],
+    one: Sequence[Clusters],
+    other: Sequence[Clusters],
     seed: int = 0,
     draws: int = 2_000,
 ) -> Crossing:
-    """The crossing of the envelopes of mean curves, and its bootstrap over training seeds.
+    """The crossing of the envelopes of mean curves, whose points have costs by seed and document.
 
-    The interval is of the draws that cross; where a share of them does not, its upper end is
-    infinite.
+    Its bootstrap is over training seeds and over documents, the same ones for both sides where they
+    have as many. The interval is of the draws that cross; where a share of them does not, its upper
+    end is infinite.
     """
-    generator = np.random.default_rng(derive_seed(seed, "crossing", one.shape[0], other.shape[0]))
-    mean = find_crossing(compute, _average(one), _average(other))
+    sides = [np.stack([[point.sums, point.counts] for point in side]) for side in (one, other)]
+    sizes = [side.shape[2:] for side in sides]  # seeds and documents
+    generator = np.random.default_rng(derive_seed(seed, "crossing", *(size[0] for size in sizes)))
+    mean = find_crossing(compute, *(_average(side, slice(None)) for side in sides))
     drawn = []
     for _ in range(draws):
-        sides = [side[generator.integers(0, len(side), len(side))] for side in (one, other)]
-        crossing = find_crossing(compute, *map(_average, sides))
+        weights = {
+            number: generator.multinomial(number, np.full(number, 1 / number)).astype(float)
+            for number in sorted({size[1] for size in sizes})
+        }
+        curves = [
+            _average(side, generator.integers(0, seeds, seeds), weights[documents])
+            for side, (seeds, documents) in zip(sides, sizes, strict=True)
+        ]
+        crossing = find_crossing(compute, *curves)
         drawn.append(np.inf if crossing is None else crossing)
     share = float(np.isfinite(drawn).mean())
     if mean is None:
@@ -193,8 +204,12 @@ def estimate_crossing(
     return Crossing(Interval(mean, low, high), share)
 
 
-def _average(curves: Float[np.ndarray, "S P"]) -> Float[np.ndarray, "P"]:
-    return find_envelope(curves.mean(0))
+def _average(
+    side: Float[np.ndarray, "P 2 S D"], seeds: Any, weights: Float[np.ndarray, "D"] | None = None
+) -> Float[np.ndarray, "P"]:
+    """The envelope of the mean over some seeds; documents count as often as they were drawn."""
+    sums, counts = np.moveaxis(side.sum(-1) if weights is None else side @ weights, 1, 0)
+    return find_envelope((sums / counts)[:, seeds].mean(1))
 
 
 def _find_quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:

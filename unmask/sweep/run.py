@@ -161,7 +161,7 @@ def _open_folder(sweep: Sweep, folder: Path, device: str) -> None:
         write_record(folder, record)
 
 
-def _read_failure(place: Path, begun: float) -> str | None:
+def read_failure(place: Path, begun: float = 0.0) -> str | None:
     """How a cell failed since `begun`; one that failed earlier is tried again."""
     if not (place / FAILED).is_file():
         return None
@@ -202,7 +202,7 @@ class _CellWorker:
                 outcome.done.append(cell.name)
                 continue
             # A failure of another process, while this one was at work.
-            if (problem := _read_failure(place, begun)) is not None:
+            if (problem := read_failure(place, begun)) is not None:
                 outcome.failed[cell.name] = problem
                 continue
             if self._minutes_left() <= 0:

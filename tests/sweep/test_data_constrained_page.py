@@ -1,0 +1,22 @@
+"""The page on little text: sweeps that have not come to their end are told."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.scripts import load_script
+from unmask import UserError
+
+page = load_script("paper/data_constrained.py")
+
+
+def test_points_with_other_numbers_of_seeds_are_a_sentence():
+    def make_curves(*seeds):
+        sums = [np.full((number, 4), 2.0) for number in seeds]
+        rows = [SimpleNamespace(clusters=SimpleNamespace(sums=each, counts=each)) for each in sums]
+        return page.Curves(100, SimpleNamespace(folder="sweep"), {"causal": rows})
+
+    assert make_curves(3, 3).costs("causal").shape == (3, 2)
+    with pytest.raises(UserError, match="points of 'causal' with 2 and with 3 seeds"):
+        make_curves(3, 2).costs("causal")
