@@ -1,7 +1,9 @@
 """What docs/findings.md and README say of the pretrained pair is on pages and in tables."""
 
 import re
+from collections import defaultdict
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page
@@ -47,6 +49,35 @@ def test_names_bring_names_from_a_depth_on():
     strangers = [row["mean"] for row in curves if row["swap"] == "untrained"
                  and row["metric"] == "says_donor" and row["model"] in ("mdm", "ar")]  # fmt: skip
     assert strangers and max(strangers) == 0, "people whom training never named bring nothing"
+    copied = [
+        [round(100 * row["mean"]) for row in curves if row["layer"] == layer
+         and row["model"] == "opened" and row["swap"] == "untrained" and row["tokens"] == "all"
+         and row["metric"] == "prefers_donor" and row["split"] in names]
+        for layer in (-1, 19)
+    ]  # fmt: skip
+    stated = read_numbers(
+        r"from the embeddings on \((\d+) %\) .* \((\d+) to (\d+) % after layer 19"
+    )
+    assert stated == [min(copied[0]), min(copied[1]), max(copied[1])] and len(copied[0]) == 3
+
+
+def test_probes_at_the_embeddings_are_what_was_measured():
+    """Across directions, of all readings and groups: where embeddings are trained, and left."""
+    # The run's summary has its permutations, which take minutes: shares are counted here.
+    table = TABLES / "apart" / "represent" / "probes.parquet"
+    hits = defaultdict(list)
+    for row in pq.read_table(table, filters=[("layer", "==", -1)]).to_pylist():
+        if row["fitted"] != row["tested"]:
+            probe = row["group"], row["reading"], row["fitted"]
+            hits[row["model"], probe].append(row["fact"] == row["predicted"])
+    shares = defaultdict(list)
+    for (model, _), each in hits.items():
+        shares[model].append(round(100 * sum(each) / len(each)))
+    stated = read_numbers(
+        r"fall to (\d+) to (\d+) % at the embeddings \((\d+) to (\d+) % where they"
+    )
+    left = shares["input-frozen"] + shares["both-frozen"]
+    assert stated == [min(left), max(left), min(shares["tied"]), max(shares["tied"])]
 
 
 def test_severed_states_are_what_was_measured():
