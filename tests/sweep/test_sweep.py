@@ -4,11 +4,13 @@ import json
 import multiprocessing
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -180,6 +182,30 @@ def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
         assert is_own
         outcome = run_sweep(file, out, device="cpu")
     assert outcome.elsewhere == ["seed-0"] and outcome.done == ["seed-1"]
+
+
+def test_processes_of_a_sweep_share_the_threads_of_the_machine(tmp_path, monkeypatch):
+    file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
+    seen, before = [], torch.get_num_threads()
+
+    @contextmanager
+    def start_nobody(processes, arguments, settings):
+        yield []
+
+    def note_threads(worker, begun):
+        seen.append(torch.get_num_threads())
+        return SweepOutcome(worker.sweep, worker.folder)
+
+    monkeypatch.setattr("unmask.sweep.run._start_others", start_nobody)
+    monkeypatch.setattr(_CellWorker, "work_through", note_threads)
+    torch.set_num_threads(6)
+    try:
+        run_sweep(file, out, device="cpu", processes=3)
+        run_sweep(file, out, device="cpu")
+        assert torch.get_num_threads() == 6
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [2, 6, 6]  # the second call of the first looks at what the others left
 
 
 @pytest.mark.prove

@@ -1,6 +1,8 @@
 """One `device` setting for CPU, CUDA and MPS, and the dtypes by name."""
 
 import platform
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -105,6 +107,21 @@ def free_bytes(device: torch.device) -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+@contextmanager
+def share_threads(processes: int) -> Generator[None]:
+    """Inside the block this process takes its share of the CPU's threads, one of `processes`.
+
+    Processes that each take all of them wait for each other: small operations on the CPU, such as
+    drawing noise for a GPU, then take many times as long.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // processes))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe_device(device: torch.device) -> str:

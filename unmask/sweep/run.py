@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from unmask.base.config import build, check_arguments
+from unmask.base.devices import share_threads
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.locks import PATTERN as LOCKS
@@ -102,7 +103,8 @@ def run_sweep(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
     settings = {"minutes": minutes, "device": device}
-    with _start_others(processes - 1, (file, folder, *changes), settings) as others:
+    started = _start_others(processes, (file, folder, *changes), settings)
+    with share_threads(processes), started as others:
         outcome = worker.work_through(begun)
         if outcome.ended not in ("done", "minutes"):
             for other in others:
@@ -114,12 +116,13 @@ def run_sweep(
 
 @contextmanager
 def _start_others(
-    number: int, arguments: tuple[Any, ...], settings: dict[str, Any]
+    processes: int, arguments: tuple[Any, ...], settings: dict[str, Any]
 ) -> Generator[list[SpawnProcess]]:
-    """So many processes with the same sweep; wait for their end, or stop them with this one."""
+    """All processes of a sweep but this one; wait for their end, or stop them with this one."""
     spawn = multiprocessing.get_context("spawn")
     others = [
-        spawn.Process(target=run_sweep, args=arguments, kwargs=settings) for _ in range(number)
+        spawn.Process(target=_join_sweep, args=(processes, arguments, settings))
+        for _ in range(processes - 1)
     ]
     for other in others:
         other.start()
@@ -131,6 +134,12 @@ def _start_others(
         for other in others:
             other.terminate()
         raise
+
+
+def _join_sweep(processes: int, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+    """What one of the other processes does."""
+    with share_threads(processes):
+        run_sweep(*arguments, **settings)
 
 
 def choose_folder(file: str | Path, out: str | Path | None) -> Path:
