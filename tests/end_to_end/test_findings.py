@@ -132,9 +132,11 @@ def list_shares(page: str) -> set[str]:
             "symmetry-berglund",
         ),
         (FINDINGS, "Keys and values add little", "each the best", "symmetry-berglund"),
-        (FINDINGS, "**An edit does not carry over", "**Where", "editing-shipped"),
+        (FINDINGS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
+        (FINDINGS, "**In the pretrained pair the twin's edits", "**Where", "editing"),
         (README, "How a diffusion model does it", "A name's", "symmetry-berglund"),
-        (README, "A statement that the shipped", "docs/findings.md", "editing-shipped"),
+        (README, "A statement that the shipped", "In the pretrained twin", "editing-shipped"),
+        (README, "In the pretrained twin edits take", "docs/findings.md", "editing"),
     ],
 )
 def test_shares_stand_on_the_pages(text, beginning, end, page):
