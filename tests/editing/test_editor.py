@@ -83,6 +83,7 @@ def test_an_empty_edit_changes_nothing(kind, layers):
     with edit.on(model):
         assert not have_changed(model, before)
     assert edit.magnitude == 0
+    assert replace(edit, factors={}).shares(model, torch.zeros(1, 4, dtype=torch.long)) == {}
 
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
@@ -281,6 +282,13 @@ def test_mistakes_are_sentences():
     singular = unmask.editing.moments.Moments({1: torch.zeros(160, 160).double()}, "met", 10)
     with pytest.raises(UserError, match="has no inverse"):
         write(model, moments=singular)
+    narrow = unmask.editing.moments.Moments({1: torch.eye(8).double()}, "met", 10)
+    with pytest.raises(UserError, match="moments of 8 × 8 were given for layer 1: the keys of"):
+        write(model, moments=narrow)
+    broken = unmask.editing.moments.Moments({1: torch.full((160, 160), torch.nan)}, "met", 10)
+    for method in ("update", "null-space"):
+        with pytest.raises(UserError, match="not finite"):
+            write(model, moments=broken, method=method)
 
 
 @pytest.mark.parametrize("layers", [1, (0, 2)])

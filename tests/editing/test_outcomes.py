@@ -120,6 +120,15 @@ def test_outcomes_compare_before_and_after(kind):
             assert row["rank_after"] == row["rank_before"]
 
 
+def test_all_questions_are_written_where_that_is_asked():
+    requests = make_requests(SMALL, (), 1, "swap", paraphrases=1, neighbours=1)
+    for write_all in (False, True):
+        examination = Examination(make_model(), requests, 2, 32, write_all)
+        replies = dict(zip(requests[0].questions, examination.ask_clean([0])[0], strict=True))
+        silent = {question.role for question, reply in replies.items() if reply.text is None}
+        assert silent == (set() if write_all else {"neighbour", "reverse neighbour"})
+
+
 def test_roles_swapped_are_scored_by_the_same_function():
     """The rival's cost is the right answer's, once both change places."""
     model = make_model()

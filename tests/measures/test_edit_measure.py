@@ -11,6 +11,7 @@ from unmask import UserError
 from unmask.blocks.blocks import Notice
 from unmask.blocks.tidy import distinct, select
 from unmask.data.sources import read_asked
+from unmask.editing.outcomes import WRITTEN
 from unmask.measures import edit, edit_summary, edit_work
 from unmask.measures.edit import MEASURE, summarise
 from unmask.measures.edit_section import describe
@@ -65,6 +66,7 @@ def test_shares_by_step_are_constant_in_the_twin_only(result):
         spread[model] = max(spread[model], max(shares) - min(shares))
         assert shares[0] == pytest.approx(1.0, abs=1e-4), "written with this very state"
     assert spread["ar"] < 1e-4 < 0.01 < spread["mdm"]
+    assert set(distinct(result.summary["trajectories"], "role")) == set(WRITTEN)
 
 
 def test_the_section_says_what_the_summary_holds(result):

@@ -122,6 +122,8 @@ class Edit(Shown):
         """
         net = model.net
         net.taps.require_none("reading an edit's shares")
+        if not self.layers:
+            return {}
         if not self.is_on(model):
             with self.on(model):
                 return self.shares(model, tokens)

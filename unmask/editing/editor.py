@@ -192,7 +192,7 @@ def _prepare(
     if layers is None:
         layers, _ = choose_layers(model.name, model.net.config.layers, "auto")
     chosen = list_layers(model, layers)
-    matrices = {layer: None if moments is None else moments.at(layer) for layer in chosen}
+    matrices = {layer: None if moments is None else _fit(model, moments, layer) for layer in chosen}
     weigh = {layer: _choose_weighing(matrix, settings) for layer, matrix in matrices.items()}
     prefixes = settings.prefixes
     if isinstance(prefixes, int):
@@ -221,6 +221,18 @@ def _prepare(
         record=_make_record(model, settings, prefixes, moments, kept),
         kept=kept_cases,
     )
+
+
+def _fit(model: Model, moments: Moments, layer: int) -> Float[Tensor, "F F"]:
+    """The moments of a layer, which must be of this network's keys."""
+    matrix, width = moments.at(layer), model.net.config.mlp_width
+    if matrix.shape != (width, width):
+        shape = " × ".join(map(str, matrix.shape))
+        raise UserError(
+            f"moments of {shape} were given for layer {layer}: the keys of {model.name} have width "
+            f"{width}; gather moments of this model by unmask.moments."
+        )
+    return matrix
 
 
 def _make_record(

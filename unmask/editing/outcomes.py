@@ -28,7 +28,7 @@ from unmask.net.model import Model
 from unmask.sampling.texts import sample
 
 WRITTEN = ("edited", "reverse new", "reverse old")
-"""Questions that are also answered by generation."""
+"""Questions that are also answered by generation, unless all are."""
 Change = Edit | Tuned
 
 
@@ -59,9 +59,11 @@ class Examination:
         requests: Sequence[EditRequest],
         steps: int = 8,
         length: int | None = None,
+        write_all: bool = False,
     ):
         check_scored(model)
         self.model, self.requests, self.steps = model, list(requests), steps
+        self.write_all = write_all
         self.tokenizer = require_tokenizer(model)
         questions = [question for request in requests for question in request.questions]
         facts = [question.fact for question in questions]
@@ -87,6 +89,9 @@ class Examination:
             tokens.prompt_length : tokens.object[1]
         ]
 
+    def _is_written(self, question: EditQuestion) -> bool:
+        return self.write_all or question.role in WRITTEN
+
     def ask(
         self,
         questions: Sequence[EditQuestion],
@@ -103,7 +108,7 @@ class Examination:
                 answers.append(self.cut(self._encoded[rival])[1])
             rivals = self._subjects[question.subjects] if question.subjects else []
             queries.append(Asked(prompt, answers, rivals))
-        written = [i for i, question in enumerate(questions) if question.role in WRITTEN]
+        written = [i for i, question in enumerate(questions) if self._is_written(question)]
         prompts = [queries[i].prompt for i in written]
         drawn = self._write(prompts, edits, [owners[i] for i in written] if edits else ())
         texts = dict(zip(written, drawn, strict=True))
@@ -226,7 +231,7 @@ class Examination:
                 (at, question, self.cut(self.encode(question))[0])
                 for at, (number, _) in enumerate(edits)
                 for question in self.requests[number].questions
-                if question.role in WRITTEN
+                if self._is_written(question)
                 and sum(map(len, self.cut(self.encode(question)))) <= length
             ]
             prompts = list(dict.fromkeys(tuple(prompt) for _, _, prompt in items))

@@ -94,8 +94,7 @@ def weigh_by(moments: Float[Tensor, "F F"] | None) -> Weigh:
     """C^-1, factored once; a matrix that has no inverse is refused."""
     if moments is None:
         return torch.Tensor.double
-    if not bool(moments.isfinite().all()):
-        raise UserError("the moment matrix holds numbers that are not finite: gather it again.")
+    _require_finite(moments)
     factor, failed = torch.linalg.cholesky_ex(moments.double())
     # The condition number is at least the squared ratio of the factor's ends.
     least, most = (float(end) ** 2 for end in factor.diagonal().aminmax())
@@ -105,6 +104,11 @@ def weigh_by(moments: Float[Tensor, "F F"] | None) -> Weigh:
             "tokens, or shrink them towards the identity."
         )
     return lambda keys: torch.cholesky_solve(keys.double(), factor)
+
+
+def _require_finite(moments: Float[Tensor, "F F"]) -> None:
+    if not bool(moments.isfinite().all()):
+        raise UserError("the moment matrix holds numbers that are not finite: gather it again.")
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def find_free_space(
     keys; it is here for comparison.
     """
     assert (share is None) != (cut is None), "one of both"
+    _require_finite(moments)
     values, vectors = torch.linalg.eigh(moments.double())
     values = values.clamp(min=0)
     if cut is None:

@@ -92,6 +92,12 @@ class EditSettings(GroupSettings):
         "Ridge of the update: 0 reaches the wanted value exactly, larger ones disturb less.",
         least=0,
     )
+    null_share: float = option(
+        0.02,
+        "Of null-space: the share of the moments' trace that the directions written in may hold.",
+        above=0,
+        most=1,
+    )
     moments: Literal["states", "clean", "identity"] = option(
         "states",
         "Keys to disturb least, by their second moments: those of noised states that a model "
@@ -113,10 +119,21 @@ class EditSettings(GroupSettings):
     clamp: float = option(
         4.0, "The largest change of a value, as a multiple of its norm before.", above=0
     )
+    kl: float = option(0.0625, "Weight in it of what else is said of the subject.", least=0)
     prefixes: int = option(4, "Texts put before a prompt; keys are averaged over them.", least=1)
+    bare_weight: float | None = option(
+        None,
+        "Weight of the prompt without one in this average: as much as any other by default (ROME), "
+        "0.5 in MEMIT.",
+        least=0,
+        most=1,
+    )
     paraphrases: int = option(2, "Other phrasings that are asked for each edit.", least=0)
     neighbours: int = option(3, "Other facts that are asked for each edit.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)
+    write_all: bool = option(
+        False, "Also write answers to other phrasings and neighbours, and read shares on the way."
+    )
     controls: tuple[str, ...] = option(
         (),
         "Controls beside each edit: the edit in a layer drawn at random (layer), with the wrong "

@@ -90,14 +90,15 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     )
     means = tidy.tabulate_means("means", title, summary["means"], by_role, METRICS)
     steps = tidy.draw_lines(
-        summary["steps"],
+        summary["trajectories"],
         "shares",
         "How much of an edit acts while its answer is written",
-        "At the subject's last token; 1 is all of it. Bands are 95 % intervals by fact.",
+        "At the subject's last token, in states of the edited model's own texts; 1 is all of it. "
+        "Bands are 95 % intervals by fact.",
         x="step",
         line="model",
         colour=lambda row: _choose_colour(row["kind"]),
-        panel=lambda row: "the edited model's own states",
+        panel=lambda row: ROLES[row["role"]],
         xlabel="step",
         ylabel="share of the edit",
     )

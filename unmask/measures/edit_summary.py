@@ -34,9 +34,9 @@ def summarise(tables: Tables, settings: "EditSettings") -> Summary:
     rows = tidy.select(all_rows, variant="edit")
     edited, back = (tidy.select(rows, role=role) for role in ("edited", "reverse new"))
     means = estimate_means(rows, ("model", "kind", "role"), METRICS, SHARES)
-    own = tidy.select(states, role="edited", states="own")
-    steps = estimate_means(own, ("model", "kind", "step"), ["share"])
-    by_model = tidy.group_by(steps, "model").values()
+    own = tidy.select(states, states="own")
+    steps = estimate_means(own, ("model", "kind", "role", "step"), ["share"])
+    by_line = tidy.group_by(steps, "model", "role").values()
     given = [{**row, "shown": _name_shown(row)} for row in tidy.select(states, states="given")]
     by_length = [{**row, "answer": _name_length(row)} for row in (*edited, *back)]
     examples = [
@@ -73,7 +73,7 @@ def summarise(tables: Tables, settings: "EditSettings") -> Summary:
         "states": estimate_means(given, ("model", "kind", "role", "shown"), STATE_METRICS),
         "sharing": list(_correlate(back, settings.seed)),
         # As long as every fact has a state there: texts end at different steps.
-        "steps": [row for own in by_model for row in own if row["facts"] == own[0]["facts"]],
+        "trajectories": [row for own in by_line for row in own if row["facts"] == own[0]["facts"]],
         "examples": examples,
     }
 

@@ -60,7 +60,7 @@ def prepare(
     """Everything that is read off the model before its first edit."""
     random_layer = _draw_layer(model, layers, settings)
     requests = _find_requests(model, data, settings)
-    examination = Examination(model, requests, settings.steps, settings.length)
+    examination = Examination(model, requests, settings.steps, settings.length, settings.write_all)
     needed = {*layers, *([random_layer] if "layer" in settings.controls else [])}
     gathered = _gather_moments(model, data.texts, needed, settings)
     probes: dict[tuple[str, str], float] = {}
@@ -224,7 +224,7 @@ def _edit_each(
     numbers: Sequence[int],
     layers: tuple[int, ...],
 ) -> dict[int, Edit]:
-    names = ("method", "ridge", "reveal", "lr", "clamp", "length", "seed")
+    names = ("method", "ridge", "null_share", "reveal", "lr", "clamp", "kl", "bare_weight")
     requests = [ready.requests[i] for i in numbers]
     edits = edit_each(
         model,
@@ -232,7 +232,7 @@ def _edit_each(
         [request.object for request in requests],
         layers,
         ready.moments,
-        **{name: getattr(settings, name) for name in names},
+        **{name: getattr(settings, name) for name in (*names, "length", "seed")},
         steps=settings.search_steps,
         prefixes=ready.prefixes,
     )
