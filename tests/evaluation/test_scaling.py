@@ -9,6 +9,7 @@ from unmask.base.errors import UserError
 from unmask.evaluation.scaling import (
     count_effective,
     estimate_crossing,
+    estimate_envelope,
     find_crossing,
     find_envelope,
     fit_repetition,
@@ -94,6 +95,17 @@ def test_crossings_of_one_seed_vary_with_documents():
     assert [value.mean for value in same] == pytest.approx([10 ** (2.5 / 0.16)] * 2, rel=1e-6)
     assert same[0].low < same[0].mean < same[0].high
     assert same[1].low == pytest.approx(same[1].high), "what is hard for both moves nothing"
+
+
+def test_envelopes_have_intervals_over_seeds_and_documents():
+    curves = np.array([[5.0, 4.0, 4.4, 3.0]])
+    seeds = estimate_envelope(list_points(curves + np.array([[-0.1], [0.0], [0.1]])), draws=300)
+    documents = estimate_envelope(list_points(curves, [-0.1, 0.0, 0.1]), draws=300)
+    for envelope in (seeds, documents):
+        assert [each.mean for each in envelope] == pytest.approx([5, 4, 4, 3])
+        assert all(each.mean - 0.11 < each.low < each.mean < each.high for each in envelope)
+    alone = estimate_envelope(list_points(curves), draws=50)
+    assert [each.high - each.low for each in alone] == pytest.approx([0] * 4), "nothing to draw"
 
 
 def list_points(curves: np.ndarray, harder: Sequence[float] = (0.0,)) -> list[Clusters]:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.scripts import load_script
 from unmask import UserError
+from unmask.evaluation.statistics import Clusters
 
 page = load_script("paper/data_constrained.py")
 
@@ -20,3 +21,13 @@ def test_points_with_other_numbers_of_seeds_are_a_sentence():
     assert make_curves(3, 3).costs("causal").shape == (3, 2)
     with pytest.raises(UserError, match="points of 'causal' with 2 and with 3 seeds"):
         make_curves(3, 2).costs("causal")
+
+
+def test_the_best_points_of_two_kinds_are_compared():
+    def make_rows(*costs):
+        made = [Clusters(np.array([[10.0, 12.0]]) * cost, np.full((1, 2), 10.0)) for cost in costs]
+        return [SimpleNamespace(clusters=each) for each in made]
+
+    rows = {"diffusion": make_rows(3.0, 2.0), "causal": make_rows(2.0, 1.5, 4.0)}
+    gap = page.compare_best(page.Curves(100, SimpleNamespace(), rows), "causal", "diffusion")
+    assert gap.mean == pytest.approx(1.1 * (1.5 - 2.0)) and gap.low < gap.mean < gap.high

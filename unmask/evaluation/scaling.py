@@ -5,7 +5,7 @@ D' = U + U R* (1 - exp(-(e - 1) / R*)) fresh tokens, and L = E + B / D'^beta at 
 R* is the number of further epochs after which a repeated token has lost 1/e of its worth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,27 +181,48 @@ def estimate_crossing(
     have as many. The interval is of the draws that cross; where a share of them does not, its upper
     end is infinite.
     """
-    sides = [np.stack([[point.sums, point.counts] for point in side]) for side in (one, other)]
-    sizes = [side.shape[2:] for side in sides]  # seeds and documents
-    generator = np.random.default_rng(derive_seed(seed, "crossing", *(size[0] for size in sizes)))
+    sides = [_stack(side) for side in (one, other)]
     mean = find_crossing(compute, *(_average(side, slice(None)) for side in sides))
-    drawn = []
-    for _ in range(draws):
-        weights = {
-            number: generator.multinomial(number, np.full(number, 1 / number)).astype(float)
-            for number in sorted({size[1] for size in sizes})
-        }
-        curves = [
-            _average(side, generator.integers(0, seeds, seeds), weights[documents])
-            for side, (seeds, documents) in zip(sides, sizes, strict=True)
-        ]
-        crossing = find_crossing(compute, *curves)
-        drawn.append(np.inf if crossing is None else crossing)
+    crossings = (find_crossing(compute, *each) for each in _resample(sides, seed, draws))
+    drawn = [np.inf if each is None else each for each in crossings]
     share = float(np.isfinite(drawn).mean())
     if mean is None:
         return Crossing(None, share)
     low, high = _find_quantiles(drawn, (ALPHA / 2, 1 - ALPHA / 2))
     return Crossing(Interval(mean, low, high), share)
+
+
+def estimate_envelope(
+    points: Sequence[Clusters], seed: int = 0, draws: int = 2_000
+) -> list[Interval]:
+    """The envelope of a mean curve at each point, by the same bootstrap as crossings."""
+    side = _stack(points)
+    curves = np.stack([curve for (curve,) in _resample([side], seed, draws)])
+    ends = np.quantile(curves, (ALPHA / 2, 1 - ALPHA / 2), axis=0)
+    values = np.stack([_average(side, slice(None)), *ends], 1)
+    return [Interval(*map(float, row)) for row in values]
+
+
+def _stack(points: Sequence[Clusters]) -> Float[np.ndarray, "P 2 S D"]:
+    """Costs and tokens of all points, by seed and document."""
+    return np.stack([[point.sums, point.counts] for point in points])
+
+
+def _resample(
+    sides: Sequence[Float[np.ndarray, "P 2 S D"]], seed: int, draws: int
+) -> Iterator[list[Float[np.ndarray, "P"]]]:
+    """Envelopes of drawn seeds and documents; sides with as many documents share their draw."""
+    sizes = [side.shape[2:] for side in sides]  # seeds and documents
+    generator = np.random.default_rng(derive_seed(seed, "crossing", *(size[0] for size in sizes)))
+    for _ in range(draws):
+        weights = {
+            number: generator.multinomial(number, np.full(number, 1 / number)).astype(float)
+            for number in sorted({size[1] for size in sizes})
+        }
+        yield [
+            _average(side, generator.integers(0, seeds, seeds), weights[documents])
+            for side, (seeds, documents) in zip(sides, sizes, strict=True)
+        ]
 
 
 def _average(
