@@ -252,7 +252,8 @@ def list_other_texts(corpus: Corpus, count: int, seed: int) -> list[str]:
 def read_requests(path: str | Path) -> list[EditRequest]:
     """Requests of CounterFact, of BAKE, which has reverse questions, or of zsRE: a JSON list.
 
-    What CounterFact calls neighbourhood are other subjects with the same old object.
+    What CounterFact calls neighbourhood are other subjects with the same old object. BAKE's
+    `reverse_judge` is not read: "yes" is right in all of them, so that who always says yes is, too.
     """
     try:
         records = json.loads(read_text(Path(path)))
