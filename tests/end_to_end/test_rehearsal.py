@@ -67,6 +67,17 @@ ALWAYS: dict[str, dict[str, str]] = {
     "unmask quality": {"--texts": "2", "--steps": "2,4", "--length": "32"},
     "unmask mending": {"--texts": "2", "--calls": "2,4", "--length": "32"},
     "unmask sweep": {"--processes": "2"},
+    "unmask edit": {
+        "--facts": "1",
+        "--layer": "1",
+        "--search-steps": "3",
+        "--tune-updates": "2",
+        "--moment-tokens": "2000",
+        "--shrink": "0.1",
+        "--steps": "2",
+        "--text-rows": "2",
+        "--prefixes": "1",
+    },
     "python paper/choose_rate": {"--steps": "2"},
     "python paper/best_recall": {"--steps": "2"},
     "python paper/editing": {
@@ -87,6 +98,7 @@ PRESENT = {
     "--seeds 0,1,2": "--seeds 0,1",
     "--consider [0-9]+": "--consider 2",
     "--memory 20": "--memory 1",
+    " --recalled": "",  # networks that learned nothing recall nothing
     "--vocab 16384": "--vocab 400",
     "--texts 10000": "--texts 24",
     "--words 16": "--words 4",
