@@ -92,6 +92,29 @@ def test_config_beside_the_file_names_them(tmp_path):
     assert (loaded.end_id, loaded.pad_id, loaded.mask_id) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(("named", "expected"), [("<s>", 1), (None, None), ({"content": "<s>"}, 1)])
+def test_a_beginning_token_is_known_where_the_config_names_it(tmp_path, named, expected):
+    """Never by its usual name; saved and read again; tokenizers are not told apart by it."""
+    path = foreign(tmp_path, ["</s>", "<s>"], {"bos_token": named})
+    loaded = Tokenizer.load(path, mask=None)
+    assert loaded.begin_id == expected
+    loaded.save(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again", mask=None)
+    assert again.begin_id == expected
+    said = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert said.get("bos_token") == (None if named is None else "<s>")
+    assert "<s>" not in again.decode(again.encode("<s>Orsel").ids)
+    (tmp_path / "tokenizer_config.json").unlink()
+    bare = Tokenizer.load(path, mask=None)
+    assert bare.begin_id is None and bare.list_contents() == loaded.list_contents()
+
+
+def test_a_beginning_token_that_is_not_in_the_vocabulary(tmp_path):
+    path = foreign(tmp_path, ["</s>"], {"bos_token": "<start>"})
+    with pytest.raises(UserError, match="no token '<start>', which was named as its beginning"):
+        Tokenizer.load(path, mask=None)
+
+
 def test_what_cannot_be_resolved_is_asked_for(tmp_path):
     path = foreign(tmp_path, ["</s>"])
     with pytest.raises(UserError, match="no mask token that can be recognised.*mask=None for a"):

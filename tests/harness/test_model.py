@@ -25,6 +25,7 @@ PAIRS = [
 ]
 LONG = "The caves of Orsel are deep. The baker of Wrenmouth sings. " * 12
 CONTEXT = 48
+BEGIN = "[BEGIN]"
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</{{ m['role'] }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -35,11 +36,17 @@ def ask(kind: str, *arguments: tuple) -> list[Instance]:
     return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
 
 
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory) -> tuple[HFLM, UnmaskLM]:
-    """One random causal network under the harness's own class and under ours."""
+@pytest.fixture(scope="module", params=[BEGIN, END, None])
+def twins(tmp_path_factory, request) -> tuple[HFLM, UnmaskLM]:
+    """One random causal network under the harness's own class and under ours.
+
+    Its beginning token is one of its own, the end token, or none.
+    """
     folder = tmp_path_factory.mktemp("llama")
     tokenizer = Tokenizer.train(TEXTS, 300)
+    tokenizer.backend.add_special_tokens([BEGIN])
+    if request.param is not None:
+        tokenizer.begin_id = tokenizer.backend.token_to_id(request.param)
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=48,
@@ -48,7 +55,7 @@ def twins(tmp_path_factory) -> tuple[HFLM, UnmaskLM]:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
-        bos_token_id=tokenizer.end_id,
+        bos_token_id=tokenizer.begin_id,
         eos_token_id=tokenizer.end_id,
     )
     theirs = LlamaForCausalLM(config).eval().requires_grad_(False)
@@ -59,7 +66,7 @@ def twins(tmp_path_factory) -> tuple[HFLM, UnmaskLM]:
     theirs.save_pretrained(folder)
     tokenizer.save(folder)
     words = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend, eos_token=END, bos_token=END, pad_token="[PAD]"
+        tokenizer_object=tokenizer.backend, eos_token=END, bos_token=request.param, pad_token="[PAD]"
     )
     hugging = HFLM(pretrained=theirs, tokenizer=words, batch_size=3, device="cpu")
     return hugging, UnmaskLM(str(folder), device="cpu", dtype="float32")

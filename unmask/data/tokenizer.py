@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the mask, pad and end ids known."""
+"""Text to token ids and back, with the mask, pad, end and beginning ids known."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -43,7 +43,12 @@ _KNOWN = {
     ),
 }
 # The field of `tokenizer_config.json` that names each of them.
-_FIELDS = {"mask": "mask_token", "pad": "pad_token", "end": "eos_token"}
+_FIELDS = {
+    "mask": "mask_token",
+    "pad": "pad_token",
+    "end": "eos_token",
+    "beginning": "bos_token",
+}
 
 Special = str | int | None
 """A special token by its text, by its id, or None for none."""
@@ -67,11 +72,14 @@ class Tokenizer:
         pad_id: int,
         end_id: int,
         chat: ChatTemplate | None = None,
+        begin_id: int | None = None,
     ):
         self.backend = backend
         self.mask_id, self.pad_id, self.end_id = mask_id, pad_id, end_id
         self.chat = chat
         """How this tokenizer's model was taught to hold a conversation, if it was."""
+        self.begin_id = begin_id
+        """What the checkpoint's texts began with, where it says so; texts are encoded without."""
 
     @classmethod
     @check_arguments()
@@ -87,7 +95,8 @@ class Tokenizer:
         Special tokens come from the arguments, else from a `tokenizer_config.json` beside the
         file, else by their usual names. Padding falls back to the end token, as SMDM and GPT-2 do.
         A missing mask is an error unless `mask` is "if any" or None, for causal models. A mask id
-        just past the vocabulary is allowed, as SMDM has it.
+        just past the vocabulary is allowed, as SMDM has it. A beginning token is known only where
+        `tokenizer_config.json` names one.
         """
         path = Path(path)
         file = path / "tokenizer.json" if path_exists(path) and path.is_dir() else path
@@ -162,7 +171,8 @@ class Tokenizer:
                 f"{', '.join(_KNOWN['mask'])}): name it with mask=… (its text or id), "
                 "or give mask=None for a causal model."
             )
-        return cls(backend, mask_id, pad_id, end_id, read_chat_template(file.parent))
+        chat = read_chat_template(file.parent)
+        return cls(backend, mask_id, pad_id, end_id, chat, find.find_named("beginning"))
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
@@ -263,7 +273,10 @@ class Tokenizer:
         return twice[len(once) :]
 
     def list_contents(self) -> list[object]:
-        """All that decides what it does, to tell tokenizers apart by."""
+        """All that decides what it does, to tell tokenizers apart by.
+
+        The beginning token is not among it: no text is encoded or decoded by it.
+        """
         return [self.backend.to_str(), self.mask_id, self.pad_id, self.end_id, self.chat]
 
     def save(self, folder: str | Path) -> None:
@@ -271,7 +284,12 @@ class Tokenizer:
         folder = Path(folder)
         with replace_file(folder / "tokenizer.json") as draft:
             self.backend.save(str(draft))
-        ids = {"mask": self.mask_id, "pad": self.pad_id, "end": self.end_id}
+        ids = {
+            "mask": self.mask_id,
+            "pad": self.pad_id,
+            "end": self.end_id,
+            "beginning": self.begin_id,
+        }
         texts = {role: self.backend.id_to_token(i) for role, i in ids.items() if i is not None}
         # A mask id past the vocabulary (SMDM's) has no text; the model's own settings keep it.
         named = {_FIELDS[role]: text for role, text in texts.items() if text is not None}
@@ -293,17 +311,18 @@ class _Finder:
             return self._check_id(role, special)
         if special != "auto":
             return self._require(role, special)
-        if configured := self._configured(role):
-            return self._require(role, configured)
+        if (named := self.find_named(role)) is not None:
+            return named
         for token in _KNOWN[role]:
             if (token_id := self.backend.token_to_id(token)) is not None:
                 return token_id
         return fallback
 
-    def _configured(self, role: str) -> str | None:
+    def find_named(self, role: str) -> int | None:
+        """The token that `tokenizer_config.json` names, if it names any."""
         value = self.config.get(_FIELDS[role])
         value = value.get("content") if isinstance(value, dict) else value
-        return value if isinstance(value, str) else None
+        return self._require(role, value) if isinstance(value, str) and value else None
 
     def _require(self, role: str, token: str) -> int:
         token_id = self.backend.token_to_id(token)

@@ -91,6 +91,12 @@ class UnmaskLM(TemplateLM):
         return self.own_tokenizer.end_id
 
     @property
+    def prefix_token_id(self) -> int:
+        """What a text without a context comes after: the beginning token, or else the end token."""
+        known = self.own_tokenizer
+        return known.end_id if known.begin_id is None else known.begin_id
+
+    @property
     def max_length(self) -> int:
         return self.model.net.config.context
 
@@ -133,7 +139,7 @@ class UnmaskLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """log p of whole texts, after an end token, in windows that do not repeat a token.
+        """log p of whole texts, after `prefix_token_id`, in windows that do not repeat a token.
 
         Every token counts once. By default a window holds one token of context, as in the harness's
         other models; a smaller `stride` gives the tokens of later windows more of it.
@@ -242,7 +248,7 @@ class UnmaskLM(TemplateLM):
         return settings, until, room
 
     def _encode_prompt(self, text: str, room: int) -> list[int]:
-        """The end of a context that leaves the room free; an end token where there is none."""
+        """The end of a context that leaves the room free; `prefix_token_id` where there is none."""
         return (self.tok_encode(text) or [self.prefix_token_id])[-(self.max_length - room) :]
 
     def _write(self, prompts: Sequence[list[int]], settings: Sampling, room: int) -> list[str]:
