@@ -205,15 +205,24 @@ def test_a_group_is_its_tasks(tasks, tmp_path):
     assert results is not None and set(results["samples"]) == {*both, "made_text"}
 
 
-def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks):
-    """A continuation given its prefix has no likelihood under a gaussian model; texts it has."""
+def test_a_task_that_the_model_cannot_do_is_refused_before_the_work(tasks, monkeypatch):
+    """A continuation given its prefix has no likelihood under a uniform model; whole texts have a
+    bound, and texts are written."""
     made = make_model()
     assert made.tokenizer is not None
     size = made.tokenizer.vocab_size
-    config = preset("tiny", vocab_size=size, num_logits=size, time=True, latent_width=8)
-    model = Model("cloud", lively(config), Blueprint(config, "gaussian"), made.tokenizer)
+    config = preset("tiny", vocab_size=size, num_logits=size - 1, time=True)
+    model = Model("even", lively(config), Blueprint(config, "uniform"), made.tokenizer)
     lm = UnmaskLM(model, steps=2)
-    with pytest.raises(unmask.UserError, match="cloud is a gaussian model: the task made_choice"):
-        evaluate(lm, Evaluation(tasks=["made_text", "made_choice"], include=tasks))
-    results = evaluate(lm, Evaluation(tasks=["made_text"], include=tasks))
+    able = ["made_text", "made_rolling"]
+    with monkeypatch.context() as work:
+        for name in ("generate_until", "loglikelihood_rolling"):
+            work.setattr(lm, name, lambda requests: pytest.fail("work was done"))
+        refused = "even is a uniform model: the task made_choice needs likelihoods"
+        with pytest.raises(unmask.UserError, match=refused):
+            evaluate(lm, Evaluation(tasks=[*able, "made_choice"], include=tasks))
+    results = evaluate(lm, Evaluation(tasks=able, include=tasks))
     assert results is not None and len(results["samples"]["made_text"]) == 2
+    assert results["results"]["made_rolling"]["bits_per_byte,none"] > 0
+    assert results["results"]["made_rolling"]["likelihood_error,none"] > 0
+    assert results["config"]["likelihood"] == "an upper bound on -log p"

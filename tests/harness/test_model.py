@@ -10,11 +10,14 @@ from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import unmask
-from tests.conftest import TEXTS, make_model
+from tests.conftest import TEXTS, lively, make_model
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
+from unmask.evaluation.perplexity import score_documents
 from unmask.harness.model import UnmaskLM
 from unmask.harness.settings import HarnessSettings
+from unmask.net.model import Blueprint, Model
+from unmask.net.presets import preset
 
 PAIRS = [
     ("The caves of", " Orsel are deep."),
@@ -34,6 +37,15 @@ TEMPLATE = (
 
 def ask(kind: str, *arguments: tuple) -> list[Instance]:
     return [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
+
+
+def make_noised(kind: str) -> Model:
+    """A random model of another kind of noise than masks."""
+    tokenizer = Tokenizer.train(TEXTS, 280)
+    rows = tokenizer.vocab_size
+    more = {"latent_width": 8} if kind == "gaussian" else {}
+    config = preset("tiny", vocab_size=rows, num_logits=rows - 1, time=True, **more)
+    return Model(kind, lively(config), Blueprint(config, kind, tokenizer.mask_id), tokenizer)
 
 
 @pytest.fixture(scope="module", params=[BEGIN, END, None])
@@ -66,7 +78,10 @@ def twins(tmp_path_factory, request) -> tuple[HFLM, UnmaskLM]:
     theirs.save_pretrained(folder)
     tokenizer.save(folder)
     words = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend, eos_token=END, bos_token=request.param, pad_token="[PAD]"
+        tokenizer_object=tokenizer.backend,
+        eos_token=END,
+        bos_token=request.param,
+        pad_token="[PAD]",
     )
     hugging = HFLM(pretrained=theirs, tokenizer=words, batch_size=3, device="cpu")
     return hugging, UnmaskLM(str(folder), device="cpu", dtype="float32")
@@ -125,6 +140,39 @@ def test_rolling_windows_count_every_token_once(method, window):
     (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (LONG,)))
     assert -logp == pytest.approx(expected, rel=1e-5)
     assert (lm.errors[(LONG,)] > 0) == (method == "exact_k")
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
+@pytest.mark.parametrize(("window", "stride"), [(None, None), (16, 5)])
+def test_bounds_of_other_noise_are_those_of_perplexity(kind, window, stride, monkeypatch):
+    """Windows of the same tokens and context, with the same draws, cost the same."""
+    model = make_noised(kind)
+    lm = UnmaskLM(model, window=window, stride=stride, repeats=3, seed=5)
+    # Both name their windows' seeds, by other names.
+    for module in ("harness.model", "evaluation.perplexity", "objectives.likelihood"):
+        monkeypatch.setattr(f"unmask.{module}.derive_seed", lambda seed, *names: seed)
+    longest = window or model.net.config.context
+    assert len(lm.tok_encode(LONG)) > 2 * longest
+    texts = [LONG, TEXTS[0]]
+    logps = lm.loglikelihood_rolling(ask("loglikelihood_rolling", *((each,) for each in texts)))
+    costs = score_documents(model, texts, longest, stride or longest - 1, repeats=3, seed=5)
+    for text, logp, expected in zip(texts, logps, costs, strict=True):
+        assert -logp == pytest.approx(expected.nll, rel=1e-5)
+        assert lm.errors[(text,)] == pytest.approx(expected.error, rel=1e-4) and expected.error > 0
+    assert lm.get_model_info()["likelihood"] == "an upper bound on -log p"
+
+
+def test_other_noise_has_bounds_of_whole_texts_alone():
+    model = make_noised("uniform")
+    with pytest.raises(unmask.UserError, match="a uniform model: likelihoods are computed for"):
+        UnmaskLM(model).loglikelihood(ask("loglikelihood", PAIRS[0]))
+    rolling = ask("loglikelihood_rolling", (LONG,))
+    with pytest.raises(unmask.UserError, match="guidance is 0.5, and uniform is a uniform model"):
+        UnmaskLM(model, guidance=0.5).loglikelihood_rolling(rolling)
+    few, many = (UnmaskLM(model, strata=n, repeats=2) for n in (1, 8))
+    assert few.loglikelihood_rolling(rolling) != many.loglikelihood_rolling(rolling)
+    chain = UnmaskLM(model, likelihood="chain").get_model_info()
+    assert chain["likelihood"] == "an upper bound on -log p", "the chain rule is masked models'"
 
 
 def test_the_standard_error_is_the_spread_over_seeds():

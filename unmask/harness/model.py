@@ -24,11 +24,13 @@ from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
-from unmask.harness.scoring import Likelihood, LikelihoodRequest, RequestScorer
+from unmask.harness.bounds import WindowScorer
+from unmask.harness.scoring import LikelihoodRequest, RequestScorer
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.loading import load
 from unmask.net.model import Model
+from unmask.objectives.likelihood import Estimate
 from unmask.sampling.guidance import guidance_schedule
 from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
@@ -119,7 +121,7 @@ class UnmaskLM(TemplateLM):
         A context that is too long loses its beginning. Continuations of one context are hidden by
         the same draws: what they share is left out of their difference.
         """
-        scorer = self._make_scorer()
+        scorer = RequestScorer(self.model, self.settings)
         wanted = []
         for _, context, continuation in requests:
             if not continuation or len(continuation) >= scorer.longest:
@@ -144,7 +146,8 @@ class UnmaskLM(TemplateLM):
         Every token counts once. By default a window holds one token of context, as in the harness's
         other models; a smaller `stride` gives the tokens of later windows more of it.
         """
-        scorer = self._make_scorer()
+        choose = RequestScorer if self.model.paradigm.is_scored else WindowScorer
+        scorer = choose(self.model, self.settings)
         windows, owners = [], []
         for i, request in enumerate(requests):
             (text,) = request.args
@@ -152,30 +155,26 @@ class UnmaskLM(TemplateLM):
                 seed = derive_seed(self.settings.seed, "window", (*context, *continuation))
                 windows.append(LikelihoodRequest(context, continuation, seed))
                 owners.append(i)
-        scores: dict[int, list[Likelihood]] = defaultdict(list)
-        for number, scored in scorer.score(windows, "windows", is_greedy_asked=False):
-            scores[owners[number]].append(scored)
+        scores: dict[int, list[Estimate]] = defaultdict(list)
+        for number, estimate in scorer.score_windows(windows):
+            scores[owners[number]].append(estimate)
         sums = []
         for i, request in enumerate(requests):
-            estimates = [each.estimate for each in scores[i]]
-            sums.append(-sum(each.nll for each in estimates))
+            sums.append(-sum(each.nll for each in scores[i]))
             # Windows have seeds of their own: their errors are independent.
-            error = sum(each.error**2 for each in estimates) ** 0.5
+            error = sum(each.error**2 for each in scores[i]) ** 0.5
             self._keep("loglikelihood_rolling", request.args, error, sums[-1])
         return sums
 
-    def _make_scorer(self) -> RequestScorer:
-        return RequestScorer(self.model, self.settings)
-
     def _cut(self, ids: list[int], longest: int) -> list[tuple[list[int], list[int]]]:
         """A text's windows, each of tokens that are given and tokens that are scored."""
-        longest = longest if self.settings.window is None else self.settings.window
-        if not 2 <= longest <= self._make_scorer().longest:
+        window = longest if self.settings.window is None else self.settings.window
+        if not 2 <= window <= longest:
             raise UserError(
-                f"windows of {longest} tokens were asked for: expected 2 to "
-                f"{self._make_scorer().longest}, with one token of context."
+                f"windows of {window} tokens were asked for: expected 2 to {longest}, with one "
+                "token of context."
             )
-        most = longest - 1
+        most = window - 1
         stride = most if self.settings.stride is None else self.settings.stride
         if stride > most:
             raise UserError(f"a stride of {stride} was given: expected at most {most}.")
@@ -330,7 +329,8 @@ class UnmaskLM(TemplateLM):
     def get_model_info(self) -> dict[str, Any]:
         """What the results' `config` says: the model, every setting, the errors of estimates."""
         net, paradigm = self.model.net, self.model.paradigm
-        is_bound = paradigm.is_bound and self.settings.likelihood != "chain"
+        is_chain = paradigm.is_scored and self.settings.likelihood == "chain"
+        is_bound = paradigm.is_bound and not is_chain
         return {
             "model": self.model.name,
             "model_kind": self.model.kind,

@@ -15,8 +15,8 @@ from unmask.base.errors import UserError
 from unmask.base.files import path_exists, replace_file
 from unmask.harness.model import UnmaskLM, summarise_errors
 
-LIKELIHOODS = ("loglikelihood", "loglikelihood_rolling", "multiple_choice")
-"""Kinds of tasks that need likelihoods."""
+CONTINUATIONS = ("loglikelihood", "multiple_choice")
+"""Kinds of tasks that need likelihoods of a text given its prefix."""
 _ENDINGS = (".yaml", ".yml")
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 
@@ -156,7 +156,7 @@ def _load_tasks(lm: UnmaskLM, manager: TaskManager, names: Sequence[str]) -> lis
             f"{error!s:.300}): check the task files and that their data can be reached."
         ) from error
     for name, task in loaded["tasks"].items():
-        if task.OUTPUT_TYPE in LIKELIHOODS:
+        if task.OUTPUT_TYPE in CONTINUATIONS:
             lm.model.paradigm.require_scored(
                 lm.model.name, f"the task {name} needs likelihoods, which are computed"
             )

@@ -132,6 +132,11 @@ class RequestScorer:
             scored = score([requests[i] for i in part], is_greedy_asked)
             yield from zip(part, scored, strict=True)
 
+    def score_windows(self, windows: Sequence[LikelihoodRequest]) -> Iterator[tuple[int, Estimate]]:
+        """The number of each window of a text and what its tokens cost."""
+        for number, scored in self.score(windows, "windows", is_greedy_asked=False):
+            yield number, scored.estimate
+
     def _score_causal(
         self, requests: Sequence[LikelihoodRequest], is_greedy_asked: bool
     ) -> list[Likelihood]:
