@@ -1,4 +1,4 @@
-"""Task files of lm-evaluation-harness over local data: choices, whole texts, generation."""
+"""Task files of lm-evaluation-harness over local data, and a chat template for their prompts."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,10 @@ CHOICES = [
 ]
 TEXTS = [{"text": "The caves of Orsel are deep. " * 7}, {"text": "The baker of Wrenmouth sings."}]
 PROMPTS = [{"prompt": "The caves", "answer": " of"}, {"prompt": "The baker of", "answer": " W"}]
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</{{ m['role'] }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def write_tasks(folder: Path) -> Path:

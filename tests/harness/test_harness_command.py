@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from typer.testing import CliRunner
 
 import unmask
 from tests.conftest import lively, make_model
-from tests.harness.tasks import CHOICES, TEXTS, write_tasks
+from tests.harness.tasks import CHOICES, PROMPTS, TEMPLATE, TEXTS, write_tasks
 from unmask.cli.main import app
+from unmask.data.chat import ChatTemplate
 from unmask.harness.model import UnmaskLM
 from unmask.harness.run import RESULTS, SAMPLES, Evaluation, evaluate
+from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
 
@@ -67,7 +70,42 @@ def test_every_setting_is_in_the_results(report, masked):
     assert config["likelihood"] == "an upper bound on -log p"
     expected = {"steps": 3, "strata": 4, "repeats": 3, "seed": 7, "likelihood": "exact_k"}
     assert expected.items() <= config["settings"].items()
-    assert set(config["settings"]) == set(unmask.harness.settings.HarnessSettings().to_record())
+    drawn = {field.name for field in fields(unmask.Sampling)} - set(OF_ONE_TEXT)
+    assert drawn <= set(config["settings"])
+    assert set(config["settings"]) == {
+        field.name for field in fields(HarnessSettings) if field.name not in OF_ONE_TEXT
+    }
+    evaluation = dict(config["evaluation"])
+    assert evaluation.pop("tasks") == TASKS.split(",") and Path(evaluation.pop("include")).is_dir()
+    left = {"limit": None, "fewshot": None, "chat": False, "generation": {}, "seed": 1234}
+    assert evaluation == left
+
+
+def test_a_chat_is_held_and_the_results_say_so(tasks, tmp_path):
+    """Prompts and examples stand in the template, and the text is what follows them."""
+    model = make_model()
+    assert model.tokenizer is not None
+    model.tokenizer.chat = ChatTemplate(TEMPLATE)
+    unmask.save(model, tmp_path / "model")
+    words = ("--chat", "--limit", 1, "--fewshot", 1, "--steps", 2, "--gen-kwargs", "max_gen_toks=7")
+    where = ("--include", tasks, "--out", tmp_path / "out", "--device", "cpu")
+    run(tmp_path / "model", "--tasks", "made_text", *where, *words)
+    results, (one,) = read_results(tmp_path / "out")
+    (asked, example) = PROMPTS
+    assert one["doc"] == asked
+    prompt = one["arguments"][0][0]
+    shown = f"<user>{example['prompt']}</user><assistant>{example['answer']}</assistant>"
+    assert prompt == f"{shown}<user>{asked['prompt']}</user><assistant>"
+    ids = model.tokenizer.encode(prompt).ids
+    drawn = unmask.sample(model, [ids], steps=2, length=len(ids) + 7)
+    text = model.tokenizer.decode(drawn.tokens[0, len(ids) :].tolist())
+    assert one["resps"] == [[text.split(".")[0]]]
+    config = results["config"]
+    assert config["evaluation"] == {
+        "tasks": ["made_text"], "include": str(tasks), "limit": 1, "fewshot": 1, "chat": True,
+        "generation": {"max_gen_toks": 7}, "seed": 1234,
+    }  # fmt: skip
+    assert config["settings"]["steps"] == 2 and "chat" not in config["settings"]
 
 
 def test_metrics_are_made_of_likelihoods(report):

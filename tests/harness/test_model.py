@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import unmask
 from tests.conftest import TEXTS, lively, make_model
+from tests.harness.tasks import TEMPLATE
 from unmask.data.chat import ChatTemplate
 from unmask.data.tokenizer import END, Tokenizer
 from unmask.evaluation.perplexity import score_documents
@@ -29,10 +30,6 @@ PAIRS = [
 LONG = "The caves of Orsel are deep. The baker of Wrenmouth sings. " * 12
 CONTEXT = 48
 BEGIN = "[BEGIN]"
-TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</{{ m['role'] }}>{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 
 
 def ask(kind: str, *arguments: tuple) -> list[Instance]:

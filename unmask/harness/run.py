@@ -40,6 +40,18 @@ class Evaluation:
     seed: int = 1234
     """Of the examples that a task draws."""
 
+    def to_record(self) -> dict[str, Any]:
+        """What the results' `config` says of it."""
+        return {
+            "tasks": list(self.tasks),
+            "include": None if self.include is None else str(self.include),
+            "limit": self.limit,
+            "fewshot": self.fewshot,
+            "chat": self.chat,
+            "generation": dict(self.generation or {}),
+            "seed": self.seed,
+        }
+
 
 def evaluate(
     lm: UnmaskLM, evaluation: Evaluation, known: TaskNames | None = None
@@ -69,6 +81,7 @@ def evaluate(
         return None
     report: dict[str, Any] = dict(results)
     errors = {key: error for each in gathered for key, error in each.items()}
+    report["config"]["evaluation"] = evaluation.to_record()
     report["config"]["likelihood_errors"] = summarise_errors(list(errors.values()))
     for task, samples in report["samples"].items():
         own = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from unmask.base.config import option
 from unmask.sampling.settings import Sampling
@@ -55,6 +55,11 @@ class HarnessSettings(Sampling):
         least=1,
         is_identity=False,
     )
+
+    def to_record(self) -> dict[str, Any]:
+        """The settings as JSON holds them, without those that every request has of its own."""
+        known = super().to_record()
+        return {name: value for name, value in known.items() if name not in OF_ONE_TEXT}
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
