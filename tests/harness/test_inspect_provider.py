@@ -1,14 +1,41 @@
-"""What the provider for inspect_ai answers; the class around it needs inspect_ai itself."""
+"""What the provider for inspect_ai answers, and a task under inspect_ai where it is installed."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from time import sleep
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import unmask
 from unmask.base.errors import UserError
+from unmask.harness import inspect_provider
 from unmask.harness.inspect_provider import Answerer, read_config
 
 PROMPT = [("user", "We sat down beside")]
+
+
+@pytest.fixture
+def most_at_once(monkeypatch) -> Callable[[], int]:
+    """How many texts were being drawn at the same time, at most."""
+    counts, own, drawing = [0], Lock(), [0]
+    draw = inspect_provider.sample
+
+    def watch(*arguments: Any) -> Any:
+        with own:
+            drawing[0] += 1
+            counts.append(drawing[0])
+        sleep(0.05)  # long enough for another thread to begin
+        try:
+            return draw(*arguments)
+        finally:
+            with own:
+                drawing[0] -= 1
+
+    monkeypatch.setattr(inspect_provider, "sample", watch)
+    return lambda: max(counts)
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +71,43 @@ def test_settings_of_inspect_come_first(answerer):
         "temperature": 0.5, "top_p": None, "top_k": 3, "seed": 7, "max_tokens": 9, "stop": (".",),
     }  # fmt: skip
     assert answerer.describe() == {"steps": 4, "keep_states": False}
+
+
+def test_threads_wait_for_their_turn(answerer, most_at_once):
+    with ThreadPoolExecutor(4) as threads:
+        ask = [threads.submit(answerer.answer, PROMPT, max_tokens=6) for _ in range(4)]
+        assert len({each.result().text for each in ask}) == 1
+    assert most_at_once() == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # inspect_ai's own: streams that it leaves open
+def test_a_task_under_inspect(answerer, most_at_once, tmp_path):
+    """Found by its name, asked by many samples at once, its answers and settings in the log."""
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.dataset import Sample  # ty: ignore[unresolved-import]
+    from inspect_ai.scorer import includes  # ty: ignore[unresolved-import]
+
+    texts = ["We sat down beside", "We sat down", "Last night", "They say that"]
+    expected = [answerer.answer([("user", each)], max_tokens=6, seed=3) for each in texts]
+    samples = [
+        Sample(input=text, target=answer.text) for text, answer in zip(texts, expected, strict=True)
+    ]
+    (log,) = inspect_ai.eval(
+        inspect_ai.Task(dataset=samples, scorer=includes()),
+        model="unmask/reversal-mdm",
+        model_args={"device": "cpu", "steps": 4},
+        max_tokens=6,
+        seed=3,
+        log_dir=str(tmp_path),
+        display="none",
+    )
+    assert log.status == "success" and most_at_once() == 1
+    for one, answer in zip(log.samples, expected, strict=True):
+        assert one.output.completion == answer.text
+        assert one.output.stop_reason == ("max_tokens" if answer.is_cut else "stop")
+        used = one.output.usage
+        assert (used.input_tokens, used.output_tokens) == (answer.read, answer.written)
+        assert one.output.metadata == {"calls": answer.calls} | answerer.describe()
 
 
 def test_mistakes_are_sentences(answerer):

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 from unmask.base.config import build
@@ -42,12 +43,13 @@ class WrittenAnswer:
 
 
 class Answerer:
-    """A model that answers conversations, one at a time."""
+    """A model that answers conversations, one at a time, whichever threads ask."""
 
     def __init__(self, name: str, **arguments: Any):
         own = {key: arguments.pop(key, "auto") for key in ("device", "dtype")}
         self.settings = build(Sampling, {"keep_states": False} | arguments, f"unmask/{name}")
         self.model: Model = load(name, **own)
+        self._turn = Lock()
 
     def answer(
         self,
@@ -75,7 +77,9 @@ class Answerer:
             )
         given = {key: value for key, value in changes.items() if value is not None}
         settings = replace(self.settings, length=len(ids) + room, **given)
-        drawn = sample(self.model, [ids], settings)
+        # inspect_ai asks as often at once as it likes, whatever `max_connections` of a model says.
+        with self._turn:
+            drawn = sample(self.model, [ids], settings)
         tokens = drawn.tokens[0, len(ids) : int(drawn.lengths[0])].tolist()
         is_cut = tokenizer.end_id not in tokens
         tokens = tokens if is_cut else tokens[: tokens.index(tokenizer.end_id)]
