@@ -62,8 +62,8 @@ def add_mask(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with a mask: its own, or the id right after its vocabulary, as in SMDM."""
     if tokenizer.mask_id is not None:
         return tokenizer
-    mask_id = tokenizer.vocab_size
-    return Tokenizer(tokenizer.backend, mask_id, tokenizer.pad_id, tokenizer.end_id)
+    ids = tokenizer.vocab_size, tokenizer.pad_id, tokenizer.end_id
+    return Tokenizer(tokenizer.backend, *ids, begin_id=tokenizer.begin_id)
 
 
 def open_network(net: Transformer, vocab_size: int) -> Transformer:
