@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+import unmask
 from tests.conftest import lively, make_model
+from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import ask, show
 from unmask import UserError
 from unmask.evaluation.perplexity import cut_documents, score_documents
@@ -15,6 +17,7 @@ from unmask.measures.perplexity import MEASURE
 from unmask.measures.runner import pool_results, read_result
 from unmask.net.families import Family
 from unmask.net.model import Model
+from unmask.objectives.likelihood import make_scorer, score_rolling
 
 TEXT = "The caves of Orsel are deep – très profondes. " * 4
 
@@ -78,6 +81,82 @@ def test_a_network_that_takes_the_time_gets_the_one_when_as_many_are_masked():
     model = Model("timed", lively(config), plan, plain.tokenizer)
     (cost,) = score_documents(model, ["The caves of Orsel."])
     assert 1 < cost.perplexity < 1e6
+
+
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_the_cost_from_left_to_right_is_the_chain_rules(is_timed):
+    model, text = make_model(), "The caves of Orsel are deep."
+    if is_timed:
+        config = replace(model.net.config, time=True)
+        plan = replace(model.blueprint, config=config)
+        model = Model("timed", lively(config), plan, model.tokenizer)
+    cost, other = score_documents(model, [text, "Deep caves."], method="chain")
+    end, ids = model.tokenizer.end_id, model.tokenizer.encode(text).ids
+    exact = unmask.likelihood(model, ids, [end], method="chain")
+    assert cost.nll == pytest.approx(exact.nll, rel=1e-5)
+    assert cost.error == 0 and cost.tokens == len(ids)
+    assert other.nll != cost.nll
+    # Not in another order, and not the bound.
+    backwards = unmask.likelihood(model, ids, [end], "chain", order=range(len(ids))[::-1])
+    assert backwards.nll != pytest.approx(cost.nll, rel=1e-3)
+    (bound,) = score_documents(model, [text])
+    assert bound.error > 0
+
+
+def test_windows_of_the_chain_are_those_of_the_bound():
+    """Every token counts once, given the tokens of its window that were counted before."""
+    model, context, stride = make_model(), 12, 5
+    (cost,) = score_documents(model, [TEXT], context, stride, method="chain")
+    x0 = torch.tensor([model.tokenizer.end_id, *model.tokenizer.encode(TEXT).ids])
+    scorer = make_scorer(model, context)
+    expected = score_rolling(lambda x, given, _: scorer.chain(x, given), x0, context, stride)
+    assert (cost.nll, cost.tokens) == (pytest.approx(expected.nll, rel=1e-5), len(x0) - 1)
+    whole = next(score_documents(model, [TEXT], method="chain"))
+    assert whole.tokens == cost.tokens and whole.nll != pytest.approx(cost.nll, rel=1e-5)
+
+
+def test_tokens_of_all_windows_share_batches(monkeypatch):
+    model, sizes = make_model(), []
+    original = Model.logits
+
+    def count(self, tokens, *given, **named):
+        sizes.append(len(tokens))
+        return original(self, tokens, *given, **named)
+
+    monkeypatch.setattr(Model, "logits", count)
+    monkeypatch.setattr("unmask.evaluation.chain.fit_rows", lambda *_: 50)
+    (cost,) = score_documents(model, [TEXT], 12, 11, method="chain")
+    assert sum(sizes) == cost.tokens > 100 and set(sizes[:-1]) == {50}
+
+
+def test_a_page_says_which_costs_are_exact(documents, tmp_path):
+    path, _ = documents
+    families = [family(make_model(), "mdm"), family(make_model(causal=True), "ar")]
+    chain = ask(MEASURE, families, path, tmp_path / "chain", method="chain")
+    bound = ask(MEASURE, families, path, tmp_path / "bound", repeats=2)
+    mdm, ar = chain.summary["models"]
+    assert not mdm["is_bound"] and mdm["error"] == 0
+    assert ar["nll"] == bound.summary["models"][1]["nll"]
+    text, others = (show(each).partition("Documents stand after")[0] for each in (chain, bound))
+    assert "exact, left to right" in text and "at most" not in text and "upper bound" not in text
+    assert f"mdm (diffusion) {mdm['bits_per_byte']:.2f} bits per byte from left to right" in text
+    assert f"ar (autoregressive) {ar['bits_per_byte']:.2f} bits per byte." in text
+    assert "left to right" not in others and "upper bound" in others
+    kinds = {row["model"]: row["is_bound"] for row in pool_results([bound, chain]).summary["models"]}
+    assert kinds["bound: mdm"] and not kinds["chain: mdm"]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
+def test_kinds_without_a_chain_rule_are_refused_before_anything_runs(kind, documents, tmp_path):
+    families = [family(make_model(), "mdm"), family(make_kind(kind), "other")]
+    sentence = f"other is a {kind} model: the cost of writing from left to right is computed for"
+    with pytest.raises(UserError, match=sentence):
+        ask(MEASURE, families, documents[0], tmp_path / "run", method="chain")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="'method' is 'chian', expected one of bound, chain"):
+        MEASURE(make_model(), data=documents[0], method="chian")
+    with pytest.raises(UserError, match="the method 'chian' is unknown: did you mean 'chain'"):
+        next(score_documents(make_model(), [TEXT], method="chian"))
 
 
 def test_models_are_compared_by_document(documents, tmp_path):

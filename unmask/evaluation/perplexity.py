@@ -1,17 +1,35 @@
-"""What documents cost: a bound for diffusion models, exact for causal ones, with its error."""
+"""What documents cost: a bound for diffusion models, exact for causal ones, with its error.
 
+A masked model also has an exact cost: that of writing the text from left to right, one token in a
+call (`METHODS`).
+"""
+
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, suggest
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.chain import Chain, score_chains
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
+from unmask.net.paradigm import Paradigm
 from unmask.objectives.bounds import score_bound
-from unmask.objectives.likelihood import Estimate, make_scorer, score_causal, score_rolling
+from unmask.objectives.likelihood import (
+    Estimate,
+    list_windows,
+    make_scorer,
+    score_causal,
+    score_rolling,
+)
+
+METHODS = ("bound", "chain")
+"""How a diffusion model's cost is found: an upper bound on -log p by drawn noise; or the exact cost
+of writing the text from left to right, one token at a time, which masked models alone have. Causal
+models have one cost, and do not read it."""
 
 TextScorer = Callable[[Tensor, Tensor, int], Estimate]
 """A window, which of its tokens are given, and a seed."""
@@ -39,12 +57,14 @@ def score_documents(
     stride: int | None = None,
     repeats: int = 8,
     seed: int = 0,
+    method: str = "bound",
 ) -> Iterator[Estimate]:
     """What each document costs, after an end token, as packed text has it.
 
     A document longer than `context` (the model's by default) is read in windows that move on by
-    `stride` tokens (half a window).
+    `stride` tokens (half a window). `method` is one of `METHODS`.
     """
+    check_method(model.paradigm, model.name, method)
     tokenizer = require_tokenizer(model)
     longest = model.net.config.context
     context = longest if context is None else context
@@ -54,11 +74,38 @@ def score_documents(
             "context."
         )
     stride = max(1, context // 2) if stride is None else stride
+    encoded = [[tokenizer.end_id, *ids] for ids in tokenizer.encode_documents(list(documents))]
+    numbered = enumerate(track(encoded, "documents", len(encoded)))
+    if method == "chain" and model.paradigm.sees_later:
+        yield from (score_left_to_right(model, ids, context, stride) for _, ids in numbered)
+        return
     score = _choose_score(model, context, repeats)
-    encoded = tokenizer.encode_documents(list(documents))
-    for i, ids in enumerate(track(encoded, "documents", len(encoded))):
-        x0 = torch.tensor([tokenizer.end_id, *ids], device=model.device)
+    for i, ids in numbered:
+        x0 = torch.tensor(ids, device=model.device)
         yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
+
+
+def check_method(paradigm: Paradigm, name: str, method: str) -> None:
+    """Refuse a method that is unknown, or that a model of this kind does not have."""
+    if method not in METHODS:
+        raise UserError(f"the method {method!r} is unknown: {suggest(method, METHODS)}")
+    if method == "chain":
+        paradigm.require_scored(name, "the cost of writing from left to right is computed")
+
+
+def score_left_to_right(model: Model, x0: Sequence[int], context: int, stride: int) -> Estimate:
+    """-log p of writing a text from left to right under a masked model, in windows: exact.
+
+    Each token is read from masks in its place and behind it, up to the end of its window, and the
+    window's tokens before it. What is shown at each of them is known beforehand, so that tokens of
+    all windows share batches; of each row the logits of one position are computed.
+    """
+    windows = list(list_windows(len(x0), context, stride))
+    chains = [Chain(list(x0[a:b]), list(range(done - a, b - a))) for a, done, b in windows]
+    # A text has one window, or windows that are as long as the context.
+    length = max((len(chain.tokens) for chain in chains), default=1)
+    terms = [logp for each in score_chains(model, chains, length) for logp in each]
+    return Estimate(-math.fsum(terms), 0.0, len(terms))
 
 
 def _choose_score(model: Model, context: int, repeats: int) -> TextScorer:

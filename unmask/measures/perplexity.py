@@ -3,8 +3,9 @@
 Documents stand after an end token; one longer than the context is read in overlapping windows. A
 diffusion model's cost is an upper bound, with the standard error of its estimate over independent
 draws of the noise: the true likelihood may be higher, so that the number beside an exact one is
-unfavourable to it. Compare models of different tokenizers by bits per byte. Differences are paired
-by document.
+unfavourable to it. A masked model's cost of writing the text from left to right, one token in a
+call (method chain), is exact: beside a causal model's it compares both in one order. Compare
+models of different tokenizers by bits per byte. Differences are paired by document.
 """
 
 import math
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
 
 
+def _name_methods() -> tuple[str, ...]:
+    from unmask.evaluation.perplexity import METHODS
+
+    return METHODS
+
+
 @dataclass(frozen=True, kw_only=True)
 class PerplexitySettings(MachineSettings):
     """How a text longer than the context is cut, and how often its noise is drawn."""
@@ -44,6 +51,12 @@ class PerplexitySettings(MachineSettings):
         8, "Independent draws of the noise, for the error.", least=2, most=100_000
     )
     seed: int = option(0, "Seed of the noise.", least=0)
+    method: str = option(
+        "bound",
+        "Of diffusion models: bound, or chain, the exact cost of writing the text from left to "
+        "right, which masked ones have.",
+        choices=_name_methods,
+    )
 
 
 def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[str], str, str]:
@@ -59,6 +72,10 @@ def _read(data: Any, settings: PerplexitySettings, families: Any) -> tuple[list[
 
 def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job]:
     """One part for each checkpoint."""
+    from unmask.evaluation.perplexity import check_method
+
+    for family in inputs.families:
+        check_method(family.paradigm, family.name, settings.method)
     return inputs.ask_each("perplexity", lambda model: score(model, inputs.data, settings))
 
 
@@ -69,12 +86,18 @@ def score(
     from unmask.evaluation.perplexity import score_documents
 
     costs = score_documents(
-        model, documents, settings.context, settings.stride, settings.repeats, settings.seed
+        model,
+        documents,
+        settings.context,
+        settings.stride,
+        settings.repeats,
+        settings.seed,
+        settings.method,
     )
     for number, (text, cost) in enumerate(zip(documents, costs, strict=True)):
         yield {
             "document": number,
-            "is_bound": model.paradigm.is_bound,
+            "is_bound": model.paradigm.is_bound and settings.method == "bound",
             "tokens": cost.tokens,
             "characters": len(text),
             "bytes": len(text.encode()),
@@ -146,7 +169,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         models,
         {
             "model": lambda row: row["model"] + (f", seed {row['seed']}" if row["seed"] else ""),
-            "likelihood": lambda row: "upper bound" if row["is_bound"] else "exact",
+            "likelihood": _name_likelihood,
             "tokens": "tokens",
             Column("perplexity", is_short=True): "perplexity",
             Column("nats per token", 4): "per_token",
@@ -159,11 +182,25 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     return [*(list(_compare_in_words(result, models)) or [alone]), table]
 
 
+def _name_likelihood(row: Mapping[str, Any]) -> str:
+    if row["is_bound"]:
+        return "upper bound"
+    return "exact, left to right" if _is_chain(row) else "exact"
+
+
+def _is_chain(row: Mapping[str, Any]) -> bool:
+    """Whether the cost is that of one order of writing, under a model that has others."""
+    from unmask.net.paradigm import get_paradigm
+
+    return get_paradigm(row["kind"]).is_bound and not row["is_bound"]
+
+
 def _say_cost(row: Mapping[str, Any]) -> str:
     """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte"."""
     bound = "at most " if row["is_bound"] else ""
     error = f" ± {row['bits_per_byte_error']:.2f}" if row["is_bound"] else ""
-    cost = f"{bound}{row['bits_per_byte']:.2f}{error} bits per byte"
+    order = " from left to right" if _is_chain(row) else ""
+    cost = f"{bound}{row['bits_per_byte']:.2f}{error} bits per byte{order}"
     return f"{row['model']} ({labels.KINDS[row['kind']]}) {cost}"
 
 

@@ -7,7 +7,7 @@ different quantity, whose mean over all orders is the bound.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -240,21 +240,26 @@ def score_rolling(
     a window, which of its tokens are given, and a seed, another one for each window, so that their
     errors are independent. The text's first token is taken as given.
     """
+    total = Estimate(0.0, 0.0, 0)
+    for start, done, stop in list_windows(len(x0), context, stride):
+        given = torch.arange(start, stop, device=x0.device) < done
+        total += score(x0[start:stop], given, derive_seed(seed, "window", start))
+    return total
+
+
+def list_windows(length: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Where each window of a text starts, where the tokens begin that it counts, where it stops."""
     if not 1 <= stride < context:
         raise UserError(
             f"a stride of {stride} does not fit a context of {context}: use 1 to {context - 1}."
         )
-    total, done = Estimate(0.0, 0.0, 0), 1
-    while done < len(x0):
+    done = 1
+    while done < length:
         # The first window counts all it holds, later ones their last `stride` tokens: those have
         # context - stride tokens or more before them.
-        stop = min(done + stride, len(x0)) if done > 1 else min(context, len(x0))
-        start = max(0, stop - context)
-        window = x0[start:stop]
-        given = torch.arange(start, stop, device=x0.device) < done
-        estimate = score(window, given, derive_seed(seed, "window", start))
-        total, done = total + estimate, stop
-    return total
+        stop = min(done + stride, length) if done > 1 else min(context, length)
+        yield max(0, stop - context), done, stop
+        done = stop
 
 
 def stratify(
