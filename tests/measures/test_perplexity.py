@@ -142,7 +142,9 @@ def test_a_page_says_which_costs_are_exact(documents, tmp_path):
     assert f"mdm (diffusion) {mdm['bits_per_byte']:.2f} bits per byte from left to right" in text
     assert f"ar (autoregressive) {ar['bits_per_byte']:.2f} bits per byte." in text
     assert "left to right" not in others and "upper bound" in others
-    kinds = {row["model"]: row["is_bound"] for row in pool_results([bound, chain]).summary["models"]}
+    kinds = {
+        row["model"]: row["is_bound"] for row in pool_results([bound, chain]).summary["models"]
+    }
     assert kinds["bound: mdm"] and not kinds["chain: mdm"]
 
 

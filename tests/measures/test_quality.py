@@ -4,13 +4,16 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
 from tests.conftest import TEXTS, lively, make_model
 from tests.laws.test_estimated_bounds import make_kind
+from tests.measures.asking import show
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.blocks.blocks import Figure, Notice
@@ -34,6 +37,7 @@ from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
 from unmask.measures.summaries import estimate_means
+from unmask.net.counts import count_flops
 from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import get_paradigm
 from unmask.noise.settings import NoiseConfig
@@ -197,11 +201,55 @@ def test_every_kind_is_drawn_from(kind):
 def test_the_judge_is_causal_and_another(judge, texts):
     with pytest.raises(UserError, match="expected a causal one"):
         judge_texts(make_model(), ["The caves"])
-    assert judge_texts(make_model(causal=True), ["", "The caves"])[0] == (0.0, 0)
+    assert judge_texts(make_model(causal=True), ["", "The caves"])[0] == (0.0, 0, 0)
     with pytest.raises(UserError, match="is both the judge and a model"):
         QUALITY(str(judge), data=texts, judge=str(judge), **SMALL)
     with pytest.raises(UserError, match="no judge"):
         QUALITY(make_model(), data=texts, **SMALL)
+
+
+def test_operations_are_those_of_the_networks():
+    """Against PyTorch's own counter, which sees matrix products but on a CPU no attention."""
+
+    def count(model, draw, passes, length):
+        config, counter = model.net.config, FlopCounterMode(display=False)
+        with counter:
+            (drawn,) = draw()
+        attention = 4 * length**2 * config.heads * config.head_dim * config.layers
+        return drawn.flops, counter.get_total_flops() + passes * attention
+
+    # Being told the time takes a little that is not counted.
+    uniform = make_kind("uniform")
+    found, run = count(uniform, lambda: draw_texts(uniform, [""], "temperature=1", 3, 12), 3, 12)
+    assert found == 3 * count_flops(uniform.net.config, 12) == pytest.approx(run, rel=0.01)
+    # Masked models read the head at masks alone.
+    model, config = make_model(), make_model().net.config
+    draw = partial(draw_texts, model, ["The caves"], "random;guidance=1", 3, 12)
+    found, run = count(model, draw, 6, 12)
+    assert found == 6 * count_flops(config, 12) > run > 6 * count_flops(config, 12, 0)
+    causal = make_model(causal=True)
+    draw = partial(draw_texts, causal, ["The caves"], "temperature=1", None, 12)
+    given = len(causal.tokenizer.encode("The caves").ids)
+    found, run = count(causal, draw, 1, given + next(iter(draw())).calls - 1)
+    assert found == run > 0
+    text = "The caves of Orsel are deep."
+    length = 1 + len(causal.tokenizer.encode(text).ids)
+    found, run = count(causal, lambda: judge_texts(causal, [text]), 1, length)
+    assert found == run > 0
+
+
+def test_the_page_has_what_texts_took(judge, texts):
+    result = QUALITY(make_model(), data=texts, judge=str(judge), samplers=("random",), **SMALL)
+    (judged,) = result.summary["judged"]
+    rows = result.rows()
+    assert judged["flops"] == sum(row["flops"] for row in rows) > 0
+    assert judged["judge_flops"] == sum(row["judge_flops"] for row in rows) > 0
+    by = {(row["sampler"], row["steps"]): row["flops"] for row in result.summary["texts"]}
+    assert by["random", 4] == 2 * by["random", 2] and by[REAL, None] == 0
+    text = " ".join(show(result).split())
+    assert f"took at most {judged['flops']:.2g} floating-point operations" in text
+    assert f"judging them and the control {judged['judge_flops']:.2g}." in text
+    assert "GFLOP a text" in text
 
 
 def test_errors_are_planted_exactly():

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,9 +22,11 @@ from unmask.base.streams import RowStreams
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.counts import count_flops
 from unmask.net.model import Model
 from unmask.net.paradigm import Paradigm
 from unmask.noise.schedules import find_time
+from unmask.objectives.likelihood import list_windows
 from unmask.sampling.canvas import number_copies
 from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import draw_rows
@@ -84,11 +86,13 @@ def list_samplers(
 
 @dataclass(frozen=True)
 class DrawnText:
-    """A text, its tokens, and the network calls that it took."""
+    """A text, its tokens, and what drawing it took."""
 
     text: str
     tokens: list[int]
     calls: int
+    flops: int = 0
+    """Operations of these calls; 0 for a text that was not drawn."""
 
 
 def draw_texts(
@@ -125,12 +129,27 @@ def draw_texts(
             # A text begins after the end token that stands for nothing before it.
             if ids == [end]:
                 tokens, text = tokens[1:], _decode(model, tokens[1:], end)
-            texts.append(DrawnText(text, _cut(tokens, end), passes * drawn.calls))
+            calls = passes * drawn.calls
+            flops = count_drawing_flops(model, length, len(ids), calls)
+            texts.append(DrawnText(text, _cut(tokens, end), calls, flops))
         return texts
 
     most = fit_rows(model, count_row_bytes(model, length, length, passes))
     for _, texts in map_batches(range(len(given)), most, draw):
         yield from texts
+
+
+def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> int:
+    """Operations of the calls that draw one text of that length after that many tokens.
+
+    Passes are counted whole, with the head at every position: a sampler that keeps keys and values
+    from step to step, or reads masks alone, takes fewer. A causal model keeps them anyway, and runs
+    each position once.
+    """
+    config = model.net.config
+    if model.paradigm.has_steps:
+        return calls * count_flops(config, length)
+    return count_flops(config, prompt + calls - 1, calls)
 
 
 def _begin(model: Model, prompt: str, end: int) -> list[int]:
@@ -147,19 +166,31 @@ def _decode(model: Model, tokens: list[int], end: int) -> str:
     return model.tokenizer.decode(_cut(tokens, end))
 
 
-def judge_texts(judge: Model, texts: Sequence[str]) -> list[tuple[float, int]]:
-    """-log p of each text under a causal judge, in nats, and its tokens there; 0 if it is empty."""
+class Judgement(NamedTuple):
+    """-log p of a text under a judge in nats, its tokens there, and what the passes took."""
+
+    nll: float = 0.0
+    tokens: int = 0
+    flops: int = 0
+
+
+def judge_texts(judge: Model, texts: Sequence[str]) -> list[Judgement]:
+    """What a causal judge makes of each text; all is 0 of an empty one."""
     if judge.paradigm.sees_later or not judge.paradigm.is_scored:
         raise UserError(
             f"the judge {judge.name} is a {judge.kind} model: expected a causal one, whose "
             "likelihoods are exact."
         )
     held = [(number, text) for number, text in enumerate(texts) if text.strip()]
-    costs = dict.fromkeys(range(len(texts)), (0.0, 0))
-    scored = score_documents(judge, [text for _, text in held]) if held else ()
+    judged = dict.fromkeys(range(len(texts)), Judgement())
+    config = judge.net.config
+    stride = max(1, config.context // 2)
+    scored = score_documents(judge, [text for _, text in held], None, stride) if held else ()
     for (number, _), cost in zip(held, scored, strict=True):
-        costs[number] = (cost.nll, cost.tokens)
-    return list(costs.values())
+        windows = list_windows(cost.tokens + 1, config.context, stride)
+        flops = sum(count_flops(config, stop - start) for start, _, stop in windows)
+        judged[number] = Judgement(cost.nll, cost.tokens, flops)
+    return list(judged.values())
 
 
 def find_text_entropy(tokens: Sequence[int]) -> float:
@@ -178,6 +209,29 @@ def find_distinct_share(texts: Iterable[str], size: int) -> float | None:
     """Distinct-n: different n-grams of words over all of a set of texts; None where it has none."""
     grams = [gram for text in texts for gram in _list_grams(text.split(), size)]
     return len(set(grams)) / len(grams) if grams else None
+
+
+def find_pseudo_values(texts: Sequence[str], size: int) -> list[float] | None:
+    """Jackknife pseudo-values of a set's distinct-n: for each of n texts, n times the set's share
+    less n - 1 times the share of the set without that text.
+
+    Their spread over texts, by the t interval of their mean, is how far other texts would move the
+    share (Tukey 1958). The share is no mean over texts: what two of them have in common counts
+    once. So a bootstrap, which draws texts twice, finds sets of far less variety than any real one.
+    Averages of each text's own share have an interval, but do not see that texts repeat each other.
+    None where one text has all n-grams, or none has any.
+    """
+    own = [_list_grams(text.split(), size) for text in texts]
+    holders = Counter(gram for grams in own for gram in set(grams))
+    different, number = len(holders), sum(map(len, own))
+    if any(number == len(grams) for grams in own):
+        return None
+    values = []
+    for grams in own:
+        alone = sum(holders[gram] == 1 for gram in set(grams))
+        without = (different - alone) / (number - len(grams))
+        values.append(len(own) * different / number - (len(own) - 1) * without)
+    return values
 
 
 def _list_grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -5,8 +5,11 @@ number of steps. The judge is a causal model that none of the models stems from.
 texts: nats per token, and generative perplexity, which is their exponential over all texts. Texts
 that repeat themselves cost a judge little, so two measures of variety stand beside it: the entropy
 of a text's tokens by their counts (nats), and distinct-n, the share of different n-grams of words
-among all n-grams of a sampler's texts. Samplers are compared at equal numbers of network calls.
-Real text of the same length is the control. 95 % intervals are by text and training seed.
+among all n-grams of a sampler's texts. Samplers are compared at equal numbers of network calls, or
+of operations: passes are counted whole, so that samplers which read less than the whole text in
+each take fewer. Real text of the same length is the control. 95 % intervals are by text and
+training seed: that of perplexity is the exponential of the ratio's, that of distinct-n for other
+sets of as many texts (jackknife).
 """
 
 import math
@@ -19,11 +22,14 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
+from unmask.evaluation.statistics import Interval
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
+from unmask.measures.quality_judge import judge_kinship, say_kinship
+from unmask.measures.quality_summary import summarise
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import GRAMS, estimate_means
+from unmask.measures.summaries import GRAMS
 
 if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText
@@ -38,7 +44,7 @@ class QualitySettings(MachineSettings):
     """Which texts are drawn, how, and who judges them."""
 
     judge: str = option(
-        "", "A causal model that scores the texts; required. No model may stem from it."
+        "", "A causal model that scores the texts; required. One that is kin to a model is refused."
     )
     texts: int = option(64, "Texts of each sampler.", least=2)
     length: int = option(128, "Tokens of a text, its prompt included.", least=2)
@@ -98,6 +104,7 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     """One part for each checkpoint, sampler and number of steps, and the control of each."""
     from unmask.evaluation.quality import list_samplers
+    from unmask.net.families import digest_model
     from unmask.net.loading import load
 
     judges: dict[str, Model] = {}
@@ -107,13 +114,10 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
             judges["judge"] = load(settings.judge, inputs.device, settings.dtype)
         return judges["judge"]
 
+    kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
     for member in inputs.members():
-        if settings.judge in map(str, member.family.places):
-            raise UserError(
-                f"{settings.judge} is both the judge and a model that is judged: name another "
-                "judge."
-            )
-        work = partial(_work, inputs, member, settings, judge)
+        columns = member.columns | kinship[member.key]
+        work = partial(_work, inputs, member, columns, settings, judge)
         pairs = list_samplers(member.family.paradigm, settings.samplers, settings.steps)
         for sampler, steps in [*([(REAL, None)] if settings.control else []), *pairs]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, sampler, steps))
@@ -122,6 +126,7 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
 def _work(
     inputs: ModelInputs,
     member: Member,
+    columns: Mapping[str, Any],
     settings: QualitySettings,
     judge: Any,
     sampler: str,
@@ -134,10 +139,11 @@ def _work(
     for number, (each, cost) in enumerate(
         zip(drawn, judge_texts(judge(), [each.text for each in drawn]), strict=True)
     ):
-        row = member.columns | {"sampler": sampler, "steps": steps, "calls": each.calls}
-        row |= {"fact": str(number), "text": each.text, "tokens": len(each.tokens)}
-        row |= {"nll": cost[0], "judge_tokens": cost[1]}
-        row["per_token"] = cost[0] / cost[1] if cost[1] else None
+        row = dict(columns) | {"sampler": sampler, "steps": steps, "calls": each.calls}
+        row |= {"flops": each.flops, "fact": str(number), "text": each.text}
+        row |= {"tokens": len(each.tokens), "nll": cost.nll, "judge_tokens": cost.tokens}
+        row |= {"judge_flops": cost.flops}
+        row["per_token"] = cost.nll / cost.tokens if cost.tokens else None
         row["entropy"] = find_text_entropy(each.tokens)
         for size in GRAMS:
             row[f"different_{size}"], row[f"all_{size}"] = count_grams(each.text.split(), size)
@@ -161,34 +167,6 @@ def _draw(
     tokenizer = require_tokenizer(model)
     rows = [ids[: settings.length - 1] for ids in tokenizer.encode_documents(list(documents))]
     return [DrawnText(tokenizer.decode(ids), ids, 0) for ids in rows]
-
-
-def summarise(tables: Tables, settings: QualitySettings) -> Summary:
-    """Means by model, sampler and steps; shares of different n-grams over all texts of a seed."""
-    rows = tables["quality"].to_pylist()
-    by = ("model", "kind", "sampler", "steps", "calls")
-    return {"means": estimate_means(rows, by, ("per_token", "entropy")), "texts": _pool(rows)}
-
-
-def _pool(rows: Rows) -> list[dict[str, Any]]:
-    """Over all texts together: generative perplexity, and shares of different n-grams."""
-    pooled = []
-    for key, own in tidy.group_by(rows, "model", "sampler", "steps", "calls").items():
-        tokens = sum(row["judge_tokens"] for row in own)
-        perplexity = math.exp(sum(row["nll"] for row in own) / tokens) if tokens else math.nan
-        row = dict(zip(("model", "sampler", "steps", "calls"), key, strict=True))
-        shares = {f"distinct_{size}": _share_different(own, size) for size in GRAMS}
-        pooled.append(row | {"perplexity": perplexity} | shares)
-    return pooled
-
-
-def _share_different(rows: Rows, size: int) -> float:
-    """The share of different n-grams among all, over the texts of one training seed; the mean."""
-    from unmask.evaluation.quality import find_distinct_share
-
-    seeds = tidy.group_by(rows, "seed").values()
-    shares = [find_distinct_share((row["text"] for row in own), size) or 0.0 for own in seeds]
-    return sum(shares) / len(shares)
 
 
 def judge_nothing(summary: Summary, settings: QualitySettings) -> Iterator[blocks.Verdict]:
@@ -225,12 +203,21 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     if all(math.isnan(row["perplexity"]) for row in drawn):
         figures = [blocks.Notice("All texts that were sampled are empty: no judge can score them.")]
     settings = result.settings.to_record()
+    judged = result.summary["judged"]
     text = (
         f"{labels.count(settings['texts'], 'text')} of {settings['length']} tokens at most from "
-        f"each sampler, judged by {settings['judge']}. Lower perplexity at lower entropy is a "
-        "trade, not a gain."
+        f"each sampler, judged by {settings['judge']}. {say_kinship(judged, settings['judge'])} "
+        f"Lower perplexity at lower entropy is a trade, not a gain. {_say_compute(judged)}"
     )
     return [blocks.Text(text), *figures, table]
+
+
+def _say_compute(judged: Rows) -> str:
+    drawing, judging = (sum(row[name] for row in judged) for name in ("flops", "judge_flops"))
+    return (
+        f"Drawing all texts took at most {drawing:.2g} floating-point operations, judging them "
+        f"and the control {judging:.2g}."
+    )
 
 
 def _tabulate(result: Result) -> blocks.Table:
@@ -251,16 +238,21 @@ def _tabulate(result: Result) -> blocks.Table:
             "sampler": "sampler",
             "steps": "steps",
             "network calls": "calls",
-            Column("generative perplexity", 1): "perplexity",
+            Column("GFLOP a text", is_short=True): lambda row: row["flops"] / 1e9,
+            Column("generative perplexity", 1): partial(_take_interval, "perplexity"),
             Column("nats per token", 3): get("per_token"),
             Column("entropy of a text, nats", 2): get("entropy"),
-            Column("distinct-1", 3): "distinct_1",
-            Column("distinct-2", 3): "distinct_2",
-            Column("distinct-3", 3): "distinct_3",
+            Column("distinct-1", 3): partial(_take_interval, "distinct_1"),
+            Column("distinct-2", 3): partial(_take_interval, "distinct_2"),
+            Column("distinct-3", 3): partial(_take_interval, "distinct_3"),
         },
         lambda row: "control" if row["sampler"] == REAL else "plain",
         most=60,
     )
+
+
+def _take_interval(name: str, row: Mapping[str, Any]) -> Interval:
+    return tidy.to_interval(row, (name, f"{name}_low", f"{name}_high"))
 
 
 def pool(results: Sequence[Result]) -> Tables:
@@ -281,7 +273,7 @@ MEASURE = Measure(
     title="Quality and variety of sampled texts",
     help="How likely a judge finds texts and how varied they are, by sampler and network calls.",
     settings=QualitySettings,
-    tables={"quality": "quality/1"},
+    tables={"quality": "quality/2"},
     inputs=ModelsAndData(
         _read,
         "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz).",

@@ -37,7 +37,7 @@ def estimate_means(
     means = []
     for key, members in group_by(rows, lambda row: tuple(row[name] for name in by)).items():
         for column in columns:
-            kept = _keep_shared([row for row in members if row[column] is not None])
+            kept = keep_shared([row for row in members if row[column] is not None])
             if kept:
                 clusters = cluster_rows(kept, column)
                 num_seeds = len({row["seed"] for row in kept})
@@ -79,7 +79,13 @@ def cluster_rows(rows: Rows, column: str) -> Clusters:
     return cluster(*([row[name] for row in rows] for name in (column, "fact", _name_runs(rows))))
 
 
-def _keep_shared(rows: Rows) -> Rows:
+def cluster_ratio(rows: Rows, column: str, per: str) -> Clusters:
+    """Sums of two columns by fact and training run: the mean is the ratio of all of both."""
+    sums, counts = (cluster_rows(rows, name).sums for name in (column, per))
+    return Clusters(sums, counts)
+
+
+def keep_shared(rows: Rows) -> Rows:
     """The rows of facts that every training run has."""
     runs = group_by(rows, _name_runs(rows)).values()
     shared = set.intersection(*({row["fact"] for row in own} for own in runs)) if rows else set()

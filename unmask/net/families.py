@@ -80,16 +80,22 @@ class Family:
 
 def _find_start(member: str | Model) -> tuple[str, ...] | None:
     """Digests of the weights that a training run started from; None where nothing says so."""
-    if isinstance(member, Model):
-        return None
-    folder = Path(member).parent if Path(member).name == "model" else Path(member)
-    record = read_json_object(folder / RECORD) if path_exists(folder / RECORD) else {}
-    inputs = record.get("inputs") if record.get("verb") == "train" else None
+    inputs = {} if isinstance(member, Model) else read_training(member).get("inputs")
     digests = inputs.get(DIGESTS) if isinstance(inputs, dict) else None
     start = digests.get("the start model") if isinstance(digests, dict) else None
-    if not isinstance(start, dict):
-        return None
-    return tuple(sorted(str(each) for part, each in start.items() if part.startswith("weights")))
+    return pick_weights(start) if isinstance(start, dict) else None
+
+
+def read_training(place: str) -> dict[str, Any]:
+    """The record of the run that trained a model, as `run.json` holds it; empty without one."""
+    folder = Path(place).parent if Path(place).name == "model" else Path(place)
+    record = read_json_object(folder / RECORD) if path_exists(folder / RECORD) else {}
+    return record if record.get("verb") == "train" else {}
+
+
+def pick_weights(digests: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the digests of a model, those of its weights; their order does not tell."""
+    return tuple(sorted(str(each) for part, each in digests.items() if part.startswith("weights")))
 
 
 def parse_families(given: Sequence[ModelPlace | NamedModels]) -> list[Family]:
@@ -157,10 +163,7 @@ def _make_family(places: Iterable[ModelPlace], name: str = "") -> Family:
 
 
 def _check_weights_differ(family: Family) -> None:
-    weights = {
-        tuple(digest for part, digest in parts.items() if part.startswith("weights"))
-        for parts in family.digests.values()
-    }
+    weights = {pick_weights(parts) for parts in family.digests.values()}
     if len(weights) < len(family.members):
         raise UserError(
             f"the models of {family.name} hold the same weights twice: expected one model for each "

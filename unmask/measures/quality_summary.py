@@ -1,0 +1,89 @@
+"""What the texts of each sampler come to: means, values of the whole set, what all of it took."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from unmask.base.config import CheckedSettings
+from unmask.blocks import tidy
+from unmask.evaluation.statistics import Interval, estimate_mean
+from unmask.measures.measure import Rows, Summary, Tables
+from unmask.measures.summaries import (
+    GRAMS,
+    cluster_ratio,
+    cluster_rows,
+    estimate_means,
+    keep_shared,
+)
+
+
+def summarise(tables: Tables, settings: CheckedSettings) -> Summary:
+    """Means by model, sampler and steps; values of all texts together; and what judging took."""
+    rows = tables["quality"].to_pylist()
+    by = ("model", "kind", "sampler", "steps", "calls")
+    means = estimate_means(rows, by, ("per_token", "entropy"))
+    return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_add_judged(rows))}
+
+
+def _add_judged(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Of each model: what records say of it and the judge, and what judging its texts took."""
+    for model, own in tidy.group_by(rows, "model").items():
+        yield {
+            "model": model,
+            "is_apart": all(row["is_apart"] for row in own),
+            "shares_text": any(row["shares_text"] for row in own),
+            "texts": len(own),
+            "flops": sum(row["flops"] for row in own),
+            "judge_flops": sum(row["judge_flops"] for row in own),
+        }
+
+
+def pool_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Over all texts together: generative perplexity, and shares of different n-grams."""
+    names = ("model", "sampler", "steps", "calls")
+    for key, own in tidy.group_by(rows, *names).items():
+        row = dict(zip(names, key, strict=True))
+        row["flops"] = sum(each["flops"] for each in own) / len(own)
+        row |= _name_ends("perplexity", _find_perplexity(own))
+        for size in GRAMS:
+            row |= _name_ends(f"distinct_{size}", _find_distinct(own, size))
+        yield row
+
+
+def _name_ends(name: str, value: Interval) -> dict[str, float]:
+    return {name: value.mean, f"{name}_low": value.low, f"{name}_high": value.high}
+
+
+def _find_perplexity(rows: Rows) -> Interval:
+    """exp of nats per token over all texts, and of the ends of that ratio's interval."""
+    from unmask.objectives.likelihood import exponentiate
+
+    tokens, shared = sum(row["judge_tokens"] for row in rows), keep_shared(rows)
+    if not any(row["judge_tokens"] for row in shared):
+        mean = exponentiate(sum(row["nll"] for row in rows) / tokens) if tokens else math.nan
+        return Interval(mean, math.nan, math.nan)
+    ratio = estimate_mean(cluster_ratio(shared, "nll", "judge_tokens"))
+    return Interval(*(exponentiate(each) for each in (ratio.mean, ratio.low, ratio.high)))
+
+
+def _find_distinct(rows: Rows, size: int) -> Interval:
+    """The share of different n-grams among all, over the texts of a training seed; the mean.
+
+    How far other texts would move it is how far they would move the mean of the pseudo-values that
+    `find_pseudo_values` explains.
+    """
+    from unmask.evaluation.quality import find_distinct_share, find_pseudo_values
+
+    seeds = list(tidy.group_by(rows, "seed").values())
+    shares, valued = [], []
+    for own in seeds:
+        texts = [row["text"] for row in own]
+        shares.append(find_distinct_share(texts, size) or 0.0)
+        values = find_pseudo_values(texts, size) or [None] * len(own)
+        valued += [{**row, "pseudo_value": each} for row, each in zip(own, values, strict=True)]
+    share, shared = sum(shares) / len(shares), keep_shared(valued)
+    if not shared or any(row["pseudo_value"] is None for row in shared):
+        return Interval(share, math.nan, math.nan)
+    estimate = estimate_mean(cluster_rows(shared, "pseudo_value"))
+    low, high = (share + end - estimate.mean for end in (estimate.low, estimate.high))
+    return Interval(share, max(low, 0.0), min(high, 1.0))
