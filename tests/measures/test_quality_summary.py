@@ -68,6 +68,15 @@ def test_intervals_of_distinct_n_hold_what_other_texts_would_have():
     assert np.mean(drawn) < row["distinct_1_low"]
 
 
+def test_texts_without_repetitions_do_not_prove_that_there_are_none():
+    few, many = (
+        pool_rows([make_row(f"{i}-a {i}-b", i) for i in range(number)]) for number in (6, 60)
+    )
+    (few,), (many,) = list(few), list(many)
+    assert few["distinct_1"] == many["distinct_1"] == few["distinct_1_high"] == 1
+    assert 0 < few["distinct_1_low"] < many["distinct_1_low"] < 1
+
+
 def test_training_seeds_that_differ_lengthen_the_intervals():
     def find(seeds):
         rows = [

@@ -239,7 +239,7 @@ def _tabulate(result: Result) -> blocks.Table:
             "steps": "steps",
             "network calls": "calls",
             Column("GFLOP a text", is_short=True): lambda row: row["flops"] / 1e9,
-            Column("generative perplexity", 1): partial(_take_interval, "perplexity"),
+            Column("generative perplexity", is_short=True): partial(_take_interval, "perplexity"),
             Column("nats per token", 3): get("per_token"),
             Column("entropy of a text, nats", 2): get("entropy"),
             Column("distinct-1", 3): partial(_take_interval, "distinct_1"),

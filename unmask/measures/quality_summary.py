@@ -84,6 +84,7 @@ def _find_distinct(rows: Rows, size: int) -> Interval:
     share, shared = sum(shares) / len(shares), keep_shared(valued)
     if not shared or any(row["pseudo_value"] is None for row in shared):
         return Interval(share, math.nan, math.nan)
-    estimate = estimate_mean(cluster_rows(shared, "pseudo_value"))
+    # Where nothing is repeated, all values are 1: as many texts as of a share never hit still may.
+    estimate = estimate_mean(cluster_rows(shared, "pseudo_value"), is_share=share == 1)
     low, high = (share + end - estimate.mean for end in (estimate.low, estimate.high))
     return Interval(share, max(low, 0.0), min(high, 1.0))
