@@ -25,7 +25,7 @@ from unmask.evaluation.scaling import (
     find_envelope,
     fit_repetition,
 )
-from unmask.evaluation.statistics import Clusters, Interval, estimate_difference
+from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.compare import describe_sweep
@@ -33,7 +33,7 @@ from unmask.sweep.grid import make_sweep
 from unmask.sweep.run import CELLS, DONE, SweepOutcome, read_failure
 from unmask.sweep.summary import ComparedRow, compare_sweep
 
-KIND, COST = "kind of training", "cost"
+KIND, COST, CHAIN = "kind of training", "cost", "chain"
 DIFFUSION, CAUSAL = "diffusion", "causal"
 PUBLISHED = (
     ("Muennighoff et al. 2023 (2305.16264)", CAUSAL, "15.4"),
@@ -74,6 +74,8 @@ class Curves:
     outcome: SweepOutcome
     rows: Mapping[str, Sequence[ComparedRow]]
     """By kind of training, in the order of steps."""
+    chain: Clusters | None = None
+    """What diffusion's last points cost from left to right, which is exact."""
 
     def points(self, kind: str) -> list[Clusters]:
         """Costs by seed and document, of each point."""
@@ -107,15 +109,17 @@ def read_curves(folder: Path, unique: int) -> Curves:
     done = [name for name, place in places.items() if (place / DONE).is_file()]
     failures = {name: read_failure(place) for name, place in places.items() if name not in done}
     failed = {name: error for name, error in failures.items() if error is not None}
-    compared = compare_sweep(sweep, folder)[COST]
-    if not compared:
+    compared = compare_sweep(sweep, folder)
+    if not compared[COST]:
         raise UserError(f"{folder} has no finished cell of {COST!r}: run the sweep first.")
-    groups = tidy.group_by([{"row": row, **row.columns} for row in compared], KIND)
+    groups = tidy.group_by([{"row": row, **row.columns} for row in compared[COST]], KIND)
+    chains = [row.clusters for row in compared[CHAIN] if row.columns[KIND] == DIFFUSION]
     rows = {
         kind: [each["row"] for each in sorted(own, key=lambda each: each["step"])]
         for kind, own in groups.items()
     }
-    return Curves(unique, SweepOutcome(sweep, folder, done, failed), rows)
+    outcome = SweepOutcome(sweep, folder, done, failed)
+    return Curves(unique, outcome, rows, chains[-1] if chains else None)
 
 
 def cross(curves: Curves) -> Iterator[tuple[str, Crossing]]:
@@ -198,6 +202,24 @@ def describe_regularised(curves: Sequence[Curves]) -> Section:
     ])  # fmt: skip
 
 
+def describe_gap(curves: Sequence[Curves]) -> Section:
+    """Diffusion's bound against its exact cost of one order, at the last point."""
+    rows = []
+    for each in curves:
+        if each.chain is not None:
+            bound = each.points(DIFFUSION)[-1]
+            values = [estimate_mean(bound), estimate_mean(each.chain)]
+            rows.append(Row([f"{each.unique:,}", *values, estimate_difference(bound, each.chain)]))
+    columns = [Column("unique tokens"), Column("bound, mean over orders", 3),
+               Column("exact, left to right", 3), Column("difference", 3)]  # fmt: skip
+    caption = "Diffusion after its last epoch, nats per token of the same documents"
+    about = ("The bound is the mean cost over all orders in which a text can be written; causal "
+             "models are held against it on this page. From left to right, one order, the cost "
+             "is exact, and may be above or below.")  # fmt: skip
+    return Section("gap", "The bound, and one order",
+                   [Text(about), Table("gap", caption, columns, rows)])  # fmt: skip
+
+
 def compare_best(curves: Curves, kind: str, other: str) -> Interval:
     """The cost of the lowest point minus that of another kind's, paired by document."""
     lowest = [curves.points(each)[int(curves.costs(each).mean(0).argmin())]
@@ -249,7 +271,8 @@ def main() -> None:
     options = parser.parse_args()
     pairs = [each.rpartition("=") for each in options.sweeps]
     curves = [read_curves(Path(folder), int(tokens)) for folder, _, tokens in pairs]
-    sections = [describe_crossings(curves), describe_regularised(curves), describe_worth(curves)]
+    told = (describe_crossings, describe_regularised, describe_gap, describe_worth)
+    sections = [describe(curves) for describe in told]
     for each in curves:
         compared = compare_sweep(each.outcome.sweep, each.outcome.folder)
         section = describe_sweep(each.outcome, compared)
