@@ -21,6 +21,8 @@ TEXT_SIGNS = int(WIDTHS["unmasking"] * 13.5)
 """Signs of fixed width in a line of a text that is un-masked."""
 MOST_SIGNS = 44
 """Of a label at the side."""
+HEIGHT_SIGNS = 20
+"""In a line of the label that stands upright beside a panel."""
 _STYLES = {"solid": "-", "dash": "--", "dot": ":"}
 _MARKERS = "osD^"
 
@@ -105,7 +107,8 @@ class Painter:
         elif all(float(x).is_integer() for x in places):
             axis.locator_params(axis="x", integer=True)
         axis.set_ylim(*self.extent)
-        axis.set_ylabel(plain(self.figure.ylabel) if is_first else "")
+        label = textwrap.fill(plain(self.figure.ylabel), HEIGHT_SIGNS)
+        axis.set_ylabel(label if is_first else "")
 
     def _draw_dots(self, axis: "Axes", panel: DotPanel, is_first: bool) -> None:
         labels, room = list_labels(panel), _room(panel)
