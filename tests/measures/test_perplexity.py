@@ -155,7 +155,7 @@ def test_kinds_without_a_chain_rule_are_refused_before_anything_runs(kind, docum
     with pytest.raises(UserError, match=sentence):
         ask(MEASURE, families, documents[0], tmp_path / "run", method="chain")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="'method' is 'chian', expected one of bound, chain"):
+    with pytest.raises(UserError, match="'method' is 'chian', expected one of 'bound', 'chain'"):
         MEASURE(make_model(), data=documents[0], method="chian")
     with pytest.raises(UserError, match="the method 'chian' is unknown: did you mean 'chain'"):
         next(score_documents(make_model(), [TEXT], method="chian"))

@@ -51,7 +51,7 @@ def score_chains(
         row, step, at = torch.tensor(batch, device=device).T
         xt = torch.where(rank[row] >= step[:, None], mask_id, tokens[row])
         with model.net.taps.in_rows([about[i] for i, _, _ in batch]):
-            logits = model.logits(xt, None, at[:, None], t=model.find_time(xt))[:, 0]
+            logits = model.logits(xt, None, at[:, None], model.find_time(xt))[:, 0]
         return log_softmax(model, logits).gather(-1, tokens[row, at][:, None])[:, 0].tolist()
 
     terms: list[list[float]] = [[] for _ in chains]

@@ -7,7 +7,7 @@ share what they hide.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from unmask.base.errors import UserError
 from unmask.base.progress import track
 from unmask.evaluation.chain import log_softmax
+from unmask.harness.rows import Reading, RowTable, group_lengths
 from unmask.harness.settings import HarnessSettings
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
@@ -27,8 +28,6 @@ from unmask.sampling.guidance import guidance_schedule
 
 _TOGETHER = 512
 """Requests whose rows are held at a time."""
-_FEW = 64
-"""Rows of one length that are a batch of their own; fewer are padded to a longer one."""
 
 
 @dataclass(frozen=True)
@@ -49,47 +48,6 @@ class Likelihood:
 
     estimate: Estimate
     is_greedy: bool
-
-
-@dataclass
-class _RowTable:
-    """Rows to run, each once, and the tokens whose log-probability is read in them."""
-
-    tokens: list[np.ndarray] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    """Where the continuation begins: guidance hides what stands before it."""
-    known: dict[tuple[int, bytes], int] = field(default_factory=dict)
-    entries: list[np.ndarray] = field(default_factory=list)
-    """Arrays [n, 4] of row, position, token and the number that its log p is added to."""
-    sums: int = 0
-
-    def add(self, row: np.ndarray, start: int, at: np.ndarray, wanted: np.ndarray) -> int:
-        """Add a row and what is read in it; the number of the sum of its log-probabilities."""
-        number = self.known.setdefault((start, row.tobytes()), len(self.known)) if len(at) else -1
-        if number == len(self.tokens):
-            self.tokens.append(row)
-            self.starts.append(start)
-        entries = np.empty((len(at), 4), dtype=np.int64)
-        entries[:, 0], entries[:, 1], entries[:, 2], entries[:, 3] = number, at, wanted, self.sums
-        self.entries.append(entries)
-        self.sums += 1
-        return self.sums - 1
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """By sum: log p of the wanted tokens. By entry, in the order of adding: the likeliest token."""
-
-    sums: np.ndarray
-    likeliest: np.ndarray
-    confidence: np.ndarray
-    bounds: np.ndarray
-    """Where the entries of each sum begin and end."""
-
-    def look(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The likeliest token at each position that a sum was read at, and its log p."""
-        part = slice(self.bounds[number], self.bounds[number + 1])
-        return self.likeliest[part], self.confidence[part]
 
 
 class RequestScorer:
@@ -140,7 +98,7 @@ class RequestScorer:
     def _score_causal(
         self, requests: Sequence[LikelihoodRequest], is_greedy_asked: bool
     ) -> list[Likelihood]:
-        rows = _RowTable()
+        rows = RowTable()
         numbers = []
         for each in requests:
             # Row i predicts position i + 1: the last token is not read.
@@ -159,7 +117,7 @@ class RequestScorer:
     def _score_masked(
         self, requests: Sequence[LikelihoodRequest], is_greedy_asked: bool
     ) -> list[Likelihood]:
-        rows, drawn = _RowTable(), []
+        rows, drawn = RowTable(), []
         for each in requests:
             drawn.append(self._add_draws(rows, each))
         first = [self._add_masks(rows, each, range(len(each.tokens))) for each in requests]
@@ -173,7 +131,7 @@ class RequestScorer:
         ]
 
     def _add_draws(
-        self, rows: _RowTable, request: LikelihoodRequest
+        self, rows: RowTable, request: LikelihoodRequest
     ) -> tuple[np.ndarray, np.ndarray]:
         """A row for each different draw of masks; for each draw its sum and its weight."""
         start, n = len(request.context), len(request.tokens)
@@ -194,7 +152,7 @@ class RequestScorer:
             numbers.append(rows.add(row, start, at + start, x0[at + start]))
         return np.array(numbers)[inverse], weight
 
-    def _add_masks(self, rows: _RowTable, request: LikelihoodRequest, masked: Sequence[int]) -> int:
+    def _add_masks(self, rows: RowTable, request: LikelihoodRequest, masked: Sequence[int]) -> int:
         """A row in which these tokens of the continuation are masks, all of them read."""
         at = len(request.context) + np.array(masked)
         row = np.array(request.context + request.tokens)
@@ -212,7 +170,7 @@ class RequestScorer:
         return combine_repeats(costs, self.settings.repeats, tokens)
 
     def _decode(
-        self, requests: Sequence[LikelihoodRequest], reading: _Reading, first: Sequence[int]
+        self, requests: Sequence[LikelihoodRequest], reading: Reading, first: Sequence[int]
     ) -> list[bool]:
         """Whether each continuation is what greedy decoding writes; it stops at a wrong token."""
         is_greedy = [False] * len(requests)
@@ -229,14 +187,14 @@ class RequestScorer:
                 is_greedy[i] = not left
                 if left:
                     still.append((i, left))
-            going, rows = still, _RowTable()
+            going, rows = still, RowTable()
             numbers = [self._add_masks(rows, requests[i], masked) for i, masked in going]
             if going:
                 reading = self._read(rows)
         return is_greedy
 
     @torch.inference_mode()
-    def _read(self, rows: _RowTable) -> _Reading:
+    def _read(self, rows: RowTable) -> Reading:
         """Run the rows, as many at a time as fit, and read what is wanted of them."""
         # 1. Rows by length, so that little is padding; entries by row.
         order = sorted(range(len(rows.tokens)), key=lambda i: -len(rows.tokens[i]))
@@ -246,8 +204,7 @@ class RequestScorer:
         bounds = np.concatenate([[0], np.cumsum([len(each) for each in rows.entries])])
         by_row = np.argsort(place[entries[:, 0]], kind="stable")
         sorted_rows = place[entries[by_row, 0]]
-        logp, likeliest = np.empty(len(entries)), np.empty(len(entries), dtype=np.int64)
-        confidence = np.empty(len(entries))
+        answers: list[tuple[np.ndarray, tuple[Tensor, Tensor, Tensor]]] = []
 
         def run(batch: Sequence[int]) -> Sequence[int]:
             # 2. The entries of the batch, and what the network says at their positions.
@@ -261,20 +218,26 @@ class RequestScorer:
                 entries[chosen, 1],
                 entries[chosen, 2],
             )
-            logp[chosen], likeliest[chosen], confidence[chosen] = values
+            answers.append((chosen, values))
             return batch
 
         counts = np.bincount(sorted_rows, minlength=len(order))
         lengths = [len(rows.tokens[i]) for i in order]
-        for group in _group_lengths(lengths):
+        for group in group_lengths(lengths):
             most_read, passes = int(counts[group.start : group.stop].max()), 1 + bool(self.guidance)
             size = count_row_bytes(self.model, lengths[group.start], most_read, passes)
             most = min(fit_rows(self.model, size), self.settings.rows or len(group))
             for _ in map_batches(group, most, run):
                 pass
-        # 3. Sums over the entries that were added together.
+        # 3. What the device says is fetched at the end: it computes while batches are prepared.
+        logp, likeliest = np.empty(len(entries)), np.empty(len(entries), dtype=np.int64)
+        confidence = np.empty(len(entries))
+        for chosen, values in answers:
+            fetched = (each.cpu().numpy() for each in values)
+            logp[chosen], likeliest[chosen], confidence[chosen] = fetched
+        # 4. Sums over the entries that were added together.
         sums = np.bincount(entries[:, 3], weights=logp, minlength=rows.sums)
-        return _Reading(sums, likeliest, confidence, bounds)
+        return Reading(sums, likeliest, confidence, bounds)
 
     def _run_batch(
         self,
@@ -283,9 +246,9 @@ class RequestScorer:
         row: np.ndarray,
         position: np.ndarray,
         wanted: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """log p of the wanted tokens, the likeliest tokens and their log p, at each entry."""
-        model, device = self.model, self.model.device
+        model = self.model
         lengths = np.array([len(each) for each in rows])
         longest = int(lengths.max())
         padded = np.zeros((len(rows), longest), dtype=np.int64)
@@ -294,38 +257,33 @@ class RequestScorer:
         at = np.zeros(padded.shape, dtype=bool)
         at[row, position] = True
         # Logits come position by position [n, V]: which of them each entry reads.
-        index = torch.from_numpy((at.ravel().cumsum() - 1)[row * longest + position]).to(device)
-        tokens, chosen = torch.from_numpy(padded).to(device), torch.from_numpy(at).to(device)
+        index = self._send((at.ravel().cumsum() - 1)[row * longest + position])
+        tokens, chosen = self._send(padded), self._send(at)
         # A causal row does not see the padding after it; None spares the network a mask.
         real = None
         if model.paradigm.sees_later and lengths.min() < longest:
-            real = torch.from_numpy(np.arange(longest) < lengths[:, None]).to(device)
+            real = self._send(np.arange(longest) < lengths[:, None])
         number = int(at.sum())
         logits = self._run(tokens, real, chosen, number)
         if self.guidance:
             before = np.arange(longest) < np.array(starts)[:, None]
-            hidden = tokens.masked_fill(torch.from_numpy(before).to(device), model.require_mask())
+            hidden = tokens.masked_fill(self._send(before), model.require_mask())
             without = self._run(hidden, real, chosen, number)
             logits = mix(logits.double(), without.double(), self.guidance)
         logp = log_softmax(model, logits)
         confidence, likeliest = logp.max(-1)
-        picked = logp[index, torch.from_numpy(wanted).to(device)]
-        return picked.cpu().numpy(), likeliest[index].cpu().numpy(), confidence[index].cpu().numpy()
+        return logp[index, self._send(wanted)], likeliest[index], confidence[index]
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        """The array on the model's device; nobody waits for it."""
+        tensor, device = torch.from_numpy(array), self.model.device
+        tensor = tensor.pin_memory() if device.type == "cuda" else tensor
+        return tensor.to(device, non_blocking=True)
 
     def _run(self, tokens: Tensor, real: Tensor | None, at: Tensor, number: int) -> Tensor:
         """Logits [n, V]; a network that takes the time gets the one when as many are masked."""
         t = self.model.find_time(tokens, real)
         return self.model.logits(tokens, real, at, t, number=number)
-
-
-def _group_lengths(lengths: Sequence[int]) -> Iterator[range]:
-    """Rows of one length together, without padding; with others only where they are few."""
-    start = 0
-    for i in range(1, len(lengths) + 1):
-        is_last = i == len(lengths)
-        if is_last or (lengths[i] != lengths[i - 1] and i - start >= _FEW):
-            yield range(start, i)
-            start = i
 
 
 def _draw(

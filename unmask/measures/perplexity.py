@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from unmask.net.model import Model
 
 
-def _name_methods() -> tuple[str, ...]:
-    from unmask.evaluation.perplexity import METHODS
-
-    return METHODS
-
-
 @dataclass(frozen=True, kw_only=True)
 class PerplexitySettings(MachineSettings):
     """How a text longer than the context is cut, and how often its noise is drawn."""
@@ -51,11 +45,10 @@ class PerplexitySettings(MachineSettings):
         8, "Independent draws of the noise, for the error.", least=2, most=100_000
     )
     seed: int = option(0, "Seed of the noise.", least=0)
-    method: str = option(
+    method: Literal["bound", "chain"] = option(
         "bound",
         "Of diffusion models: bound, or chain, the exact cost of writing the text from left to "
         "right, which masked ones have.",
-        choices=_name_methods,
     )
 
 
