@@ -271,8 +271,8 @@ def main() -> None:
     options = parser.parse_args()
     pairs = [each.rpartition("=") for each in options.sweeps]
     curves = [read_curves(Path(folder), int(tokens)) for folder, _, tokens in pairs]
-    told = (describe_crossings, describe_regularised, describe_gap, describe_worth)
-    sections = [describe(curves) for describe in told]
+    tables = (describe_crossings, describe_regularised, describe_gap, describe_worth)
+    sections = [describe(curves) for describe in tables]
     for each in curves:
         compared = compare_sweep(each.outcome.sweep, each.outcome.folder)
         section = describe_sweep(each.outcome, compared)
