@@ -1,4 +1,4 @@
-"""The page on little text: sweeps that have not come to their end are told."""
+"""The page on little text: sweeps that have not ended are named, best points compared."""
 
 from types import SimpleNamespace
 
