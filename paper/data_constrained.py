@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from unmask.base.errors import UserError
-from unmask.base.runs import read_record
 from unmask.blocks import blocks, tidy
 from unmask.blocks.blocks import Column, Row, Section, Table, Text
 from unmask.evaluation.scaling import (
@@ -29,8 +28,7 @@ from unmask.evaluation.statistics import Clusters, Interval, estimate_difference
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.compare import describe_sweep
-from unmask.sweep.grid import make_sweep
-from unmask.sweep.run import CELLS, DONE, SweepOutcome, read_failure
+from unmask.sweep.run import SweepOutcome, read_outcome
 from unmask.sweep.summary import ComparedRow, compare_sweep
 
 KIND, COST, CHAIN = "kind of training", "cost", "chain"
@@ -103,13 +101,8 @@ class Curves:
 
 def read_curves(folder: Path, unique: int) -> Curves:
     """A finished sweep, read from its folder."""
-    values = dict(read_record(folder).settings)
-    sweep = make_sweep(values, values.pop("forced", {}), folder / "run.json")
-    places = {cell.name: folder / CELLS / cell.name for cell in sweep.cells}
-    done = [name for name, place in places.items() if (place / DONE).is_file()]
-    failures = {name: read_failure(place) for name, place in places.items() if name not in done}
-    failed = {name: error for name, error in failures.items() if error is not None}
-    compared = compare_sweep(sweep, folder)
+    outcome = read_outcome(folder)
+    compared = compare_sweep(outcome.sweep, folder)
     if not compared[COST]:
         raise UserError(f"{folder} has no finished cell of {COST!r}: run the sweep first.")
     groups = tidy.group_by([{"row": row, **row.columns} for row in compared[COST]], KIND)
@@ -118,7 +111,6 @@ def read_curves(folder: Path, unique: int) -> Curves:
         kind: [each["row"] for each in sorted(own, key=lambda each: each["step"])]
         for kind, own in groups.items()
     }
-    outcome = SweepOutcome(sweep, folder, done, failed)
     return Curves(unique, outcome, rows, chains[-1] if chains else None)
 
 

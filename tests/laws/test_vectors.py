@@ -50,6 +50,17 @@ def test_gaussian_loss_is_its_process(batch):
     torch.testing.assert_close(cdcd, plain)
 
 
+def test_reconstruction_by_distances(batch):
+    """Products of vectors give what the distance to every token's vector gives, to the digit."""
+    process = Gaussian(gaussian_net().latents.table().detach().double())
+    z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), RowStreams.make(3, B))
+    alpha = process.schedule.alpha(torch.zeros((), dtype=torch.float64))
+    distances = (z0[..., None, :] - alpha.sqrt() * process.table).square().sum(-1)
+    logp = (-0.5 * distances / (1 - alpha)).log_softmax(-1)
+    direct = -logp.gather(-1, batch.tokens[..., None])[..., 0]
+    torch.testing.assert_close(process.reconstruct(z0, batch.tokens), direct, atol=1e-9, rtol=1e-7)
+
+
 def test_self_conditioning_is_told_its_own_guess(batch):
     net, streams = gaussian_net(), RowStreams.make(3, B)
     process = Gaussian(net.latents.table())

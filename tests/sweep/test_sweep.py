@@ -164,6 +164,29 @@ def test_a_failing_cell_is_told_and_the_rest_goes_on(tmp_path):
     assert "length-short failed" in page.read_text().replace("\\", "")
 
 
+def test_an_error_of_another_library_is_told_shortly(tmp_path, monkeypatch):
+    def fail(*_: object) -> str:
+        raise MemoryError("no memory is left. " + "Advice of the library. " * 50)
+
+    monkeypatch.setattr(_CellWorker, "work", fail)
+    file = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[])
+    outcome = run_sweep(file, tmp_path / "out", device="cpu")
+    told = outcome.failed["seed-0"]
+    assert told.startswith("MemoryError: no memory is left.") and len(told) <= 160
+    failure = json.loads((tmp_path / "out" / CELLS / "seed-0" / FAILED).read_text())
+    assert failure["traceback"].count("Advice") >= 50
+
+
+def test_rows_that_are_their_own_lines_need_no_legend(finished):
+    file, out = finished
+    sweep = read_sweep(file)
+    section = describe_sweep(SweepOutcome(sweep, out), compare_sweep(sweep, out))
+    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
+    dots = [dot for view in figure.views.values() for panel in view for dot in panel.dots]
+    assert {(dot.group, dot.colour) for dot in dots} == {("", "p1")}
+    assert {dot.label for dot in dots} == {"masked", "causal"}
+
+
 def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
     stopped = run_sweep(file, out, minutes=1e-9, device="cpu")

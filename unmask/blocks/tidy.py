@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from unmask.base.units import format_tick
 from unmask.blocks.blocks import (
     Chart,
     Choice,
@@ -308,7 +309,8 @@ def _list_values(panel: Panel) -> Iterable[tuple[float, str]]:
         case LinePanel(title, lines):
             for line in lines:
                 pairs = zip(line.x, line.y, strict=True)
-                yield from ((y, f"{title}, {line.name}, at {x}") for x, y in pairs if y == y)
+                head = ", ".join(filter(None, (title, line.name)))
+                yield from ((y, f"{head}, at {format_tick(x)}") for x, y in pairs if y == y)
         case DotPanel(title, dots):
             for dot in dots:
                 if dot.value.mean == dot.value.mean:

@@ -84,9 +84,13 @@ class Gaussian(NoiseKind):
     def reconstruct(self, z0: Float[Tensor, "*S d"], x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """-log p(x0 | z_0): which token vector, noised a little, gave z_0."""
         t = torch.zeros((), dtype=torch.float64, device=z0.device)
-        distances = (z0[..., None, :] - self._signal(t) * self.table).square().sum(-1)
-        logp = (-0.5 * distances / self.schedule.noised(t).to(z0.dtype)).log_softmax(-1)
-        return -logp.gather(-1, x0[..., None])[..., 0]
+        # -|z - e|^2 / 2 without |z|^2, which all tokens share: a difference of every z and e would
+        # take d times the memory. Float64, because the little noise at t = 0 divides the rounding.
+        vectors = self.schedule.alpha(t).sqrt() * self.table.double()
+        closeness = z0.double() @ vectors.T - 0.5 * vectors.square().sum(-1)
+        logits = closeness / self.schedule.noised(t)
+        own = logits.gather(-1, x0[..., None])[..., 0]
+        return (logits.logsumexp(-1) - own).to(z0.dtype)
 
     def prior_kl(self, x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """KL(q(z_1 | x0) || N(0, 1)): what is left of the token at t = 1."""

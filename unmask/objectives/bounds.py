@@ -79,28 +79,33 @@ def _cost(
 
 
 def score_bound(
-    model: Model, length: int, strata: int = 16, repeats: int = 8
+    model: Model,
+    length: int,
+    strata: int = 16,
+    repeats: int = 8,
+    process: Process | None = None,
 ) -> Callable[[Tensor, Tensor, int], Estimate]:
     """Scores windows of at most `length` tokens under a diffusion model of any kind.
 
     What comes back takes a window, which of its tokens are given, and a seed. A network that is
-    conditioned on its own estimate (gaussian noise) gets it: a second pass, given the first's.
+    conditioned on its own estimate (gaussian noise) gets it: a second pass, given the first's. The
+    noise on tokens may be given, such as the model's own under another schedule.
     """
     batch = fit_rows(model, count_row_bytes(model, length, length, passes=1))
     if not model.paradigm.noises_vectors:
-        process: Process | Gaussian = model.make_process()
+        noise: Process | Gaussian = model.make_process() if process is None else process
 
         def predict(xt: Tensor, t: Tensor) -> Tensor:
             return model.logits(xt, t=t if model.net.config.time else None)
     else:
-        process = vectors = model.make_gaussian()
+        noise = vectors = model.make_gaussian()
 
         def predict(xt: Tensor, t: Tensor) -> Tensor:
             hint = vectors.denoise(_read_vectors(model, xt, t))
             return _read_vectors(model, xt, t, hint)
 
     def score(window: Tensor, given: Tensor, seed: int) -> Estimate:
-        return estimate_bound(predict, process, window, given, strata, repeats, seed, batch)
+        return estimate_bound(predict, noise, window, given, strata, repeats, seed, batch)
 
     return score
 

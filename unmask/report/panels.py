@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unmask.base.units import format_tick
 from unmask.blocks.blocks import Dot, DotPanel, Figure, LinePanel, MapPanel, Panel, TextPanel
 from unmask.report.style import CONFIDENCE, CONTROL, PAPER_SCALES, choose_colour
 
@@ -103,7 +104,7 @@ class Painter:
             axis.set_xscale("log", base=2)
             axis.minorticks_off()
         if self.figure.is_log2 or len(places) <= 8:
-            axis.set_xticks(places, [f"{x:g}" for x in places])
+            axis.set_xticks(places, [format_tick(x) for x in places])
         elif all(float(x).is_integer() for x in places):
             axis.locator_params(axis="x", integer=True)
         axis.set_ylim(*self.extent)
@@ -132,7 +133,8 @@ class Painter:
             mark = _MARKERS[order.index(dot.group) % len(_MARKERS)]
             face = "none" if dot.colour == "control" else colour
             (drawn,) = axis.plot([dot.value.mean], [y], mark, color=colour, mfc=face, ms=4.5)
-            self.legend.setdefault(dot.group, drawn)
+            if dot.group:
+                self.legend.setdefault(dot.group, drawn)
         if self.extent[0] < 0 < self.extent[1]:
             axis.axvline(0.0, color="black", lw=0.6)
         axis.set_xlim(*self.extent)

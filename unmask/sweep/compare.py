@@ -121,7 +121,8 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
     }
     shown = sorted(rows, key=lambda row: rank(row, entry))
     records = [{**row.columns, "row": row} for row in shown]
-    caption = f"{entry.label or name}: 95 % intervals by training seed and {entry.cluster or 'row'}"
+    unit = entry.unit or entry.cluster or "row"
+    caption = f"{entry.label or name}: 95 % intervals by training seed and {unit}"
     return tidy.tabulate(
         name, caption, records, columns, lambda row: "strong" if row["row"] is best else "plain", 40
     )
@@ -135,9 +136,11 @@ def _draw(
     every = [{**row.columns, **vars(row.value), "all": ""} for row in rows]
     records = [dict(row) for row in tidy.select(every, **figure.where)]
     names = tidy.distinct(records, figure.line)
-    colours = {name: f"p{i + 1}" for i, name in enumerate(names)}
-    title = figure.title or f"{entry.label or figure.value} by {figure.x}"
+    # Lines that are the rows themselves need no colours and no legend.
+    is_named = figure.line != figure.x
+    colours = {name: f"p{i + 1 if is_named else 1}" for i, name in enumerate(names)}
     label = entry.label or figure.value
+    title = figure.title or f"{label[0].upper()}{label[1:]} by {figure.x}"
     if any(row.columns["likelihood"] == "upper bound" for row in rows):
         label += " (an upper bound for diffusion models)"
     shared: dict[str, Any] = {
@@ -165,7 +168,7 @@ def _draw(
         title,
         caption,
         label=lambda row: str(row[figure.x]),
-        group=lambda row: str(row[figure.line]),
+        group=lambda row: str(row[figure.line]) if is_named else "",
         xlabel=label,
         **shared,
     )

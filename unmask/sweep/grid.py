@@ -52,6 +52,8 @@ class MeasureEntry:
     """The column that the sum of `value` is divided by the sum of; None: the mean over rows."""
     cluster: str | None = None
     """Rows of one value of this column are not independent: a document, a fact."""
+    unit: str = ""
+    """What a cluster is called on the page: its column's name by default."""
     by: tuple[str, ...] = ()
     """Columns whose values are kept apart, such as `split` or `steps`."""
     where: dict = field(default_factory=dict)

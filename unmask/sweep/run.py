@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from shutil import copyfile, copytree
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -28,11 +29,11 @@ from unmask.base.files import replace_folder, write_json
 from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import claim
 from unmask.base.reading import read_json_object
-from unmask.base.runs import RECORD, check_run, make_record, write_record
+from unmask.base.runs import RECORD, check_run, make_record, read_record, write_record
 from unmask.measures.runner import describe_machine, run_measure, settle
 from unmask.measures.table import find_measure
 from unmask.net.hub import RECIPE, RUN_MODEL
-from unmask.sweep.grid import Sweep, SweepCell, read_sweep
+from unmask.sweep.grid import Sweep, SweepCell, make_sweep, read_sweep
 from unmask.toy.examples import SOURCES
 from unmask.training.journal import FILE as JOURNAL
 from unmask.training.loop import CHECKPOINTS
@@ -161,6 +162,20 @@ def _list_own(sweep: Sweep, cell: SweepCell, place: Path) -> Iterator[SweepPoint
         yield SweepPoint(cell, place / f"step-{step}", step)
 
 
+def read_outcome(folder: Path) -> SweepOutcome:
+    """How far the sweep of a folder is, from what lies there; nothing is run."""
+    values = dict(read_record(folder).settings)
+    sweep = make_sweep(values, values.pop("forced", {}), folder / RECORD)
+    outcome = SweepOutcome(sweep, folder)
+    for cell in sweep.cells:
+        place = folder / CELLS / cell.name
+        if (place / DONE).is_file():
+            outcome.done.append(cell.name)
+        elif (problem := read_failure(place)) is not None:
+            outcome.failed[cell.name] = problem
+    return outcome
+
+
 def _open_folder(sweep: Sweep, folder: Path, device: str) -> None:
     """Make the folder of a sweep, or refuse one that holds another sweep."""
     record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
@@ -181,7 +196,9 @@ def read_failure(place: Path, begun: float = 0.0) -> str | None:
 def _note_failure(place: Path, cell: SweepCell, error: Exception) -> str:
     """Log a cell's failure and keep it in its folder; the sentence comes back."""
     is_mistake = isinstance(error, UserError)
-    text = str(error) if is_mistake else f"{type(error).__name__}: {error}"
+    text = str(error)
+    if not is_mistake:  # those of torch can be a page long; the trace has them whole
+        text = shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
     _log.warning("the cell %s failed, the rest goes on: %s", cell.name, text)
     trace = "" if is_mistake else traceback.format_exc()
     write_json(place / FAILED, {"error": text, "time": time.time(), "traceback": trace})

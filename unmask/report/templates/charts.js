@@ -118,7 +118,7 @@ const Charts = (() => {
     const all = panels.flatMap((panel) => panel.dots), groups = [...new Set(all.map((dot) => dot.group))];
     const symbol = (dot) => SYMBOLS[groups.indexOf(dot.group) % SYMBOLS.length] + (dot.colour === "control" ? "-open" : "");
     const entries = new Map(), data = [], narrow = width < 520;
-    for (const dot of all) entries.set(dot.group, { name: dot.group, colour: pick(dot.colour), dash: "solid", symbol: symbol(dot), size: 9 });
+    for (const dot of all) if (dot.group) entries.set(dot.group, { name: dot.group, colour: pick(dot.colour), dash: "solid", symbol: symbol(dot), size: 9 });
     if (all.some((dot) => dot.null)) entries.set("by chance", { name: "by chance", colour: fade(pick("control"), 0.45), band: true });
     // Dots of one label share a line, each group a little below the one before.
     const labels = panels.map((panel) => [...new Set(panel.dots.map((dot) => dot.label))]);
