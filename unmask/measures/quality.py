@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
@@ -259,10 +259,11 @@ def pool(results: Sequence[Result]) -> Tables:
     """The rows of all runs, which must have one judge and texts of one length."""
     from unmask.measures.runner import pool_tables
 
-    judged = {str((each.settings.judge, each.settings.length)) for each in results}  # ty: ignore
+    settings = [cast(QualitySettings, each.settings) for each in results]
+    judged = {f"{each.judge} reading {each.length} tokens" for each in settings}
     if len(judged) > 1:
         raise UserError(
-            f"the runs have different judges or lengths ({', '.join(sorted(judged))}): expected "
+            f"the runs have different judges or lengths ({'; '.join(sorted(judged))}): expected "
             "one judge and one length; join runs that share both."
         )
     return pool_tables(results)
