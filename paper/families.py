@@ -107,7 +107,9 @@ def describe_schedules(outcome: SweepOutcome, bounds: Mapping[str, Any]) -> Sect
         "seed": lambda row: row["cell"].labels["seed"],
         Column(EXACT_K, 4): lambda row: row[EXACT_K]["nll"] / row[EXACT_K]["tokens"],
     }
-    columns |= {Column(f"{name} minus exact k", 4, has_sign=True): compare(name) for name in SCHEDULES}
+    columns |= {
+        Column(f"{name} minus exact k", 4, has_sign=True): compare(name) for name in SCHEDULES
+    }
     caption = "Nats per token: one network's bound under several schedules"
     table = tidy.tabulate("schedules", caption, records, columns)
     return Section("schedules", "The bound does not depend on the schedule", [Text(METHOD), table])

@@ -87,6 +87,29 @@ def test_gaussian_estimates_by_quadrature():
     assert abs(estimate.nll - exact) < 4 * estimate.error and estimate.error < 0.05 * exact
 
 
+def test_evidence_alone_costs_even_tokens_their_entropy():
+    """A network that knows nothing, with evidence, is exact for even tokens: they cost log V.
+
+    Without evidence the same network has to pay for every vector that it cannot read back.
+    """
+    streams = torch.Generator().manual_seed(0)
+    table = torch.randn(5, 2, generator=streams, dtype=torch.float64)
+    schedule, x0 = SigmoidSchedule(start=7.0, stop=-7.0), torch.arange(5)
+
+    def estimate(evidence: bool):
+        process = Gaussian(table, schedule, evidence)
+
+        def predict(z, t):
+            return process.add_evidence(torch.zeros(*z.shape[:2], 5).double(), z, t[:, None])
+
+        return estimate_bound(predict, process, x0, strata=64, repeats=60)
+
+    exact, blind = estimate(True), estimate(False)
+    assert exact.error < 0.05 * exact.nll
+    assert abs(exact.nll - 5 * np.log(5)) < 4 * exact.error
+    assert blind.nll > 20 * exact.nll
+
+
 def test_the_masked_bound_depends_on_no_schedule():
     """The same network costs the same under every schedule, text by text, by enumeration."""
     network = Language(DISCRETE["masked"], length=2, seed=1).random_network()

@@ -9,7 +9,7 @@ from unmask import preset
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.gaussian import Gaussian
-from unmask.objectives.vectors import gaussian_loss, predict
+from unmask.objectives.vectors import gaussian_loss, predict_tokens
 
 
 @pytest.mark.parametrize("form", ["bound", "cdcd"])
@@ -39,7 +39,7 @@ def test_gaussian_loss_is_its_process(batch):
     process = Gaussian(net.latents.table())
     zt = process.corrupt(batch.tokens, T[:, None], streams)
     z0 = process.corrupt(batch.tokens, torch.zeros(B, 1), streams)
-    logits = predict(net, zt, T)
+    logits = predict_tokens(net, process, zt, T)
     ends = process.reconstruct(z0, batch.tokens) + process.prior_kl(batch.tokens)
     expected = process.nll(logits, batch.tokens, T[:, None]) + ends
     found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), self_condition=0.0)
@@ -61,12 +61,31 @@ def test_reconstruction_by_distances(batch):
     torch.testing.assert_close(process.reconstruct(z0, batch.tokens), direct, atol=1e-9, rtol=1e-7)
 
 
+def test_evidence_is_the_own_vector_s_likelihood(batch):
+    """The loss with evidence is that of the same network with log q(z_t | x) added by hand."""
+    net, streams = gaussian_net(), RowStreams.make(3, B)
+    process = Gaussian(net.latents.table())
+    zt = process.corrupt(batch.tokens, T[:, None], streams)
+    alpha = process.schedule.alpha(T.double())[:, None, None]
+    distances = (
+        (zt.double()[..., None, :] - alpha[..., None].sqrt() * process.table).square().sum(-1)
+    )
+    likelihood = (-0.5 * distances / (1 - alpha)).float()
+    logits = predict_tokens(net, process, zt, T) + likelihood
+    expected = F.cross_entropy(logits.transpose(1, 2), batch.tokens)
+    options = {"form": "cdcd", "self_condition": 0.0, "evidence": True}
+    loss, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)
+    torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_self_conditioning_is_told_its_own_guess(batch):
     net, streams = gaussian_net(), RowStreams.make(3, B)
     process = Gaussian(net.latents.table())
     zt = process.corrupt(batch.tokens, T[:, None], streams)
-    hint = process.denoise(predict(net, zt, T))
-    expected = F.cross_entropy(predict(net, zt, T, hint).transpose(1, 2), batch.tokens)
+    hint = process.denoise(predict_tokens(net, process, zt, T))
+    expected = F.cross_entropy(
+        predict_tokens(net, process, zt, T, hint).transpose(1, 2), batch.tokens
+    )
     found, _ = gaussian_loss(net, batch, T, RowStreams.make(3, B), form="cdcd", self_condition=1.0)
     torch.testing.assert_close(found, expected)
 
@@ -91,7 +110,9 @@ def test_only_the_response_is_noised(batch):
     process = Gaussian(net.latents.table())
     zt = process.corrupt(batch.tokens, T[:, None], streams)
     zt = torch.where(kept[..., None], process.table[batch.tokens], zt)
-    plain = F.cross_entropy(predict(net, zt, T).transpose(1, 2), batch.tokens, reduction="none")
+    plain = F.cross_entropy(
+        predict_tokens(net, process, zt, T).transpose(1, 2), batch.tokens, reduction="none"
+    )
     options = {"form": "cdcd", "self_condition": 0.0}
     options |= {"response_only": True, "noise_filling": False}
     found, terms = gaussian_loss(net, batch, T, RowStreams.make(3, B), **options)

@@ -26,6 +26,8 @@ class Gaussian(NoiseKind):
         table: Vectors of the tokens [V, d], a row per token.
         schedule: alpha_t (`unmask.noise.schedules`), with some noise left at t = 0; sigmoid by
             default.
+        evidence: Whether a position's own vector speaks for itself: log q(z_t | x0) is added to the
+            network's logits, so that these need only know its context (Plaid's output prior).
 
     >>> from unmask.base.streams import RowStreams
     >>> process = unmask.Gaussian(torch.eye(9))
@@ -39,6 +41,7 @@ class Gaussian(NoiseKind):
 
     table: Float[Tensor, "V d"]
     schedule: Schedule = field(default_factory=SigmoidSchedule)
+    evidence: bool = False
 
     def __post_init__(self) -> None:
         check_vocabulary(len(self.table))
@@ -81,16 +84,34 @@ class Gaussian(NoiseKind):
         rate = (self.schedule.weight(t) / self.schedule.noised(t)).to(self.table.dtype)
         return 0.5 * rate * (self.table[x0] - self.denoise(logits)).square().sum(-1)
 
+    def add_evidence(
+        self, logits: Float[Tensor, "*S V"], zt: Float[Tensor, "*S d"], t: Times
+    ) -> Float[Tensor, "*S V"]:
+        """The prediction, from the network's logits and, with `evidence`, the own noised vector."""
+        if not self.evidence:
+            return logits
+        with torch.autocast(zt.device.type, enabled=False):
+            return logits + self._compare(zt.to(self.table.dtype), t)
+
     def reconstruct(self, z0: Float[Tensor, "*S d"], x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """-log p(x0 | z_0): which token vector, noised a little, gave z_0."""
-        t = torch.zeros((), dtype=torch.float64, device=z0.device)
-        # -|z - e|^2 / 2 without |z|^2, which all tokens share: a difference of every z and e would
-        # take d times the memory. Float64, because the little noise at t = 0 divides the rounding.
-        vectors = self.schedule.alpha(t).sqrt() * self.table.double()
-        closeness = z0.double() @ vectors.T - 0.5 * vectors.square().sum(-1)
-        logits = closeness / self.schedule.noised(t)
+        # Float64, because the little noise at t = 0 divides the rounding.
+        logits = self._compare(z0.double(), torch.zeros((), dtype=torch.float64, device=z0.device))
         own = logits.gather(-1, x0[..., None])[..., 0]
         return (logits.logsumexp(-1) - own).to(z0.dtype)
+
+    def _compare(self, zt: Float[Tensor, "*S d"], t: Times) -> Float[Tensor, "*S V"]:
+        """log q(z_t | x) of every token x, up to what all of them share.
+
+        -|z - e|^2 / 2 without |z|^2: a difference of every z and e would take d times the memory.
+        """
+        table = self.table.to(zt.dtype)
+        alpha, noised = (
+            each(t.double())[..., None].to(zt.dtype)
+            for each in (self.schedule.alpha, self.schedule.noised)
+        )
+        closeness = alpha.sqrt() * (zt @ table.T) - 0.5 * alpha * table.square().sum(-1)
+        return closeness / noised
 
     def prior_kl(self, x0: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """KL(q(z_1 | x0) || N(0, 1)): what is left of the token at t = 1."""

@@ -40,4 +40,4 @@ def make_process(
 
 def make_gaussian(config: NoiseConfig, table: Float[Tensor, "V d"]) -> Gaussian:
     """The Gaussian process over a table of token vectors."""
-    return Gaussian(table, config.make_schedule("sigmoid"))
+    return Gaussian(table, config.make_schedule("sigmoid"), config.evidence)

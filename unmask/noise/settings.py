@@ -23,6 +23,8 @@ class NoiseConfig:
     """Uniform: whether the network predicts p(x0 | z_t), its own position seen."""
     scores: bool = False
     """Uniform: whether its outputs are log q(z_t), as score entropy trains it."""
+    evidence: bool = False
+    """Gaussian: whether a position's own log q(z_t | x0) is added to its logits (Plaid)."""
     share_start: float = 0.0
     share_stop: float = 1.0
     """Hybrid: the mask's share in the noise at t = 0 and t = 1; "bump" has a share of its own."""

@@ -20,6 +20,7 @@ from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.schedules import check_closed
 from unmask.objectives.likelihood import Estimate, combine_repeats, stratify
+from unmask.objectives.vectors import predict_tokens
 
 TimedPrediction = Callable[[Tensor, Tensor], Tensor]
 """x_t [B, L] or z_t [B, L, d], and times [B], to logits [B, L, V]."""
@@ -101,16 +102,10 @@ def score_bound(
         noise = vectors = model.make_gaussian()
 
         def predict(xt: Tensor, t: Tensor) -> Tensor:
-            hint = vectors.denoise(_read_vectors(model, xt, t))
-            return _read_vectors(model, xt, t, hint)
+            hint = vectors.denoise(predict_tokens(model.net, vectors, xt, t))
+            return predict_tokens(model.net, vectors, xt, t, hint)
 
     def score(window: Tensor, given: Tensor, seed: int) -> Estimate:
         return estimate_bound(predict, noise, window, given, strata, repeats, seed, batch)
 
     return score
-
-
-def _read_vectors(model: Model, z: Tensor, t: Tensor, hint: Tensor | None = None) -> Tensor:
-    net, dtype = model.net, model.net.embedding.weight.dtype
-    hint = None if hint is None else hint.to(dtype)
-    return net.unembed(net.run_layers(net.embed_latents(z.to(dtype), hint, t=t)))

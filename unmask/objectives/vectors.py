@@ -16,11 +16,18 @@ from unmask.objectives.batch import Batch, choose_noised
 Form = Literal["bound", "cdcd"]
 
 
-def predict(
-    net: Transformer, z: Tensor, t: Float[Tensor, "B"], hint: Tensor | None = None
+def predict_tokens(
+    net: Transformer,
+    process: Gaussian,
+    z: Tensor,
+    t: Float[Tensor, "B"],
+    hint: Tensor | None = None,
 ) -> Float[Tensor, "B L V"]:
-    """Logits over tokens from noised vectors."""
-    return net.unembed(net.run_layers(net.embed_latents(z, hint, t=t)))
+    """Logits over tokens from noised vectors, in float32 at least."""
+    dtype = net.embedding.weight.dtype
+    hint = None if hint is None else hint.to(dtype)
+    logits = net.unembed(net.run_layers(net.embed_latents(z.to(dtype), hint, t=t)))
+    return process.add_evidence(logits.to(process.table.dtype), z, t[:, None])
 
 
 def gaussian_loss(
@@ -33,6 +40,7 @@ def gaussian_loss(
     self_condition: float = 0.5,
     response_only: bool = False,
     noise_filling: bool = True,
+    evidence: bool = False,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
     """The loss in nats per noised token, and each token's term (no gradient), 0 where none was.
 
@@ -42,7 +50,8 @@ def gaussian_loss(
     2208.04202).
     """
     with torch.autocast(batch.tokens.device.type, enabled=False):
-        process = Gaussian(net.latents.table().float(), schedule or SigmoidSchedule())
+        table = net.latents.table().float()
+        process = Gaussian(table, schedule or SigmoidSchedule(), evidence)
         may = choose_noised(batch, response_only, noise_filling)
         zt = process.corrupt(batch.tokens, t[:, None], streams)
         zt = torch.where(may[..., None], zt, process.table[batch.tokens])
@@ -50,9 +59,9 @@ def gaussian_loss(
     if self_condition:
         hinted = streams.uniform(1)[..., None] < self_condition
         with torch.no_grad():
-            guess = process.denoise(predict(net, zt, t))
+            guess = process.denoise(predict_tokens(net, process, zt, t))
         hint = torch.where(hinted, guess, 0.0)
-    logits = predict(net, zt, t, hint).float()
+    logits = predict_tokens(net, process, zt, t, hint)
     # Small differences times a large signal-to-noise ratio: not for a short dtype.
     with torch.autocast(batch.tokens.device.type, enabled=False):
         if form == "cdcd":

@@ -158,6 +158,7 @@ def _walk_vectors(
         with model.net.taps.in_step(step):
             x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
             logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
+        logits = process.add_evidence(logits, zt, t)
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = strategy.sampler.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))

@@ -24,7 +24,7 @@ from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.discrete import process_loss
-from unmask.objectives.vectors import gaussian_loss, predict
+from unmask.objectives.vectors import gaussian_loss, predict_tokens
 from unmask.objectives.warping import TimeWarp, keep_uniform, leave_one_out, soften
 from unmask.sampling.ancestral import draw, sample_ancestral, sample_gaussian
 from unmask.toy.language import LENGTH, UNITS
@@ -210,8 +210,9 @@ class GaussianVariant:
         return gaussian_loss(net, Batch(x0), t, streams, self.schedule, form="cdcd")[0]
 
     def sample(self, net: Transformer, streams: RowStreams) -> Tensor:
-        denoise = partial(predict, net)
-        return sample_gaussian(denoise, self._process(net), LENGTH, self.sampling_steps, streams)
+        process = self._process(net)
+        denoise = partial(predict_tokens, net, process)
+        return sample_gaussian(denoise, process, LENGTH, self.sampling_steps, streams)
 
     def noise(self, net: Transformer, x0: Tensor, t: Tensor, streams: RowStreams) -> Tensor:
         process = self._process(net)

@@ -290,6 +290,7 @@ class GaussianObjective(MeanOverTokens):
 
     schedule: Schedule
     form: Form
+    evidence: bool = False
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
         return LossInputs(batch, t, streams=streams)
@@ -306,6 +307,7 @@ class GaussianObjective(MeanOverTokens):
             self.settings.self_condition,
             self.settings.response_only,
             self.settings.filling,
+            self.evidence,
         )[0]
 
 
@@ -319,7 +321,8 @@ def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Obj
         return _make_causal(settings, name, blueprint, end_id)
     if recipe.paradigm.noises_vectors:
         form: Form = "bound" if name == "bound" else "cdcd"
-        return GaussianObjective(settings, noise.make_schedule("sigmoid"), form)
+        schedule = noise.make_schedule("sigmoid")
+        return GaussianObjective(settings, schedule, form, noise.evidence)
     rows = blueprint.config.logit_rows
     process = make_process(recipe.kind, noise, rows, blueprint.mask_id)
     is_other = not isinstance(process, Masked) or name in ("suffix", "score_entropy")
