@@ -32,6 +32,8 @@ SMALLER = {
     "slots": "--facts 4 --phrasings 2 --groups d2p --permutations 99",
     "edit": "--facts 1 --groups p2d --layer 0 --moments identity --search-steps 2 --prefixes 1",
     "correctors": "--languages 1 --draws 1 --rows 4 --correctors uniform=1 --remaskings conf",
+    "quality": "--texts 2 --steps 2 --samplers random",
+    "mending": "--texts 2 --shares 0.2 --calls 4",
     "train": "data.facts=2 network.preset=tiny budget.steps=1 batch.rows=2 cadence.facts=0 "
     "cadence.samples=0",
     "toy": "--variants masked --steps 2 --samples 20",
@@ -40,7 +42,7 @@ SMALLER = {
 LONG = {"study", "report", "harness", "edit", "interchange", "erasure", "slots", "correctors"}
 LONG |= {"represent", "symmetry", "factorization", "paths"}
 """Run by `make prove`."""
-ELSEWHERE = {"quality", "mending", "guidance", "planted", "sweep"}
+ELSEWHERE = {"guidance", "planted", "sweep"}
 """Need data or models of their own: their tests and the examples of their pages run them."""
 SERVED = {"explore"}
 """Goes on until it is stopped: tests/explorer/test_explore_command.py runs it."""
