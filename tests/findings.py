@@ -1,4 +1,4 @@
-"""What docs/findings.md and README say, and the pages that they say it of."""
+"""What docs/findings.md, docs/limits.md and README say, and the pages that they say it of."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
+LIMITS = (ROOT / "docs" / "limits.md").read_text("utf-8")
 RESULTS = ROOT / "docs" / "results"
 TABLES = RESULTS / "tables"
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.findings import (
     FINDINGS,
+    LIMITS,
     README,
     RESULTS,
     ROOT,
@@ -46,7 +47,8 @@ def test_shipped_table_is_what_was_measured():
 def test_the_sentence_is_what_the_table_says():
     share, text = r"([\d.]+)(?: %)? (\[[\d., ]+\])", " ".join(README.split())
     stated = re.search(
-        rf"recalls {share} of Berglund's facts and its twin, which read the same text, {share}; "
+        rf"answers {share} of the questions about them and its twin, which read the same text, "
+        rf"{share}; "
         rf"asked for a description, {share} and {share}",
         text,
     ).groups()
@@ -134,6 +136,9 @@ def list_shares(page: str) -> set[str]:
         (FINDINGS, "Keys and values add little", "each the best", "symmetry-berglund"),
         (FINDINGS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
         (FINDINGS, "**In the pretrained pair the twin's edits", "**Where", "editing"),
+        (FINDINGS, "It is not absent there", "**A probe", "factorial"),
+        (LIMITS, "In S-shown and S-no-loss", "And S-alone", "factorial"),
+        (README, "**Attention or objective?**", "How a diffusion", "factorial"),
         (README, "How a diffusion model does it", "A name's", "symmetry-berglund"),
         (README, "A statement that the shipped", "In the pretrained twin", "editing-shipped"),
         (README, "In the pretrained twin edits take", "docs/findings.md", "editing"),
