@@ -2,9 +2,11 @@
 
 import re
 from collections import defaultdict
+from statistics import mean, stdev
 
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import t
 
 from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page
 from unmask.measures.runner import read_result
@@ -59,6 +61,43 @@ def test_names_bring_names_from_a_depth_on():
         r"from the embeddings on \((\d+) %\) .* \((\d+) to (\d+) % after layer 19"
     )
     assert stated == [min(copied[0]), min(copied[1]), max(copied[1])] and len(copied[0]) == 3
+
+
+def test_the_two_directions_of_donors_are_as_near_as_was_measured():
+    """Where no difference is told, every interval includes 0, and the widest ends are said."""
+    rows = [row for row in read_result(TABLES / "donors" / "interchange").summary["differences"]
+            if (row["model"], row["tokens"], row["minus"]) == ("mdm", "all", "within")
+            and row["split"] in ("d2p_same", "p2d_reverse", "both_d2p")]  # fmt: skip
+    assert len(rows) == 3 and all(row["low"] < 0 < row["high"] for row in rows)
+    assert read_numbers(r"\(no difference detected; the intervals reach from (\S+) to \+(\d+)") == [
+        round(100 * min(row["low"] for row in rows)),
+        round(100 * max(row["high"] for row in rows)),
+    ]
+
+
+def test_what_hiding_takes_in_each_group_of_people():
+    """Each fact's total effect in reverse minus as trained, from tables of both trainings."""
+    totals = {}
+    for name in ("mdm", "mdm-swapped"):
+        wanted = [("part", "in", ["clean", "corrupted"]), ("control", "==", "none")]
+        values = defaultdict(list)
+        for row in pq.read_table(
+            TABLES / "traces-2" / name / "trace.parquet", filters=wanted
+        ).to_pylist():
+            values[row["split"], row["fact"], row["part"]].append(row["value"])
+        for split, fact, part in values:
+            if part == "clean" and split in ("d2p_same", "p2d_reverse"):
+                clean, corrupted = (values[split, fact, each] for each in ("clean", "corrupted"))
+                totals[split, fact] = mean(clean) - mean(corrupted)
+    measured = []
+    for group in ("d2p", "p2d"):
+        gaps = [totals["p2d_reverse", fact] - total for (split, fact), total in totals.items()
+                if split == "d2p_same" and fact.startswith(group)]  # fmt: skip
+        half = t.ppf(0.975, len(gaps) - 1) * stdev(gaps) / len(gaps) ** 0.5
+        measured += [mean(gaps), mean(gaps) - half, mean(gaps) + half]
+    interval = r"([−\d.]+) \[([−\d.]+), ([−\d.]+)\]"
+    stated = read_numbers(rf"in one group of people {interval}, in the other {interval}, most")
+    assert stated == pytest.approx(measured, abs=0.005)
 
 
 def test_probes_at_the_embeddings_are_what_was_measured():
