@@ -207,11 +207,33 @@ def test_texts_depend_on_their_prompt_alone_and_stop_where_they_are_told():
         ({"num_beams": 4}, "generation_kwargs hold {'num_beams': 4}"),
         ({"max_gen_toks": 100_000}, "leaves no room for a prompt"),
         ({"order": "sideways"}, "sideways"),
+        ({"max_gen_toks": 0}, "asks for 0 tokens: expected max_gen_toks of at least 1"),
+        ({"max_gen_toks": "few"}, "expected numbers for max_gen_toks and temperature"),
+        ({"temperature": "hot"}, "expected numbers for max_gen_toks and temperature"),
+        ({"until": [5]}, r"until is \[5\]: expected a string or a list of strings"),
+        ({"do_sample": "yes"}, "do_sample is 'yes': expected true or false"),
     ],
 )
 def test_generation_that_cannot_be_had_is_a_sentence(kwargs, sentence):
     with pytest.raises(unmask.UserError, match=sentence):
         UnmaskLM(make_model()).generate_until(ask("generate_until", ("The caves", kwargs)))
+
+
+def test_a_task_that_asks_for_draws_gets_them():
+    model = make_model(causal=True)
+    kwargs = {"until": None, "max_gen_toks": 10}
+
+    def write(settings: dict, **more: object) -> list[str]:
+        return UnmaskLM(model, **settings).generate_until(
+            ask("generate_until", *[("The caves", kwargs | more)] * 2)
+        )
+
+    greedy = write({}, do_sample=False)
+    assert greedy[0] == greedy[1]
+    drawn = write({}, do_sample=True)
+    assert drawn == write({}, do_sample=True, temperature=1.0) and drawn[0] != drawn[1]
+    cool = write({"temperature": 0.3}, do_sample=True)
+    assert cool == write({}, do_sample=True, temperature=0.3) != drawn
 
 
 def test_changes_beside_settings_are_heard():

@@ -5,9 +5,9 @@ Registered as `unmask`: by the verb `unmask harness` with lm_eval 0.4.13, by the
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from unmask.base.config import build
@@ -25,19 +25,16 @@ from unmask.base.identity import digest_values
 from unmask.base.progress import track
 from unmask.base.seeds import derive_seed
 from unmask.harness.bounds import WindowScorer
+from unmask.harness.generation import Generation, read_generation
 from unmask.harness.scoring import LikelihoodRequest, RequestScorer
-from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
+from unmask.harness.settings import HarnessSettings
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.loading import load
 from unmask.net.model import Model
 from unmask.objectives.likelihood import Estimate
 from unmask.sampling.guidance import guidance_schedule
-from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
 from unmask.training.parallel import World, join
-
-_NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1.0}
-"""Settings of other libraries that tasks may name, and the values at which they do nothing."""
 
 
 @register_model("unmask")
@@ -202,56 +199,20 @@ class UnmaskLM(TemplateLM):
         texts = [""] * len(requests)
         for (_, repeat), group in track(list(groups.items()), "texts", len(groups)):
             kwargs = requests[group[0]].args[1]
-            settings, until, room = self._read_generation(kwargs, repeat)
-            prompts = [self._encode_prompt(requests[i].args[0], room) for i in group]
-            for i, text in zip(group, self._write(prompts, settings, room), strict=True):
-                texts[i] = postprocess_generated_text(text, until, None)
+            generation = read_generation(self.model, self.settings, kwargs, repeat)
+            prompts = [self._encode_prompt(requests[i].args[0], generation.room) for i in group]
+            for i, text in zip(group, self._write(prompts, generation), strict=True):
+                texts[i] = postprocess_generated_text(text, generation.until, None)
                 self.cache_hook.add_partial("generate_until", requests[i].args, texts[i])
         return texts
-
-    def _read_generation(
-        self, given: Mapping[str, Any], repeat: int
-    ) -> tuple[Sampling, list[str], int]:
-        """How a task's texts are drawn, where they end, and their tokens at most."""
-        context = self.max_length
-        default = min(self.settings.max_gen_toks, max(1, context // 2))
-        kwargs: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), default))
-        until, room = kwargs.pop("until"), int(kwargs.pop("max_gen_toks"))
-        is_drawn, temperature = kwargs.pop("do_sample"), kwargs.pop("temperature", None)
-        if room >= context:
-            raise UserError(
-                f"the task asks for {room} tokens, which leaves no room for a prompt in the "
-                f"context of {context}: give max_gen_toks below that in --gen-kwargs."
-            )
-        names = {field.name for field in fields(Sampling)} - set(OF_ONE_TEXT)
-        unknown = {
-            name: value
-            for name, value in kwargs.items()
-            if name not in names and _NEUTRAL.get(name) != value
-        }
-        if unknown:
-            raise UserError(
-                f"the task's generation_kwargs hold {unknown}: expected until, max_gen_toks, "
-                f"do_sample, temperature or one of {', '.join(sorted(names))}."
-            )
-        changes = {name: value for name, value in kwargs.items() if name in names}
-        if "do_sample" in given or "temperature" in given:
-            # Noise other than masks is undone by drawing: the likeliest token has no meaning there.
-            greedy = 0.0 if self.model.paradigm.sampler in ("unmasking", "causal") else None
-            changes["temperature"] = temperature if is_drawn else greedy
-        own = {field.name: getattr(self.settings, field.name) for field in fields(Sampling)}
-        seed = changes.get("seed", self.settings.seed)
-        changes["seed"] = derive_seed(seed, "repeat", repeat) if repeat else seed
-        changes |= {"keep_states": False, "chat": False}
-        settings = build(Sampling, own | changes, "generation_kwargs")
-        return settings, until, room
 
     def _encode_prompt(self, text: str, room: int) -> list[int]:
         """The end of a context that leaves the room free; `prefix_token_id` where there is none."""
         return (self.tok_encode(text) or [self.prefix_token_id])[-(self.max_length - room) :]
 
-    def _write(self, prompts: Sequence[list[int]], settings: Sampling, room: int) -> list[str]:
+    def _write(self, prompts: Sequence[list[int]], generation: Generation) -> list[str]:
         """The texts after the prompts, prompts of similar length together."""
+        settings, room = generation.settings, generation.room
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         texts = [""] * len(prompts)
 
