@@ -92,6 +92,14 @@ def test_likelihoods_are_those_of_the_hugging_face_class(twins):
         assert greedy == is_greedy
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_context_of_spaces_is_an_empty_one(causal):
+    lm = UnmaskLM(make_model(causal=causal))
+    pairs = [("", "\n The caves of"), ("\n ", "The caves of"), ("The baker of", " Wrenmouth")]
+    empty, spaces, _ = lm.loglikelihood(ask("loglikelihood", *pairs))
+    assert spaces == empty
+
+
 def test_rolling_likelihoods_are_those_of_the_hugging_face_class(twins):
     requests = ask("loglikelihood_rolling", (LONG,), ("The caves",))
     assert len(twins[1].tok_encode(LONG)) > 2 * CONTEXT
@@ -246,8 +254,12 @@ def test_changes_beside_settings_are_heard():
 def test_what_cannot_be_scored_is_a_sentence():
     lm = UnmaskLM(make_model())
     endless = "The caves of Orsel are deep. " * 60
-    with pytest.raises(unmask.UserError, match="a continuation has .* tokens: expected 1 to"):
+    with pytest.raises(unmask.UserError, match="continuation 'The .* has .* tokens: expected 1 to"):
         lm.loglikelihood(ask("loglikelihood", ("The", endless)))
+    with pytest.raises(unmask.UserError, match="continuation '' has 0 tokens: expected 1 to"):
+        lm.loglikelihood(ask("loglikelihood", ("The", "")))
+    with pytest.raises(unmask.UserError, match="an empty continuation of an empty context"):
+        lm.loglikelihood(ask("loglikelihood", ("", "")))
     with pytest.raises(unmask.UserError, match="'likelihood' is 'guess'"):
         UnmaskLM(make_model(), likelihood="guess")
     with pytest.raises(unmask.UserError, match="windows of 4096 tokens"):

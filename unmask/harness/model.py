@@ -107,6 +107,16 @@ class UnmaskLM(TemplateLM):
 
     # Likelihoods.
 
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        if any(request.args == ("", "") for request in requests):
+            raise UserError(
+                "a task asks for the likelihood of an empty continuation of an empty context: "
+                "expected a text in one of them; check its doc_to_text and its choices."
+            )
+        return super().loglikelihood(requests, disable_tqdm)
+
     def _loglikelihood_tokens(
         self,
         requests: Sequence[tuple[tuple[str, str], list[int], list[int]]],
@@ -120,12 +130,14 @@ class UnmaskLM(TemplateLM):
         """
         scorer = RequestScorer(self.model, self.settings)
         wanted = []
-        for _, context, continuation in requests:
+        for (_, text), context, continuation in requests:
             if not continuation or len(continuation) >= scorer.longest:
                 raise UserError(
-                    f"a continuation has {len(continuation)} tokens: expected 1 to "
+                    f"the continuation {text!r:.80} has {len(continuation)} tokens: expected 1 to "
                     f"{scorer.longest - 1}, which the context of {self.model.name} holds."
                 )
+            # Nothing is left of a context of spaces alone: they are moved to the continuation.
+            context = context or [self.prefix_token_id]
             context = context[-(scorer.longest - len(continuation)) :]
             seed = derive_seed(self.settings.seed, "context", tuple(context))
             wanted.append(LikelihoodRequest(context, continuation, seed))
