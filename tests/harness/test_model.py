@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -207,6 +208,24 @@ def test_texts_depend_on_their_prompt_alone_and_stop_where_they_are_told():
     assert cut == alone[0].split("x")[0].split(letter)[0]
     longer = ask("generate_until", ("The caves of Orsel. " * 40, {"until": [], "steps": 1}))
     assert lm.generate_until(longer)
+
+
+def test_a_special_token_may_be_a_stop_sequence(monkeypatch):
+    """Decoded texts do not show it: it is looked for among the tokens."""
+    model = make_model()
+    tokenizer = model.require_tokenizer()
+    tokenizer.backend.add_special_tokens(["[TURN]"])
+    written = tokenizer.encode(" of[TURN] Orsel").ids
+    assert tokenizer.decode(written) == " of Orsel"
+
+    def write(model: Model, rows: list[list[int]], settings: object) -> SimpleNamespace:
+        return SimpleNamespace(tokens=torch.tensor([row + written for row in rows]))
+
+    monkeypatch.setattr("unmask.harness.model.sample", write)
+    for until, text in ((["[TURN]"], " of"), (["f", "[TURN]"], " o"), (["."], " of Orsel")):
+        kwargs = {"until": until, "max_gen_toks": len(written)}
+        request = ask("generate_until", ("The caves", kwargs))
+        assert UnmaskLM(model).generate_until(request) == [text]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ class Generation:
 
     settings: Sampling
     until: list[str]
+    ends: frozenset[int]
+    """Special tokens among these strings, which a decoded text does not show."""
     room: int
 
 
@@ -61,7 +63,9 @@ def read_generation(
     seed = changes.get("seed", settings.seed)
     changes["seed"] = derive_seed(seed, "repeat", repeat) if repeat else seed
     changes |= {"keep_states": False, "chat": False}
-    return Generation(build(Sampling, own | changes, "generation_kwargs"), until, room)
+    special = model.require_tokenizer().backend.get_added_tokens_decoder()
+    ends = frozenset(token for token, each in special.items() if each.content in until)
+    return Generation(build(Sampling, own | changes, "generation_kwargs"), until, ends, room)
 
 
 def _normalise(given: Mapping[str, Any], settings: HarnessSettings, default: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@ Registered as `unmask`: by the verb `unmask harness` with lm_eval 0.4.13, by the
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -233,7 +234,7 @@ class UnmaskLM(TemplateLM):
             lengths = [len(row) + room for row in rows]
             drawn = sample(self.model, rows, replace(settings, length=lengths))
             return [
-                self.own_tokenizer.decode(tokens[len(row) : length])
+                self._decode(tokens[len(row) : length], generation.ends)
                 for row, length, tokens in zip(rows, lengths, drawn.tokens.tolist(), strict=True)
             ]
 
@@ -246,6 +247,10 @@ class UnmaskLM(TemplateLM):
             for i, text in zip(batch, written, strict=True):
                 texts[i] = text
         return texts
+
+    def _decode(self, tokens: Sequence[int], ends: Collection[int]) -> str:
+        """The text of the tokens before the first of the ends."""
+        return self.own_tokenizer.decode(takewhile(lambda token: token not in ends, tokens))
 
     # Conversations.
 
