@@ -87,7 +87,8 @@ def test_a_chat_is_held_and_the_results_say_so(tasks, tmp_path):
     assert model.tokenizer is not None
     model.tokenizer.chat = ChatTemplate(TEMPLATE)
     unmask.save(model, tmp_path / "model")
-    words = ("--chat", "--limit", 1, "--fewshot", 1, "--steps", 2, "--gen-kwargs", "max_gen_toks=7")
+    changes = 'max_gen_toks=7,until=[".","?"]'
+    words = ("--chat", "--limit", 1, "--fewshot", 1, "--steps", 2, "--gen-kwargs", changes)
     where = ("--include", tasks, "--out", tmp_path / "out", "--device", "cpu")
     run(tmp_path / "model", "--tasks", "made_text", *where, *words)
     results, (one,) = read_results(tmp_path / "out")
@@ -99,11 +100,11 @@ def test_a_chat_is_held_and_the_results_say_so(tasks, tmp_path):
     ids = model.tokenizer.encode(prompt).ids
     drawn = unmask.sample(model, [ids], steps=2, length=len(ids) + 7)
     text = model.tokenizer.decode(drawn.tokens[0, len(ids) :].tolist())
-    assert one["resps"] == [[text.split(".")[0]]]
+    assert one["resps"] == [[text.split(".")[0].split("?")[0]]]
     config = results["config"]
     assert config["evaluation"] == {
         "tasks": ["made_text"], "include": str(tasks), "limit": 1, "fewshot": 1, "chat": True,
-        "generation": {"max_gen_toks": 7}, "seed": 1234,
+        "generation": {"max_gen_toks": 7, "until": [".", "?"]}, "seed": 1234,
     }  # fmt: skip
     assert config["settings"]["steps"] == 2 and "chat" not in config["settings"]
 
@@ -207,6 +208,7 @@ def test_the_harness_finds_the_class_by_name():
         (("--tasks", "none/such.yaml"), "there is no task file 'none/such.yaml'"),
         (("--tasks", "made_text", "--limit", 0), "--limit is 0: expected at least 1"),
         (("--tasks", "made_text", "--gen-kwargs", "steps"), "expected names and values"),
+        (("--tasks", "made_text", "--gen-kwargs", 'until=["a"'), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", "speed=3"), "hold {'speed': 3}"),
         (("--tasks", "made_text", "--chat"), "has no chat template"),
         (("--tasks", "made_text", "--repeats", 1), "'repeats' is 1, expected at least 2"),

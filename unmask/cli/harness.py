@@ -1,6 +1,7 @@
 """`unmask harness`: a model on the tasks of lm-evaluation-harness."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from unmask.cli.options import add_option, make_command
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.measures.measure import Argument
 
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+"""A comma that is not inside brackets."""
 ARGUMENTS = (
     Argument("name", "A model's name, folder or file.", "MODEL"),
     Argument(
@@ -75,19 +78,22 @@ def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]
 
 
 def _read_pairs(text: str | None) -> dict[str, Any]:
-    """Settings such as steps=64,max_gen_toks=128 by name; numbers as numbers."""
+    """Settings such as steps=64,until=["a","b"] by name; numbers as numbers, lists as lists."""
     import yaml
 
     pairs = {}
-    for each in (text or "").split(","):
+    for each in _COMMA.split(text or ""):
         name, separator, value = each.partition("=")
-        if each.strip() and not (name.strip() and separator):
+        try:
+            if each.strip() and not (name.strip() and separator):
+                raise ValueError("a name and a value are missing")
+            if separator:
+                pairs[name.strip()] = yaml.safe_load(value)
+        except (ValueError, yaml.YAMLError) as error:
             raise UserError(
                 f"--gen-kwargs is {text!r:.200}: expected names and values such as "
-                "steps=64,max_gen_toks=128."
-            )
-        if separator:
-            pairs[name.strip()] = yaml.safe_load(value)
+                'steps=64,max_gen_toks=128 or until=["a","b"].'
+            ) from error
     return pairs
 
 
