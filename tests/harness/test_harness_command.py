@@ -235,6 +235,13 @@ def test_a_task_without_its_data_is_a_sentence(tasks, tmp_path):
             evaluate(lm, Evaluation(tasks=[name], include=tmp_path))
 
 
+def test_a_perplexity_without_a_number_is_a_sentence(tasks, monkeypatch):
+    lm = UnmaskLM(make_model())
+    monkeypatch.setattr(lm, "loglikelihood_rolling", lambda requests: [-1e5] * len(requests))
+    with pytest.raises(unmask.UserError, match="larger than a number can hold"):
+        evaluate(lm, Evaluation(tasks=["made_rolling"], include=tasks))
+
+
 def test_a_group_is_its_tasks(tasks, tmp_path):
     for file in tasks.glob("made_*.yaml"):
         (tmp_path / file.name).write_text(file.read_text())

@@ -65,17 +65,7 @@ def evaluate(
     """
     manager, names = find_tasks(evaluation) if known is None else known
     tasks = _load_tasks(lm, manager, names)
-    results = simple_evaluate(
-        model=lm,
-        tasks=tasks,
-        num_fewshot=evaluation.fewshot,
-        limit=evaluation.limit,
-        apply_chat_template=evaluation.chat,
-        gen_kwargs=dict(evaluation.generation) if evaluation.generation else None,
-        task_manager=manager,
-        log_samples=True,
-        fewshot_random_seed=evaluation.seed,
-    )
+    results = _run_tasks(lm, evaluation, manager, tasks)
     gathered = lm.gather_object(lm.errors)
     if results is None or gathered is None:
         return None
@@ -94,6 +84,26 @@ def evaluate(
         if own:
             report["results"][task]["likelihood_error,none"] = sum(own) / len(own)
     return report
+
+
+def _run_tasks(lm: UnmaskLM, evaluation: Evaluation, manager: TaskManager, tasks: list[Any]) -> Any:
+    try:
+        return simple_evaluate(
+            model=lm,
+            tasks=tasks,
+            num_fewshot=evaluation.fewshot,
+            limit=evaluation.limit,
+            apply_chat_template=evaluation.chat,
+            gen_kwargs=dict(evaluation.generation) if evaluation.generation else None,
+            task_manager=manager,
+            log_samples=True,
+            fewshot_random_seed=evaluation.seed,
+        )
+    except OverflowError as error:  # of exp, in the harness's perplexities
+        raise UserError(
+            f"a perplexity of these tasks under {lm.model.name} is larger than a number can hold: "
+            "train the model further, or choose tasks that measure bits_per_byte alone."
+        ) from error
 
 
 def write_results(report: Mapping[str, Any], folder: Path) -> None:
