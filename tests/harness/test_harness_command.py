@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -240,6 +240,19 @@ def test_a_perplexity_without_a_number_is_a_sentence(tasks, monkeypatch):
     monkeypatch.setattr(lm, "loglikelihood_rolling", lambda requests: [-1e5] * len(requests))
     with pytest.raises(unmask.UserError, match="larger than a number can hold"):
         evaluate(lm, Evaluation(tasks=["made_rolling"], include=tasks))
+
+
+def test_contexts_that_lost_their_beginning_are_counted(tasks, caplog):
+    """Each once, in likelihoods and in texts."""
+    lm = UnmaskLM(make_model(), steps=1, strata=2, repeats=2)
+    evaluation = Evaluation(tasks=["made_choice", "made_text"], include=tasks)
+    results = evaluate(lm, evaluation)
+    assert results is not None and results["config"]["contexts_cut"] == 0
+    own = {"max_gen_toks": lm.max_length - 3}  # "The caves" is 4 tokens
+    results = evaluate(lm, replace(evaluation, generation=own))
+    assert results is not None and results["config"]["contexts_cut"] == 2
+    (said,) = (each for each in caplog.messages if "lost their beginning" in each)
+    assert said.startswith("2 contexts are too long for made")
 
 
 def test_a_group_is_its_tasks(tasks, tmp_path):

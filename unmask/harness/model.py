@@ -79,6 +79,8 @@ class UnmaskLM(TemplateLM):
         self.own_tokenizer = self.model.require_tokenizer()
         self.errors: dict[tuple[str, ...], float] = {}
         """Standard errors in nats of the likelihoods that were asked for, by their arguments."""
+        self.cut: set[str] = set()
+        """Contexts that were too long and lost their beginning."""
 
     def close(self) -> None:
         """Leave the processes of torchrun, where this model joined them."""
@@ -106,6 +108,12 @@ class UnmaskLM(TemplateLM):
         """The ids of a text; nothing is ever added."""
         return self.own_tokenizer.encode(string).ids
 
+    def _cut_beginning(self, text: str, ids: list[int], most: int) -> list[int]:
+        """The last tokens of a context, as many as there is room for; one that is cut is noted."""
+        if len(ids) > most:
+            self.cut.add(text)
+        return ids[-most:]
+
     # Likelihoods.
 
     def loglikelihood(
@@ -131,7 +139,7 @@ class UnmaskLM(TemplateLM):
         """
         scorer = RequestScorer(self.model, self.settings)
         wanted = []
-        for (_, text), context, continuation in requests:
+        for (before, text), context, continuation in requests:
             if not continuation or len(continuation) >= scorer.longest:
                 raise UserError(
                     f"the continuation {text!r:.80} has {len(continuation)} tokens: expected 1 to "
@@ -139,7 +147,7 @@ class UnmaskLM(TemplateLM):
                 )
             # Nothing is left of a context of spaces alone: they are moved to the continuation.
             context = context or [self.prefix_token_id]
-            context = context[-(scorer.longest - len(continuation)) :]
+            context = self._cut_beginning(before, context, scorer.longest - len(continuation))
             seed = derive_seed(self.settings.seed, "context", tuple(context))
             wanted.append(LikelihoodRequest(context, continuation, seed))
         answers: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
@@ -221,7 +229,8 @@ class UnmaskLM(TemplateLM):
 
     def _encode_prompt(self, text: str, room: int) -> list[int]:
         """The end of a context that leaves the room free; `prefix_token_id` where there is none."""
-        return (self.tok_encode(text) or [self.prefix_token_id])[-(self.max_length - room) :]
+        ids = self.tok_encode(text) or [self.prefix_token_id]
+        return self._cut_beginning(text, ids, self.max_length - room)
 
     def _write(self, prompts: Sequence[list[int]], generation: Generation) -> list[str]:
         """The texts after the prompts, prompts of similar length together."""
@@ -316,6 +325,7 @@ class UnmaskLM(TemplateLM):
             "model_dtype": str(net.embedding.weight.dtype),
             "likelihood": "an upper bound on -log p" if is_bound else "exact, left to right",
             "likelihood_errors": summarise_errors(list(self.errors.values())),
+            "contexts_cut": len(self.cut),
             "settings": self.settings.to_record(),
         }
 

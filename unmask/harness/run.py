@@ -1,6 +1,7 @@
 """A model evaluated on tasks of lm-evaluation-harness, with what its likelihoods are worth."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,6 +15,8 @@ from lm_eval.utils import handle_non_serializable, make_table
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, replace_file
 from unmask.harness.model import UnmaskLM, summarise_errors
+
+_log = logging.getLogger(__name__)
 
 CONTINUATIONS = ("loglikelihood", "multiple_choice")
 """Kinds of tasks that need likelihoods of a text given its prefix."""
@@ -66,11 +69,17 @@ def evaluate(
     manager, names = find_tasks(evaluation) if known is None else known
     tasks = _load_tasks(lm, manager, names)
     results = _run_tasks(lm, evaluation, manager, tasks)
-    gathered = lm.gather_object(lm.errors)
+    gathered = lm.gather_object((lm.errors, lm.cut))
     if results is None or gathered is None:
         return None
     report: dict[str, Any] = dict(results)
-    errors = {key: error for each in gathered for key, error in each.items()}
+    errors = {key: error for each, _ in gathered for key, error in each.items()}
+    cut = set().union(*(each for _, each in gathered))
+    if cut:
+        _log.warning(
+            "%d contexts are too long for %s and lost their beginning", len(cut), lm.model.name
+        )
+    report["config"]["contexts_cut"] = len(cut)
     report["config"]["evaluation"] = evaluation.to_record()
     report["config"]["likelihood_errors"] = summarise_errors(list(errors.values()))
     for task, samples in report["samples"].items():
