@@ -255,6 +255,16 @@ def test_contexts_that_lost_their_beginning_are_counted(tasks, caplog):
     assert said.startswith("2 contexts are too long for made")
 
 
+def test_results_are_of_one_evaluation_alone(tasks):
+    """A model may be asked again: what it was asked before is not counted."""
+    lm = UnmaskLM(make_model(), strata=2, repeats=2)
+    lm.cut.add("a context of before")
+    for task, requests in (("made_choice", 7), ("made_rolling", 2)):
+        results = evaluate(lm, Evaluation(tasks=[task], include=tasks))
+        assert results is not None and results["config"]["contexts_cut"] == 0
+        assert results["config"]["likelihood_errors"]["requests"] == requests
+
+
 def test_a_group_is_its_tasks(tasks, tmp_path):
     for file in tasks.glob("made_*.yaml"):
         (tmp_path / file.name).write_text(file.read_text())

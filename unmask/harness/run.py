@@ -68,6 +68,8 @@ def evaluate(
     """
     manager, names = find_tasks(evaluation) if known is None else known
     tasks = _load_tasks(lm, manager, names)
+    lm.errors.clear()
+    lm.cut.clear()
     results = _run_tasks(lm, evaluation, manager, tasks)
     gathered = lm.gather_object((lm.errors, lm.cut))
     if results is None or gathered is None:
