@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -121,7 +122,8 @@ def test_rolling_windows_count_every_token_once(method, window):
     """The sum of windows that were cut by hand, each with what is given before it."""
     model = make_model()
     lm = UnmaskLM(model, likelihood=method, strata=4, repeats=2, **window)
-    ids = lm.tok_encode(LONG)
+    text = "".join(Random(0).choices("The caves of Orsel", k=400))  # no window is there twice
+    ids = lm.tok_encode(text)
     longest = window.get("window", model.net.config.context)
     stride = window.get("stride", longest - 1)
     whole, done, costs = [lm.prefix_token_id, *ids], 1, []
@@ -143,9 +145,9 @@ def test_rolling_windows_count_every_token_once(method, window):
         ).nll
         for context, tokens in costs
     )
-    (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (LONG,)))
+    (logp,) = lm.loglikelihood_rolling(ask("loglikelihood_rolling", (text,)))
     assert -logp == pytest.approx(expected, rel=1e-5)
-    assert (lm.errors[(LONG,)] > 0) == (method == "exact_k")
+    assert (lm.errors[(text,)] > 0) == (method == "exact_k")
 
 
 @pytest.mark.parametrize("kind", ["uniform", "hybrid", "gaussian"])
@@ -192,6 +194,18 @@ def test_the_standard_error_is_the_spread_over_seeds():
         errors.append(lm.errors[pair])
     spread = torch.tensor(logps).std()
     assert 0.4 < float(spread / torch.tensor(errors).mean()) < 2.0
+
+
+def test_the_error_of_a_text_whose_windows_are_equal_is_the_spread_over_seeds():
+    """Equal windows are drawn apart: one draw for all of nine would err three times as much."""
+    model, text = make_model(), ("a" * 72,)
+    logps, errors = [], []
+    for seed in range(24):
+        lm = UnmaskLM(model, seed=seed, window=9, strata=2, repeats=4)
+        logps += lm.loglikelihood_rolling(ask("loglikelihood_rolling", text))
+        errors.append(lm.errors[text])
+    spread = torch.tensor(logps).std()
+    assert 0.5 < float(spread / torch.tensor(errors).mean()) < 1.6
 
 
 def test_texts_depend_on_their_prompt_alone_and_stop_where_they_are_told():

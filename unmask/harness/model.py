@@ -169,8 +169,12 @@ class UnmaskLM(TemplateLM):
         windows, owners = [], []
         for i, request in enumerate(requests):
             (text,) = request.args
+            met: Counter[tuple[int, ...]] = Counter()
             for context, continuation in self._cut(self.tok_encode(text), scorer.longest):
-                seed = derive_seed(self.settings.seed, "window", (*context, *continuation))
+                tokens = (*context, *continuation)
+                again = ("again", met[tokens]) if met[tokens] else ()
+                met[tokens] += 1
+                seed = derive_seed(self.settings.seed, "window", tokens, *again)
                 windows.append(LikelihoodRequest(context, continuation, seed))
                 owners.append(i)
         scores: dict[int, list[Estimate]] = defaultdict(list)
@@ -179,7 +183,7 @@ class UnmaskLM(TemplateLM):
         sums = []
         for i, request in enumerate(requests):
             sums.append(-sum(each.nll for each in scores[i]))
-            # Windows have seeds of their own: their errors are independent.
+            # Windows have seeds of their own, equal ones too: their errors are independent.
             error = sum(each.error**2 for each in scores[i]) ** 0.5
             self._keep("loglikelihood_rolling", request.args, error, sums[-1])
         return sums
