@@ -47,7 +47,9 @@ class HarnessSettings(Sampling):
         least=1,
     )
     max_gen_toks: int = option(
-        256, "Tokens to generate at most, where a task does not say it.", least=1
+        256,
+        "Tokens to generate at most, where a task does not say it; never over half the context.",
+        least=1,
     )
     rows: int | None = option(
         None,
