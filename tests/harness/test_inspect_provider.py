@@ -64,6 +64,18 @@ def test_the_last_message_is_asked_and_stops_end_the_text(answerer):
     assert cut.text == whole.text[: whole.text.index(word)] and not cut.is_cut
 
 
+def test_the_same_request_again_is_drawn_anew():
+    """Epochs of inspect are draws; a seed that inspect gives is kept."""
+    drawn, again = (
+        [answerer.answer(PROMPT, max_tokens=6, temperature=2.0).text for _ in range(3)]
+        for answerer in (Answerer("reversal-mdm", device="cpu", steps=4) for _ in range(2))
+    )
+    assert drawn == again and len(set(drawn)) == 3
+    answerer = Answerer("reversal-mdm", device="cpu", steps=4)
+    kept = [answerer.answer(PROMPT, max_tokens=6, temperature=2.0, seed=5).text for _ in range(2)]
+    assert kept[0] == kept[1]
+
+
 def test_settings_of_inspect_come_first(answerer):
     config = SimpleNamespace(temperature=0.5, top_p=None, top_k=3, seed=7, max_tokens=9)
     config.stop_seqs = ["."]

@@ -5,10 +5,12 @@
 What stands after `unmask/` is a model's name or folder, `-M` settings of `unmask.Sampling`, device
 or dtype. A model with a chat template gets the conversation in its own words; one without is asked
 what the last message says. `--temperature`, `--top-p`, `--top-k`, `--seed`, `--max-tokens` and
-`--stop-seqs` of inspect come before the settings. Tools are refused: no model here calls any.
+`--stop-seqs` of inspect come before the settings. The same request again, as by `--epochs`, is
+drawn anew unless `--seed` is given. Tools are refused: no model here calls any.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from typing import Any
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
+from unmask.base.seeds import derive_seed
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.loading import load
 from unmask.net.model import Model
@@ -50,6 +53,7 @@ class Answerer:
         self.settings = build(Sampling, {"keep_states": False} | arguments, f"unmask/{name}")
         self.model: Model = load(name, **own)
         self._turn = Lock()
+        self._met: Counter[str] = Counter()
 
     def answer(
         self,
@@ -79,6 +83,11 @@ class Answerer:
         settings = replace(self.settings, length=len(ids) + room, **given)
         # inspect_ai asks as often at once as it likes, whatever `max_connections` of a model says.
         with self._turn:
+            request = repr((messages, room, stop, given))
+            if self._met[request] and "seed" not in given:
+                seed = derive_seed(settings.seed, "repeat", self._met[request])
+                settings = replace(settings, seed=seed)
+            self._met[request] += 1
             drawn = sample(self.model, [ids], settings)
         tokens = drawn.tokens[0, len(ids) : int(drawn.lengths[0])].tolist()
         is_cut = tokenizer.end_id not in tokens
