@@ -207,6 +207,7 @@ def test_the_harness_finds_the_class_by_name():
         (("--tasks", ","), "no tasks were given"),
         (("--tasks", "none/such.yaml"), "there is no task file 'none/such.yaml'"),
         (("--tasks", "made_text", "--limit", 0), "--limit is 0: expected at least 1"),
+        (("--tasks", "made_text", "--fewshot", 9), "has fewer documents than the examples"),
         (("--tasks", "made_text", "--gen-kwargs", "steps"), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", 'until=["a"'), "expected names and values"),
         (("--tasks", "made_text", "--gen-kwargs", "speed=3"), "hold {'speed': 3}"),

@@ -110,6 +110,13 @@ def _run_tasks(lm: UnmaskLM, evaluation: Evaluation, manager: TaskManager, tasks
             log_samples=True,
             fewshot_random_seed=evaluation.seed,
         )
+    except ValueError as error:
+        if "larger than population" not in str(error):  # of random.sample, for examples
+            raise
+        raise UserError(
+            "a task has fewer documents than the examples that are put before each question: "
+            "lower --fewshot, or give the task more documents in its fewshot_split."
+        ) from error
     except OverflowError as error:  # of exp, in the harness's perplexities
         raise UserError(
             f"a perplexity of these tasks under {lm.model.name} is larger than a number can hold: "
