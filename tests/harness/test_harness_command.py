@@ -18,7 +18,7 @@ from tests.harness.tasks import CHOICES, PROMPTS, TEMPLATE, TEXTS, write_tasks
 from unmask.cli.main import app
 from unmask.data.chat import ChatTemplate
 from unmask.harness.model import UnmaskLM
-from unmask.harness.run import RESULTS, SAMPLES, Evaluation, evaluate
+from unmask.harness.run import RESULTS, SAMPLES, Evaluation, evaluate, require_writable
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
 from unmask.net.model import Blueprint, Model
 from unmask.net.presets import preset
@@ -224,6 +224,14 @@ def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):
 def test_tasks_are_looked_for_before_the_model(tmp_path):
     with pytest.raises(unmask.UserError, match="there is no task file 'none/such.yaml'"):
         run(tmp_path / "no-model", "--tasks", "none/such.yaml", "--device", "cpu")
+
+
+def test_results_that_cannot_be_written_are_found_before_the_work(tasks, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(FileExistsError, match="taken"):
+        run("no-model", "--tasks", "made_text", "--include", tasks, "--out", tmp_path / "taken")
+    require_writable(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_task_without_its_data_is_a_sentence(tasks, tmp_path):

@@ -56,11 +56,19 @@ def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]
             raise UserError(f"--{name} is {extras[name]}: expected at least {least}.")
     generation = _read_pairs(extras["gen_kwargs"])
     from unmask.harness.model import UnmaskLM
-    from unmask.harness.run import Evaluation, evaluate, find_tasks, format_results, write_results
+    from unmask.harness.run import (
+        Evaluation,
+        evaluate,
+        find_tasks,
+        format_results,
+        require_writable,
+        write_results,
+    )
 
     tasks = [each.strip() for each in given["tasks"].split(",") if each.strip()]
     options = {name: extras[name] for name in ("include", "limit", "fewshot", "chat")}
     evaluation = Evaluation(tasks=tasks, generation=generation, **options)
+    require_writable(extras["out"])
     known = find_tasks(evaluation)  # a mistyped name is found before the model is loaded
     lm = UnmaskLM(given["name"], device=extras["device"], dtype=extras["dtype"], settings=settings)
     try:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable, make_table
 
 from unmask.base.errors import UserError
-from unmask.base.files import path_exists, replace_file
+from unmask.base.files import create_file, path_exists, replace_file
 from unmask.harness.model import UnmaskLM, summarise_errors
 
 _log = logging.getLogger(__name__)
@@ -122,6 +123,13 @@ def _run_tasks(lm: UnmaskLM, evaluation: Evaluation, manager: TaskManager, tasks
             f"a perplexity of these tasks under {lm.model.name} is larger than a number can hold: "
             "train the model further, or choose tasks that measure bits_per_byte alone."
         ) from error
+
+
+def require_writable(folder: Path) -> None:
+    """Make the folder; one that cannot be written to raises before the work, not after it."""
+    trial = folder / f".trial-{os.getpid()}"
+    create_file(trial, "")
+    trial.unlink()
 
 
 def write_results(report: Mapping[str, Any], folder: Path) -> None:
