@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from unmask import Tokenizer, UserError
+from unmask.toy.examples import make_tokenizer
 
 TEXTS = ["The patient cartographer mapped the caves.", "Wrenmouth is a town; Orsel is a lake."] * 9
 
@@ -70,6 +71,14 @@ def test_decode_stops_at_the_end_and_shows_masks(tokenizer):
     ids = tokenizer.encode("Orsel is").ids
     row = [*ids, tokenizer.mask_id, tokenizer.pad_id, tokenizer.end_id, *ids]
     assert tokenizer.decode(row) == "Orsel is[MASK]"
+
+
+def test_an_unknown_word_is_named_where_it_would_be_a_mask():
+    toy = make_tokenizer()
+    with pytest.raises(UserError, match="'your zebra is' holds 'zebra', which the model's tokeni"):
+        toy.encode("your zebra is")
+    with pytest.raises(UserError, match="holds the mask token"):
+        toy.encode("your [MASK] is")
 
 
 def test_plain_text_with_the_mask_token(tokenizer):

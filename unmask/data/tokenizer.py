@@ -235,6 +235,12 @@ class Tokenizer:
             for text, one in zip(texts, encoded, strict=True):
                 if self.mask_id in one.ids:
                     mask = self.backend.id_to_token(self.mask_id)
+                    if mask not in text:
+                        at = slice(*one.offsets[one.ids.index(self.mask_id)])
+                        raise UserError(
+                            f"the text {_short(text)!r} holds {_short(text[at])!r}, which the "
+                            "model's tokenizer does not know: take it out."
+                        )
                     raise UserError(
                         f"the text {_short(text)!r} holds the mask token {mask}: plain texts must "
                         "not; take it out, or use infilling to have masks filled."
