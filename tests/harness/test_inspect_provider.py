@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import unmask
 from unmask.base.errors import UserError
@@ -62,6 +63,22 @@ def test_the_last_message_is_asked_and_stops_end_the_text(answerer):
     word = whole.text.split()[-1]
     cut = answerer.answer(PROMPT, max_tokens=6, stop=[word])
     assert cut.text == whole.text[: whole.text.index(word)] and not cut.is_cut
+
+
+def test_a_special_token_may_be_a_stop_and_an_empty_one_is_none(answerer, monkeypatch):
+    tokenizer = answerer.model.tokenizer
+    written = tokenizer.encode("[PAD] friend").ids
+    assert written[0] == tokenizer.pad_id
+    written = [written[1], *written]
+    ids = tokenizer.encode(PROMPT[0][1]).ids
+    drawn = SimpleNamespace(
+        tokens=torch.tensor([ids + written]), lengths=[len(ids) + len(written)], calls=1
+    )
+    monkeypatch.setattr(inspect_provider, "sample", lambda *_: drawn)
+    whole = answerer.answer(PROMPT, max_tokens=6, stop=[""])
+    assert whole.is_cut and whole.text == tokenizer.decode(written)
+    cut = answerer.answer(PROMPT, max_tokens=6, stop=["[PAD]"])
+    assert not cut.is_cut and cut.text == tokenizer.decode(written[:1]) and cut.written == 1
 
 
 def test_the_same_request_again_is_drawn_anew():

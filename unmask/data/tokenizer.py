@@ -234,7 +234,7 @@ class Tokenizer:
         if self.mask_id is not None and not allow_mask:
             for text, one in zip(texts, encoded, strict=True):
                 if self.mask_id in one.ids:
-                    mask = self.backend.id_to_token(self.mask_id)
+                    mask = str(self.backend.id_to_token(self.mask_id))
                     if mask not in text:
                         at = slice(*one.offsets[one.ids.index(self.mask_id)])
                         raise UserError(
@@ -271,6 +271,11 @@ class Tokenizer:
             elif token != self.pad_id:
                 kept.append(token)
         return "".join(pieces) + self.backend.decode(kept)
+
+    def find_special(self, texts: Iterable[str]) -> frozenset[int]:
+        """The special tokens that are written as one of the texts, which `decode` does not show."""
+        known, wanted = self.backend.get_added_tokens_decoder(), set(texts)
+        return frozenset(token for token, each in known.items() if each.content in wanted)
 
     def piece(self, token: int) -> str:
         """A token's text as it stands inside a sentence; special tokens have none."""

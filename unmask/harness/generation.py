@@ -63,8 +63,7 @@ def read_generation(
     seed = changes.get("seed", settings.seed)
     changes["seed"] = derive_seed(seed, "repeat", repeat) if repeat else seed
     changes |= {"keep_states": False, "chat": False}
-    special = model.require_tokenizer().backend.get_added_tokens_decoder()
-    ends = frozenset(token for token, each in special.items() if each.content in until)
+    ends = model.require_tokenizer().find_special(until)
     return Generation(build(Sampling, own | changes, "generation_kwargs"), until, ends, room)
 
 

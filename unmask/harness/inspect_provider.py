@@ -90,11 +90,12 @@ class Answerer:
             self._met[request] += 1
             drawn = sample(self.model, [ids], settings)
         tokens = drawn.tokens[0, len(ids) : int(drawn.lengths[0])].tolist()
-        is_cut = tokenizer.end_id not in tokens
-        tokens = tokens if is_cut else tokens[: tokens.index(tokenizer.end_id)]
+        ends = tokenizer.find_special(stop) | {tokenizer.end_id}
+        length = next((i for i, token in enumerate(tokens) if token in ends), None)
+        is_cut, tokens = length is None, tokens[:length]
         written = tokenizer.decode(tokens)
         for each in stop:
-            if each in written:
+            if each and each in written:
                 written, is_cut = written[: written.index(each)], False
         return WrittenAnswer(written, is_cut, len(ids), len(tokens), drawn.calls)
 
