@@ -35,7 +35,13 @@ from unmask.sweep.run import (
     _CellWorker,
     run_sweep,
 )
-from unmask.sweep.summary import ComparedRow, compare_sweep, find_best
+from unmask.sweep.summary import (
+    ComparedRow,
+    _cluster,
+    compare_sweep,
+    find_best,
+    subtract_best,
+)
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
 
@@ -369,13 +375,45 @@ def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
     facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
     clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
     rows = [
-        ComparedRow({"batch.rows": name, **facts}, clusters, estimate_mean(clusters))
+        ComparedRow({"batch.rows": name, **facts}, range(3), clusters, estimate_mean(clusters))
         for name in ("2", "4")
     ]
     section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
     figure = next(each for each in section.blocks if isinstance(each, Figure))
     ((panel,),) = figure.views.values()
     assert [(line.name, line.x) for line in panel.lines] == [("2", [2.0]), ("4", [4.0])]
+
+
+def compare_rows(**values: dict[str, list[float | None]]) -> dict[str, ComparedRow]:
+    """Rows of one measured value: for each seed of each model the values of documents 0, 1, …"""
+    entry, compared = MeasureEntry(verb="quality", value="per_token", cluster="fact"), {}
+    for model, seeds in values.items():
+        rows = [
+            {"seed": seed, "fact": str(number), "per_token": value}
+            for seed, own in seeds.items()
+            for number, value in enumerate(own)
+        ]
+        units, clusters = _cluster(rows, entry)
+        compared[model] = ComparedRow({}, units, clusters, estimate_mean(clusters))
+    return compared
+
+
+def test_texts_without_a_value_do_not_count():
+    """A text that is empty costs nothing per token: neither a crash nor a 0."""
+    row = compare_rows(ours={"0": [1.0, None, 3.0], "1": [1.0, 9.0, 3.0]})["ours"]
+    assert row.units == ["0", "2"] and row.value.mean == 2.0
+    assert _cluster([{"seed": "0", "per_token": None}], MeasureEntry(verb="x", value="per_token"))[
+        1
+    ].sums.shape == (1, 0)
+
+
+def test_differences_are_paired_by_what_clusters_are_not_by_their_place():
+    entry = MeasureEntry(verb="quality", value="per_token")
+    rows = compare_rows(best={"0": [None, 2.0, 3.0, 5.0]}, other={"0": [1.0, 3.0, 4.0, None]})
+    difference = subtract_best(rows["other"], rows["best"], entry)
+    assert vars(difference) == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0})
+    apart = compare_rows(best={"0": [1.0, None]}, other={"0": [None, 1.0]})
+    assert subtract_best(apart["other"], apart["best"], entry) is None
 
 
 def test_words_change_entries_and_settings(finished):

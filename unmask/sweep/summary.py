@@ -38,6 +38,8 @@ class ComparedRow:
     """A measured value of one model with all its training seeds."""
 
     columns: Mapping[str, Any]
+    units: Sequence[Any]
+    """What the columns of `clusters` stand for: documents, facts, or numbers of rows."""
     clusters: Clusters
     value: Interval
 
@@ -102,7 +104,9 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
         seconds = float(np.mean([member.facts["seconds"] for member in own]))
         rows = [row for member in own for row in _read_rows(member, name, entry)]
         for values, chosen in _keep_apart(rows, entry.by):
-            clusters = _cluster(chosen, entry)
+            units, clusters = _cluster(chosen, entry)
+            if not clusters.counts.any():
+                continue
             columns = {
                 **own[0].facts,
                 "seconds": seconds,
@@ -110,7 +114,7 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
                 "seeds": clusters.sums.shape[0],
                 "likelihood": _name_likelihood(chosen),
             }
-            yield ComparedRow(columns, clusters, estimate_mean(clusters, entry.is_share))
+            yield ComparedRow(columns, units, clusters, estimate_mean(clusters, entry.is_share))
 
 
 def _read_rows(member: _TrainedMember, name: str, entry: MeasureEntry) -> list[dict[str, Any]]:
@@ -138,22 +142,27 @@ def _name_likelihood(rows: Sequence[Mapping[str, Any]]) -> str:
     return "upper bound" if rows[0]["is_bound"] else "exact"
 
 
-def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> Clusters:
-    """Sums of the value and of what it is divided by, over training seeds and clusters.
+def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> tuple[list[Any], Clusters]:
+    """Sums of the value and of what it is divided by, over training seeds and clusters; and what
+    these clusters are.
 
-    Clusters that not every seed has met are left out.
+    Rows without a value (an empty text has none per token) do not count, and clusters that not
+    every seed has met are left out.
     """
     sums: dict[str, dict[Any, list[float]]] = {}
-    for number, row in enumerate(rows):
-        at = row[entry.cluster] if entry.cluster else number
-        total = sums.setdefault(row["seed"], {}).setdefault(at, [0.0, 0.0])
-        total[0] += float(row[entry.value])
-        total[1] += float(row[entry.per]) if entry.per else 1.0
-    if not entry.cluster:  # rows stand in one order under every seed
-        sums = {seed: dict(enumerate(own.values())) for seed, own in sums.items()}
+    for seed, own in tidy.group_by(rows, "seed").items():
+        sums[seed] = {}
+        for number, row in enumerate(own):  # rows stand in one order under every seed
+            values = row[entry.value], row[entry.per] if entry.per else 1.0
+            if None in values:
+                continue
+            total = sums[seed].setdefault(row[entry.cluster] if entry.cluster else number, [0, 0])
+            total[0] += float(values[0])
+            total[1] += float(values[1])
     shared = [at for at in next(iter(sums.values())) if all(at in own for own in sums.values())]
-    values = np.array([[own[at] for at in shared] for own in sums.values()])  # [S, F, 2]
-    return Clusters(values[..., 0], values[..., 1])
+    totals = np.array([[own[at] for at in shared] for own in sums.values()])
+    totals = totals.reshape(len(sums), len(shared), 2)  # no clusters leave no axis
+    return shared, Clusters(totals[..., 0], totals[..., 1])
 
 
 def rank(row: ComparedRow, entry: MeasureEntry) -> float:
@@ -170,12 +179,22 @@ def find_best(rows: Sequence[ComparedRow], entry: MeasureEntry) -> ComparedRow |
 def subtract_best(
     row: ComparedRow, best: ComparedRow | None, entry: MeasureEntry
 ) -> Interval | None:
-    """A row's difference from the best, paired by cluster; None where nothing can be paired."""
+    """A row's difference from the best over the clusters of both; None where they share none."""
     if best is None or row is best:
         return None
-    if row.clusters.sums.shape[1] != best.clusters.sums.shape[1]:
+    known = set(best.units)
+    shared = [unit for unit in row.units if unit in known]
+    ours, theirs = _pick(row, shared), _pick(best, shared)
+    if not (ours.counts.any() and theirs.counts.any()):
         return None
-    return estimate_difference(row.clusters, best.clusters, entry.is_share)
+    return estimate_difference(ours, theirs, entry.is_share)
+
+
+def _pick(row: ComparedRow, units: Sequence[Any]) -> Clusters:
+    """A row's clusters of these units, in their order."""
+    places = {unit: at for at, unit in enumerate(row.units)}
+    at = [places[unit] for unit in units]
+    return Clusters(row.clusters.sums[:, at], row.clusters.counts[:, at])
 
 
 def add_up_compute(sweep: Sweep, folder: Path) -> SpentCompute:
