@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import unmask
+from tests.sweeps import BOUND, CHANGES, write_sweep
 from unmask.base import locks
 from unmask.base.errors import UserError
 from unmask.base.locks import claim
@@ -33,48 +33,15 @@ from unmask.sweep.run import (
     TRUNK,
     SweepOutcome,
     _CellWorker,
+    read_outcome,
     run_sweep,
 )
 from unmask.sweep.summary import (
-    ComparedRow,
-    _cluster,
     compare_sweep,
     find_best,
-    subtract_best,
 )
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
-
-CHANGES = {
-    "network": {"preset": "tiny", "changes": {"layers": 1}},
-    "data": {"source": "toy", "context": 8},
-    "budget.steps": 3,
-    "batch.rows": 4,
-    "schedule.warmup": 1,
-    "cadence": {"facts": 0, "samples": 0, "log": 1},
-    "machine.dtype": "float32",
-}
-BOUND = {"verb": "perplexity", "settings": {"repeats": 2}, "value": "nll", "per": "tokens"}
-BOUND |= {"cluster": "document", "label": "nats per token"}
-TEXTS = ["our cat is your friend", "we are your friend s", "dog s are our s"]
-
-
-def write_sweep(folder: Path, **changes: object) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = folder / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))
-    bound = BOUND | {"data": str(text)}
-    values = {
-        "title": "A small sweep",
-        "recipe": "toy-masked",
-        "changes": CHANGES,
-        "grids": [{"family": {"masked": {}, "causal": {"recipe": "toy-causal"}}, "seed": [0, 1]}],
-        "measures": {"bound": bound},
-        "figures": [{"value": "bound", "x": "family", "line": "family"}],
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(values | changes, sort_keys=False))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +288,7 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
             "bound": BOUND | {"data": text},
             "last": BOUND | {"data": text, "last_only": True},
         },
-        figures=[{"value": "bound", "x": "step", "line": "seed"}],
+        figures=[{"value": "bound", "x": "step", "line": "step"}],
     )
     out = tmp_path / "out"
     outcome = run_sweep(file, out, device="cpu")
@@ -341,81 +308,6 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     assert (out / CELLS / "seed-0" / TRUNK).is_dir()
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"gird": []}, "unknown key 'gird'"),
-        ({"grids": []}, "'grids' is empty"),
-        ({"grids": [{"seed": []}]}, "axis 'seed' has no values"),
-        ({"grids": [{}]}, "it has no axes"),
-        ({"grids": [{"seed": 3}]}, "expected a list of values"),
-        ({"grids": [{"batch.rows": ["many"]}]}, "'batch.rows' is 'many'"),
-        ({"grids": [{"no.such": [1]}]}, "no"),
-        ({"grids": [{"seed": [0]}, {"seed": [0]}]}, "are alike"),
-        ({"measures": {}}, "'measures' is empty"),
-        ({"measures": {"x": {"verb": "recal", "value": "hit"}}}, "there is no measure 'recal'"),
-        ({"measures": {"x": {"verb": "perplexity", "value": "nll"}}}, "needs"),
-        ({"best": "other"}, "'best' is 'other'"),
-        ({"figures": [{"value": "bound", "x": "colour", "line": "family"}]}, "'colour'"),
-        ({"cooldowns": {"steps": [4]}}, "constant rate"),
-        ({"recipe": "no-such-recipe"}, "no-such-recipe"),
-    ],
-)
-def test_bad_files_are_one_sentence(changes, sentence, tmp_path):
-    file = write_sweep(tmp_path, **changes)
-    with pytest.raises(UserError) as caught:
-        read_sweep(file)
-    assert sentence in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
-    grids = [{"batch.rows": [2, 4]}]
-    figures = [{"value": "bound", "x": "batch.rows", "line": "batch.rows"}]
-    sweep = read_sweep(write_sweep(tmp_path, grids=grids, figures=figures))
-    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
-    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
-    rows = [
-        ComparedRow({"batch.rows": name, **facts}, range(3), clusters, estimate_mean(clusters))
-        for name in ("2", "4")
-    ]
-    section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
-    figure = next(each for each in section.blocks if isinstance(each, Figure))
-    ((panel,),) = figure.views.values()
-    assert [(line.name, line.x) for line in panel.lines] == [("2", [2.0]), ("4", [4.0])]
-
-
-def compare_rows(**values: dict[str, list[float | None]]) -> dict[str, ComparedRow]:
-    """Rows of one measured value: for each seed of each model the values of documents 0, 1, …"""
-    entry, compared = MeasureEntry(verb="quality", value="per_token", cluster="fact"), {}
-    for model, seeds in values.items():
-        rows = [
-            {"seed": seed, "fact": str(number), "per_token": value}
-            for seed, own in seeds.items()
-            for number, value in enumerate(own)
-        ]
-        units, clusters = _cluster(rows, entry)
-        compared[model] = ComparedRow({}, units, clusters, estimate_mean(clusters))
-    return compared
-
-
-def test_texts_without_a_value_do_not_count():
-    """A text that is empty costs nothing per token: neither a crash nor a 0."""
-    row = compare_rows(ours={"0": [1.0, None, 3.0], "1": [1.0, 9.0, 3.0]})["ours"]
-    assert row.units == ["0", "2"] and row.value.mean == 2.0
-    assert _cluster([{"seed": "0", "per_token": None}], MeasureEntry(verb="x", value="per_token"))[
-        1
-    ].sums.shape == (1, 0)
-
-
-def test_differences_are_paired_by_what_clusters_are_not_by_their_place():
-    entry = MeasureEntry(verb="quality", value="per_token")
-    rows = compare_rows(best={"0": [None, 2.0, 3.0, 5.0]}, other={"0": [1.0, 3.0, 4.0, None]})
-    difference = subtract_best(rows["other"], rows["best"], entry)
-    assert vars(difference) == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0})
-    apart = compare_rows(best={"0": [1.0, None]}, other={"0": [None, 1.0]})
-    assert subtract_best(apart["other"], apart["best"], entry) is None
-
-
 def test_words_change_entries_and_settings(finished):
     file, _ = finished
     sweep = read_sweep(file, ["title=Other", "batch.rows=8", "measures.bound.settings.repeats=3"])
@@ -423,16 +315,37 @@ def test_words_change_entries_and_settings(finished):
     assert {cell.recipe.batch.rows for cell in sweep.cells} == {8}
 
 
-@pytest.mark.parametrize("path", sorted(Path("paper/sweeps").glob("*.yaml")), ids=lambda p: p.stem)
-def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
-    """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
-    entries = yaml.safe_load(path.read_text())["measures"]
-    words = [f"measures.{name}.data=x" for name, each in entries.items() if "of" not in each]
-    sweep = read_sweep(path, words)
-    assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
+def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
+    """A title, a label or a forgotten measure costs no training; what was run stays as it was."""
+    file, whole = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    weights = sorted(out.glob("cells/*/train/model/*.safetensors"))
+    before = [path.stat().st_mtime_ns for path in weights]
+    entry = BOUND | {"data": str(file.parent / "text.jsonl")}
+    words = ["title=Other", "measures.bound.label=nats", "figures=[]"]
+    words.append(f"measures.again={json.dumps(entry | {'settings': {'repeats': 4}})}")
+    outcome = run_sweep(file, out, *words, device="cpu")
+    assert len(outcome.done) == 4 and read_outcome(out).sweep.file.title == "Other"
+    assert [path.stat().st_mtime_ns for path in weights] == before
+    assert len(compare_sweep(outcome.sweep, out)["again"]) == 2
+    with pytest.raises(UserError, match="measures.bound.settings was .*: choose another folder"):
+        run_sweep(file, out, *words, "measures.bound.settings.repeats=3", device="cpu")
+
+
+def test_a_column_that_is_not_there_is_named(finished, tmp_path):
+    file, whole = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    outcome = run_sweep(file, out, "measures.bound.value=nlll", device="cpu")
+    with pytest.raises(UserError, match="bound.value' names 'nlll', .*did you mean 'nll'"):
+        compare_sweep(outcome.sweep, out)
+    next((out / CELLS).glob("*masked*seed-0/done.json")).unlink()
+    failed = run_sweep(file, out, "measures.bound.value=nlll", device="cpu").failed
+    assert "'nlll'" in failed["family-masked_seed-0"]
 
 
 def test_another_sweep_is_refused(finished):
     file, out = finished
-    with pytest.raises(UserError, match="holds another run"):
+    with pytest.raises(UserError, match="holds another sweep"):
         run_sweep(file, out, "batch.rows=8", device="cpu")

@@ -1,6 +1,7 @@
 """The page of a sweep: the best cell, lines, tables. Its numbers are in `unmask.sweep.summary`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from unmask.blocks.blocks import Column
 from unmask.evaluation.statistics import Interval
 from unmask.report.document import Document
 from unmask.report.page import write_document
-from unmask.sweep.grid import FigureEntry, Sweep
+from unmask.sweep.grid import FigureEntry, MeasureEntry, Sweep
 from unmask.sweep.run import SweepOutcome
 from unmask.sweep.summary import (
     ComparedRow,
@@ -57,11 +58,15 @@ def describe_sweep(
         parts.append(blocks.Text(sweep.file.note))
     parts += _say_best(sweep, compared[sweep.best])
     for number, figure in enumerate(sweep.figures, 1):
-        if any(_fits(row, figure.where) for row in compared[figure.value]):
-            parts.append(_draw(sweep, figure, compared[figure.value], number))
+        if chosen := [row for row in compared[figure.value] if _fits(row, figure.where)]:
+            parts.append(_draw(sweep, figure, chosen, number))
     for name, rows in compared.items():
         if rows:
             parts.append(_tabulate(sweep, name, rows))
+        elif outcome.done:
+            where = ", ".join(f"{key}: {each}" for key, each in sweep.measures[name].where.items())
+            text = f"No model that was measured has a value of {name}"
+            parts.append(blocks.Notice(f"{text} where {where}." if where else f"{text}."))
     parts.append(blocks.Text(_say_compute(add_up_compute(sweep, outcome.folder))))
     parts += [
         blocks.Notice(f"The cell {name} failed: {problem}")
@@ -76,9 +81,16 @@ def describe_sweep(
 
 def _name_cell(row: ComparedRow, names: Sequence[str]) -> str:
     """A row in words: its axes and what is kept apart, such as "masked, steps 32"."""
-    shown = [(name, row.columns[name]) for name in names if row.columns.get(name) != "–"]
-    words = [f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in shown]
-    return ", ".join(words)
+    shown = [name for name in names if row.columns.get(name) not in ("–", None)]
+    return ", ".join(_name_value(row.columns, name) for name in shown) or "the only model"
+
+
+def _name_value(columns: Mapping[str, Any], name: str) -> str:
+    """What a row has in a column: a number with the column's name, such as "steps 32"."""
+    value = columns[name]
+    if value is None:
+        return f"no {name}"
+    return f"{name} {value}" if _is_number(value) else str(value)
 
 
 def _list_names(sweep: Sweep, measure: str) -> list[str]:
@@ -109,6 +121,7 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
         return subtract_best(row["row"], best, entry)
 
     digits, is_percent = (1, True) if entry.is_share else (3, False)
+    unit, points = (", %", ", points") if is_percent else ("", "")
     columns: dict[str | Column, tidy.Get] = {each: each for each in _list_names(sweep, name)}
     if any(row.columns["likelihood"] for row in rows):
         columns["likelihood"] = "likelihood"
@@ -116,38 +129,52 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
         "seeds": "seeds",
         "tokens": lambda row: format_number(row["tokens"]),
         Column("PFLOP", is_short=True): lambda row: row["flops"] / 1e15,
-        Column(entry.label or entry.value, digits, is_percent): lambda row: row["row"].value,
-        Column("minus the best", digits, is_percent, has_sign=True): minus_best,
+        Column(f"{entry.label or entry.value}{unit}", digits, is_percent): lambda row: (
+            row["row"].value
+        ),
+        Column(f"minus the best{points}", digits, is_percent, has_sign=True): minus_best,
     }
     shown = sorted(rows, key=lambda row: rank(row, entry))
     records = [{**row.columns, "row": row} for row in shown]
-    unit = entry.unit or entry.cluster or "row"
-    caption = f"{entry.label or name}: 95 % intervals by training seed and {unit}"
+    caption = f"{entry.label or name}: 95 % intervals by training seed and {_name_unit(entry)}"
     return tidy.tabulate(
         name, caption, records, columns, lambda row: "strong" if row["row"] is best else "plain", 40
     )
 
 
+def _name_unit(entry: MeasureEntry) -> str:
+    """What is independent in a measured value, beside training seeds."""
+    return entry.unit or entry.cluster or "row"
+
+
 def _draw(
     sweep: Sweep, figure: FigureEntry, rows: Sequence[ComparedRow], number: int
-) -> blocks.Figure:
+) -> blocks.Figure | blocks.Notice:
     """Lines where the x axis is a number, dots one below the other where it is a name."""
     entry = sweep.measures[figure.value]
-    every = [{**row.columns, **vars(row.value), "all": ""} for row in rows]
-    records = [dict(row) for row in tidy.select(every, **figure.where)]
+    records = [{**row.columns, **vars(row.value), "all": ""} for row in rows]
+    label = entry.label or figure.value
+    title = figure.title or f"{label[0].upper()}{label[1:]} by {figure.x}"
+    places = [each for each in (figure.x, figure.line, figure.panel) if each]
+    hidden = _find_hidden(records, places, _list_names(sweep, figure.value))
+    if hidden:
+        return blocks.Notice(
+            f"{title!r} is not drawn, since several values would lie at one place: name "
+            f"{' and '.join(hidden)} as its line or panel, or choose one by `where`."
+        )
     names = tidy.distinct(records, figure.line)
     # Lines that are the rows themselves need no colours and no legend.
     is_named = figure.line != figure.x
     colours = {name: f"p{i + 1 if is_named else 1}" for i, name in enumerate(names)}
-    label = entry.label or figure.value
-    title = figure.title or f"{label[0].upper()}{label[1:]} by {figure.x}"
     if any(row.columns["likelihood"] == "upper bound" for row in rows):
         label += " (an upper bound for diffusion models)"
     shared: dict[str, Any] = {
         "colour": lambda row: colours[row[figure.line]],
-        "panel": figure.panel or "all",
+        "panel": partial(_name_value, name=figure.panel) if figure.panel else "all",
     }
-    caption = "95 % intervals by training seed, where there are several, and by cluster."
+    caption = (
+        f"95 % intervals by training seed, where there are several, and by {_name_unit(entry)}."
+    )
     if all(_is_number(row[figure.x]) for row in records):
         places = [float(row[figure.x]) for row in records]
         return tidy.draw_lines(
@@ -156,7 +183,7 @@ def _draw(
             title,
             caption,
             x=lambda row: float(row[figure.x]),
-            line=lambda row: str(row[figure.line]),
+            line=lambda row: _name_value(row, figure.line),
             xlabel=figure.x,
             ylabel=label,
             is_log2=max(places) > 8 * min(places) > 0,
@@ -167,15 +194,30 @@ def _draw(
         f"dots-{number}",
         title,
         caption,
-        label=lambda row: str(row[figure.x]),
-        group=lambda row: str(row[figure.line]) if is_named else "",
+        label=lambda row: "–" if row[figure.x] is None else str(row[figure.x]),
+        group=lambda row: _name_value(row, figure.line) if is_named else "",
         xlabel=label,
         **shared,
     )
 
 
+def _find_hidden(
+    records: tidy.Records, places: Sequence[str], names: Sequence[str]
+) -> Sequence[str]:
+    """Columns in which rows at one place of a figure differ."""
+    for own in tidy.group_by(records, lambda row: tuple(row[name] for name in places)).values():
+        if differing := [name for name in names if len(tidy.distinct(own, name)) > 1]:
+            return differing
+    return ()
+
+
 def _fits(row: ComparedRow, where: Mapping[str, Any]) -> bool:
-    return all(row.columns.get(name) == value for name, value in where.items())
+    """Whether a row has these values; those of axes are kept as text."""
+    for name, value in where.items():
+        own = row.columns[name]
+        if own != (str(value) if isinstance(own, str) else value):
+            return False
+    return True
 
 
 def _is_number(value: Any) -> bool:

@@ -26,17 +26,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.base.config import SettingsError, build
-from unmask.base.errors import UserError, suggest
+from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml, read_text
-from unmask.measures.inputs import ModelsAndData
-from unmask.measures.table import find_measure
+from unmask.sweep.checks import find_missing, find_problems
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import read_recipe
-
-SEED = "seed"
-"""The axis whose cells are one model."""
-MEASURED = ("step", "tokens", "flops", "seconds", "parameters")
-"""What is known of every trained model, beside its axes: for the x axis of figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +152,10 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     values = parse_yaml(read_text(path), str(path))
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no settings: expected `key: value` lines.")
-    return make_sweep(values, _override(values, overrides), path)
+    sweep = make_sweep(values, _override(values, overrides), path)
+    if problems := list(find_missing(sweep)):
+        raise SettingsError(str(path), problems)
+    return sweep
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +198,7 @@ def make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sw
         cooldowns = build(CooldownSettings, file.cooldowns, f"{path}: cooldowns")
     cells = list(_list_cells(file, forced, path))
     sweep = Sweep(file, cells, measures, figures, cooldowns, values | {"forced": forced})
-    if problems := list(_find_problems(sweep)):
+    if problems := list(find_problems(sweep)):
         raise SettingsError(str(path), problems)
     return sweep
 
@@ -211,46 +208,6 @@ def _require_entries(value: Any, name: str, path: Path) -> dict[str, Any]:
         problem = f"'measures.{name}' is {value!r:.60}, expected entries by name"
         raise SettingsError(str(path), [problem])
     return value
-
-
-def _find_problems(sweep: Sweep) -> Iterator[str]:
-    """What is wrong between entries that are sound alone."""
-    for name, entry in sweep.measures.items():
-        measure = find_measure(entry.verb)
-        if not isinstance(measure.inputs, ModelsAndData):
-            yield f"'measures.{name}' is {entry.verb}, which does not ask models: name another verb"
-            continue
-        build(measure.settings, entry.settings, f"measures.{name}.settings")
-        if entry.of is not None:
-            other = sweep.measures.get(entry.of)
-            if other is None or other.of is not None or other.verb != entry.verb:
-                yield f"'measures.{name}.of' is {entry.of!r}, expected an entry of {entry.verb}"
-        elif measure.inputs.is_required and entry.data is None:
-            yield f"'measures.{name}' has no data, which {entry.verb} needs"
-        elif entry.data is not None and "/" in entry.data and not Path(entry.data).exists():
-            yield f"'measures.{name}.data' is {entry.data!r}, where nothing is"
-    if sweep.best not in sweep.measures:
-        yield f"'best' is {sweep.best!r}: {suggest(sweep.best, sweep.measures)}"
-    places = (*sweep.axes, *MEASURED)
-    for entry in sweep.figures:
-        if entry.value not in sweep.measures:
-            yield f"'figures' draws {entry.value!r}: {suggest(entry.value, sweep.measures)}"
-            continue
-        own = (*places, *sweep.measures[entry.value].by)
-        for name in (entry.x, entry.line, *filter(None, [entry.panel]), *entry.where):
-            if name not in own:
-                yield f"'figures' names {name!r}: {suggest(name, own)}"
-    if sweep.cooldowns is not None:
-        yield from _check_cooldowns(sweep, sweep.cooldowns)
-
-
-def _check_cooldowns(sweep: Sweep, cooldowns: CooldownSettings) -> Iterator[str]:
-    if not cooldowns.steps or any(step < 2 for step in cooldowns.steps):
-        yield "'cooldowns.steps' lists the steps at which copies end: expected 2 or more each"
-    if not 0 < cooldowns.share < 1:
-        yield f"'cooldowns.share' is {cooldowns.share}, expected between 0 and 1"
-    if wrong := [cell for cell in sweep.cells if cell.recipe.schedule.name != "constant"]:
-        yield f"'cooldowns' are of runs at a constant rate: {wrong[0].name} has another schedule"
 
 
 def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Iterator[SweepCell]:
@@ -273,10 +230,9 @@ def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Itera
                 changes |= own
             name = "_".join(_shorten(f"{axis}-{label}") for axis, label in labels.items())
             recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name)
-            for key in (name, repr(recipe)):
-                if key in known:
-                    problems.append(f"the cells {known[key]} and {name} are alike")
-                known[key] = name
+            if (other := known.get(name, known.get(repr(recipe)))) is not None:
+                problems.append(f"the cells {other} and {name} are alike")
+            known[name] = known[repr(recipe)] = name
             yield SweepCell(name, labels, recipe)
     if problems:
         raise SettingsError(str(path), problems)

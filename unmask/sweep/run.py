@@ -10,14 +10,12 @@ import logging
 import math
 import multiprocessing
 import time
-import traceback
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from shutil import copyfile, copytree
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -28,11 +26,19 @@ from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import claim
-from unmask.base.reading import read_json_object
-from unmask.base.runs import RECORD, check_run, make_record, read_record, write_record
-from unmask.measures.runner import describe_machine, run_measure, settle
+from unmask.base.runs import RECORD, read_record
+from unmask.measures.runner import run_measure, settle
 from unmask.measures.table import find_measure
 from unmask.net.hub import RECIPE, RUN_MODEL
+from unmask.sweep.folder import (
+    CELLS,
+    FAILED,
+    find_table,
+    note_failure,
+    open_folder,
+    read_failure,
+    read_rows,
+)
 from unmask.sweep.grid import Sweep, SweepCell, make_sweep, read_sweep
 from unmask.toy.examples import SOURCES
 from unmask.training.journal import FILE as JOURNAL
@@ -42,7 +48,7 @@ from unmask.training.run import Watch, train
 
 _log = logging.getLogger(__name__)
 
-CELLS, CLAIM, FAILED, DONE, TRUNK = "cells", "claim.lock", "failed.json", "done.json", "trunk"
+CLAIM, DONE, TRUNK = "claim.lock", "done.json", "trunk"
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def run_sweep(
         raise UserError(f"{minutes} minutes were given: expected a finite number above 0.")
     sweep = read_sweep(file, changes)
     folder = choose_folder(file, out)
-    _open_folder(sweep, folder, device)
+    open_folder(sweep, folder, device)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
     settings = {"minutes": minutes, "device": device}
@@ -162,6 +168,15 @@ def _list_own(sweep: Sweep, cell: SweepCell, place: Path) -> Iterator[SweepPoint
         yield SweepPoint(cell, place / f"step-{step}", step)
 
 
+def _list_measures(sweep: Sweep, is_last: bool) -> list[str]:
+    """The measures that are run of a cell's last model, or of an earlier copy."""
+    return [
+        name
+        for name, entry in sweep.measures.items()
+        if entry.of is None and (is_last or not entry.last_only)
+    ]
+
+
 def read_outcome(folder: Path) -> SweepOutcome:
     """How far the sweep of a folder is, from what lies there; nothing is run."""
     values = dict(read_record(folder).settings)
@@ -174,35 +189,6 @@ def read_outcome(folder: Path) -> SweepOutcome:
         elif (problem := read_failure(place)) is not None:
             outcome.failed[cell.name] = problem
     return outcome
-
-
-def _open_folder(sweep: Sweep, folder: Path, device: str) -> None:
-    """Make the folder of a sweep, or refuse one that holds another sweep."""
-    record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
-    check_run(folder, record)
-    if not (folder / RECORD).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_record(folder, record)
-
-
-def read_failure(place: Path, begun: float = 0.0) -> str | None:
-    """How a cell failed since `begun`; one that failed earlier is tried again."""
-    if not (place / FAILED).is_file():
-        return None
-    record = read_json_object(place / FAILED)
-    return str(record.get("error")) if float(record.get("time", 0)) >= begun else None
-
-
-def _note_failure(place: Path, cell: SweepCell, error: Exception) -> str:
-    """Log a cell's failure and keep it in its folder; the sentence comes back."""
-    is_mistake = isinstance(error, UserError)
-    text = str(error)
-    if not is_mistake:  # those of torch can be a page long; the trace has them whole
-        text = shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
-    _log.warning("the cell %s failed, the rest goes on: %s", cell.name, text)
-    trace = "" if is_mistake else traceback.format_exc()
-    write_json(place / FAILED, {"error": text, "time": time.time(), "traceback": trace})
-    return text
 
 
 class _CellWorker:
@@ -224,7 +210,7 @@ class _CellWorker:
         outcome = SweepOutcome(self.sweep, self.folder)
         for cell in self.sweep.cells:
             place = self.folder / CELLS / cell.name
-            if (place / DONE).is_file():
+            if self._is_done(cell, place):
                 outcome.done.append(cell.name)
                 continue
             # A failure of another process, while this one was at work.
@@ -241,13 +227,22 @@ class _CellWorker:
                 try:
                     ended = self.work(cell, place)
                 except Exception as error:
-                    outcome.failed[cell.name] = _note_failure(place, cell, error)
+                    outcome.failed[cell.name] = note_failure(place, cell, error)
                     continue
             if ended != "done":
                 outcome.ended = ended
                 break
             outcome.done.append(cell.name)
         return outcome
+
+    def _is_done(self, cell: SweepCell, place: Path) -> bool:
+        """Whether a cell was done, with measures that the file has got since."""
+        points = list(_list_own(self.sweep, cell, place))
+        return (place / DONE).is_file() and all(
+            find_table(self.sweep.measures[name], name, point.folder).is_file()
+            for point in points
+            for name in _list_measures(self.sweep, is_last=point is points[-1])
+        )
 
     def work(self, cell: SweepCell, place: Path) -> str:
         """Do what is missing of a cell; how that ended."""
@@ -258,9 +253,8 @@ class _CellWorker:
             ended = self._train(point, place / TRUNK)
             if ended != "done":
                 return ended
-            for name, entry in self.sweep.measures.items():
-                if entry.of is None and (point is points[-1] or not entry.last_only):
-                    self._measure(name, point)
+            for name in _list_measures(self.sweep, is_last=point is points[-1]):
+                self._measure(name, point)
         (place / FAILED).unlink(missing_ok=True)
         write_json(place / DONE, {"points": len(points)})
         return "done"
@@ -325,5 +319,8 @@ class _CellWorker:
         settings = settle(build(measure.settings, values, f"measures.{name}.settings"))
         given = {"models": [f"model={point.folder / 'train' / RUN_MODEL}"], "data": entry.data}
         run_measure(measure, measure.inputs.read(given, settings), settings, out)
+        for other, own in self.sweep.measures.items():
+            if name in (other, own.of):
+                read_rows(other, own, point.folder)  # columns that are not there are found early
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # other processes share the device

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from unmask.base.tables import read_table
 from unmask.blocks import tidy
 from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
-from unmask.measures.table import find_measure
 from unmask.net.counts import count_parameters
 from unmask.net.hub import RUN_MODEL
 from unmask.net.loading import inspect
-from unmask.sweep.grid import SEED, MeasureEntry, Sweep
+from unmask.sweep.checks import SEED
+from unmask.sweep.folder import read_rows
+from unmask.sweep.grid import MeasureEntry, Sweep
 from unmask.sweep.run import SweepPoint, list_points
 from unmask.training.journal import read_journal
 from unmask.training.speed import count_training_flops
@@ -84,10 +84,10 @@ def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
                      key=lambda each: each["step"], default=shared)  # fmt: skip
     each_token = count_training_flops(config, recipe.input_length)
     facts = {
+        "kind": recipe.kind,
         **{name: point.cell.labels.get(name, "–") for name in list_axes(sweep)},
         **{name: last[name] for name in ("step", "tokens", "seconds")},
         "flops": each_token * last["tokens"],
-        "kind": recipe.kind,
         "parameters": count_parameters(config).total,
     }
     seed = point.cell.labels.get(SEED, str(recipe.seed))
@@ -102,7 +102,11 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
     for group in tidy.group_by(keyed, *list_axes(sweep), "at").values():
         own = [each["member"] for each in group]
         seconds = float(np.mean([member.facts["seconds"] for member in own]))
-        rows = [row for member in own for row in _read_rows(member, name, entry)]
+        rows = [
+            {**row, "seed": member.seed}
+            for member in own
+            for row in read_rows(name, entry, member.point.folder)
+        ]
         for values, chosen in _keep_apart(rows, entry.by):
             units, clusters = _cluster(chosen, entry)
             if not clusters.counts.any():
@@ -115,16 +119,6 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
                 "likelihood": _name_likelihood(chosen),
             }
             yield ComparedRow(columns, units, clusters, estimate_mean(clusters, entry.is_share))
-
-
-def _read_rows(member: _TrainedMember, name: str, entry: MeasureEntry) -> list[dict[str, Any]]:
-    """What was measured of one model; nothing where that is still to be done."""
-    measure = find_measure(entry.verb)
-    path = member.point.folder / (entry.of or name) / f"{measure.name}.parquet"
-    if not path.is_file():
-        return []
-    table = read_table(path, measure.tables[measure.name]).to_pylist()
-    return [{**row, "seed": member.seed} for row in tidy.select(table, **entry.where)]
 
 
 def _keep_apart(

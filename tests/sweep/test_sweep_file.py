@@ -1,0 +1,56 @@
+"""Sweep files: mistakes are found before anything is trained."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.sweeps import BOUND, write_sweep
+from unmask.base.errors import UserError
+from unmask.sweep.grid import read_sweep
+
+FIGURE = {"value": "bound", "x": "family", "line": "family"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"gird": []}, "unknown key 'gird'"),
+        ({"grids": []}, "'grids' is empty"),
+        ({"grids": [{"seed": []}]}, "axis 'seed' has no values"),
+        ({"grids": [{}]}, "it has no axes"),
+        ({"grids": [{"seed": 3}]}, "expected a list of values"),
+        ({"grids": [{"batch.rows": ["many"]}]}, "'batch.rows' is 'many'"),
+        ({"grids": [{"no.such": [1]}]}, "no"),
+        ({"grids": [{"seed": [0]}, {"seed": [0]}]}, "are alike"),
+        ({"measures": {}}, "'measures' is empty"),
+        ({"measures": {"x": {"verb": "recal", "value": "hit"}}}, "there is no measure 'recal'"),
+        ({"measures": {"x": {"verb": "perplexity", "value": "nll"}}}, "needs"),
+        ({"best": "other"}, "'best' is 'other'"),
+        ({"figures": [{"value": "bound", "x": "colour", "line": "family"}]}, "'colour'"),
+        ({"cooldowns": {"steps": [4]}}, "constant rate"),
+        ({"cooldowns": {"steps": [4, 4]}}, "expected each step once"),
+        ({"recipe": "no-such-recipe"}, "no-such-recipe"),
+        ({"measures": {"bound": BOUND | {"data": "gone.txt"}}}, "'gone.txt', where nothing is"),
+        ({"measures": {"train": BOUND | {"data": "README.md"}}}, "neither train nor trunk"),
+        ({"measures": {"a/b": BOUND | {"data": "README.md"}}}, "the name 'a/b'"),
+        ({"measures": {"bound": BOUND | {"by": ["tokens"]}}}, "by' names 'tokens'"),
+        ({"grids": [{"tokens": {"few": {}}}], "figures": []}, "the axis 'tokens'"),
+        ({"figures": [{"value": "bound", "x": "seed", "line": "family"}]}, "names 'seed'"),
+        ({"figures": [FIGURE | {"where": {"family": "mask"}}]}, "did you mean 'masked'"),
+    ],
+)
+def test_bad_files_are_one_sentence(changes, sentence, tmp_path):
+    file = write_sweep(tmp_path, **changes)
+    with pytest.raises(UserError) as caught:
+        read_sweep(file)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("paper/sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
+    """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
+    entries = yaml.safe_load(path.read_text())["measures"]
+    words = [f"measures.{name}.data={path}" for name, each in entries.items() if "of" not in each]
+    sweep = read_sweep(path, words)
+    assert len(sweep.cells) >= 4 and sweep.best in sweep.measures

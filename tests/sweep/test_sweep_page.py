@@ -1,0 +1,121 @@
+"""The comparison of a sweep: what counts, what is paired, what is drawn."""
+
+import numpy as np
+import pytest
+
+from tests.sweeps import BOUND, write_sweep
+from unmask.blocks.blocks import Figure, Notice
+from unmask.evaluation.statistics import Clusters, estimate_mean
+from unmask.sweep.compare import describe_sweep
+from unmask.sweep.grid import MeasureEntry, read_sweep
+from unmask.sweep.run import SweepOutcome
+from unmask.sweep.summary import ComparedRow, _cluster, subtract_best
+
+
+def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
+    grids = [{"batch.rows": [2, 4]}]
+    figures = [{"value": "bound", "x": "batch.rows", "line": "batch.rows"}]
+    sweep = read_sweep(write_sweep(tmp_path, grids=grids, figures=figures))
+    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
+    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
+    rows = [
+        ComparedRow({"batch.rows": name, **facts}, range(3), clusters, estimate_mean(clusters))
+        for name in ("2", "4")
+    ]
+    section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
+    figure = next(each for each in section.blocks if isinstance(each, Figure))
+    ((panel,),) = figure.views.values()
+    assert [(line.name, line.x) for line in panel.lines] == [
+        ("batch.rows 2", [2.0]),
+        ("batch.rows 4", [4.0]),
+    ]
+
+
+def compare_rows(**values: dict[str, list[float | None]]) -> dict[str, ComparedRow]:
+    """Rows of one measured value: for each seed of each model the values of documents 0, 1, …"""
+    entry, compared = MeasureEntry(verb="quality", value="per_token", cluster="fact"), {}
+    for model, seeds in values.items():
+        rows = [
+            {"seed": seed, "fact": str(number), "per_token": value}
+            for seed, own in seeds.items()
+            for number, value in enumerate(own)
+        ]
+        units, clusters = _cluster(rows, entry)
+        compared[model] = ComparedRow({}, units, clusters, estimate_mean(clusters))
+    return compared
+
+
+def test_texts_without_a_value_do_not_count():
+    """A text that is empty costs nothing per token: neither a crash nor a 0."""
+    row = compare_rows(ours={"0": [1.0, None, 3.0], "1": [1.0, 9.0, 3.0]})["ours"]
+    assert row.units == ["0", "2"] and row.value.mean == 2.0
+    assert _cluster([{"seed": "0", "per_token": None}], MeasureEntry(verb="x", value="per_token"))[
+        1
+    ].sums.shape == (1, 0)
+
+
+def test_differences_are_paired_by_what_clusters_are_not_by_their_place():
+    entry = MeasureEntry(verb="quality", value="per_token")
+    rows = compare_rows(best={"0": [None, 2.0, 3.0, 5.0]}, other={"0": [1.0, 3.0, 4.0, None]})
+    difference = subtract_best(rows["other"], rows["best"], entry)
+    assert vars(difference) == pytest.approx({"mean": 1.0, "low": 1.0, "high": 1.0})
+    apart = compare_rows(best={"0": [1.0, None]}, other={"0": [None, 1.0]})
+    assert subtract_best(apart["other"], apart["best"], entry) is None
+
+
+def make_rows(**axes: str) -> list[ComparedRow]:
+    """Two rows of a measured value, of models that differ in one column."""
+    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": ""}
+    clusters = Clusters(np.ones((1, 3)), np.ones((1, 3)))
+    return [
+        ComparedRow({**axes, **facts, "steps": steps}, range(3), clusters, estimate_mean(clusters))
+        for steps in (None, 4)
+    ]
+
+
+def describe(tmp_path, **figure: object) -> list:
+    """The page of a sweep with an axis of numbers and a measure by steps."""
+    bound = BOUND | {"data": "README.md", "by": ["steps"], "is_share": True}
+    figures = [{"value": "bound", "x": "steps", "line": "batch.rows", **figure}]
+    file = write_sweep(
+        tmp_path, grids=[{"batch.rows": [2]}], measures={"bound": bound}, figures=figures
+    )
+    rows = make_rows(**{"batch.rows": "2"})
+    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
+    return list(describe_sweep(outcome, {"bound": rows}).blocks)
+
+
+def test_numbers_on_the_page_have_their_axis_and_no_value_is_none(tmp_path):
+    best, figure, table, *_ = describe(tmp_path, panel="batch.rows")
+    assert "batch.rows 2" in best.text and "None" not in best.text
+    ((panel,),) = figure.views.values()
+    assert panel.title == "batch.rows 2"
+    assert [(dot.label, dot.group) for dot in panel.dots] == [
+        ("–", "batch.rows 2"),
+        ("4", "batch.rows 2"),
+    ]
+    assert "by document" in figure.caption
+    assert [each.label for each in table.columns][-2:] == [
+        "nats per token, %",
+        "minus the best, points",
+    ]
+
+
+def test_a_figure_takes_numbers_for_the_values_of_an_axis(tmp_path):
+    """Labels are kept as text: a number in `where` found none, and the figure was left out."""
+    blocks = describe(tmp_path, where={"batch.rows": 2})
+    assert any(isinstance(each, Figure) for each in blocks)
+
+
+def test_a_figure_does_not_lay_different_rows_upon_each_other(tmp_path):
+    blocks = describe(tmp_path, x="batch.rows")
+    (notice,) = (each for each in blocks if isinstance(each, Notice) and "drawn" in each.text)
+    assert "name steps as its line or panel" in notice.text
+    assert not any(isinstance(each, Figure) for each in blocks)
+
+
+def test_a_model_without_axes_has_words_of_its_own(tmp_path):
+    file = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[])
+    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
+    best, *_ = describe_sweep(outcome, {"bound": make_rows()}).blocks
+    assert "the only model with 1.000" in best.text

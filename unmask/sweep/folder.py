@@ -1,0 +1,121 @@
+"""The folder of a sweep: which file it is of, and which of its cells failed."""
+
+import logging
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from unmask.base.errors import UserError, suggest
+from unmask.base.files import write_json
+from unmask.base.locks import RunRefusedError
+from unmask.base.reading import read_json_object
+from unmask.base.runs import (
+    RECORD,
+    check_run,
+    compare_values,
+    make_record,
+    read_record,
+    write_record,
+)
+from unmask.base.tables import read_table
+from unmask.blocks import tidy
+from unmask.measures.runner import describe_machine
+from unmask.measures.table import find_measure
+from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
+
+_log = logging.getLogger(__name__)
+
+CELLS, FAILED = "cells", "failed.json"
+_DRAWN = frozenset({"title", "note", "figures", "best", "measures"})
+"""Entries of a file that may change between calls; of measures, all but how they are run."""
+_RUN = ("verb", "data", "settings")
+"""What decides how a measure is run."""
+_GO_ON = "correct it and repeat the command, what was trained is kept"
+
+
+def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
+    """Make the folder of a sweep, or refuse one that holds another sweep.
+
+    What is drawn, how tables are read, and which measures there are may change.
+    """
+    record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
+    if (folder / RECORD).is_file():
+        before = read_record(folder)
+        if before.verb != record.verb:
+            check_run(folder, record)
+        if before.settings == record.settings:
+            return
+        changes = compare_values(before.settings, record.settings, _DRAWN)
+        if changes := [*changes, *_compare_measures(before.settings, record.settings, folder)]:
+            raise RunRefusedError(
+                f"{folder} holds another sweep ({'; '.join(changes)}): choose another folder with "
+                "--out, or take the change back."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_record(folder, record)
+
+
+def _compare_measures(
+    before: Mapping[str, Any], now: Mapping[str, Any], folder: Path
+) -> Iterator[str]:
+    """What differs in how measures are run that some cell has run or begun to run."""
+    olds, news = before["measures"], now["measures"]
+    for name in olds.keys() & news.keys():
+        places = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
+        if any(any((folder / CELLS).glob(each)) for each in places):
+            yield from compare_values(
+                *({key: each[name].get(key) for key in _RUN} for each in (olds, news)),
+                what=f"measures.{name}.",
+            )
+
+
+def find_table(entry: MeasureEntry, name: str, folder: Path) -> Path:
+    """Where the main table of a measure lies, of the model of that folder."""
+    return folder / (entry.of or name) / f"{find_measure(entry.verb).name}.parquet"
+
+
+def read_rows(name: str, entry: MeasureEntry, folder: Path) -> list[dict[str, Any]]:
+    """What was measured of one model; nothing where that is still to be done."""
+    path = find_table(entry, name, folder)
+    if not path.is_file():
+        return []
+    measure = find_measure(entry.verb)
+    table = read_table(path, measure.tables[measure.name])
+    _check_columns(name, entry, path, table.column_names)
+    return [dict(row) for row in tidy.select(table.to_pylist(), **entry.where)]
+
+
+def _check_columns(name: str, entry: MeasureEntry, path: Path, columns: Sequence[str]) -> None:
+    """Refuse an entry that names columns which the table at a path lacks."""
+    single = {"value": entry.value, "per": entry.per, "cluster": entry.cluster}
+    named = [(key, column) for key, column in single.items() if column is not None]
+    named += [(key, column) for key in ("by", "where") for column in getattr(entry, key)]
+    for key, column in named:
+        if column not in columns:
+            raise UserError(
+                f"'measures.{name}.{key}' names {column!r}, expected a column of {path.name}: "
+                f"{suggest(column, columns)}; {_GO_ON}."
+            )
+
+
+def read_failure(place: Path, begun: float = 0.0) -> str | None:
+    """How a cell failed since `begun`; one that failed earlier is tried again."""
+    if not (place / FAILED).is_file():
+        return None
+    record = read_json_object(place / FAILED)
+    return str(record.get("error")) if float(record.get("time", 0)) >= begun else None
+
+
+def note_failure(place: Path, cell: SweepCell, error: Exception) -> str:
+    """Log a cell's failure and keep it in its folder; the sentence comes back."""
+    is_mistake = isinstance(error, UserError)
+    text = str(error)
+    if not is_mistake:  # those of torch can be a page long; the trace has them whole
+        text = shorten(f"{type(error).__name__}: {error}", 160, placeholder=" …")
+    _log.warning("the cell %s failed, the rest goes on: %s", cell.name, text)
+    trace = "" if is_mistake else traceback.format_exc()
+    write_json(place / FAILED, {"error": text, "time": time.time(), "traceback": trace})
+    return text
