@@ -3,11 +3,12 @@
 import math
 
 import numpy as np
+import pyarrow
 import pytest
 from scipy import stats
 
 from unmask.evaluation.quality import find_distinct_share, find_pseudo_values
-from unmask.measures.quality_summary import pool_rows
+from unmask.measures.quality_summary import pool_rows, summarise
 
 
 def make_row(text, number, seed=0, nll=1.0, tokens=1):
@@ -25,11 +26,33 @@ def test_the_interval_of_perplexity_is_that_of_the_ratio():
     ends = row["perplexity_low"], row["perplexity"], row["perplexity_high"]
     assert ends == pytest.approx([math.exp(ratio + by * reach) for by in (-1, 0, 1)])
     (row,) = pool_rows([make_row("", i, nll=0.0, tokens=0) for i in range(3)])
-    assert math.isnan(row["perplexity"]) and row["distinct_1"] == 0
-    # Seeds without a text in common, as where one stopped after other calls, say nothing of seeds.
+    assert math.isnan(row["perplexity"]) and math.isnan(row["distinct_1"])
+    # Seeds without a text in common say nothing of seeds.
     (row,) = pool_rows([make_row("a b", seed, seed) for seed in range(2)])
     assert row["perplexity"] == pytest.approx(math.e) and row["distinct_1"] == 1
     assert math.isnan(row["perplexity_low"]) and math.isnan(row["distinct_1_low"])
+
+
+def test_seeds_that_stop_after_different_calls_are_one_sampler():
+    """A causal model stops where its texts have ended: each seed had a row of its own."""
+    rows = [
+        make_row("a b", i, seed) | {"calls": 3 + seed, "kind": "causal", "per_token": 1.0 + i}
+        for seed in range(2)
+        for i in range(3)
+    ]
+    rows = [row | {"entropy": 0.01 * i, "steps": None} for i, row in enumerate(rows)]
+    rows = [row | {"is_apart": True, "shares_text": False, "judge_flops": 1} for row in rows]
+    summary = summarise({"quality": pyarrow.Table.from_pylist(rows)}, None)
+    (texts,) = summary["texts"]
+    assert texts["calls"] == 3.5
+    assert [(row["calls"], row["seeds"]) for row in summary["means"]] == [(3.5, 2)] * 2
+    # Neither a cost nor an entropy lies below 0.
+    assert all(row["low"] >= 0 for row in summary["means"])
+
+
+def test_texts_without_pairs_of_words_have_no_share_of_different_ones():
+    (row,) = pool_rows([make_row("word", i) for i in range(3)])
+    assert row["distinct_1"] == pytest.approx(1 / 3) and math.isnan(row["distinct_2"])
 
 
 def test_pseudo_values_are_those_of_sets_without_a_text():

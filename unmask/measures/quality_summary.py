@@ -19,10 +19,23 @@ from unmask.measures.summaries import (
 
 def summarise(tables: Tables, settings: CheckedSettings) -> Summary:
     """Means by model, sampler and steps; values of all texts together; and what judging took."""
-    rows = tables["quality"].to_pylist()
+    rows = list(_average_calls(tables["quality"].to_pylist()))
     by = ("model", "kind", "sampler", "steps", "calls")
-    means = estimate_means(rows, by, ("per_token", "entropy"))
+    metrics = ("per_token", "entropy")
+    means = estimate_means(rows, by, metrics, least=dict.fromkeys(metrics, 0.0))
     return {"means": means, "texts": list(pool_rows(rows)), "judged": list(_add_judged(rows))}
+
+
+def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The rows, each with the mean calls of its sampler.
+
+    Batches, and models of other training seeds, stop earlier where all of their texts have ended:
+    they are one sampler all the same.
+    """
+    for own in tidy.group_by(rows, "model", "sampler", "steps").values():
+        calls = sum(row["calls"] for row in own) / len(own)
+        calls = int(calls) if calls.is_integer() else round(calls, 1)
+        yield from ({**row, "calls": calls} for row in own)
 
 
 def _add_judged(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -78,10 +91,13 @@ def _find_distinct(rows: Rows, size: int) -> Interval:
     shares, valued = [], []
     for own in seeds:
         texts = [row["text"] for row in own]
-        shares.append(find_distinct_share(texts, size) or 0.0)
+        shares.append(find_distinct_share(texts, size))
         values = find_pseudo_values(texts, size) or [None] * len(own)
         valued += [{**row, "pseudo_value": each} for row, each in zip(own, values, strict=True)]
-    share, shared = sum(shares) / len(shares), keep_shared(valued)
+    known = [share for share in shares if share is not None]
+    if not known:  # no text has so many words
+        return Interval(math.nan, math.nan, math.nan)
+    share, shared = sum(known) / len(known), keep_shared(valued)
     if not shared or any(row["pseudo_value"] is None for row in shared):
         return Interval(share, math.nan, math.nan)
     # Where nothing is repeated, all values are 1: as many texts as of a share never hit still may.
