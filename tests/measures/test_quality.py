@@ -82,6 +82,8 @@ def test_samplers_are_read():
         parse_sampler("random;no_such=1")
     with pytest.raises(UserError, match="expected an order"):
         parse_sampler("random;left")
+    with pytest.raises(UserError, match="sets 'steps', which is the same for all samplers"):
+        parse_sampler("random;steps=8")
 
 
 def test_each_kind_has_the_samplers_that_differ_for_it():
@@ -90,6 +92,11 @@ def test_each_kind_has_the_samplers_that_differ_for_it():
     assert len(list_samplers(masked, names, (2, 4))) == 6
     assert list_samplers(uniform, names, (2, 4)) == [("temperature=0.5", 2), ("temperature=0.5", 4)]
     assert list_samplers(causal, names, (2, 4)) == [("temperature=0.5", None)]
+    assert list_samplers(masked, ["random", "random"], (2, 2)) == [("random", 2)]
+    guided = ["random;guidance=0.5"]
+    assert list_samplers(uniform, guided, (2,)) == [("guidance=0.5", 2)]
+    assert not list_samplers(causal, guided, (2,))
+    assert not list_samplers(get_paradigm("gaussian"), guided, (2,))
 
 
 def test_texts_are_what_the_judge_scores(judge, texts):
@@ -141,12 +148,21 @@ def test_empty_texts_are_a_sentence_and_no_figure(judge, texts, monkeypatch):
     how = SMALL | {"data": texts, "judge": str(judge), "samplers": ("random",)}
     figures = ["per_token", "entropy"]
     for text, names in (("The caves", figures), (" ", [])):
-        drawn = [DrawnText(text, [1, 2], calls) for calls in (2, 4, 4)]
-        monkeypatch.setattr("unmask.evaluation.quality.draw_texts", lambda *_, drawn=drawn: drawn)
+
+        def draw(model, prompts, sampler, steps, *_, text=text):
+            return [DrawnText(text, [1, 2], steps)] * 3
+
+        monkeypatch.setattr("unmask.evaluation.quality.draw_texts", draw)
         section = QUALITY(make_model(), **how).section
         assert [each.name for each in section.walk() if isinstance(each, Figure)] == names
         notices = [each.text for each in section.walk() if isinstance(each, Notice)]
         assert [("are empty" in notice) for notice in notices] == [True] * (not names)
+
+
+def test_guidance_needs_a_prompt():
+    QUALITY.settings(words=4, samplers=("random;guidance=0.5",))
+    with pytest.raises(UserError, match="expected a prompt to guide by"):
+        QUALITY.settings(samplers=("random;guidance=0.5",))
 
 
 def test_guided_passes_count_twice():
@@ -206,6 +222,24 @@ def test_the_judge_is_causal_and_another(judge, texts):
         QUALITY(str(judge), data=texts, judge=str(judge), **SMALL)
     with pytest.raises(UserError, match="no judge"):
         QUALITY(make_model(), data=texts, **SMALL)
+
+
+def test_a_model_that_can_use_no_sampler_is_told(judge, texts, caplog):
+    """It was left out without a word, or stood on the page with its control alone."""
+    causal, masked = make_model(causal=True, seed=6), make_model(seed=1)
+    given = {"data": texts, "judge": str(judge), "samplers": ("random;remask=cap=0.05",), **SMALL}
+    with pytest.raises(UserError, match="can use none of the samplers"):
+        QUALITY(causal, **given)
+    rows = QUALITY({"causal": causal, "masked": masked}, **given).rows()
+    assert "can use none" in caplog.text and {row["kind"] for row in rows} == {"masked"}
+
+
+def test_a_judge_of_another_kind_is_refused_before_texts_are_drawn(texts, tmp_path, monkeypatch):
+    unmask.save(make_model(seed=5), tmp_path / "judge")
+    monkeypatch.setattr("unmask.evaluation.quality.draw_texts", lambda *_: pytest.fail("drawn"))
+    given = {"data": texts, "judge": str(tmp_path / "judge"), "control": False, **SMALL}
+    with pytest.raises(UserError, match="expected a causal one"):
+        QUALITY(make_model(seed=1), **given)
 
 
 def test_operations_are_those_of_the_networks():

@@ -32,8 +32,12 @@ from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import draw_rows
 from unmask.sampling.token_sampler import invert
 
-_NOT_FOR_MASKED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
-"""Settings that models which do not fill masks read as well."""
+_SHARED = ("temperature", "top_k", "top_p", "stochastic", "guidance")
+"""Settings that models which do not fill masks read as well, guidance but some."""
+_MASKED_ONLY = ("remask", "corrector", "classifier", "rates")
+"""Settings without which a sampler would be another one: it is left out for other models."""
+_SET_FOR_ALL = ("steps", "length", "seed", "keep_states", "watch")
+"""Settings of `unmask.Sampling` that all samplers of a comparison share."""
 
 
 def parse_sampler(text: str) -> dict[str, Any]:
@@ -53,10 +57,15 @@ def parse_sampler(text: str) -> dict[str, Any]:
             )
         else:
             settings[key.strip()] = parse_yaml(value, text)
+    if own := [key for key in settings if key in _SET_FOR_ALL]:
+        raise UserError(
+            f"the sampler {text!r} sets {own[0]!r}, which is the same for all samplers: leave it "
+            "out of the sampler, and give the measure's own setting."
+        )
     try:
         Sampling(**settings)
     except TypeError:
-        known = ", ".join(Sampling.__dataclass_fields__)
+        known = ", ".join(key for key in Sampling.__dataclass_fields__ if key not in _SET_FOR_ALL)
         raise UserError(
             f"the sampler {text!r} has an unknown setting: known are {known}."
         ) from None
@@ -69,19 +78,23 @@ def list_samplers(
     """The samplers and numbers of steps that differ for a model of this kind.
 
     One that does not fill masks has no order and nothing to remask; one that writes from left to
-    right has no steps.
+    right has no steps. Samplers that need what it lacks are left out; gaussian and causal models
+    lack guidance.
     """
+    has_steps = paradigm.has_steps
     if not paradigm.fills_masks:
         kept = []
         for text in samplers:
             settings = parse_sampler(text)
-            own = {key: value for key, value in settings.items() if key in _NOT_FOR_MASKED}
-            if settings.keys() & {"remask", "corrector"}:
+            guides = paradigm.sampler == "ancestral"
+            lacking = _MASKED_ONLY if guides else (*_MASKED_ONLY, "guidance")
+            if any(settings.get(key) for key in lacking):
                 continue
+            own = {key: value for key, value in settings.items() if key in _SHARED}
             kept.append(";".join(f"{key}={value}" for key, value in own.items()) or "temperature=1")
-        samplers = list(dict.fromkeys(kept))
-    has_steps = paradigm.has_steps
-    return [(each, number) for each in samplers for number in (steps if has_steps else [None])]
+        samplers = kept
+    pairs = [(each, number) for each in samplers for number in (steps if has_steps else [None])]
+    return list(dict.fromkeys(pairs))
 
 
 @dataclass(frozen=True)
@@ -174,13 +187,18 @@ class Judgement(NamedTuple):
     flops: int = 0
 
 
-def judge_texts(judge: Model, texts: Sequence[str]) -> list[Judgement]:
-    """What a causal judge makes of each text; all is 0 of an empty one."""
-    if judge.paradigm.sees_later or not judge.paradigm.is_scored:
+def require_causal(name: str, paradigm: Paradigm) -> None:
+    """Refuse a judge whose likelihoods are not exact."""
+    if paradigm.sees_later or not paradigm.is_scored:
         raise UserError(
-            f"the judge {judge.name} is a {judge.kind} model: expected a causal one, whose "
+            f"the judge {name} is a {paradigm.kind} model: expected a causal one, whose "
             "likelihoods are exact."
         )
+
+
+def judge_texts(judge: Model, texts: Sequence[str]) -> list[Judgement]:
+    """What a causal judge makes of each text; all is 0 of an empty one."""
+    require_causal(judge.name, judge.paradigm)
     held = [(number, text) for number, text in enumerate(texts) if text.strip()]
     judged = dict.fromkeys(range(len(texts)), Judgement())
     config = judge.net.config

@@ -52,6 +52,11 @@ class MendingSettings(MachineSettings):
     )
     seed: int = option(0, "Seed of errors and of whatever is drawn.", least=0)
 
+    def _problems(self) -> Iterator[str]:
+        for name in ("shares", "calls"):
+            if not getattr(self, name):
+                yield f"{name!r} is empty, expected at least one value"
+
 
 def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str], str, str]:
     from unmask.base.identity import digest_values

@@ -12,6 +12,7 @@ training seed: that of perplexity is the exponential of the ratio's, that of dis
 sets of as many texts (jackknife).
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from unmask.measures.summaries import GRAMS
 if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText
     from unmask.net.model import Model
+
+_log = logging.getLogger(__name__)
 
 REAL = "real text"
 """The control's name, in the place of a sampler."""
@@ -70,9 +73,12 @@ class QualitySettings(MachineSettings):
                 yield f"{name!r} is empty, expected at least one value"
         for text in self.samplers:
             try:
-                parse_sampler(text)
+                sampler = parse_sampler(text)
             except UserError as error:
                 yield str(error).removesuffix(".")
+                continue
+            if sampler.get("guidance") and not self.words:
+                yield f"the sampler {text!r} guides, expected a prompt to guide by: give 'words'"
 
 
 def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, str]:
@@ -103,8 +109,8 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     """One part for each checkpoint, sampler and number of steps, and the control of each."""
-    from unmask.evaluation.quality import list_samplers
-    from unmask.net.families import digest_model
+    from unmask.evaluation.quality import list_samplers, require_causal
+    from unmask.net.families import digest_model, parse_families
     from unmask.net.loading import load
 
     judges: dict[str, Model] = {}
@@ -115,10 +121,22 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
         return judges["judge"]
 
     kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
+    require_causal(settings.judge, parse_families([settings.judge])[0].paradigm)
+    own = {
+        family.name: list_samplers(family.paradigm, settings.samplers, settings.steps)
+        for family in inputs.families
+    }
+    if lacking := [name for name, pairs in own.items() if not pairs]:
+        text = f"{', '.join(lacking)} can use none of the samplers {', '.join(settings.samplers)}"
+        if len(lacking) == len(own):
+            raise UserError(f"{text}: give one that does not remask, correct or guide.")
+        _log.warning("%s: left out.", text)
     for member in inputs.members():
+        pairs = own[member.family.name]
+        if not pairs:
+            continue
         columns = member.columns | kinship[member.key]
         work = partial(_work, inputs, member, columns, settings, judge)
-        pairs = list_samplers(member.family.paradigm, settings.samplers, settings.steps)
         for sampler, steps in [*([(REAL, None)] if settings.control else []), *pairs]:
             yield Job(f"{member.key}-{sampler}-{steps}", partial(work, sampler, steps))
 
