@@ -192,6 +192,17 @@ def test_models_are_compared_by_document(documents, tmp_path):
     assert costs["alone: mdm"] == costs["run: mdm"] and len(pooled.summary["differences"]) == 3
 
 
+def test_a_model_of_several_seeds_is_named_by_their_mean(documents):
+    """As in the difference beside it; the first seed's cost stood there."""
+    models = [make_model(causal=True, seed=seed) for seed in range(3)]
+    result = MEASURE({"ours": models[:2], "theirs": models[2]}, data=documents[0], device="cpu")
+    rows = result.summary["models"]
+    bits = [row["bits_per_byte"] for row in rows if row["model"] == "ours"]
+    text = show(result)
+    assert f"ours (autoregressive, mean of 2 training seeds) {sum(bits) / 2:.2f} bits" in text
+    assert "ours, seed 0" in text and "ours, seed 1" in text and "theirs, seed" not in text
+
+
 def test_bad_input(documents, tmp_path):
     model = make_model()
     with pytest.raises(UserError, match="windows of 500 tokens were asked for: expected 2 to 128"):

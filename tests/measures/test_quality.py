@@ -355,7 +355,7 @@ def test_each_way_takes_its_calls(monkeypatch):
                 assert len(calls) == 6, way
 
 
-def test_the_measure_of_mending(texts, monkeypatch):
+def test_the_measure_of_mending(texts, monkeypatch, caplog):
     encoded, encode = [], Tokenizer.encode_documents
     monkeypatch.setattr(
         Tokenizer, "encode_documents", lambda *given: encoded.append(1) or encode(*given)
@@ -369,6 +369,10 @@ def test_the_measure_of_mending(texts, monkeypatch):
         (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)
     }
     assert all(0 <= row["mean"] <= 1 for row in means if row["metric"] != "selective")
+    assert all("20 % wrong" in claim for claim in result.verdicts)
+    models = {"masked": make_model(), "causal": make_model(causal=True)}
+    MENDING(models, data=texts, texts=3, length=12, shares=(0.2,), calls=(2,), device="cpu")
+    assert "causal: only masked, uniform and hybrid models can correct" in caplog.text
     with pytest.raises(UserError, match="is causal: expected at least one masked"):
         MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
     with pytest.raises(UserError, match="expected 64"):

@@ -11,6 +11,7 @@ Damaged: the share of right tokens that were changed. Damage is the control: a w
 from right tokens changes errors more often. 95 % intervals are by text and training seed.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,6 +30,8 @@ from unmask.measures.summaries import estimate_means
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 MOST_DOCUMENTS = 2_000
 METRICS = ("found", "mended", "damaged", "selective")
@@ -75,6 +78,11 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
         raise UserError(
             f"{', '.join(f'{each.name} is {each.kind}' for each in inputs.families)}: expected at "
             "least one masked, uniform or hybrid model, since others cannot correct a text."
+        )
+    if lacking := [each.name for each in inputs.families if not list_menders(each.paradigm)]:
+        _log.warning(
+            "%s: only masked, uniform and hybrid models can correct a text; left out.",
+            ", ".join(lacking),
         )
     for member in inputs.members():
         cut = cache(partial(_cut_windows, inputs, member, settings))  # once for all of its parts
@@ -139,7 +147,11 @@ def judge(summary: Summary, settings: MendingSettings) -> Iterator[blocks.Verdic
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['model']}, {row['way']}, {row['share']}, {row['calls']} calls"
+    return f"{row['model']}, {row['way']}, {_name_share(row['share'])}, {row['calls']} calls"
+
+
+def _name_share(share: float) -> str:
+    return f"{100 * share:.3g} % wrong"
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -176,7 +188,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         line=lambda row: f"{row['model']}, {row['way']}",
         colour=lambda row: colours[row["model"], row["way"]],
         panel=lambda row: titles[row["metric"]],
-        choose=[tidy.Choose("share of wrong tokens", "share")],
+        choose=[tidy.Choose("share of wrong tokens", "share", _name_share)],
         xlabel="network calls",
         ylabel="share of tokens",
         is_log2=True,

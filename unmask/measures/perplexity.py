@@ -161,7 +161,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "What the text costs",
         models,
         {
-            "model": lambda row: row["model"] + (f", seed {row['seed']}" if row["seed"] else ""),
+            "model": lambda row: _name_member(row, models),
             "likelihood": _name_likelihood,
             "tokens": "tokens",
             Column("perplexity", is_short=True): "perplexity",
@@ -171,7 +171,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             Column("bits per character", 4): "bits_per_character",
         },
     )
-    alone = blocks.Text(f"The text costs {_say_cost(models[0])}.")
+    alone = blocks.Text(f"The text costs {_say_cost(models, models[0]['model'])}.")
     return [*(list(_compare_in_words(result, models)) or [alone]), table]
 
 
@@ -188,24 +188,36 @@ def _is_chain(row: Mapping[str, Any]) -> bool:
     return get_paradigm(row["kind"]).is_bound and not row["is_bound"]
 
 
-def _say_cost(row: Mapping[str, Any]) -> str:
-    """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte"."""
+def _name_member(row: Mapping[str, Any], models: Rows) -> str:
+    """A model's name, with its training seed where it has several."""
+    has_several = len(tidy.select(models, model=row["model"])) > 1
+    return f"{row['model']}, seed {row['seed']}" if has_several else row["model"]
+
+
+def _say_cost(models: Rows, name: str) -> str:
+    """A model's cost, such as "mdm (diffusion) at most 1.20 ± 0.01 bits per byte": the mean over
+    its training seeds, as in the differences."""
+    own = tidy.select(models, model=name)
+    row, number = own[0], len(own)
+    bits = sum(each["bits_per_byte"] for each in own) / number
+    error = math.hypot(*(each["bits_per_byte_error"] for each in own)) / number
     bound = "at most " if row["is_bound"] else ""
-    error = f" ± {row['bits_per_byte_error']:.2f}" if row["is_bound"] else ""
+    margin = f" ± {error:.2f}" if row["is_bound"] else ""
     order = " from left to right" if _is_chain(row) else ""
-    cost = f"{bound}{row['bits_per_byte']:.2f}{error} bits per byte{order}"
-    return f"{row['model']} ({labels.KINDS[row['kind']]}) {cost}"
+    seeds = f", mean of {number} training seeds" if number > 1 else ""
+    cost = f"{bound}{bits:.2f}{margin} bits per byte{order}"
+    return f"{name} ({labels.KINDS[row['kind']]}{seeds}) {cost}"
 
 
 def _compare_in_words(result: Result, models: Rows) -> Iterator[blocks.Finding]:
     """The first model against each of the others."""
-    first = models[0]
-    for row in tidy.select(result.summary["differences"], one=first["model"]):
-        verdict = result.verdicts[f"{first['model']} − {row['other']}"]
-        other = tidy.select(models, model=row["other"])[0]
+    first = models[0]["model"]
+    for row in tidy.select(result.summary["differences"], one=first):
+        verdict = result.verdicts[f"{first} − {row['other']}"]
         size = tidy.say(row, has_sign=True)
+        ours, theirs = (_say_cost(models, name) for name in (first, row["other"]))
         text = (
-            f"The text costs {_say_cost(first)}, {_say_cost(other)}. The difference is {size} "
+            f"The text costs {ours}, {theirs}. The difference is {size} "
             f"({labels.count(verdict.facts, 'document')})."
         )
         yield blocks.Finding(text, verdict)
