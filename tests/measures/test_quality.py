@@ -1,9 +1,8 @@
-"""Quality of texts and planted errors: against counts by hand, and networks that know."""
+"""Quality of texts: against counts by hand."""
 
 import json
 import math
 import shutil
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,36 +10,27 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
-from tests.conftest import TEXTS, lively, make_model
+from tests.conftest import TEXTS, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import show
 from unmask.base.errors import UserError
-from unmask.base.streams import RowStreams
 from unmask.blocks.blocks import Figure, Notice
-from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.quality import (
-    MENDERS,
     DrawnText,
     count_grams,
     draw_texts,
     find_distinct_share,
     find_text_entropy,
     judge_texts,
-    list_menders,
     list_samplers,
-    mend,
     parse_sampler,
-    plant_errors,
 )
-from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
 from unmask.measures.summaries import estimate_means
 from unmask.net.counts import count_flops
-from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import get_paradigm
-from unmask.noise.settings import NoiseConfig
 from unmask.sampling.texts import draw_rows
 
 SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}
@@ -284,99 +274,6 @@ def test_the_page_has_what_texts_took(judge, texts):
     assert f"took at most {judged['flops']:.2g} floating-point operations" in text
     assert f"judging them and the control {judged['judge_flops']:.2g}." in text
     assert "GFLOP a text" in text
-
-
-def test_errors_are_planted_exactly():
-    clean = torch.randint(0, 50, (4, 41), generator=torch.Generator().manual_seed(0))
-    planted = plant_errors(clean, 0.1, 50, seed=1)
-    assert planted.wrong.sum(-1).tolist() == [4] * 4 and not planted.wrong[:, 0].any()
-    assert torch.equal(planted.tokens != clean, planted.wrong)
-    assert int(planted.tokens.max()) < 50
-
-
-def knows_the_text(model, clean):
-    """The model with logits that know the clean text, whatever it reads."""
-    sure = 50.0 * torch.nn.functional.one_hot(clean[:1], model.net.config.logit_rows)
-    return model.net.patch({"logits": lambda x: sure.expand(len(x), -1, -1).to(x.dtype)})
-
-
-@pytest.mark.parametrize("kind", ["masked", "uniform", "hybrid"])
-def test_who_knows_the_text_mends_all_and_damages_nothing(kind):
-    model = make_model() if kind == "masked" else make_kind(kind)
-    row = torch.randint(0, 200, (1, 24), generator=torch.Generator().manual_seed(3))
-    planted = plant_errors(row.expand(3, -1), 0.2, 200)
-    with knows_the_text(model, row):
-        for way in list_menders(model.paradigm):
-            for each in mend(model, planted, way, 8, 0.2):
-                if way == "remask unlikely":  # half the calls look: not all need be found
-                    assert each["mended"] > 0.5
-                else:
-                    assert each["found"] == each["mended"] == 1.0
-                assert each["damaged"] == 0.0 and each["selective"] == each["found"]
-
-
-def test_menders_tell_the_network_the_time_at_which_as_many_are_masked(monkeypatch):
-    """Under a schedule that is not linear, this is another number than their share."""
-    plain = make_model()
-    config = replace(plain.net.config, time=True)
-    blueprint = Blueprint(config, "masked", plain.mask_id, noise=NoiseConfig(schedule="cosine"))
-    model, read, logits = (
-        Model("timed", lively(config), blueprint, plain.tokenizer),
-        [],
-        Model.logits,
-    )
-
-    def note(model, tokens, t):
-        read.append((tokens.eq(model.mask_id).double().mean(-1), t))
-        return logits(model, tokens, t=t)
-
-    monkeypatch.setattr(Model, "logits", note)
-    tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
-    MENDERS["remask evenly"](model, tokens, 2, 0.1, RowStreams.make(0, 2))
-    for share, t in read:
-        assert torch.allclose(model.make_process().schedule.noised(t), share)
-        assert ((t - share).abs() > 0.1).all()
-    assert len(read) == 2
-
-
-def test_each_way_takes_its_calls(monkeypatch):
-    """Equal network calls: what is compared costs what it says."""
-    for kind in ("masked", "uniform"):
-        model = make_model() if kind == "masked" else make_kind(kind)
-        calls = []
-        tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
-        with (
-            model.net.capture("logits") as _,
-            model.net.patch({"logits": lambda x, calls=calls: (calls.append(1), x)[1]}),
-        ):
-            for way in list_menders(model.paradigm):
-                calls.clear()
-                MENDERS[way](model, tokens, 6, 0.1, RowStreams.make(0, 2))
-                assert len(calls) == 6, way
-
-
-def test_the_measure_of_mending(texts, monkeypatch, caplog):
-    encoded, encode = [], Tokenizer.encode_documents
-    monkeypatch.setattr(
-        Tokenizer, "encode_documents", lambda *given: encoded.append(1) or encode(*given)
-    )
-    result = MENDING(
-        make_model(), data=texts, texts=3, length=12, shares=(0.2,), calls=(2, 4), device="cpu"
-    )
-    assert len(encoded) == 1  # not for each of the four parts
-    means = result.summary["means"]
-    assert {(row["way"], row["calls"]) for row in means} == {
-        (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)
-    }
-    assert all(0 <= row["mean"] <= 1 for row in means if row["metric"] != "selective")
-    assert all("20 % wrong" in claim for claim in result.verdicts)
-    models = {"masked": make_model(), "causal": make_model(causal=True)}
-    MENDING(models, data=texts, texts=3, length=12, shares=(0.2,), calls=(2,), device="cpu")
-    assert "causal: only masked, uniform and hybrid models can correct" in caplog.text
-    with pytest.raises(UserError, match="is causal: expected at least one masked"):
-        MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
-    with pytest.raises(UserError, match="expected 64"):
-        MENDING(make_model(), data=texts, length=12, device="cpu")
 
 
 def test_a_text_that_one_seed_left_empty_is_left_out_of_all_seeds():

@@ -266,9 +266,12 @@ class Planted:
 
 
 def plant_errors(clean: Int[Tensor, "B L"], share: float, vocab: int, seed: int = 0) -> Planted:
-    """Replace exactly that share of each row's tokens by others, drawn evenly; the first stays."""
+    """Replace exactly that share of each row's tokens by others, drawn evenly; the first stays.
+
+    One error at least, and one right token beside the first.
+    """
     streams = RowStreams.make(derive_seed(seed, "errors"), len(clean), clean.device)
-    number = max(1, round(share * (clean.shape[1] - 1)))
+    number = min(max(1, round(share * (clean.shape[1] - 1))), clean.shape[1] - 2)
     draws = streams.uniform(clean.shape[1])
     draws[:, 0] = torch.inf
     wrong = draws.argsort(-1).argsort(-1) < number
@@ -346,7 +349,7 @@ def mend(
     model: Model, planted: Planted, way: str, calls: int, share: float, seed: int = 0
 ) -> Iterator[dict[str, float]]:
     """Of each text: the shares of errors that were changed and that were mended, and of right
-    tokens that were changed."""
+    tokens that were changed. The first token does not count: no way of mending may change it."""
     rows, length = planted.tokens.shape
     batch = fit_rows(model, count_row_bytes(model, length, length))
     streams = RowStreams.make(derive_seed(seed, "mend", way), rows, planted.tokens.device)
@@ -354,9 +357,10 @@ def mend(
         given = planted.tokens[at]
         ended = MENDERS[way](model, given, calls, share, streams.pick(at))
         wrong, clean = planted.wrong[at], planted.clean[at]
+        sound = ~wrong & _all_but_first(given)
         changed, right = ended != given, ended == clean
         for each in zip(
-            _average(changed, wrong), _average(right, wrong), _average(changed, ~wrong), strict=True
+            _average(changed, wrong), _average(right, wrong), _average(changed, sound), strict=True
         ):
             changed_share, mended, damaged = each
             selective = changed_share - damaged
