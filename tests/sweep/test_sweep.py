@@ -172,6 +172,17 @@ def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
         run_sweep(file, out, processes=0)
 
 
+def test_a_call_that_stops_counts_the_later_cells_that_are_done(finished, tmp_path):
+    """The page said that they were still to be done."""
+    file, whole = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    first, *others = (cell.name for cell in read_sweep(file).cells)
+    shutil.rmtree(out / CELLS / first)
+    stopped = run_sweep(file, out, minutes=1e-9, device="cpu")
+    assert stopped.ended == "minutes" and stopped.done == others
+
+
 def test_a_cell_at_which_another_process_is_at_work_is_left_to_it(tmp_path):
     file, out = write_sweep(tmp_path, grids=[{"seed": [0, 1]}], figures=[]), tmp_path / "out"
     with claim(out / CELLS / "seed-0" / CLAIM) as is_own:

@@ -17,6 +17,7 @@ FIGURE = {"value": "bound", "x": "family", "line": "family"}
     [
         ({"gird": []}, "unknown key 'gird'"),
         ({"grids": []}, "'grids' is empty"),
+        ({"grids": {"seed": [0]}}, "expected a list of entries by name"),
         ({"grids": [{"seed": []}]}, "axis 'seed' has no values"),
         ({"grids": [{}]}, "it has no axes"),
         ({"grids": [{"seed": 3}]}, "expected a list of values"),

@@ -116,7 +116,7 @@ def run_sweep(
         if outcome.ended not in ("done", "minutes"):
             for other in others:
                 other.terminate()
-    if processes > 1 and outcome.ended == "done":
+    if processes > 1 and outcome.ended in ("done", "minutes"):
         outcome = worker.work_through(begun)  # what the others did, or left
     return outcome
 
@@ -217,9 +217,10 @@ class _CellWorker:
             if (problem := read_failure(place, begun)) is not None:
                 outcome.failed[cell.name] = problem
                 continue
-            if self._minutes_left() <= 0:
+            if outcome.ended == "done" and self._minutes_left() <= 0:
                 outcome.ended = "minutes"
-                break
+            if outcome.ended != "done":
+                continue  # later cells may be done all the same
             with claim(place / CLAIM) as is_own:
                 if not is_own:
                     outcome.elsewhere.append(cell.name)
@@ -229,10 +230,9 @@ class _CellWorker:
                 except Exception as error:
                     outcome.failed[cell.name] = note_failure(place, cell, error)
                     continue
-            if ended != "done":
-                outcome.ended = ended
-                break
-            outcome.done.append(cell.name)
+            if ended == "done":
+                outcome.done.append(cell.name)
+            outcome.ended = ended
         return outcome
 
     def _is_done(self, cell: SweepCell, place: Path) -> bool:
