@@ -300,7 +300,8 @@ def remask_unlikely(
 ) -> Tensor:
     """Every second call looks at the whole text, the next fills what it found least likely anew.
 
-    So many tokens at once as there are errors to find in all rounds together.
+    All rounds together fill twice as many tokens as there are errors; of an odd number of calls the
+    last is not used.
     """
     number = max(1, math.ceil(2 * share * tokens.shape[1] / max(calls // 2, 1)))
     for call in range(max(calls // 2, 1)):
