@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.sweeps import BOUND, write_sweep
-from unmask.blocks.blocks import Figure, Notice
+from unmask.base.errors import UserError
+from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.statistics import Clusters, estimate_mean
 from unmask.sweep.compare import describe_sweep
 from unmask.sweep.grid import MeasureEntry, read_sweep
@@ -119,3 +120,33 @@ def test_a_model_without_axes_has_words_of_its_own(tmp_path):
     outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
     best, *_ = describe_sweep(outcome, {"bound": make_rows()}).blocks
     assert "the only model with 1.000" in best.text
+
+
+def test_each_split_has_its_own_best(tmp_path):
+    """Answers to other questions are not compared: every split is led by its own best row."""
+    bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["split"]}
+    grids = [{"batch.rows": [2, 4]}]
+    sweep = read_sweep(write_sweep(tmp_path, grids=grids, measures={"bound": bound}, figures=[]))
+    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": ""}
+    costs = {("2", "same"): 1.0, ("2", "reverse"): 9.0, ("4", "same"): 3.0, ("4", "reverse"): 6.0}
+    rows = []
+    for (name, split), cost in costs.items():
+        clusters = Clusters(np.array([[cost, cost + 1, cost]]), np.ones((1, 3)))
+        columns = {"batch.rows": name, "split": split, **facts}
+        rows.append(ComparedRow(columns, range(3), clusters, estimate_mean(clusters)))
+    section = describe_sweep(SweepOutcome(sweep, tmp_path / "out"), {"bound": rows})
+    (table,) = (each for each in section.blocks if isinstance(each, Table))
+    assert [(row.values[0], row.values[1], row.role) for row in table.rows] == [
+        ("2", "same", "strong"),
+        ("4", "same", "plain"),
+        ("4", "reverse", "strong"),
+        ("2", "reverse", "plain"),
+    ]
+    minus = [row.values[-1].mean for row in table.rows if row.role == "plain"]
+    assert minus == pytest.approx([2.0, 3.0])
+
+
+def test_within_names_columns_that_are_kept_apart(tmp_path):
+    bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["steps"]}
+    with pytest.raises(UserError, match="'measures.bound.within' names 'steps'"):
+        read_sweep(write_sweep(tmp_path, measures={"bound": bound}, figures=[]))

@@ -52,6 +52,8 @@ def _check_names(sweep: "Sweep") -> Iterator[str]:
                 f"'measures' has the name {name!r}, which is also a folder's: expected letters, "
                 "digits, - and _, and neither train nor trunk"
             )
+        if alien := [each for each in entry.within if each not in entry.by]:
+            yield f"'measures.{name}.within' names {alien[0]!r}: {suggest(alien[0], entry.by)}"
         if taken := [each for each in entry.by if each in (*sweep.axes, *_COMPARED)]:
             yield f"'measures.{name}.by' names {taken[0]!r}, which every row of a sweep has already"
     for axis in sweep.axes:

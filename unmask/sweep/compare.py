@@ -9,7 +9,6 @@ from unmask.base.tables import write_table
 from unmask.base.units import format_number
 from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import Interval
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.grid import FigureEntry, MeasureEntry, Sweep
@@ -115,11 +114,15 @@ def _say_best(sweep: Sweep, rows: Sequence[ComparedRow]) -> Iterator[blocks.Repo
 
 
 def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Table:
-    entry, best = sweep.measures[name], find_best(rows, sweep.measures[name])
-
-    def minus_best(row: Mapping[str, Any]) -> Interval | None:
-        return subtract_best(row["row"], best, entry)
-
+    """Every row of a measure, and how far it is from the best of those it is compared with."""
+    entry = sweep.measures[name]
+    records = [
+        {**row.columns, "row": row} for row in sorted(rows, key=lambda row: rank(row, entry))
+    ]
+    shown = list[dict[str, Any]]()
+    for own in tidy.group_by(records, *entry.within).values():
+        best = find_best([each["row"] for each in own], entry)
+        shown += [{**each, "best": best} for each in own]
     digits, is_percent = (1, True) if entry.is_share else (3, False)
     unit, points = (", %", ", points") if is_percent else ("", "")
     columns: dict[str | Column, tidy.Get] = {each: each for each in _list_names(sweep, name)}
@@ -132,13 +135,18 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
         Column(f"{entry.label or entry.value}{unit}", digits, is_percent): lambda row: (
             row["row"].value
         ),
-        Column(f"minus the best{points}", digits, is_percent, has_sign=True): minus_best,
+        Column(f"minus the best{points}", digits, is_percent, has_sign=True): lambda row: (
+            subtract_best(row["row"], row["best"], entry)
+        ),
     }
-    shown = sorted(rows, key=lambda row: rank(row, entry))
-    records = [{**row.columns, "row": row} for row in shown]
     caption = f"{entry.label or name}: 95 % intervals by training seed and {_name_unit(entry)}"
     return tidy.tabulate(
-        name, caption, records, columns, lambda row: "strong" if row["row"] is best else "plain", 40
+        name,
+        caption,
+        shown,
+        columns,
+        lambda row: "strong" if row["row"] is row["best"] else "plain",
+        40,
     )
 
 

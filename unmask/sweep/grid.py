@@ -50,6 +50,8 @@ class MeasureEntry:
     """What a cluster is called on the page: its column's name by default."""
     by: tuple[str, ...] = ()
     """Columns whose values are kept apart, such as `split` or `steps`."""
+    within: tuple[str, ...] = ()
+    """Of `by`: columns whose values are not compared, such as `split`: each has its own best."""
     where: dict = field(default_factory=dict)
     """Only rows that have these values."""
     label: str = ""
