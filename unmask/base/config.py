@@ -368,8 +368,13 @@ def _describe(hint: Any) -> str:
         return "one of " + ", ".join(repr(option) for option in get_args(hint))
     if origin in (tuple, Sequence):
         return "a list of " + _describe(get_args(hint)[0])
-    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
-    names |= {dict: "entries by name"}
+    names: dict[Any, str] = {
+        int: "an integer",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        dict: "entries by name",
+    }
     return names.get(
         hint, "nothing" if hint is type(None) else getattr(hint, "__name__", str(hint))
     )

@@ -66,10 +66,8 @@ def _compare_measures(
     for name in olds.keys() & news.keys():
         places = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
         if any(any((folder / CELLS).glob(each)) for each in places):
-            yield from compare_values(
-                *({key: each[name].get(key) for key in _RUN} for each in (olds, news)),
-                what=f"measures.{name}.",
-            )
+            old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))
+            yield from compare_values(old, new, what=f"measures.{name}.")
 
 
 def find_table(entry: MeasureEntry, name: str, folder: Path) -> Path:
