@@ -153,7 +153,7 @@ def resolves(word: str, document: Path) -> bool:
 def test_documents_name_what_is_there(document):
     text = document.read_text()
     missing = [word for word in WORDS.findall(text) if not resolves(word, document)]
-    links = [link for link in LINKS.findall(text) if "://" not in link]
+    links = [link.partition("#")[0] for link in LINKS.findall(text) if "://" not in link]
     missing += [link for link in links if not (document.parent / link).exists()]
     assert missing == []
 
