@@ -8,18 +8,15 @@ and kept in DIR/schedules.json.
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unmask.base.files import write_json
 from unmask.base.reading import read_json_object
-from unmask.base.streams import derive_seed
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Column, Section, Text
 from unmask.data.text import read_documents
@@ -27,11 +24,9 @@ from unmask.evaluation.perplexity import cut_documents, score_documents
 from unmask.evaluation.statistics import Interval
 from unmask.net.hub import RUN_MODEL
 from unmask.net.loading import load
-from unmask.net.model import Model
 from unmask.noise.masked import Masked
 from unmask.noise.schedules import Schedule, make_schedule
-from unmask.objectives.bounds import score_bound
-from unmask.objectives.likelihood import Estimate, score_rolling
+from unmask.objectives.likelihood import Estimate
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.compare import describe_sweep
@@ -54,20 +49,6 @@ METHOD = (
 )
 
 
-def score_by_schedule(
-    model: Model, documents: Sequence[str], schedule: Schedule, settings: Mapping[str, Any]
-) -> Iterator[Estimate]:
-    """What each document costs by times drawn under a schedule, which need not be the model's."""
-    process, tokenizer = model.make_process(), model.tokenizer
-    assert isinstance(process, Masked) and tokenizer is not None
-    context, stride = settings["context"], settings["stride"]
-    process = replace(process, schedule=schedule)
-    score = score_bound(model, context, repeats=settings["repeats"], process=process)
-    for i, ids in enumerate(tokenizer.encode_documents(list(documents))):
-        x0 = torch.tensor([tokenizer.end_id, *ids], device=model.device)
-        yield score_rolling(score, x0, context, stride, derive_seed(0, "document", i))
-
-
 def measure_schedules(outcome: SweepOutcome) -> dict[str, Any]:
     """The bound of every masked network by exact k and under each schedule: nats, error, tokens."""
     entry, bounds = outcome.sweep.measures[BOUND], {}
@@ -78,10 +59,12 @@ def measure_schedules(outcome: SweepOutcome) -> dict[str, Any]:
             continue
         model = load(point.folder / "train" / RUN_MODEL)
         own = {name: settings[name] for name in ("context", "stride", "repeats")}
-        costs = {EXACT_K: score_documents(model, documents, **own)}
-        costs |= {
-            name: score_by_schedule(model, documents, schedule, settings)
-            for name, schedule in SCHEDULES.items()
+        noise = model.make_process()
+        assert isinstance(noise, Masked)
+        processes = {name: replace(noise, schedule=each) for name, each in SCHEDULES.items()}
+        costs = {
+            name: score_documents(model, documents, **own, process=process)
+            for name, process in {EXACT_K: None, **processes}.items()
         }
         totals = {name: reduce(add, each) for name, each in costs.items()}
         bounds[point.cell.name] = {name: vars(total) for name, total in totals.items()}

@@ -1,12 +1,11 @@
 """Errors that are planted and mended: against networks that know the text, or nothing."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.conftest import TEXTS, lively, make_model
+from tests.conftest import lively, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
@@ -20,14 +19,6 @@ from unmask.evaluation.quality import (
 from unmask.measures.mending import MEASURE as MENDING
 from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
-    lines = [{"text": " ".join([TEXTS[i % 2]] * 4)} for i in range(4)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def test_errors_are_planted_exactly():

@@ -1,6 +1,5 @@
 """Quality of texts: against counts by hand."""
 
-import json
 import math
 import shutil
 from functools import partial
@@ -10,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import unmask
-from tests.conftest import TEXTS, make_model
+from tests.conftest import make_model
 from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import show
 from unmask.base.errors import UserError
@@ -41,14 +40,6 @@ def judge(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judge") / "judge"
     unmask.save(make_model(causal=True, seed=5), folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
-    lines = [{"text": " ".join([TEXTS[i % 2]] * 4)} for i in range(4)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def test_entropy_and_grams_by_hand():

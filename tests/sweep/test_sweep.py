@@ -137,15 +137,15 @@ def test_a_failing_cell_is_told_and_the_rest_goes_on(tmp_path):
     assert "length-short failed" in page.read_text().replace("\\", "")
 
 
-def test_an_error_of_another_library_is_told_shortly(tmp_path, monkeypatch):
+def test_errors_of_other_libraries_are_shortened(tmp_path, monkeypatch):
     def fail(*_: object) -> str:
         raise MemoryError("no memory is left. " + "Advice of the library. " * 50)
 
     monkeypatch.setattr(_CellWorker, "work", fail)
     file = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[])
     outcome = run_sweep(file, tmp_path / "out", device="cpu")
-    told = outcome.failed["seed-0"]
-    assert told.startswith("MemoryError: no memory is left.") and len(told) <= 160
+    message = outcome.failed["seed-0"]
+    assert message.startswith("MemoryError: no memory is left.") and len(message) <= 160
     failure = json.loads((tmp_path / "out" / CELLS / "seed-0" / FAILED).read_text())
     assert failure["traceback"].count("Advice") >= 50
 

@@ -17,6 +17,7 @@ from unmask.evaluation.chain import Chain, score_chains
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.model import Model
 from unmask.net.paradigm import Paradigm
+from unmask.noise.process import Process
 from unmask.objectives.bounds import score_bound
 from unmask.objectives.likelihood import (
     Estimate,
@@ -58,11 +59,13 @@ def score_documents(
     repeats: int = 8,
     seed: int = 0,
     method: str = "bound",
+    process: Process | None = None,
 ) -> Iterator[Estimate]:
     """What each document costs, after an end token, as packed text has it.
 
     A document longer than `context` (the model's by default) is read in windows that move on by
-    `stride` tokens (half a window). `method` is one of `METHODS`.
+    `stride` tokens (half a window). `method` is one of `METHODS`. With `process` the bound is
+    estimated by that noise on tokens, such as the model's own under another schedule.
     """
     check_method(model.paradigm, model.name, method)
     tokenizer = require_tokenizer(model)
@@ -79,7 +82,7 @@ def score_documents(
     if method == "chain" and model.paradigm.sees_later:
         yield from (score_left_to_right(model, ids, context, stride) for _, ids in numbered)
         return
-    score = _choose_score(model, context, repeats)
+    score = _choose_score(model, context, repeats, process)
     for i, ids in numbered:
         x0 = torch.tensor(ids, device=model.device)
         yield score_rolling(score, x0, context, stride, derive_seed(seed, "document", i))
@@ -108,11 +111,11 @@ def score_left_to_right(model: Model, x0: Sequence[int], context: int, stride: i
     return Estimate(-math.fsum(terms), 0.0, len(terms))
 
 
-def _choose_score(model: Model, context: int, repeats: int) -> TextScorer:
+def _choose_score(model: Model, context: int, repeats: int, process: Process | None) -> TextScorer:
     """How one window is scored, by the model's kind."""
     if not model.paradigm.sees_later:
         return lambda window, given, seed: score_causal(model.logits, window, given)
-    if not model.paradigm.is_scored:
-        return score_bound(model, context, repeats=repeats)
+    if process is not None or not model.paradigm.is_scored:
+        return score_bound(model, context, repeats=repeats, process=process)
     scorer = make_scorer(model, context)
     return lambda window, given, seed: scorer.exact_k(window, given, repeats=repeats, seed=seed)

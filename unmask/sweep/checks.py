@@ -1,4 +1,4 @@
-"""What can be wrong with a sweep file whose entries are sound alone, found before any training."""
+"""Checks of a whole sweep file before anything is trained: names, figures, measures, data."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unmask.sweep.grid import CooldownSettings, FigureEntry, Sweep
 
 SEED = "seed"
-"""The axis whose cells are one model."""
+"""Cells that differ in this axis alone are one model, trained with several seeds."""
 MEASURED = ("step", "tokens", "flops", "seconds", "parameters")
 """What is known of every trained model, beside its axes: for the x axis of figures."""
 _COMPARED = (*MEASURED, "measure", "seeds", "likelihood", "mean", "low", "high")
@@ -22,7 +22,7 @@ _COMPARED = (*MEASURED, "measure", "seeds", "likelihood", "mean", "low", "high")
 
 
 def find_problems(sweep: "Sweep") -> Iterator[str]:
-    """What is wrong between entries that are sound alone."""
+    """What is wrong with the file, beyond the form of each entry."""
     yield from _check_names(sweep)
     for name, entry in sweep.measures.items():
         measure = find_measure(entry.verb)

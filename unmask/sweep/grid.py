@@ -51,7 +51,7 @@ class MeasureEntry:
     by: tuple[str, ...] = ()
     """Columns whose values are kept apart, such as `split` or `steps`."""
     within: tuple[str, ...] = ()
-    """Of `by`: columns whose values are not compared, such as `split`: each has its own best."""
+    """Of `by`: rows are compared only with rows of the same value here, such as of one `split`."""
     where: dict = field(default_factory=dict)
     """Only rows that have these values."""
     label: str = ""
