@@ -44,8 +44,9 @@ METHOD = (
     "of masks is drawn, and the weights undo that. Each row is one trained network. `exact k` "
     "draws the number of masks without a schedule; the others draw times, and masks at the "
     "schedule's probability, and differ from it by the noise of the two estimates (95 % "
-    "intervals, texts and network held fixed). What training makes of a schedule is another "
-    "matter: the noise of its gradients differs, and so do the networks of the first table."
+    "intervals, texts and network held fixed; rows share their draws, so that they err alike). "
+    "What training makes of a schedule is another matter: the noise of its gradients differs, and "
+    "so do the networks of the first table."
 )
 
 

@@ -13,7 +13,7 @@ from tests.conftest import make_model
 from tests.laws.test_estimated_bounds import make_kind
 from tests.measures.asking import show
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Figure, Notice
+from unmask.blocks.blocks import Figure, Notice, Table
 from unmask.evaluation.perplexity import score_documents
 from unmask.evaluation.quality import (
     DrawnText,
@@ -251,6 +251,17 @@ def test_operations_are_those_of_the_networks():
     length = 1 + len(causal.tokenizer.encode(text).ids)
     found, run = count(causal, lambda: judge_texts(causal, [text]), 1, length)
     assert found == run > 0
+
+
+def test_models_of_one_tokenizer_have_one_control(judge, texts):
+    models = {"first": make_model(), "second": make_model()}
+    section = QUALITY(models, data=texts, judge=str(judge), samplers=("random",), **SMALL).section
+    (table,) = (each for each in section.walk() if isinstance(each, Table))
+    assert [row.values[0] for row in table.rows if row.values[1] == REAL] == ["–"]
+    for figure in (each for each in section.walk() if isinstance(each, Figure)):
+        for panel in (panel for view in figure.views.values() for panel in view):
+            (level,) = (line for line in panel.lines if line.name == REAL)
+            assert list(level.x) == [2, 4] and level.y[0] == level.y[1] and level.dash == "dash"
 
 
 def test_the_page_has_what_texts_took(judge, texts):

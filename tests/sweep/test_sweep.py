@@ -156,7 +156,7 @@ def test_rows_that_are_their_own_lines_need_no_legend(finished):
     section = describe_sweep(SweepOutcome(sweep, out), compare_sweep(sweep, out))
     (figure,) = (block for block in section.blocks if isinstance(block, Figure))
     dots = [dot for view in figure.views.values() for panel in view for dot in panel.dots]
-    assert {(dot.group, dot.colour) for dot in dots} == {("", "p1")}
+    assert {(dot.group, dot.colour) for dot in dots} == {("", "p0")}
     assert {dot.label for dot in dots} == {"masked", "causal"}
 
 

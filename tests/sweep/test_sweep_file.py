@@ -28,6 +28,10 @@ FIGURE = {"value": "bound", "x": "family", "line": "family"}
         ({"measures": {"x": {"verb": "recal", "value": "hit"}}}, "there is no measure 'recal'"),
         ({"measures": {"x": {"verb": "perplexity", "value": "nll"}}}, "needs"),
         ({"best": "other"}, "'best' is 'other'"),
+        (
+            {"measures": {"bound": BOUND | {"data": "README.md", "better": "neither"}}},
+            "neither lower nor higher is better",
+        ),
         ({"figures": [{"value": "bound", "x": "colour", "line": "family"}]}, "'colour'"),
         ({"cooldowns": {"steps": [4]}}, "constant rate"),
         ({"cooldowns": {"steps": [4, 4]}}, "expected each step once"),

@@ -150,3 +150,18 @@ def test_within_names_columns_that_are_kept_apart(tmp_path):
     bound = BOUND | {"data": "README.md", "by": ["split"], "within": ["steps"]}
     with pytest.raises(UserError, match="'measures.bound.within' names 'steps'"):
         read_sweep(write_sweep(tmp_path, measures={"bound": bound}, figures=[]))
+
+
+def test_what_has_no_better_side_is_not_ranked(tmp_path):
+    """Rows of a text's entropy keep the order of the grid; what training took is told once."""
+    other = BOUND | {"data": "README.md", "by": ["steps"], "better": "neither", "of": "bound"}
+    bound = BOUND | {"data": "README.md", "by": ["steps"]}
+    file = write_sweep(tmp_path, measures={"bound": bound, "other": other}, figures=[])
+    rows = make_rows(family="masked")
+    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
+    section = describe_sweep(outcome, {"bound": rows, "other": rows[::-1]})
+    first, second = (each for each in section.blocks if isinstance(each, Table))
+    labels = [[each.label for each in table.columns] for table in (first, second)]
+    assert {"training PFLOP", "minus the best"} <= set(labels[0])
+    assert not {"training PFLOP", "minus the best"} & set(labels[1])
+    assert [(row.values[1], row.role) for row in second.rows] == [(4, "plain"), (None, "plain")]

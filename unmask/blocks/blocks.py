@@ -302,6 +302,8 @@ def format_value(value: CellValue, column: Column) -> str:
     sign = "+" if column.has_sign else ""
     if column.is_short:
         scaled = 0 if abs(scaled) < ROUNDING else scaled
+        if 1e3 <= abs(scaled) < 1e6:
+            return f"{float(f'{scaled:.3g}'):{sign},.0f}".replace("-", "−")
         return f"{scaled:{sign}.3g}".replace("-", "−")
     if isinstance(value, int) and not column.is_percent:
         return f"{scaled:{sign},}".replace("-", "−")

@@ -195,27 +195,36 @@ def judge_nothing(summary: Summary, settings: QualitySettings) -> Iterator[block
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """The table, and cost and entropy against network calls."""
     means = [row for row in result.summary["means"] if row["sampler"] != REAL]
+    calls = sorted(tidy.distinct(means, "calls"))
+    # Real text takes no calls: its level is a line across each panel.
+    level = [
+        {**row, "calls": end}
+        for row in tidy.select(result.summary["means"], sampler=REAL)
+        for end in (calls[0], calls[-1])
+    ]
     table = _tabulate(result)
-    colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "sampler"))}
+    colours = {each: f"p{i}" for i, each in enumerate(tidy.distinct(means, "sampler"))}
+    colours[REAL] = "control"
     names = {
         "per_token": "nats per token under the judge",
         "entropy": "entropy of a text's tokens, nats",
     }
     figures = [
         tidy.draw_lines(
-            tidy.select(means, metric=metric),
+            tidy.select([*means, *level], metric=metric),
             metric,
             label[0].upper() + label[1:],
             "By sampler. Bands are 95 % intervals by text and training seed.",
             x="calls",
             line="sampler",
             colour=lambda row: colours[row["sampler"]],
+            dash=lambda row: "dash" if row["sampler"] == REAL else "solid",
             xlabel="network calls",
             ylabel=label,
             is_log2=True,
         )
         for metric, label in names.items()
-        if len(tidy.distinct(tidy.select(means, metric=metric), "calls")) > 1
+        if len(calls) > 1
     ]
     drawn = [row for row in result.summary["texts"] if row["sampler"] != REAL]
     if all(math.isnan(row["perplexity"]) for row in drawn):
@@ -247,12 +256,16 @@ def _tabulate(result: Result) -> blocks.Table:
     def get(metric: str) -> Any:
         return lambda row: means.get((row["model"], row["sampler"], row["steps"], metric))
 
+    real = tidy.select(result.summary["texts"], sampler=REAL)
+    if is_shared := len(real) > 1 and len({round(row["perplexity"], 6) for row in real}) == 1:
+        real = real[:1]  # models of one tokenizer have one control
+    drawn = [row for row in result.summary["texts"] if row["sampler"] != REAL]
     return tidy.tabulate(
         "texts",
         "Cost under the judge and variety; distinct-n: different n-grams of words among all",
-        result.summary["texts"],
+        [*real, *drawn],
         {
-            "model": "model",
+            "model": lambda row: "–" if is_shared and row in real else row["model"],
             "sampler": "sampler",
             "steps": "steps",
             "network calls": "calls",

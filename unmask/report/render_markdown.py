@@ -46,7 +46,8 @@ def render_markdown(document: "Document", place: PlaceFigure, link: Link) -> str
         note = f" ({escape(number.note)})" if number.note else ""
         parts.append(f"**{escape(number.value)}** {escape(number.label)}{note}")
     for section in document.sections:
-        parts += [f"## {escape(section.title)}"]
+        if section.title != document.title:
+            parts += [f"## {escape(section.title)}"]
         parts += render_blocks(section, [*section.opening, *section.blocks], place, link)
     return "\n\n".join(part for part in parts if part) + "\n"
 

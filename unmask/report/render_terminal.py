@@ -114,7 +114,7 @@ def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
             pieces[-1].add_row(*cells, style=_STYLES[row.role])
     pieces[0].title = RichText(table.caption)
     if left_out:
-        pieces[-1].caption = f"and {left_out:,} more rows: draw them all by `unmask report`"
+        pieces[-1].caption = f"and {left_out:,} more rows: the page has them all"
     return pieces
 
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart: darker on a light ground,
-# brighter on a dark one.
+# brighter on a dark one. The two nearest to others (a second orange, a second blue) come last.
 COLOURS: dict[str, dict[str, str]] = {
     "light": dict(
         diffusion="#0072B2", causal="#C26A00", control="#767676", p0="#0072B2", p1="#C26A00",
-        p2="#00795A", p3="#A8568A", p4="#B34700", p5="#2B7FB0", p6="#8A7A00", p7="#4A4A4A",
+        p2="#00795A", p3="#A8568A", p4="#8A7A00", p5="#4A4A4A", p6="#B34700", p7="#2B7FB0",
     ),
     "dark": dict(
         diffusion="#56B4E9", causal="#E69F00", control="#9a9a9a", p0="#56B4E9", p1="#E69F00",
-        p2="#2fc79c", p3="#e39cc6", p4="#ff8a4a", p5="#9fd3f5", p6="#F0E442", p7="#d0d0d0",
+        p2="#2fc79c", p3="#e39cc6", p4="#F0E442", p5="#d0d0d0", p6="#ff8a4a", p7="#9fd3f5",
     ),
 }  # fmt: skip
 # Effects with a sign: purple gives, orange takes away, the ground's own colour is nothing.

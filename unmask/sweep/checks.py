@@ -38,6 +38,8 @@ def find_problems(sweep: "Sweep") -> Iterator[str]:
             yield f"'measures.{name}' has no data, which {entry.verb} needs"
     if sweep.best not in sweep.measures:
         yield f"'best' is {sweep.best!r}: {suggest(sweep.best, sweep.measures)}"
+    elif sweep.measures[sweep.best].better == "neither":
+        yield f"'best' is {sweep.best!r}, of which neither lower nor higher is better: name another"
     for entry in sweep.figures:
         yield from _check_figure(sweep, entry)
     if sweep.cooldowns is not None:

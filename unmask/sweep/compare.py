@@ -128,17 +128,15 @@ def _tabulate(sweep: Sweep, name: str, rows: Sequence[ComparedRow]) -> blocks.Ta
     columns: dict[str | Column, tidy.Get] = {each: each for each in _list_names(sweep, name)}
     if any(row.columns["likelihood"] for row in rows):
         columns["likelihood"] = "likelihood"
-    columns |= {
-        "seeds": "seeds",
-        "tokens": lambda row: format_number(row["tokens"]),
-        Column("PFLOP", is_short=True): lambda row: row["flops"] / 1e15,
-        Column(f"{entry.label or entry.value}{unit}", digits, is_percent): lambda row: (
-            row["row"].value
-        ),
-        Column(f"minus the best{points}", digits, is_percent, has_sign=True): lambda row: (
-            subtract_best(row["row"], row["best"], entry)
-        ),
-    }
+    columns["seeds"] = "seeds"
+    if name == sweep.best:  # what training took is told once
+        columns["tokens trained on"] = lambda row: format_number(row["tokens"])
+        columns[Column("training PFLOP", is_short=True)] = lambda row: row["flops"] / 1e15
+    value = Column(f"{entry.label or entry.value}{unit}", digits, is_percent)
+    columns[value] = lambda row: row["row"].value
+    if entry.better != "neither":
+        difference = Column(f"minus the best{points}", digits, is_percent, has_sign=True)
+        columns[difference] = lambda row: subtract_best(row["row"], row["best"], entry)
     caption = f"{entry.label or name}: 95 % intervals by training seed and {_name_unit(entry)}"
     return tidy.tabulate(
         name,
@@ -173,7 +171,7 @@ def _draw(
     names = tidy.distinct(records, figure.line)
     # Lines that are the rows themselves need no colours and no legend.
     is_named = figure.line != figure.x
-    colours = {name: f"p{i + 1 if is_named else 1}" for i, name in enumerate(names)}
+    colours = {name: f"p{i if is_named else 0}" for i, name in enumerate(names)}
     if any(row.columns["likelihood"] == "upper bound" for row in rows):
         label += " (an upper bound for diffusion models)"
     shared: dict[str, Any] = {
@@ -240,5 +238,5 @@ def _say_compute(spent: SpentCompute) -> str:
     """What all trainings together took."""
     return (
         f"Compute spent on training: {spent.flops:.2g} floating-point operations, "
-        f"{spent.minutes:.1f} minutes, for {labels.count(spent.models, 'model')}."
+        f"{spent.minutes:.1f} minutes added up, for {labels.count(spent.models, 'model')}."
     )

@@ -55,7 +55,8 @@ class MeasureEntry:
     where: dict = field(default_factory=dict)
     """Only rows that have these values."""
     label: str = ""
-    better: Literal["lower", "higher"] = "lower"
+    better: Literal["lower", "higher", "neither"] = "lower"
+    """Neither: rows are not ranked, as of a text's entropy."""
     is_share: bool = False
     """Whether all values lie between 0 and 1."""
     of: str | None = None

@@ -159,13 +159,18 @@ def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> tuple[li
     return shared, Clusters(totals[..., 0], totals[..., 1])
 
 
+_SIGNS = {"lower": 1.0, "higher": -1.0, "neither": 0.0}
+
+
 def rank(row: ComparedRow, entry: MeasureEntry) -> float:
     """What rows are sorted by: the better ones have less of it."""
-    return row.value.mean if entry.better == "lower" else -row.value.mean
+    return _SIGNS[entry.better] * row.value.mean
 
 
 def find_best(rows: Sequence[ComparedRow], entry: MeasureEntry) -> ComparedRow | None:
-    """The row with the lowest mean, or the highest."""
+    """The row with the lowest mean, or the highest; None where neither is better."""
+    if entry.better == "neither":
+        return None
     known = [row for row in rows if not math.isnan(row.value.mean)]
     return min(known, key=lambda row: rank(row, entry), default=None)
 
