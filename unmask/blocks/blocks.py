@@ -302,9 +302,9 @@ def format_value(value: CellValue, column: Column) -> str:
     sign = "+" if column.has_sign else ""
     if column.is_short:
         scaled = 0 if abs(scaled) < ROUNDING else scaled
-        if 1e3 <= abs(scaled) < 1e6:
-            return f"{float(f'{scaled:.3g}'):{sign},.0f}".replace("-", "−")
-        return f"{scaled:{sign}.3g}".replace("-", "−")
+        rounded = float(f"{scaled:.3g}")
+        digits = ",.0f" if 1e3 <= abs(rounded) < 1e6 else ".3g"
+        return f"{rounded:{sign}{digits}}".replace("-", "−")
     if isinstance(value, int) and not column.is_percent:
         return f"{scaled:{sign},}".replace("-", "−")
     # Adding 0 turns a rounded -0 into 0.

@@ -278,7 +278,7 @@ def _tabulate(result: Result) -> blocks.Table:
             Column("distinct-3", 3): partial(_take_interval, "distinct_3"),
         },
         lambda row: "control" if row["sampler"] == REAL else "plain",
-        most=60,
+        most=100,
     )
 
 
