@@ -152,6 +152,29 @@ def test_shares_stand_on_the_pages(text, beginning, end, page):
     assert set(stated) <= list_shares(page)
 
 
+def test_costs_at_text_scale_stand_on_the_pages():
+    end = r"[+−]?[\d.]+"
+    interval = rf"({end})(?: nats per token(?: of held-out text)?)? \[({end}), ({end})\]"
+
+    def read(text: str) -> set[tuple[float, ...]]:
+        plain = " ".join(text.split()).translate({ord("−"): "-", ord("+"): ""})
+        found = re.findall(interval.replace("−", "-"), plain)
+        return {tuple(round(float(each), 2) for each in ends) for ends in found}
+
+    pages = "".join(read_page(f"{name}.md") for name in ("families", "ablations", "quality"))
+    stated = read(FINDINGS.partition("**At text scale**")[2])
+    assert len(stated) > 20 and stated <= read(pages)
+
+
+def test_one_network_has_one_bound_under_every_schedule():
+    table = read_page("families.md").partition("one network's bound under")[2]
+    ends = [float(end.replace("−", "-")) for each in re.findall(r"\[(.*?)\]", table)
+            for end in each.split(", ")]  # fmt: skip
+    assert len(ends) == 2 * read_numbers(r"in the bound: (\d+) intervals include 0")[0]
+    assert all(low < 0 < high for low, high in zip(ends[::2], ends[1::2], strict=True))
+    assert round(max(map(abs, ends)), 2) == read_numbers(r"reach at most ([\d.]+) from it")[0]
+
+
 def test_probes_of_the_other_groups_are_what_was_measured():
     with (RESULTS / "symmetry" / "represent-probes.csv").open(encoding="utf-8") as file:
         rights = [round(100 * float(row["right, %"])) for row in csv.DictReader(file)

@@ -243,7 +243,7 @@ def draw_statistics(row, generator: np.random.Generator) -> dict[str, Any]:
     "value, text",
     [
         (0.012345, "0.0123"),
-        (999.4, "999"),
+        (999.6, "1,000"),
         (3533.0, "3,530"),
         (-123456.0, "−123,000"),
         (1e6, "1e+06"),
