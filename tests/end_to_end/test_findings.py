@@ -135,7 +135,7 @@ def list_shares(page: str) -> set[str]:
         ),
         (FINDINGS, "Keys and values add little", "each the best", "symmetry-berglund"),
         (FINDINGS, "**An edit does not carry over", "**In the pretrained", "editing-shipped"),
-        (FINDINGS, "**In the pretrained pair the twin's edits", "**Where", "editing"),
+        (FINDINGS, "**In the pretrained pair the twin's edits", "## What", "editing"),
         (FINDINGS, "It is not absent there", "**A probe", "factorial"),
         (LIMITS, "In S-shown and S-no-loss", "And S-alone", "factorial"),
         (README, "**Attention or objective?**", "How a diffusion", "factorial"),
@@ -162,7 +162,7 @@ def test_costs_at_text_scale_stand_on_the_pages():
         return {tuple(round(float(each), 2) for each in ends) for ends in found}
 
     pages = "".join(read_page(f"{name}.md") for name in ("families", "ablations", "quality"))
-    stated = read(FINDINGS.partition("**At text scale**")[2])
+    stated = read(FINDINGS.partition("## At text scale")[2])
     assert len(stated) > 20 and stated <= read(pages)
 
 

@@ -19,7 +19,7 @@ TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+),
     ("text", "beginning", "end", "pages"),
     [
         (FINDINGS, "**In the pretrained diffusion model a name", "**Recall", ["mechanism"]),
-        (FINDINGS, "**Recall in reverse does not need", "**What an", ["embeddings"]),
+        (FINDINGS, "**Recall in reverse does not need", "## Edits", ["embeddings"]),
         (FINDINGS, "**What an answer has", "as ROME", ["knockout", "paths", "tracing-knowns"]),
         (README, "A name's states, put", "A statement", ["mechanism", "embeddings", "knockout"]),
     ],
