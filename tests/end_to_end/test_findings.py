@@ -164,6 +164,8 @@ def test_costs_at_text_scale_stand_on_the_pages():
     pages = "".join(read_page(f"{name}.md") for name in ("families", "ablations", "quality"))
     stated = read(FINDINGS.partition("## At text scale")[2])
     assert len(stated) > 20 and stated <= read(pages)
+    short = read(README.partition("**At text scale**")[2].partition("\n\n")[0])
+    assert len(short) == 2 and short <= stated
 
 
 def test_one_network_has_one_bound_under_every_schedule():
