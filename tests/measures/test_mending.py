@@ -27,6 +27,11 @@ def test_errors_are_planted_exactly():
     assert planted.wrong.sum(-1).tolist() == [4] * 4 and not planted.wrong[:, 0].any()
     assert torch.equal(planted.tokens != clean, planted.wrong)
     assert int(planted.tokens.max()) < 50
+    # No error is the mask, wherever it stands; the draws are those of its place at the end.
+    for mask in (0, 20, 50):
+        moved = clean + (clean >= mask).long()
+        others = plant_errors(moved, 0.1, 51, mask, seed=1)
+        assert torch.equal(others.tokens, planted.tokens + (planted.tokens >= mask).long())
     # A right token is left to be damaged, however large the share.
     assert plant_errors(clean[:, :8], 0.99, 50).wrong.sum(-1).tolist() == [6] * 4
 

@@ -265,17 +265,24 @@ class Planted:
     wrong: Bool[Tensor, "B L"]
 
 
-def plant_errors(clean: Int[Tensor, "B L"], share: float, vocab: int, seed: int = 0) -> Planted:
+def plant_errors(
+    clean: Int[Tensor, "B L"], share: float, vocab: int, mask: int | None = None, *, seed: int = 0
+) -> Planted:
     """Replace exactly that share of each row's tokens by others, drawn evenly; the first stays.
 
-    One error at least, and one right token beside the first.
+    One error at least, and one right token beside the first. The mask, one of the `vocab` tokens
+    where there is one, is never drawn.
     """
     streams = RowStreams.make(derive_seed(seed, "errors"), len(clean), clean.device)
     number = min(max(1, round(share * (clean.shape[1] - 1))), clean.shape[1] - 2)
     draws = streams.uniform(clean.shape[1])
     draws[:, 0] = torch.inf
     wrong = draws.argsort(-1).argsort(-1) < number
-    others = (clean + 1 + streams.below(vocab - 1, clean.shape[1])) % vocab
+    has_mask = mask is not None and mask < vocab
+    gap, number = (mask, vocab - 1) if has_mask else (vocab, vocab)
+    plain = clean - (clean > gap).long()  # numbered without the mask
+    others = (plain + 1 + streams.below(number - 1, clean.shape[1])) % number
+    others += (others >= gap).long()
     return Planted(clean, torch.where(wrong, others, clean), wrong)
 
 

@@ -103,9 +103,8 @@ def _work(
     from unmask.evaluation.quality import mend, plant_errors
 
     model = inputs.load(member)
-    # Any token but the mask, which stands last where there is one.
-    rows, mask_id = model.net.config.logit_rows, model.mask_id
-    planted = plant_errors(cut(), share, rows - (mask_id == rows - 1), seed)
+    rows = model.net.config.logit_rows
+    planted = plant_errors(cut(), share, rows, model.mask_id, seed=seed)
     columns = member.columns | {"way": way, "share": share, "calls": calls}
     mended = mend(model, planted, way, calls, share, seed)
     return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
