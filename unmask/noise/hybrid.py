@@ -127,7 +127,7 @@ class Hybrid(Process):
         t = clamp_open(t).expand(x0.shape)
         is_mask = xt == self.mask_id
         return bound_rate(
-            self.predict(logits),
+            logits[..., : self.num_tokens],
             x0,
             xt,
             self.schedule.alpha(t),

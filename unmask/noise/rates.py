@@ -12,16 +12,19 @@ GIDD's (von Rütte et al. 2025, arXiv 2503.04482). The KL needs, beside two gath
 over the vocabulary of log q_theta, as DUO computes it (Sahoo et al. 2025, arXiv 2506.10892).
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _LEAST = 1e-12
 """Below this a probability stands for 0, so that no logarithm or quotient is infinite."""
 
 
 def bound_rate(
-    logp: Float[Tensor, "*S V"],
+    logits: Float[Tensor, "*S V"],
     x0: Int[Tensor, "*S"],
     zt: Int[Tensor, "*S"],
     alpha: Tensor,
@@ -31,27 +34,54 @@ def bound_rate(
 ) -> Float[Tensor, "*S"]:
     """The integrand, in nats per token; `state_floor` and `rate` are the floor and rho of z_t.
 
-    `logp` is the prediction over the tokens alone; a z_t past them is the mask.
+    `logits` are of the tokens alone, up to a constant; a z_t past them is the mask.
     """
     alpha, token_floor, state_floor, rate = (
         x.double() for x in (alpha, token_floor, state_floor, rate)
     )
     floor = token_floor.clamp(min=_LEAST)
     alpha = alpha.clamp(min=_LEAST)
+    is_token = zt < logits.shape[-1]
     # Over the vocabulary in the network's own dtype, what remains in float64.
-    scale = (alpha / floor).to(logp.dtype)
-    raised = torch.log1p(scale[..., None] * logp.exp()).sum(-1).double()
-    theta_x0 = _pick(logp, x0)
+    scale = (alpha / floor).to(logits.dtype)
+    sums = _Sums.apply(logits.softmax(-1), scale, x0, torch.where(is_token, zt, 0))
+    raised, theta_x0, theta_i = (each.double() for each in sums)
     # KL = sum_j q_j log(q_j / q_theta_j): floor everywhere, alpha more at x0.
     kl = alpha * torch.log1p(alpha / floor) - floor * raised
     kl = kl - alpha * torch.log1p(alpha * theta_x0 / floor) + floor * torch.log1p(alpha / floor)
 
-    is_token = zt < logp.shape[-1]
-    theta_i = torch.where(is_token, _pick(logp, torch.where(is_token, zt, 0)), 0.0)
+    theta_i = torch.where(is_token, theta_i, 0.0)
     here = state_floor.clamp(min=_LEAST)
     q_i, q_theta_i = here + alpha * (zt == x0), here + alpha * theta_i
     terms = (q_i - q_theta_i) / (q_theta_i * q_i) + (kl + torch.log(q_theta_i / q_i)) / q_i
-    return (rate * terms).clamp(min=0).to(logp.dtype)
+    return (rate * terms).clamp(min=0).to(logits.dtype)
+
+
+class _Sums(torch.autograd.Function):
+    """Of probabilities p [*S, V] the sum of log(1 + scale p), and p at two indices.
+
+    As one function it keeps p alone, and its gradient is written once: torch's own operations keep
+    three tensors as wide as the vocabulary and write ten.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, p: Tensor, scale: Tensor, first: Tensor, second: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(p, scale, first, second)
+        one, other = (p.gather(-1, at[..., None])[..., 0] for at in (first, second))
+        return (p * scale[..., None]).log1p_().sum(-1), one, other
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        p, scale, first, second = ctx.saved_tensors
+        grad_sum, grad_first, grad_second = (grad[..., None] for grad in grad_outputs)
+        grad = torch.addcmul(p.new_ones(()), p, scale[..., None])
+        torch.div(grad_sum * scale[..., None], grad, out=grad)
+        grad.scatter_add_(-1, first[..., None], grad_first)
+        grad.scatter_add_(-1, second[..., None], grad_second)
+        return grad, None, None, None
 
 
 def uniform_score_entropy(
@@ -87,7 +117,3 @@ def uniform_score_entropy(
 
 def _entropy_term(ratio: Tensor) -> Tensor:
     return torch.special.xlogy(ratio, ratio) - ratio
-
-
-def _pick(logp: Tensor, index: Tensor) -> Tensor:
-    return logp.gather(-1, index[..., None])[..., 0].exp().double()

@@ -80,14 +80,15 @@ class Uniform(Process):
     def nll(
         self, logits: Float[Tensor, "*S V"], x0: Int[Tensor, "*S"], xt: Int[Tensor, "*S"], t: Times
     ) -> Float[Tensor, "*S"]:
-        logp = self.predict(logits)
         t = clamp_open(t).expand(x0.shape)
         alpha, floor = self.schedule.alpha(t), self.schedule.noised(t) / self.num_tokens
         rate = -self.schedule.dalpha(t) / (self.num_tokens * alpha)
         if self.scores:
-            return uniform_score_entropy(logp, x0, xt, alpha, floor, rate)
-        logp = self._leave_own_out(logp, xt, t)
-        return bound_rate(logp, x0, xt, alpha, floor, floor, rate)
+            return uniform_score_entropy(self.predict(logits), x0, xt, alpha, floor, rate)
+        logits = logits[..., : self.num_tokens]
+        if self.mixture:
+            logits = self._leave_own_out(self.predict(logits), xt, t)
+        return bound_rate(logits, x0, xt, alpha, floor, floor, rate)
 
     def posterior(
         self, logits: Float[Tensor, "*S V"], xt: Int[Tensor, "*S"], t: Times, s: Times
