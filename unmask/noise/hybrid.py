@@ -93,6 +93,10 @@ class Hybrid(Process):
         return self.num_tokens
 
     @property
+    def num_read(self) -> int:
+        return self.num_tokens
+
+    @property
     def num_states(self) -> int:
         return self.num_tokens + 1
 

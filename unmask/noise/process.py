@@ -60,6 +60,11 @@ class Process(NoiseKind, ABC):
     def num_states(self) -> int:
         """Values that a noised token can have, the mask included."""
 
+    @property
+    def num_read(self) -> int | None:
+        """How many of a network's logits are read, the first ones; None for all of them."""
+        return None
+
     @classmethod
     def from_config(
         cls, config: NoiseConfig, schedule: Schedule, num_logits: int, mask_id: int | None

@@ -60,6 +60,10 @@ class StateMasked(Process):
         return self.num_tokens
 
     @property
+    def num_read(self) -> int:
+        return self.num_tokens
+
+    @property
     def num_states(self) -> int:
         return self.num_tokens + 1
 

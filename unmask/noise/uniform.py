@@ -59,6 +59,10 @@ class Uniform(Process):
         return cls(num_tokens, schedule, config.mixture, config.scores)
 
     @property
+    def num_read(self) -> int:
+        return self.num_tokens
+
+    @property
     def num_states(self) -> int:
         return self.num_tokens
 

@@ -1,10 +1,11 @@
-"""Cross-entropy of a linear head without ever holding all its logits.
+"""Cross-entropy and other terms of a linear head's logits without ever holding all of them.
 
-Rows go through the head in chunks. The loss is a weighted sum of the rows' cross-entropies, so each
-chunk's gradient is known as soon as its logits are: it is computed on the spot and the logits are
-dropped. Memory is one chunk of logits instead of several copies of all of them.
+Rows go through the head in chunks. The loss is a weighted sum of the rows' terms, so each chunk's
+gradient is known as soon as its logits are: it is computed on the spot and the logits are dropped.
+Memory is one chunk of logits instead of several copies of all of them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,13 +32,52 @@ def weighted_cross_entropy(
 
     `forbidden` is a row of the head that can never be predicted. No gradient flows to `weights`.
     """
+
+    def score(logits: Tensor, rows: slice, learns: bool) -> Tensor:
+        return _score(logits, len(head), targets[rows], forbidden, learns)
+
+    return _sum_chunks(x, head, weights, score, chunk, weighs=False)
+
+
+def weighted_terms(
+    x: Float[Tensor, "N D"],
+    head: Float[Tensor, "V D"],
+    weights: Float[Tensor, "N"],
+    find: Callable[[Float[Tensor, "n V"], slice], Float[Tensor, "n"]],
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """The sum of weights times terms, and the terms themselves (no gradient).
+
+    `find` has the terms of some rows' logits, in float32 at least, and which rows these are.
+    """
+
+    def score(logits: Tensor, rows: slice, learns: bool) -> Tensor:
+        own = logits[:, : len(head)]
+        with torch.set_grad_enabled(learns):
+            given = own.detach().to(nll_dtype(own)).requires_grad_(learns)
+            terms = find(given, rows)
+        if learns:
+            own.copy_(torch.autograd.grad(terms, given, weights[rows].to(terms.dtype))[0])
+            logits[:, len(head) :] = 0
+        return terms.detach()
+
+    return _sum_chunks(x, head, weights, score, chunk, weighs=True)
+
+
+_Score = Callable[[Tensor, slice, bool], Tensor]
+"""Logits, which rows they are of and whether to learn, to terms; logits become their gradient,
+times the weights where it `weighs`."""
+
+
+def _sum_chunks(
+    x: Tensor, head: Tensor, weights: Tensor, score: _Score, chunk: int, weighs: bool
+) -> tuple[Tensor, Tensor]:
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         x, head = x.to(dtype), head.to(dtype)
-    learning = torch.is_grad_enabled()
-    settings = (forbidden, chunk, learning)
-    return _WeightedCrossEntropy.apply(x, head, targets, weights.detach(), *settings)
+    settings = (score, chunk, weighs, torch.is_grad_enabled())
+    return _WeightedSum.apply(x, head, weights.detach(), *settings)
 
 
 def _score(
@@ -70,16 +110,16 @@ def nll_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class _WeightedCrossEntropy(torch.autograd.Function):
+class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         head: Tensor,
-        targets: Tensor,
         weights: Tensor,
-        forbidden: int | None,
+        score: _Score,
         chunk: int,
+        weighs: bool,
         learning: bool,
     ) -> tuple[Tensor, Tensor]:
         wants_x, wants_head = (learning and wanted for wanted in ctx.needs_input_grad[:2])
@@ -94,13 +134,13 @@ class _WeightedCrossEntropy(torch.autograd.Function):
         for rows in (slice(i, i + chunk) for i in range(0, len(x), chunk)):
             logits = x[rows] @ head.T
             learns = wants_x or wants_head
-            # d/dlogits = softmax - one-hot, over the logits' memory; the weights come in later,
-            # on the rows of width D instead of V.
-            nll[rows] = _score(logits, num_logits, targets[rows], forbidden, learns)
+            # d/dlogits, over the logits' memory; the weights are in it, or come in later, on the
+            # rows of width D instead of V.
+            nll[rows] = score(logits, rows, learns)
             if not learns:
                 continue
             grad = logits
-            weight = weights[rows, None].to(nll.dtype)
+            weight = 1 if weighs else weights[rows, None].to(nll.dtype)
             if grad_x is not None:
                 grad_x[rows] = ((grad @ head) * weight).to(x.dtype)
             if grad_head is not None:

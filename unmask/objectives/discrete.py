@@ -1,7 +1,7 @@
 """Bounds of any discrete process, in continuous time (UDLM, GIDD) or in T steps (D3PM); SEDD's.
 
 A loss is computed in two parts: `noise_tokens` draws the noise and finds the positions that count,
-on the CPU in training, where looking at values costs nothing; `targets_nll` and
+on the CPU in training, where looking at values costs nothing; `process_targets_loss` and
 `targets_score_entropy` run the network, with shapes that depend on no value, so that the host never
 waits for the device.
 """
@@ -20,7 +20,8 @@ from unmask.noise.masked import Masked
 from unmask.noise.process import Process, step_nll
 from unmask.noise.schedules import check_closed, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
-from unmask.objectives.targets import Targets
+from unmask.objectives.cross_entropy import weighted_terms
+from unmask.objectives.targets import Targets, read_head
 
 
 @dataclass(frozen=True)
@@ -82,29 +83,35 @@ def process_loss(
     noised = noise_tokens(
         process, batch, t, streams, num_steps, response_only, noise_filling, drop_prompt
     )
-    nll = targets_nll(net, process, noised, num_steps, auxiliary)
-    return _reduce(nll, noised)
+    loss, nll = process_targets_loss(net, process, noised, num_steps, auxiliary)
+    terms = torch.zeros(noised.xt.numel(), dtype=nll.dtype, device=nll.device)
+    return loss, terms.index_copy(0, noised.targets.at, nll).view_as(noised.xt)
 
 
-def targets_nll(
+def process_targets_loss(
     net: Transformer,
     process: Process,
     noised: NoisedTokens,
     num_steps: int | None = None,
     auxiliary: float = 0.0,
-) -> Float[Tensor, "N"]:
-    """The integrand of the bound at every target, with a gradient."""
-    logits, xt, t = _read_targets(net, noised)
-    x0 = noised.targets.tokens
-    if num_steps is None:
-        nll = process.nll(logits, x0, xt, t)
-    else:
-        before = (t - 1 / num_steps).clamp(min=0)
-        times = (time.to(logits.dtype) for time in (t, before))
-        nll = num_steps * step_nll(process, logits, x0, xt, *times)
-    if auxiliary:
-        nll = nll + auxiliary * F.nll_loss(process.predict(logits), x0, reduction="none")
-    return nll
+) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
+    """The weighted sum of the bound's integrand over the targets, and the integrand there."""
+    x = net.run_layers(net.embed(noised.xt, t=noised.t))
+    rows, head = read_head(net, x, noised.targets)
+    xt, t = _look_up(noised)
+
+    def find(logits: Tensor, rows: slice) -> Tensor:
+        own = (logits, noised.targets.tokens[rows], xt[rows])
+        if num_steps is None:
+            nll = process.nll(*own, t[rows])
+        else:
+            times = (t[rows], (t[rows] - 1 / num_steps).clamp(min=0))
+            nll = num_steps * step_nll(process, *own, *(time.to(logits.dtype) for time in times))
+        if auxiliary:
+            nll = nll + auxiliary * F.nll_loss(process.predict(logits), own[1], reduction="none")
+        return nll
+
+    return weighted_terms(rows, head[: process.num_read], noised.targets.weights, find)
 
 
 def targets_score_entropy(
@@ -115,7 +122,9 @@ def targets_score_entropy(
     The network's outputs are log scores up to -log(e^sigma - 1), which depends on time alone; they
     need not be normalised. sigma = -log alpha for any schedule.
     """
-    outputs, xt, t = _read_targets(net, noised)
+    x = net.run_layers(net.embed(noised.xt, t=noised.t))
+    outputs = net.unembed(x.flatten(0, 1).index_select(0, noised.targets.at)[None])[0].float()
+    xt, t = _look_up(noised)
     if outputs.shape[-1] > process.mask_id:
         is_mask = torch.arange(outputs.shape[-1], device=xt.device) == process.mask_id
         outputs = outputs.masked_fill(is_mask, -torch.inf)
@@ -160,23 +169,10 @@ def score_entropy(
     return torch.where(is_mask, terms, 0.0)
 
 
-def _read_targets(
-    net: Transformer, noised: NoisedTokens
-) -> tuple[Float[Tensor, "N V"], Int[Tensor, "N"], Float[Tensor, "N"]]:
-    """Logits at the targets, and the noised token and the time there."""
+def _look_up(noised: NoisedTokens) -> tuple[Int[Tensor, "N"], Float[Tensor, "N"]]:
+    """The noised token and the time of every target."""
     at = noised.targets.at
-    x = net.run_layers(net.embed(noised.xt, t=noised.t))
-    logits = net.unembed(x.flatten(0, 1).index_select(0, at)[None])[0].float()
-    return logits, noised.xt.flatten()[at], noised.t[at // noised.xt.shape[1]]
-
-
-def _reduce(
-    nll: Float[Tensor, "N"], noised: NoisedTokens
-) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
-    """The weighted sum of the targets' terms, and the terms at their positions (no gradient)."""
-    terms = torch.zeros(noised.xt.numel(), dtype=nll.dtype, device=nll.device)
-    terms = terms.index_copy(0, noised.targets.at, nll.detach())
-    return (noised.targets.weights * nll).sum(), terms.view_as(noised.xt)
+    return noised.xt.flatten()[at], noised.t[at // noised.xt.shape[1]]
 
 
 def _require_mask(process: Process) -> int:

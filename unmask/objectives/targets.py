@@ -73,11 +73,22 @@ def targets_loss(
     `x` is the stream after the last layer; logits are computed at the targets' positions only.
     `forbidden` is a row of the head that can never be predicted.
     """
+    rows, head = read_head(net, x, targets)
+    return weighted_cross_entropy(rows, head, targets.tokens, targets.weights, forbidden)
+
+
+def read_head(
+    net: Transformer, x: Float[Tensor, "B L D"], targets: Targets
+) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
+    """What goes into the head at the targets' positions, and its weights: their product is logits.
+
+    A bias is one more column of the weights.
+    """
     net.taps.require_none("the training loss", ("final", "logits"))
     # By index: the gradient of indexing with a mask sorts all its positions first.
     rows = net.norm(x.flatten(0, 1).index_select(0, targets.at))
     head = net.head.weight
-    if net.head.bias is not None:  # one more column, which meets a constant
+    if net.head.bias is not None:  # the column meets a constant
         rows = nn.functional.pad(rows, (0, 1), value=1.0)
         head = torch.cat((head, net.head.bias[:, None]), dim=1)
-    return weighted_cross_entropy(rows, head, targets.tokens, targets.weights, forbidden)
+    return rows, head

@@ -20,7 +20,7 @@ from unmask.objectives.batch import Batch, allow_noise
 from unmask.objectives.discrete import (
     NoisedTokens,
     noise_tokens,
-    targets_nll,
+    process_targets_loss,
     targets_score_entropy,
 )
 from unmask.objectives.masked import (
@@ -276,9 +276,8 @@ class ProcessObjective(MeanOverTokens):
         noised = NoisedTokens(inputs.t, inputs.batch.tokens, inputs.targets)
         if isinstance(self.process, Masked):
             nll = targets_score_entropy(net, self.process, noised)
-        else:
-            nll = targets_nll(net, self.process, noised)
-        return (inputs.targets.weights * nll).sum()
+            return (inputs.targets.weights * nll).sum()
+        return process_targets_loss(net, self.process, noised)[0]
 
 
 @dataclass(frozen=True)
