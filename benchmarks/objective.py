@@ -1,10 +1,11 @@
-"""The masked bound from the last layer's stream to loss and gradients, against the plain way.
+"""Bounds from the last layer's stream to loss and gradients, against the plain way.
 
     python benchmarks/objective.py --out docs/results/objective-cuda.md
 
 The plain way computes all logits, then cross-entropy, then drops what was not masked. Ours goes
 through the head at masked positions only, a chunk at a time. Both see the same masks, drawn at
-antithetic times, and their gradients are compared.
+antithetic times, and their gradients are compared. So are those of uniform noise, whose bound is
+about all positions.
 """
 
 import argparse
@@ -20,8 +21,9 @@ from unmask.base.streams import RowStreams
 from unmask.base.units import format_bytes
 from unmask.net.transformer import select_rows
 from unmask.noise.masked import Masked
+from unmask.noise.uniform import Uniform
 from unmask.objectives.batch import Batch, draw_times
-from unmask.objectives.cross_entropy import weighted_cross_entropy
+from unmask.objectives.cross_entropy import weighted_cross_entropy, weighted_terms
 from unmask.objectives.masked import get_weighting, noise_batch
 
 
@@ -73,16 +75,23 @@ def main() -> None:
         loss, _ = weighted_cross_entropy(rows, head, targets, weights[noised.hidden])
         return loss.detach(), *torch.autograd.grad(loss, (x, head))
 
-    errors = [
-        float((a.float() - b.float()).norm() / b.float().norm())
-        for a, b in zip(ours(), plain(), strict=True)
-    ]
-    memory = {
-        name: measure_memory(call, device) for name, call in (("plain", plain), ("ours", ours))
-    }
-    found = time_interleaved({"plain": plain, "ours": ours}, device, options.seconds)
-    share = float(noised.hidden.double().mean())
+    uniform = Uniform(options.vocab)
+    drawn = uniform.corrupt(tokens, t[:, None], RowStreams.make(2, options.rows, device)).flatten()
+    times, even = t.repeat_interleave(options.length), torch.ones_like(weights).flatten()
+
+    def find_bound(logits: torch.Tensor, at: slice) -> torch.Tensor:
+        return uniform.nll(logits, tokens.flatten()[at], drawn[at], times[at])
+
+    def plain_uniform() -> tuple[torch.Tensor, ...]:
+        loss = find_bound((x @ head.T).float().flatten(0, 1), slice(None)).sum()
+        return loss.detach(), *torch.autograd.grad(loss, (x, head))
+
+    def ours_uniform() -> tuple[torch.Tensor, ...]:
+        loss, _ = weighted_terms(x.flatten(0, 1), head, even, find_bound)
+        return loss.detach(), *torch.autograd.grad(loss, (x, head))
+
     header = [
+        "noise",
         "way",
         "ms",
         "faster",
@@ -91,20 +100,28 @@ def main() -> None:
         "difference: loss, d/dx, d/dhead",
     ]
     rows = []
-    for name in ("plain", "ours"):
-        used, base = memory[name], memory["plain"]
-        rows.append(
-            [
-                name,
-                f"{1e3 * found[name]:.2f}",
-                f"{found['plain'] / found[name]:.2f} ×",
-                "–" if used is None else format_bytes(used),
-                "–" if used is None or not base else f"{used / base:.2f} ×",
-                ", ".join(f"{error:.1e}" for error in errors) if name == "ours" else "",
-            ]
-        )
+    for noise, base, mine in (("masked", plain, ours), ("uniform", plain_uniform, ours_uniform)):
+        errors = [
+            float((a.float() - b.float()).norm() / b.float().norm())
+            for a, b in zip(mine(), base(), strict=True)
+        ]
+        most, used = (measure_memory(call, device) for call in (base, mine))
+        found = time_interleaved({"plain": base, "ours": mine}, device, options.seconds)
+        for name, memory in (("plain", most), ("ours", used)):
+            rows.append(
+                [
+                    noise,
+                    name,
+                    f"{1e3 * found[name]:.2f}",
+                    f"{found['plain'] / found[name]:.2f} ×",
+                    "–" if memory is None else format_bytes(memory),
+                    "–" if memory is None or not most else f"{memory / most:.2f} ×",
+                    ", ".join(f"{error:.1e}" for error in errors) if name == "ours" else "",
+                ]
+            )
+    share = float(noised.hidden.double().mean())
     write_record(
-        f"# Masked bound, loss and gradients of the head, {device.type}, {options.dtype}\n\n"
+        f"# Bounds, loss and gradients of the head, {device.type}, {options.dtype}\n\n"
         f"{describe_run(device)}.\n{options.rows} × {options.length} tokens, width "
         f"{options.width}, vocabulary {options.vocab:,}, {share:.0%} of the positions masked.\n\n"
         f"{format_table(header, rows)}\n",
