@@ -33,7 +33,6 @@ from unmask.blocks.blocks import (
     Text,
     TextPanel,
     Verdict,
-    format_value,
     make_views,
 )
 from unmask.evaluation.statistics import Interval
@@ -237,29 +236,6 @@ def draw_statistics(row, generator: np.random.Generator) -> dict[str, Any]:
     drawn = {"mean": mean, "value": mean, "low": mean - reach, "high": mean + reach}
     drawn |= {"facts": facts, "p": p, "p_holm": p}
     return {key: drawn[key] for key in drawn if isinstance(row.get(key), int | float)}
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        (0.012345, "0.0123"),
-        (999.6, "1,000"),
-        (3533.0, "3,530"),
-        (-123456.0, "−123,000"),
-        (1e6, "1e+06"),
-    ],
-)
-def test_numbers_of_three_digits(value, text):
-    assert format_value(value, Column("x", is_short=True)) == text
-
-
-def test_the_only_section_needs_no_second_heading():
-    """A page that is named like its section had the same heading twice."""
-    page = Document("Families", "", [], [Section("a", "Families", []), Section("b", "More", [])])
-    text = render_markdown(page, lambda *_: [], lambda *_: "")
-    assert text.split() == ["#", "Families", "##", "More"]
-    html = render_html(page)
-    assert html.count("<h2>Families</h2>") == 0 and html.count("<h2>More</h2>") == 1
 
 
 def test_a_folded_block_is_stated_too():
