@@ -340,6 +340,9 @@ def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
     assert len(outcome.done) == 4 and read_outcome(out).sweep.file.title == "Other"
     assert [path.stat().st_mtime_ns for path in weights] == before
     assert len(compare_sweep(outcome.sweep, out)["again"]) == 2
+    missing = next(out.glob("cells/*/again"))
+    shutil.rmtree(missing)  # a cell is done once all of its measures are there
+    assert set(outcome.done) - set(read_outcome(out).done) == {missing.parent.name}
     with pytest.raises(UserError, match="measures.bound.settings was .*: choose another folder"):
         run_sweep(file, out, *words, "measures.bound.settings.repeats=3", device="cpu")
 

@@ -184,11 +184,21 @@ def read_outcome(folder: Path) -> SweepOutcome:
     outcome = SweepOutcome(sweep, folder)
     for cell in sweep.cells:
         place = folder / CELLS / cell.name
-        if (place / DONE).is_file():
+        if _is_done(sweep, cell, place):
             outcome.done.append(cell.name)
         elif (problem := read_failure(place)) is not None:
             outcome.failed[cell.name] = problem
     return outcome
+
+
+def _is_done(sweep: Sweep, cell: SweepCell, place: Path) -> bool:
+    """Whether a cell was done, with measures that the file has got since."""
+    points = list(_list_own(sweep, cell, place))
+    return (place / DONE).is_file() and all(
+        find_table(sweep.measures[name], name, point.folder).is_file()
+        for point in points
+        for name in _list_measures(sweep, is_last=point is points[-1])
+    )
 
 
 class _CellWorker:
@@ -210,7 +220,7 @@ class _CellWorker:
         outcome = SweepOutcome(self.sweep, self.folder)
         for cell in self.sweep.cells:
             place = self.folder / CELLS / cell.name
-            if self._is_done(cell, place):
+            if _is_done(self.sweep, cell, place):
                 outcome.done.append(cell.name)
                 continue
             # A failure of another process, while this one was at work.
@@ -234,15 +244,6 @@ class _CellWorker:
                 outcome.done.append(cell.name)
             outcome.ended = ended
         return outcome
-
-    def _is_done(self, cell: SweepCell, place: Path) -> bool:
-        """Whether a cell was done, with measures that the file has got since."""
-        points = list(_list_own(self.sweep, cell, place))
-        return (place / DONE).is_file() and all(
-            find_table(self.sweep.measures[name], name, point.folder).is_file()
-            for point in points
-            for name in _list_measures(self.sweep, is_last=point is points[-1])
-        )
 
     def work(self, cell: SweepCell, place: Path) -> str:
         """Do what is missing of a cell; how that ended."""
