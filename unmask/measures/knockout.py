@@ -139,8 +139,8 @@ def _list_metrics(grid: "KnockoutGrid") -> list[str]:
     return [name for name in METRICS if has_foil or name != "logit_difference"]
 
 
-_FULL: dict[str, Any] = {"facts": 30, "consider": 30}
-_QUICK: dict[str, Any] = {"facts": 1, "consider": 6, "steps": 4, "windows": (1,)}
+_FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
+_QUICK: dict[str, Any] = _FULL | {"facts": 1, "consider": 6, "steps": 4, "windows": (1,)}
 
 MEASURE = Measure(
     name="knockout",

@@ -28,7 +28,9 @@ class StudySettings(MachineSettings):
     )
     facts: int = option(30, "Facts in each group of a corpus that is made.", least=1)
     size: Size = option("laptop", "How much is measured; full is for a GPU.")
-    guidance: float = option(0.8, "Guidance where texts are drawn; traces have none.", least=0)
+    guidance: float = option(
+        0.8, "Guidance where texts are drawn; traces and knock-out have none.", least=0
+    )
     metric: str = option(
         "logp",
         "What effects of traces are measured in.",
