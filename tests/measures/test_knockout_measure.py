@@ -26,7 +26,9 @@ from unmask.measures.knockout_summary import (
     _share_reading,
     compare_groups,
 )
+from unmask.measures.paths import MEASURE as PATHS
 from unmask.measures.runner import read_result
+from unmask.measures.trace import MEASURE as TRACE
 
 USUAL: dict[str, Any] = {
     "steps": 6,
@@ -184,6 +186,16 @@ def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
     looks = {line.name: (line.colour, line.dash) for line in lines}
     assert len(set(looks.values())) == len(looks) == 9
     assert all(looks[line.name] == (line.colour, line.dash) for line in lines)
+
+
+@pytest.mark.parametrize("measure", [MEASURE, PATHS, TRACE])
+def test_guidance_of_a_causal_model_is_refused_before_the_others_are_run(
+    measure, masked, causal, tmp_path
+):
+    shared = {"guidance": 0.5, "device": "cpu", "out": tmp_path / "run"}
+    with pytest.raises(UserError, match="causal is a causal model and has no pass without the"):
+        measure(masked, causal, make_facts(), **shared)
+    assert not list(tmp_path.glob("run/**/*.parquet"))
 
 
 def test_what_is_refused(causal):

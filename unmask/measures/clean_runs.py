@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option, option_of
+from unmask.base.errors import UserError
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
@@ -149,6 +150,16 @@ def take_turns(chosen: Mapping[str, ChosenPrompts]) -> "list[tuple[str, Fact]]":
     return [prompt for turn in turns for prompt in turn if prompt is not None]
 
 
+def refuse_guidance(inputs: ModelInputs, guidance: float) -> None:
+    """A model that cannot be guided is found before the others are run."""
+    unguided = [each for each in inputs.families if each.paradigm.sampler == "causal"]
+    if guidance and unguided:
+        raise UserError(
+            f"{unguided[0].name} is a {unguided[0].kind} model and has no pass without the prompt, "
+            f"but guidance is {guidance:g}: use guidance 0, or run it apart."
+        )
+
+
 def make_jobs(
     members: Sequence[Member], prompts: "Sequence[tuple[str, Fact]]", work: WorkOnPrompt
 ) -> Iterator[Job]:
@@ -168,6 +179,7 @@ def list_prompt_jobs(
 
     tracing = settings.tracing
     check_choices(tracing)
+    refuse_guidance(inputs, tracing.guidance)
     questions = inputs.data
     counts = (settings.facts, settings.phrasings, settings.consider)
     chosen = {

@@ -17,6 +17,7 @@ from unmask.measures.clean_runs import (
     choose_prompts,
     choose_recalled,
     make_jobs,
+    refuse_guidance,
     take_turns,
 )
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
@@ -139,6 +140,7 @@ def list_jobs(inputs: ModelInputs, settings: TraceSettings) -> Iterator[Job]:
     """One part for each model and prompt; splits take turns, so that a cut run has all of them."""
     from unmask.tracing.windows import default_window
 
+    refuse_guidance(inputs, settings.guidance)
     questions = inputs.data
     chosen = {split.name: _choose(inputs, split.facts, settings) for split in questions.splits}
     prompts = take_turns(chosen)
