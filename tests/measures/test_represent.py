@@ -1,5 +1,7 @@
 """represent: what a run keeps, what its summary counts, what its section may say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow
 import pytest
@@ -17,7 +19,7 @@ from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.sources import OWN
 from unmask.measures import represent
 from unmask.measures.represent import MEASURE, RepresentSettings, stack_vectors, tabulate_vectors
-from unmask.measures.represent_section import judge, summarise
+from unmask.measures.represent_section import _state_probes, judge, summarise
 from unmask.measures.runner import read_result
 from unmask.measures.trace import MEASURE as TRACE
 from unmask.net.families import Family
@@ -288,6 +290,18 @@ def test_values_elicit_from_a_half_on(p_after, outcome):
     (verdict,) = judge(summarise(make_tables(rows), settings), settings)
     assert (verdict.claim, verdict.outcome) == ("mdm: elicited", outcome)
     assert verdict.value is not None and verdict.value.mean == float(outcome == "above")
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"), [(-1, "(best at the embeddings)"), (1, "(best layer 1)")]
+)
+def test_the_embeddings_are_not_called_a_layer(layer, said):
+    settings = RepresentSettings()
+    probes = make_probes(20, {-1: 0, 1: 0} | {layer: 20})
+    summary = summarise(make_tables([{"fact": "0"}], probes), settings)
+    verdicts = {verdict.claim: verdict for verdict in judge(summary, settings)}
+    finding, *_ = _state_probes(SimpleNamespace(summary=summary, verdicts=verdicts))
+    assert isinstance(finding, Finding) and said in finding.text and "-1" not in finding.text
 
 
 def test_probes_are_corrected_for_their_layers():

@@ -174,6 +174,10 @@ def choose_best(probes: tidy.Records) -> list[tidy.Record]:
     return sorted(best, key=lambda row: row["fitted"] == row["tested"])
 
 
+def _say_best(layer: int) -> str:
+    return "best at the embeddings" if layer < 0 else f"best layer {layer}"
+
+
 def _state_probes(result: "Result") -> Iterator[Finding | Number]:
     """One sentence for each model and reading; its verdict is that of the weaker direction."""
     across = [
@@ -184,7 +188,7 @@ def _state_probes(result: "Result") -> Iterator[Finding | Number]:
     for (model, reading), rows in tidy.group_by(across, "model", "reading").items():
         parts = [
             f"{tidy.say(row, '%')} right when fitted on {labels.GIVEN[row['fitted']]}s and tested "
-            f"on {labels.GIVEN[row['tested']]}s (best layer {row['layer']})"
+            f"on {labels.GIVEN[row['tested']]}s ({_say_best(row['layer'])})"
             for row in rows
         ]
         weaker = max(rows, key=lambda row: row["p_family"])
