@@ -50,6 +50,12 @@ def test_bad_files(tmp_path, name, content, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["absent", "absent.pdf", "absent.txt", "absent.jsonl.xz"])
+def test_a_file_that_is_not_there_is_not_called_unreadable(tmp_path, name):
+    with pytest.raises(UserError, match=f"{name} is not there: expected a file"):
+        list(read_documents([tmp_path / name]))
+
+
 @pytest.mark.parametrize("tokens_a_shard", [10**6, 97])
 def test_shards_hold_every_token_in_order(tmp_path, tokenizer, tokens_a_shard):
     info = write_shards(DOCUMENTS, tokenizer, tmp_path / "shards", tokens_a_shard)

@@ -294,7 +294,7 @@ def test_mistakes_are_sentences(families, place, tmp_path):
     refuse("there is one edit, and the controls", controls=("key",), facts=1, groups=("p2d",))
     refuse("burn", controls=("burn",))
     refuse("no fact of .* is left to be edited after the first 99", skip=99)
-    refuse("text is read from .txt", other_text="words.pdf")
+    refuse("words.pdf is not there", other_text="words.pdf")
     records = tmp_path / "records.json"
     records.write_text(json.dumps([{"subject": "Ann", "src": "Ann is", "answers": ["old"]}]))
     with pytest.raises(UserError, match="record 0 lacks 'alt'"):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from unmask.base.errors import UserError
+from unmask.base.files import path_exists
 from unmask.base.reading import read_json_lines, read_text, require_text
 
 
@@ -13,6 +14,8 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
         if not isinstance(given, str | Path):
             raise UserError(f"a text's path is {given!r:.60}: expected the path of a file.")
         path = Path(given)
+        if not path_exists(path):
+            raise UserError(f"{path!s:.200} is not there: expected a file of text at this path.")
         name = path.name.removesuffix(".xz")
         if name.endswith((".txt", ".md")):
             text = read_text(path)
