@@ -223,7 +223,9 @@ def test_mistakes_are_sentences(words, sentence, masked, tasks, tmp_path):
 
 def test_tasks_are_looked_for_before_the_model(tmp_path):
     with pytest.raises(unmask.UserError, match="there is no task file 'none/such.yaml'"):
-        run(tmp_path / "no-model", "--tasks", "none/such.yaml", "--device", "cpu")
+        words = ("--tasks", "none/such.yaml", "--out", tmp_path / "run")
+        run(tmp_path / "no-model", *words, "--device", "cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_results_that_cannot_be_written_are_found_before_the_work(tasks, tmp_path):

@@ -68,8 +68,8 @@ def run_tasks(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]
     tasks = [each.strip() for each in given["tasks"].split(",") if each.strip()]
     options = {name: extras[name] for name in ("include", "limit", "fewshot", "chat")}
     evaluation = Evaluation(tasks=tasks, generation=generation, **options)
-    require_writable(extras["out"])
     known = find_tasks(evaluation)  # a mistyped name is found before the model is loaded
+    require_writable(extras["out"])
     lm = UnmaskLM(given["name"], device=extras["device"], dtype=extras["dtype"], settings=settings)
     try:
         report = evaluate(lm, evaluation, known)
