@@ -73,7 +73,8 @@ def describe_sweep(
     ]
     missing = len(sweep.cells) - len(outcome.done) - len(outcome.failed)
     if missing:
-        text = f"{labels.count(missing, 'cell')} of {len(sweep.cells)} are still to be done."
+        are = "is" if missing == 1 else "are"
+        text = f"{labels.count(missing, 'cell')} of {len(sweep.cells)} {are} still to be done."
         parts.append(blocks.Notice(text))
     return blocks.Section("sweep", sweep.file.title, parts)
 
