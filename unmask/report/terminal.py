@@ -74,9 +74,11 @@ def show_facts(
     console: Console, facts: Sequence[tuple[str, Fact]], tokenizer: Tokenizer | None = None
 ) -> None:
     """Facts, one on a line after its label, subject and object coloured."""
-    note = f"[{SUBJECT}]subject[/] and [{OBJECT}]object[/]"
+    note = f"label, then the text with its [{SUBJECT}]subject[/] and [{OBJECT}]object[/]"
+    if console.color_system is None:
+        note = "label, then the text"
     if tokenizer is not None:
-        note += ", with their token spans"
+        note += ", then the token spans of subject and object"
     console.print(note)
     width = max(12, *(len(label) for label, _ in facts), 0)
     for label, fact in facts:
