@@ -58,6 +58,26 @@ def test_fits_its_width_and_draws_everything(tab):
             assert named or plots.nth(i).get_attribute("aria-hidden") == "true"
 
 
+def test_no_label_of_a_figure_is_cut_or_covered(tab):
+    """Scales of colours stood in titles of two lines; long names of axes ended outside."""
+    unfold(tab)
+    found = tab.evaluate(
+        """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) => {
+          const all = (query) =>
+            [...plot.querySelectorAll(query)].map((e) => e.getBoundingClientRect());
+          const meet = (a, b) => a.left < b.right && b.left < a.right
+            && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+          const [frame] = all("svg.main-svg"), faults = [];
+          for (const box of all(".ytitle, .y2title, .xtitle"))
+            if (box.top < frame.top - 1 || box.bottom > frame.bottom + 1) faults.push("cut");
+          for (const a of all(".annotation-text")) for (const b of all(".colorbar text"))
+            if (b.width && meet(a, b)) faults.push("covered");
+          return faults.map((fault) => `${plot.closest("[id]").id}: ${fault}`);
+        })"""
+    )
+    assert found == []
+
+
 def test_contents_stay_in_sight(tab):
     tab.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
     box = tab.get_by_role("navigation").bounding_box()

@@ -26,17 +26,19 @@ const Charts = (() => {
   const cut = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
   function wrap(text, most) {
     const lines = [""];
-    for (const word of text.split(" ")) {
+    for (const word of text.split(/\s+/)) {
       if (lines.at(-1) && (lines.at(-1) + " " + word).length > most) lines.push(word);
       else lines[lines.length - 1] += (lines.at(-1) ? " " : "") + word;
     }
     return lines.map(plain).join("<br>");
   }
 
-  // Panels side by side, as many in a row as the width holds; heights in pixels.
-  function arrange(panels, heights, width, least, axis = AXIS) {
+  // Panels side by side, as many in a row as the width holds; heights in pixels. `side` is what labels take of the width.
+  function arrange(panels, heights, width, least, side = 40, axis = AXIS) {
     const columns = Math.max(1, Math.min(panels.length, Math.floor(width / least)));
-    const rows = [], title = panels.some((panel) => panel.title) ? 34 : 8;
+    const titles = panels.map((panel) => wrap(panel.title, Math.max(12, Math.floor((width - side) / columns / 7.4))));
+    const tallest = Math.max(2, ...titles.map((title) => title.split("<br>").length));
+    const rows = [], title = titles.some(Boolean) ? 17 * tallest : 8;
     for (let i = 0; i < panels.length; i += columns) rows.push(Math.max(...heights.slice(i, i + columns)));
     const total = rows.reduce((sum, height) => sum + height + title + axis, 0);
     const gap = columns > 1 ? Math.min(0.2 / columns, 44 / width) : 0;
@@ -49,11 +51,11 @@ const Charts = (() => {
       }
       top += height + title + axis;
     });
-    return { boxes, columns, total };
+    return { boxes, titles, total };
   }
 
   // A layout with a pair of axes for each panel; `fill(i)` says what is particular to them.
-  function lay(panels, { boxes, columns, total }, width, fill, side = 40) {
+  function lay(panels, { boxes, titles, total }, width, fill) {
     const line = ground("line"), soft = ground("soft");
     const usual = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, fixedrange: true };
     const layout = {
@@ -66,7 +68,7 @@ const Charts = (() => {
       layout[`xaxis${number}`] = { ...usual, ...xaxis, domain: boxes[i].x, anchor: `y${number}` };
       layout[`yaxis${number}`] = { ...usual, automargin: boxes[i].column === 0, ...yaxis, domain: boxes[i].y, anchor: `x${number}` };
       layout.annotations.push({
-        text: wrap(panel.title, Math.max(12, Math.floor((width - side) / columns / 7.4))), font: { size: 13, color: ground("ink") }, showarrow: false,
+        text: titles[i], font: { size: 13, color: ground("ink") }, showarrow: false,
         xref: `x${number} domain`, yref: `y${number} domain`, x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 3, align: "left",
       });
     });
@@ -108,7 +110,7 @@ const Charts = (() => {
       const ticks = all.length > 8 && !figure.is_log2 ? {} : { tickvals: all, ticktext: all.map(String) };
       return {
         xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, type: figure.is_log2 ? "log" : "linear", ...ticks, ...(panel === panels[0] ? {} : { matches: "x" }) },
-        yaxis: { title: box.column ? undefined : { text: plain(figure.ylabel), standoff: 8 }, range },
+        yaxis: { title: box.column ? undefined : { text: wrap(figure.ylabel, 22), standoff: 8 }, range },
       };
     });
     return { data, layout, legend: [...entries.values()] };
@@ -146,14 +148,14 @@ const Charts = (() => {
     });
     entitle(data, entries);
     const heights = panels.map((_, i) => 14 + room[i] * labels[i].length), isShared = labels.every((each) => each.join("\0") === labels[0].join("\0"));
-    const layout = lay(panels, arrange(panels, heights, width, isShared ? 220 : Infinity), width, (panel, box) => {
+    const layout = lay(panels, arrange(panels, heights, width, isShared ? 220 : Infinity, 150), width, (panel, box) => {
       const shown = labels[panels.indexOf(panel)];
       return {
         xaxis: { title: { text: wrap(figure.xlabel, Math.floor(width / 8)), standoff: 6 }, range, zeroline: true, zerolinecolor: ground("soft") },
         yaxis: { tickvals: shown.map((_, i) => i), ticktext: box.column ? shown.map(() => "") : shown.map((label) => narrow ? wrap(label, most) : plain(cut(label, most))),
           range: [shown.length - 0.4, -0.6], zeroline: false },
       };
-    }, 150);
+    });
     return { data, layout, legend: [...entries.values()] };
   }
 
@@ -166,7 +168,7 @@ const Charts = (() => {
     const isTurned = longest > 3 && Math.max(...panels.map((panel) => panel.x.length)) * (7 * longest + 8) > room;
     const held = Math.floor(room / (isTurned || longest < 2 ? 14 : 7 * longest + 8));
     const heights = panels.map((panel) => Math.max(40, (panel.y.length > 12 ? 14 : 18) * panel.y.length));
-    const grid = arrange(panels, heights, width, isShared ? 220 : Infinity, AXIS + (isTurned ? 5 * longest : 0));
+    const grid = arrange(panels, heights, width, isShared ? 220 : Infinity, narrow ? 150 : 240, AXIS + (isTurned ? 5 * longest : 0));
     const data = panels.map((panel, i) => ({
       ...axesOf(i), type: "heatmap", x: panel.x.map((_, j) => j), y: panel.y.map((_, j) => j), z: panel.z, xgap: 1, ygap: 1, coloraxis: "coloraxis",
       hoverinfo: "text", showlegend: false,
@@ -186,9 +188,12 @@ const Charts = (() => {
         xaxis: { title: { text: plain(figure.xlabel), standoff: 6 }, tickvals: kept, ticktext: kept.map((j) => plain(cut(panel.x[j], 14))), showgrid: false, zeroline: false, tickangle: isTurned ? -45 : 0, range: [-0.5, panel.x.length - 0.5] },
         yaxis: { tickvals: rows, ticktext: box.column ? rows.map(() => "") : rows.map((j) => plain(cut(panel.y[j], most))), range: [rows.length - 0.5, -0.5], showgrid: false, zeroline: false },
       };
-    }, narrow ? 150 : 240);
+    });
     const colours = looks.scales[theme()][figure.is_signed ? "signed" : "unsigned"];
     const bar = { thickness: 10, outlinewidth: 0 }, tall = Math.min(layout.height, 260);
+    // A bar above the panels has room of its own: titles of two lines reach up to it.
+    const above = 1 + 16 / layout.height;
+    if (narrow) layout.height += 44;
     if (figure.is_paired) layout.shapes = panels.flatMap((panel, i) => panel.y.flatMap((name, row) => {
       const column = panel.x.indexOf(name), { xaxis, yaxis } = axesOf(i), line = { color: ground("ink"), width: 1.5 };
       return column < 0 ? [] : [{ type: "rect", xref: xaxis, yref: yaxis, x0: column - 0.5, x1: column + 0.5, y0: row - 0.5, y1: row + 0.5, line }];
@@ -197,7 +202,7 @@ const Charts = (() => {
     layout.coloraxis = {
       cmin: range[0], cmax: range[1], colorscale: colours.map((colour, i) => [i / (colours.length - 1), colour]),
       colorbar: narrow
-        ? { ...bar, orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", len: 1 }
+        ? { ...bar, orientation: "h", x: 0, xanchor: "left", y: above, yanchor: "bottom", len: 1 }
         : { ...bar, title: { text: wrap(figure.ylabel, Math.floor(tall / 8)), side: "right" }, len: tall, lenmode: "pixels", y: 1, yanchor: "top" },
     };
     return { data, layout, legend: narrow ? [{ name: `colour: ${figure.ylabel}` }] : [] };
