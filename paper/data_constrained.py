@@ -152,9 +152,10 @@ def describe_crossings(curves: Sequence[Curves]) -> Section:
         "tokens, its constant not confirmed): about 44 epochs for one million tokens and "
         "100 for two."
     )
-    return Section("crossings", "Crossings", [
-        Text(METHOD), Table("crossings", caption, columns, rows, most=20), Text(literature)
-    ])  # fmt: skip
+    parts = [Text(METHOD), Table("crossings", caption, columns, rows, most=20)]
+    if any(each.unique == 1_000_000 for each in curves):
+        parts.append(Text(literature))
+    return Section("crossings", "Crossings", parts)
 
 
 def describe_worth(curves: Sequence[Curves]) -> Section:
@@ -269,7 +270,8 @@ def main() -> None:
         compared = compare_sweep(each.outcome.sweep, each.outcome.folder)
         section = describe_sweep(each.outcome, compared)
         parts = [draw_envelopes(each), *section.blocks]
-        sections.append(Section(f"tokens-{each.unique}", section.title, parts))
+        title = f"{each.unique:,} unique tokens"
+        sections.append(Section(f"tokens-{each.unique}", title, parts))
     lead = "Diffusion and causal training of one small network on little text, read many times."
     write_document(Document("Little text, read many times", lead, [], sections), options.page)
 

@@ -105,6 +105,8 @@ PRESENT = {
     "--layer 2,8,14,20,26": "--layer 0,1,2",
     "text-1000000": "text-4000",
     "text-2000000": "text-6000",
+    "text-50000": "text-4000",
+    "text-100000": "text-6000",
 }
 """What is cut where it is there."""
 FILES = {
@@ -115,7 +117,7 @@ FILES = {
         "micro: [0-9]+": "micro: 2",
         "tokens: [0-9_]+": "tokens: 512",
         "warmup: [0-9]+": "warmup: 1",
-        "width: 256, layers: 4, heads: 4, mlp_width: 768": "width: 32, layers: 2, heads: 2",
+        "width: [0-9]+, layers: 4, heads: 4, mlp_width: [0-9]+": "width: 32, layers: 2, heads: 2",
         "limit: [0-9_]+": "limit: 200",
         "context: 256": "context: 128",
         "stride: 255": "stride: 127",
@@ -124,8 +126,8 @@ FILES = {
         "length: 128": "length: 32",
         r"\[8, 32, 128\]": "[2, 4]",
         r"\[0, 1, 2\]": "[0, 1]",
-        r"\[30, 122.*\]": "[2, 4, 6]",
-        "steps: 6100": "steps: 6",
+        r"\[(30, 122|12, 49).*\]": "[2, 4, 6]",
+        "steps: (6100|1220)": "steps: 6",
     },
     "best_recall.py": {
         "budget.steps=3600": "budget.steps=3",

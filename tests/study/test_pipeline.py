@@ -238,6 +238,21 @@ def run_main(words: list, monkeypatch, capsys) -> tuple[int, str]:
     return left.value.code, " ".join(capsys.readouterr().err.split())
 
 
+def test_a_failed_stage_is_seen_in_the_exit_code(place, tmp_path, monkeypatch, capsys):
+    """A stage was lost behind six minutes of others, and the command ended as if all were well."""
+    whole = pipeline.run_measure
+
+    def fail(measure, *more):
+        if measure.name == "factorization":
+            raise unmask.UserError("the device ran out of memory")
+        return whole(measure, *more)
+
+    monkeypatch.setattr(pipeline, "run_measure", fail)
+    words = place.words("--stages", "recall,factorization", "--out", tmp_path / "run")
+    assert run_main(words, monkeypatch, capsys)[0] == 1
+    assert (tmp_path / "run" / PAGE).is_file()
+
+
 def test_interrupt_says_how_to_go_on(place, tmp_path, monkeypatch, capsys):
     def stop(*words, **more):
         raise KeyboardInterrupt

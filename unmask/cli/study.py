@@ -83,6 +83,8 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
             f"no stage measured anything: {study.folder / PAGE} says why for each. Name facts that "
             "the model was trained on, and that fit its context, by --data."
         )
+    if any((entry["missing"] or {}).get("code") == "error" for entry in study.records().values()):
+        raise typer.Exit(1)  # the other stages stand on the page
 
 
 def _collect(study: "StudyRun") -> dict[str, Any]:
