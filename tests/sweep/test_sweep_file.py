@@ -37,6 +37,8 @@ FIGURE = {"value": "bound", "x": "family", "line": "family"}
         ({"cooldowns": {"steps": [4, 4]}}, "expected each step once"),
         ({"recipe": "no-such-recipe"}, "no-such-recipe"),
         ({"measures": {"bound": BOUND | {"data": "gone.txt"}}}, "'gone.txt', where nothing is"),
+        ({"changes": {"data": {"source": "text"}}}, "'data.path' is not given"),
+        ({"changes": {"data": {"source": "text", "path": "no/text"}}}, "'no/text', where nothing"),
         ({"measures": {"train": BOUND | {"data": "README.md"}}}, "neither train nor trunk"),
         ({"measures": {"a/b": BOUND | {"data": "README.md"}}}, "the name 'a/b'"),
         ({"measures": {"bound": BOUND | {"by": ["tokens"]}}}, "by' names 'tokens'"),
@@ -57,5 +59,5 @@ def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
     """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
     entries = yaml.safe_load(path.read_text())["measures"]
     words = [f"measures.{name}.data={path}" for name, each in entries.items() if "of" not in each]
-    sweep = read_sweep(path, words)
+    sweep = read_sweep(path, [*words, f"data.path={path}"])
     assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
