@@ -82,7 +82,7 @@ def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
         start = sweep.cooldowns.find_start(point.cooldown)
         shared = max((each for each in records if each["step"] <= start),
                      key=lambda each: each["step"], default=shared)  # fmt: skip
-    each_token = count_training_flops(config, recipe.input_length)
+    each_token = count_training_flops(config, recipe.input_length, recipe.passes)
     facts = {
         "kind": recipe.kind,
         **{name: point.cell.labels.get(name, "–") for name in list_axes(sweep)},
