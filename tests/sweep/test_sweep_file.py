@@ -7,7 +7,9 @@ import yaml
 
 from tests.sweeps import BOUND, write_sweep
 from unmask.base.errors import UserError
+from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import read_sweep
+from unmask.sweep.run import read_outcome
 
 FIGURE = {"value": "bound", "x": "family", "line": "family"}
 
@@ -61,3 +63,12 @@ def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
     words = [f"measures.{name}.data={path}" for name, each in entries.items() if "of" not in each]
     sweep = read_sweep(path, [*words, f"data.path={path}"])
     assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
+
+
+def test_labels_may_be_numbers(tmp_path):
+    """JSON has no numbers for keys: a record that was read is still that of the same file."""
+    grids = [{"rows": {2: {"batch.rows": 2}, 4: {"batch.rows": 4}}}]
+    file, out = write_sweep(tmp_path, grids=grids, figures=[]), tmp_path / "out"
+    for _ in range(2):
+        open_folder(read_sweep(file), out, "cpu")
+    assert [cell.labels for cell in read_outcome(out).sweep.cells] == [{"rows": "2"}, {"rows": "4"}]

@@ -1,5 +1,6 @@
 """The folder of a sweep: which file it is of, and which of its cells failed."""
 
+import json
 import logging
 import time
 import traceback
@@ -41,7 +42,8 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
 
     What is drawn, how tables are read, and which measures there are may change.
     """
-    record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
+    values = json.loads(json.dumps(dict(sweep.values)))  # keys that are numbers become text
+    record = make_record("sweep", values, machine=describe_machine(device))
     if (folder / RECORD).is_file():
         before = read_record(folder)
         if before.verb != record.verb:
