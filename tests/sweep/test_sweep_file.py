@@ -72,3 +72,13 @@ def test_labels_may_be_numbers(tmp_path):
     for _ in range(2):
         open_folder(read_sweep(file), out, "cpu")
     assert [cell.labels for cell in read_outcome(out).sweep.cells] == [{"rows": "2"}, {"rows": "4"}]
+
+
+def test_cells_have_folders_of_their_own(tmp_path):
+    """A sign tells folders apart; the case of letters does not, on some disks."""
+    grids = [{"shift": {-1: {"seed": 0}, 1: {"seed": 1}}}]
+    cells = read_sweep(write_sweep(tmp_path, grids=grids, figures=[])).cells
+    assert [cell.name for cell in cells] == ["shift--1", "shift-1"]
+    grids = [{"size": {"6m": {"seed": 0}, "6M": {"seed": 1}}}]
+    with pytest.raises(UserError, match="size-6m and size-6M are alike"):
+        read_sweep(write_sweep(tmp_path, grids=grids, figures=[]))
