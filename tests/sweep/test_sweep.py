@@ -42,6 +42,7 @@ from unmask.sweep.summary import (
 )
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
+from unmask.training.recipes_io import read_recipe, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +320,7 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     assert not (out / CELLS / "seed-0" / "step-4" / "last").exists()
     assert (out / CELLS / "seed-0" / "step-8" / "last" / "perplexity.parquet").is_file()
     assert (out / CELLS / "seed-0" / TRUNK).is_dir()
+    assert run_sweep(file, out, device="cpu").done == ["seed-0"]  # its trunk ends earlier
 
 
 def test_words_change_entries_and_settings(finished):
@@ -347,6 +349,18 @@ def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
     assert set(outcome.done) - set(read_outcome(out).done) == {missing.parent.name}
     with pytest.raises(UserError, match="measures.bound.settings was .*: choose another folder"):
         run_sweep(file, out, *words, "measures.bound.settings.repeats=3", device="cpu")
+
+
+def test_a_recipe_file_that_was_edited_is_another_sweep(tmp_path):
+    """The record has its name alone: cells of both would have been pooled as seeds of one model."""
+    own = tmp_path / "own.yaml"
+    write_recipe(read_recipe("toy-masked"), own)
+    file = write_sweep(tmp_path, recipe="own.yaml", grids=[{"seed": [0, 1]}], figures=[])
+    out = tmp_path / "out"
+    assert len(run_sweep(file, out, device="cpu").done) == 2
+    write_recipe(read_recipe("toy-masked", ["optimiser.rate=0.5"]), own)
+    with pytest.raises(UserError, match="seed-0: optimiser.rate was 0.005 and is now 0.5"):
+        run_sweep(file, out, device="cpu")
 
 
 def test_a_column_that_is_not_there_is_named(finished, tmp_path):

@@ -5,10 +5,13 @@ import logging
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError
@@ -26,10 +29,12 @@ from unmask.blocks import tidy
 from unmask.measures.runner import describe_machine
 from unmask.measures.table import find_measure
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
+from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import list_changes
 
 _log = logging.getLogger(__name__)
 
-CELLS, FAILED = "cells", "failed.json"
+CELLS, FAILED, TRUNK = "cells", "failed.json", "trunk"
 _DRAWN = frozenset({"title", "note", "figures", "best", "measures"})
 """Entries of a file that may change between calls; of measures, all but how they are run."""
 _RUN = ("verb", "data", "settings")
@@ -48,14 +53,15 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
         before = read_record(folder)
         if before.verb != record.verb:
             check_run(folder, record)
-        if before.settings == record.settings:
-            return
         changes = compare_values(before.settings, record.settings, _DRAWN)
-        if changes := [*changes, *_compare_measures(before.settings, record.settings, folder)]:
+        changes += _compare_measures(before.settings, record.settings, folder)
+        if changes := changes or _compare_recipes(sweep, folder):
             raise RunRefusedError(
                 f"{folder} holds another sweep ({'; '.join(changes)}): choose another folder with "
                 "--out, or take the change back."
             )
+        if before.settings == record.settings:
+            return
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
 
@@ -70,6 +76,20 @@ def _compare_measures(
         if any(any((folder / CELLS).glob(each)) for each in places):
             old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))
             yield from compare_values(old, new, what=f"measures.{name}.")
+
+
+def _compare_recipes(sweep: Sweep, folder: Path) -> list[str]:
+    """What differs in the recipe of a cell that was begun: its file may have been edited since."""
+    for cell in sweep.cells:
+        for name in ("train", TRUNK):
+            run, now = folder / CELLS / cell.name / name, cell.recipe
+            with suppress(UserError):  # a run that cannot be read is its cell's failure
+                own = build(Recipe, read_record(run).settings, str(run))
+                if name == TRUNK:  # trained piece by piece
+                    now = replace(now, budget=own.budget)
+                if changes := list_changes(own, now):
+                    return [f"{cell.name}: {each}" for each in changes]
+    return []
 
 
 def find_table(entry: MeasureEntry, name: str, folder: Path) -> Path:
