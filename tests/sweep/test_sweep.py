@@ -173,6 +173,21 @@ def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
         run_sweep(file, out, processes=0)
 
 
+def test_no_measure_begins_after_the_minutes_are_over(tmp_path, monkeypatch):
+    file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
+    train = _CellWorker._train
+
+    def train_until_late(worker, *arguments):
+        ended, worker.deadline = train(worker, *arguments), 0.0
+        return ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_CellWorker, "_train", train_until_late)
+        stopped = run_sweep(file, out, minutes=10.0, device="cpu")
+    assert stopped.ended == "minutes" and not (out / CELLS / "seed-0" / "bound").exists()
+    assert run_sweep(file, out, device="cpu").done == ["seed-0"]
+
+
 def test_a_call_that_stops_counts_the_later_cells_that_are_done(finished, tmp_path):
     """The page said that they were still to be done."""
     file, whole = finished

@@ -256,6 +256,8 @@ class _CellWorker:
             if ended != "done":
                 return ended
             for name in _list_measures(self.sweep, is_last=point is points[-1]):
+                if self._minutes_left() <= 0:
+                    return "minutes"
                 self._measure(name, point)
         (place / FAILED).unlink(missing_ok=True)
         write_json(place / DONE, {"points": len(points)})
