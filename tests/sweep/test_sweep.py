@@ -364,6 +364,10 @@ def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
     assert set(outcome.done) - set(read_outcome(out).done) == {missing.parent.name}
     with pytest.raises(UserError, match="measures.bound.settings was .*: choose another folder"):
         run_sweep(file, out, *words, "measures.bound.settings.repeats=3", device="cpu")
+    run_sweep(file, out, *words[:-1], device="cpu")  # `again` is taken out, and comes back changed
+    with pytest.raises(UserError, match=r"measures.again.repeats was 4 and is now 3\)"):
+        run_sweep(file, out, *words, "measures.again.settings.repeats=3", device="cpu")
+    assert len(run_sweep(file, out, *words, device="cpu").done) == 4
 
 
 def test_a_recipe_file_that_was_edited_is_another_sweep(tmp_path):

@@ -39,6 +39,8 @@ _DRAWN = frozenset({"title", "note", "figures", "best", "measures"})
 """Entries of a file that may change between calls; of measures, all but how they are run."""
 _RUN = ("verb", "data", "settings")
 """What decides how a measure is run."""
+_MACHINE = frozenset({"device", "dtype"})
+"""Settings of a measure that a run has from its machine."""
 _GO_ON = "correct it and repeat the command, what was trained is kept"
 
 
@@ -71,11 +73,19 @@ def _compare_measures(
 ) -> Iterator[str]:
     """What differs in how measures are run that some cell has run or begun to run."""
     olds, news = before["measures"], now["measures"]
-    for name in olds.keys() & news.keys():
-        places = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
-        if any(any((folder / CELLS).glob(each)) for each in places):
+    for name, entry in news.items():
+        patterns = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
+        begun = next((path for each in patterns for path in (folder / CELLS).glob(each)), None)
+        if begun is None:
+            continue
+        if name in olds:
             old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))
-            yield from compare_values(old, new, what=f"measures.{name}.")
+        else:  # it was taken out of the file and is back: its runs say how they were run
+            measure, record = find_measure(entry["verb"]), read_record(begun.parent)
+            settings = build(measure.settings, entry.get("settings", {}), f"measures.{name}")
+            old = {**record.settings, "verb": record.verb}
+            new = {**settings.to_record(), "verb": measure.name}
+        yield from compare_values(old, new, _MACHINE, f"measures.{name}.")
 
 
 def _compare_recipes(sweep: Sweep, folder: Path) -> list[str]:
