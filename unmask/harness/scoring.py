@@ -120,11 +120,10 @@ class RequestScorer:
         rows, drawn = RowTable(), []
         for each in requests:
             drawn.append(self._add_draws(rows, each))
-        first = [self._add_masks(rows, each, range(len(each.tokens))) for each in requests]
+        decoded = requests if is_greedy_asked else ()
+        first = [self._add_masks(rows, each, range(len(each.tokens))) for each in decoded]
         reading = self._read(rows)
-        is_greedy = [False] * len(requests)
-        if is_greedy_asked:
-            is_greedy = self._decode(requests, reading, first)
+        is_greedy = self._decode(decoded, reading, first) or [False] * len(requests)
         return [
             Likelihood(self._combine(each, reading.sums[numbers], weight), greedy)
             for each, (numbers, weight), greedy in zip(requests, drawn, is_greedy, strict=True)
