@@ -292,7 +292,7 @@ def _draw(
     return _draw_once(settings.likelihood, settings.strata, settings.repeats, seed, start, n)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # requests of one context follow each other
 def _draw_once(
     method: str, strata: int, repeats: int, seed: int, start: int, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
