@@ -7,7 +7,6 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 FINDINGS = (ROOT / "docs" / "findings.md").read_text("utf-8")
 LIMITS = (ROOT / "docs" / "limits.md").read_text("utf-8")
-LIMITS = (ROOT / "docs" / "limits.md").read_text("utf-8")
 RESULTS = ROOT / "docs" / "results"
 TABLES = RESULTS / "tables"
 

@@ -168,6 +168,17 @@ def test_costs_at_text_scale_stand_on_the_pages():
     assert len(short) == 2 and short <= stated
 
 
+def test_the_short_version_has_the_bounds_of_the_table():
+    rows = read_rows(read_page("families.md").partition("## ")[0], "| ")[2:]
+    bounds = {cells[0]: cells[5].split()[0] for cells in rows}
+    masked = [f"{float(bounds[f'masked, {name} schedule']):.2f}" for name in ("cubic", "cosine")]
+    others = [float(bound) for family, bound in bounds.items()
+              if not family.startswith(("masked", "causal"))]  # fmt: skip
+    short = " ".join(README.partition("**At text scale**")[2].split())
+    assert f"upper bounds of {masked[0]} and {masked[1]}, of hybrid" in short
+    assert f"gaussian noise {min(others):.2f} to {max(others):.2f}" in short
+
+
 def test_one_network_has_one_bound_under_every_schedule():
     table = read_page("families.md").partition("one network's bound under")[2]
     ends = [float(end.replace("−", "-")) for each in re.findall(r"\[(.*?)\]", table)

@@ -61,6 +61,7 @@ def test_crossing_is_the_root():
     assert find_crossing(compute, one, other) == pytest.approx(expected, rel=1e-9)
     assert find_crossing(compute, other, one) is None
     assert find_crossing(compute, one - 9, other) == compute[0]
+    assert find_crossing(compute, one * np.nan, other) is None
 
 
 def test_envelopes_never_rise():

@@ -105,6 +105,21 @@ def test_equal_rows_run_once(monkeypatch):
     assert count_rows(make_model(), others, monkeypatch) == 4
 
 
+@pytest.mark.parametrize("method", ["bernoulli", "chain"])
+def test_windows_read_nothing_for_a_greedy_text(method, monkeypatch):
+    """A row of masks that is read at every position makes batches of the chain rule tiny."""
+    read, seen = RequestScorer._read, []
+    monkeypatch.setattr(
+        RequestScorer, "_read", lambda self, rows: seen.append(rows.entries) or read(self, rows)
+    )
+    scorer = RequestScorer(make_model(), HarnessSettings(likelihood=method, strata=1, repeats=2))
+    window = LikelihoodRequest([5], [10, 20, 30, 40], 1)
+    assert len(list(scorer.score_windows([window]))) == 1
+    ((*draws,),) = seen
+    assert len(draws) == {"bernoulli": 2, "chain": 4}[method]
+    assert method == "bernoulli" or {len(each) for each in draws} == {1}
+
+
 @pytest.mark.parametrize("method", ["exact_k", "chain"])
 def test_greedy_is_what_the_sampler_writes(method):
     """One token per step, the most confident first."""

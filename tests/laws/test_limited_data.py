@@ -4,13 +4,16 @@ import pytest
 import torch
 
 from tests.conftest import lively
-from tests.laws.conftest import B, L, V
+from tests.laws.conftest import B, L, T, V
 from tests.training.runs import make_recipe, make_trainer, run, take_steps
 from unmask.base.config import SettingsError
+from unmask.base.streams import RowStreams
 from unmask.net.presets import preset
 from unmask.objectives.causal import next_token_loss
 from unmask.objectives.rearranged import list_orders, reorder
 from unmask.objectives.targets import targets_loss
+from unmask.training.losses import FixedOrdersObjective
+from unmask.training.recipe import ObjectiveSettings
 
 CAUSAL = {"kind": "causal"}
 ORDERS = CAUSAL | {"objective": {"name": "fixed_orders", "orders": 4}}
@@ -55,6 +58,13 @@ def test_one_order_is_the_next_token(batch, causal):
     x = causal.run_layers(causal.embed(made.tokens), positions=made.positions)
     loss, _ = targets_loss(causal, x, made.targets)
     torch.testing.assert_close(loss, next_token_loss(causal, batch)[0])
+
+
+def test_prompts_are_read_first_and_filling_last(batch):
+    objective = FixedOrdersObjective(ObjectiveSettings(orders=4), -1)
+    made = objective.rearrange(batch, T, RowStreams.make(0, B))
+    for read, prompt, length in zip(made.positions, batch.prompt_length, batch.length, strict=True):
+        assert (read[:prompt] < prompt).all() and (read[length:] >= length).all()
 
 
 def test_masked_inputs_leave_the_targets():

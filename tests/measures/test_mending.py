@@ -107,6 +107,17 @@ def test_each_way_takes_its_calls(monkeypatch):
                 assert len(calls) == 6, way
 
 
+def test_the_first_token_stays_however_many_are_hidden():
+    """Twice as many tokens as errors may be more than there are."""
+    model = make_model()
+    tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
+    sure = 50.0 * torch.nn.functional.one_hot(torch.tensor(250), model.net.config.logit_rows)
+    with model.net.patch({"logits": lambda x: sure.expand(x.shape).to(x.dtype)}):
+        for way in list_menders(model.paradigm):
+            ended = MENDERS[way](model, tokens, 2, 0.6, RowStreams.make(0, 2))
+            assert torch.equal(ended[:, 0], tokens[:, 0]), way
+
+
 def test_the_measure_of_mending(texts, monkeypatch, caplog):
     encoded, encode = [], Tokenizer.encode_documents
     monkeypatch.setattr(

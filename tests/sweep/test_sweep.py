@@ -42,6 +42,7 @@ from unmask.sweep.summary import (
 )
 from unmask.toy.examples import SOURCES
 from unmask.training.recipe import BudgetSettings, ScheduleSettings
+from unmask.training.recipes_io import read_recipe, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +171,21 @@ def test_minutes_end_a_call_and_the_next_goes_on(tmp_path):
         run_sweep(file, out, minutes=0.0)
     with pytest.raises(UserError, match="0 processes were given: expected 1 or more"):
         run_sweep(file, out, processes=0)
+
+
+def test_no_measure_begins_after_the_minutes_are_over(tmp_path, monkeypatch):
+    file, out = write_sweep(tmp_path, grids=[{"seed": [0]}], figures=[]), tmp_path / "out"
+    train = _CellWorker._train
+
+    def train_until_late(worker, *arguments):
+        ended, worker.deadline = train(worker, *arguments), 0.0
+        return ended
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_CellWorker, "_train", train_until_late)
+        stopped = run_sweep(file, out, minutes=10.0, device="cpu")
+    assert stopped.ended == "minutes" and not (out / CELLS / "seed-0" / "bound").exists()
+    assert run_sweep(file, out, device="cpu").done == ["seed-0"]
 
 
 def test_a_call_that_stops_counts_the_later_cells_that_are_done(finished, tmp_path):
@@ -319,6 +335,7 @@ def test_a_copy_that_cools_down_is_the_run_under_that_schedule(tmp_path):
     assert not (out / CELLS / "seed-0" / "step-4" / "last").exists()
     assert (out / CELLS / "seed-0" / "step-8" / "last" / "perplexity.parquet").is_file()
     assert (out / CELLS / "seed-0" / TRUNK).is_dir()
+    assert run_sweep(file, out, device="cpu").done == ["seed-0"]  # its trunk ends earlier
 
 
 def test_words_change_entries_and_settings(finished):
@@ -347,6 +364,22 @@ def test_what_is_drawn_may_change_and_measures_may_be_added(finished, tmp_path):
     assert set(outcome.done) - set(read_outcome(out).done) == {missing.parent.name}
     with pytest.raises(UserError, match="measures.bound.settings was .*: choose another folder"):
         run_sweep(file, out, *words, "measures.bound.settings.repeats=3", device="cpu")
+    run_sweep(file, out, *words[:-1], device="cpu")  # `again` is taken out, and comes back changed
+    with pytest.raises(UserError, match=r"measures.again.repeats was 4 and is now 3\)"):
+        run_sweep(file, out, *words, "measures.again.settings.repeats=3", device="cpu")
+    assert len(run_sweep(file, out, *words, device="cpu").done) == 4
+
+
+def test_a_recipe_file_that_was_edited_is_another_sweep(tmp_path):
+    """The record has its name alone: cells of both would have been pooled as seeds of one model."""
+    own = tmp_path / "own.yaml"
+    write_recipe(read_recipe("toy-masked"), own)
+    file = write_sweep(tmp_path, recipe="own.yaml", grids=[{"seed": [0, 1]}], figures=[])
+    out = tmp_path / "out"
+    assert len(run_sweep(file, out, device="cpu").done) == 2
+    write_recipe(read_recipe("toy-masked", ["optimiser.rate=0.5"]), own)
+    with pytest.raises(UserError, match="seed-0: optimiser.rate was 0.005 and is now 0.5"):
+        run_sweep(file, out, device="cpu")
 
 
 def test_a_column_that_is_not_there_is_named(finished, tmp_path):

@@ -7,7 +7,9 @@ import yaml
 
 from tests.sweeps import BOUND, write_sweep
 from unmask.base.errors import UserError
+from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import read_sweep
+from unmask.sweep.run import read_outcome
 
 FIGURE = {"value": "bound", "x": "family", "line": "family"}
 
@@ -37,6 +39,8 @@ FIGURE = {"value": "bound", "x": "family", "line": "family"}
         ({"cooldowns": {"steps": [4, 4]}}, "expected each step once"),
         ({"recipe": "no-such-recipe"}, "no-such-recipe"),
         ({"measures": {"bound": BOUND | {"data": "gone.txt"}}}, "'gone.txt', where nothing is"),
+        ({"changes": {"data": {"source": "text"}}}, "'data.path' is not given"),
+        ({"changes": {"data": {"source": "text", "path": "no/text"}}}, "'no/text', where nothing"),
         ({"measures": {"train": BOUND | {"data": "README.md"}}}, "neither train nor trunk"),
         ({"measures": {"a/b": BOUND | {"data": "README.md"}}}, "the name 'a/b'"),
         ({"measures": {"bound": BOUND | {"by": ["tokens"]}}}, "by' names 'tokens'"),
@@ -57,5 +61,24 @@ def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
     """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
     entries = yaml.safe_load(path.read_text())["measures"]
     words = [f"measures.{name}.data={path}" for name, each in entries.items() if "of" not in each]
-    sweep = read_sweep(path, words)
+    sweep = read_sweep(path, [*words, f"data.path={path}"])
     assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
+
+
+def test_labels_may_be_numbers(tmp_path):
+    """JSON has no numbers for keys: a record that was read is still that of the same file."""
+    grids = [{"rows": {2: {"batch.rows": 2}, 4: {"batch.rows": 4}}}]
+    file, out = write_sweep(tmp_path, grids=grids, figures=[]), tmp_path / "out"
+    for _ in range(2):
+        open_folder(read_sweep(file), out, "cpu")
+    assert [cell.labels for cell in read_outcome(out).sweep.cells] == [{"rows": "2"}, {"rows": "4"}]
+
+
+def test_cells_have_folders_of_their_own(tmp_path):
+    """A sign tells folders apart; the case of letters does not, on some disks."""
+    grids = [{"shift": {-1: {"seed": 0}, 1: {"seed": 1}}}]
+    cells = read_sweep(write_sweep(tmp_path, grids=grids, figures=[])).cells
+    assert [cell.name for cell in cells] == ["shift--1", "shift-1"]
+    grids = [{"size": {"6m": {"seed": 0}, "6M": {"seed": 1}}}]
+    with pytest.raises(UserError, match="size-6m and size-6M are alike"):
+        read_sweep(write_sweep(tmp_path, grids=grids, figures=[]))

@@ -165,3 +165,18 @@ def test_what_has_no_better_side_is_not_ranked(tmp_path):
     assert {"training PFLOP", "minus the best"} <= set(labels[0])
     assert not {"training PFLOP", "minus the best"} & set(labels[1])
     assert [(row.values[1], row.role) for row in second.rows] == [(4, "plain"), (None, "plain")]
+
+
+def test_a_model_whose_value_is_not_a_number_stands_last(tmp_path):
+    """It is neither above nor below others: they would stay in the order of the grid."""
+    file = write_sweep(tmp_path, grids=[{"batch.rows": [2, 4, 8]}], figures=[])
+    facts = {"seeds": 1, "tokens": 8, "flops": 1.0, "likelihood": "exact"}
+    rows = []
+    for name, value in (("2", 3.0), ("4", np.nan), ("8", 1.0)):
+        clusters = Clusters(np.full((1, 3), value), np.ones((1, 3)))
+        columns = {"batch.rows": name, **facts}
+        rows.append(ComparedRow(columns, range(3), clusters, estimate_mean(clusters)))
+    outcome = SweepOutcome(read_sweep(file), tmp_path / "out")
+    section = describe_sweep(outcome, {"bound": rows})
+    (table,) = (each for each in section.blocks if isinstance(each, Table))
+    assert [row.values[0] for row in table.rows] == ["8", "2", "4"]

@@ -3,16 +3,18 @@
 import errno
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import unmask
-from tests.training.runs import CPU, make_recipe, make_trainer, run
+from tests.training.runs import CPU, SOURCES, make_recipe, make_trainer, run
 from unmask.base.errors import UserError
 from unmask.base.files import write_json
 from unmask.base.reading import read_json
 from unmask.training import checkpoints
+from unmask.training import folder as training_folder
 from unmask.training.checkpoints import list_checkpoints, save_checkpoint
 from unmask.training.journal import Journal, read_journal
 from unmask.training.recipes_io import read_recipe
@@ -67,6 +69,19 @@ def test_a_resume_from_nothing_is_logged(folder, caplog):
     shutil.rmtree(folder / "checkpoints")
     assert go_on(folder).step == 4
     assert f"{folder} has no whole checkpoint: it starts from" in caplog.text
+
+
+def test_a_run_that_was_killed_as_it_began_can_begin_or_go_on(tmp_path, monkeypatch):
+    """Its folder is made of two files: neither a draft nor the first alone is in the way."""
+    recipe = make_recipe(data={"source": "toy", "context": 8}, budget={"steps": 1})
+    more = {"device": "cpu", "sources": SOURCES}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".recipe.yaml.0a1b2c3d.draft").touch()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training_folder, "write_record", Mock(side_effect=KeyboardInterrupt))
+        unmask.train(recipe, folder, **more)
+    assert go_on(folder, sources=SOURCES).step == 1
 
 
 def test_drafts_and_damaged_checkpoints_are_cleared(folder):

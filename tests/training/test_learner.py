@@ -47,6 +47,13 @@ def test_operations_follow_the_formula():
     parts, norms = count_parameters(config), 2 * config.layers * config.width
     expected = 6 * (parts.layers - norms + parts.head) + 12 * 20 * 1792 * 2048
     assert count_training_flops(config, 2048) == expected
+    assert count_training_flops(config, 2048, passes=4) == pytest.approx(expected * 4 / 3)
+
+
+def test_a_first_guess_is_a_pass_more():
+    assert make_recipe().passes == 3
+    assert make_recipe(kind="gaussian").passes == 4
+    assert make_recipe(kind="gaussian", objective={"self_condition": 0.0}).passes == 3
 
 
 def test_memory_estimates():

@@ -314,7 +314,7 @@ def remask_unlikely(
     for call in range(max(calls // 2, 1)):
         logp = _predict(model, tokens).gather(-1, tokens[..., None])[..., 0]
         logp = torch.where(_all_but_first(tokens), logp, torch.inf)
-        hidden = logp.argsort(-1).argsort(-1) < number
+        hidden = (logp.argsort(-1).argsort(-1) < number) & _all_but_first(tokens)
         tokens = _refill(model, tokens, hidden, streams.at(call))
     return tokens
 

@@ -148,7 +148,7 @@ def find_crossing(
     None where it is not below at the last point; the first point where it is below at all of them.
     """
     gap, place = np.asarray(one) - np.asarray(other), np.log(compute)
-    if gap[-1] > 0:
+    if not gap[-1] <= 0:  # nor where it is not a number
         return None
     above = np.flatnonzero(gap > 0)
     if not len(above):

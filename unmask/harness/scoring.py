@@ -120,11 +120,10 @@ class RequestScorer:
         rows, drawn = RowTable(), []
         for each in requests:
             drawn.append(self._add_draws(rows, each))
-        first = [self._add_masks(rows, each, range(len(each.tokens))) for each in requests]
+        decoded = requests if is_greedy_asked else ()
+        first = [self._add_masks(rows, each, range(len(each.tokens))) for each in decoded]
         reading = self._read(rows)
-        is_greedy = [False] * len(requests)
-        if is_greedy_asked:
-            is_greedy = self._decode(requests, reading, first)
+        is_greedy = self._decode(decoded, reading, first) or [False] * len(requests)
         return [
             Likelihood(self._combine(each, reading.sums[numbers], weight), greedy)
             for each, (numbers, weight), greedy in zip(requests, drawn, is_greedy, strict=True)
@@ -293,7 +292,7 @@ def _draw(
     return _draw_once(settings.likelihood, settings.strata, settings.repeats, seed, start, n)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # requests of one context follow each other
 def _draw_once(
     method: str, strata: int, repeats: int, seed: int, start: int, n: int
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,7 @@
 """Full-scale results that come with the package, to stand beside what a small study leaves open.
 
-Traces are run folders of version 0.1's `trace-report`; of recall and likenesses the tables hold the
-digits that the pages in docs/results show. What version 0.1 made of the shipped pair was made with
-its weights, which knew fewer phrasings.
+Traces are run folders with averages alone; of recall and likenesses the tables hold the digits that
+the pages in docs/results show.
 """
 
 import csv

@@ -13,6 +13,8 @@ from unmask.measures.table import find_measure
 if TYPE_CHECKING:
     from unmask.sweep.grid import CooldownSettings, FigureEntry, Sweep
 
+READ = ("facts", "text")
+"""Sources of training data that are read from a path."""
 SEED = "seed"
 """Cells that differ in this axis alone are one model, trained with several seeds."""
 MEASURED = ("step", "tokens", "flops", "seconds", "parameters")
@@ -91,13 +93,17 @@ def _check_cooldowns(sweep: "Sweep", cooldowns: "CooldownSettings") -> Iterator[
 
 def find_missing(sweep: "Sweep") -> Iterator[str]:
     """Data that are not there: found before anything is trained, not after."""
+    expected = f"expected a path from the folder {Path.cwd()}"
+    read = [cell.recipe.data for cell in sweep.cells if cell.recipe.data.source in READ]
+    if any(data.path is None for data in read):
+        yield "'data.path' is not given, the folder or file that cells train on: add data.path=PATH"
+    for path in dict.fromkeys(data.path for data in read if data.path is not None):
+        if not Path(path).exists():
+            yield f"'data.path' is {str(path)!r}, where nothing is: {expected}"
     for name, entry in sweep.measures.items():
         inputs = find_measure(entry.verb).inputs
         is_path = isinstance(inputs, ModelsAndData) and inputs.is_required
         if entry.data is None or not (is_path or "/" in entry.data):
             continue  # some measures also know data by a name
         if not Path(entry.data).exists():
-            yield (
-                f"'measures.{name}.data' is {entry.data!r}, where nothing is: expected a path "
-                f"from the folder {Path.cwd()}"
-            )
+            yield f"'measures.{name}.data' is {entry.data!r}, where nothing is: {expected}"

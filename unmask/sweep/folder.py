@@ -1,13 +1,17 @@
 """The folder of a sweep: which file it is of, and which of its cells failed."""
 
+import json
 import logging
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError
@@ -25,14 +29,18 @@ from unmask.blocks import tidy
 from unmask.measures.runner import describe_machine
 from unmask.measures.table import find_measure
 from unmask.sweep.grid import MeasureEntry, Sweep, SweepCell
+from unmask.training.recipe import Recipe
+from unmask.training.recipes_io import list_changes
 
 _log = logging.getLogger(__name__)
 
-CELLS, FAILED = "cells", "failed.json"
+CELLS, FAILED, TRUNK = "cells", "failed.json", "trunk"
 _DRAWN = frozenset({"title", "note", "figures", "best", "measures"})
 """Entries of a file that may change between calls; of measures, all but how they are run."""
 _RUN = ("verb", "data", "settings")
 """What decides how a measure is run."""
+_MACHINE = frozenset({"device", "dtype"})
+"""Settings of a measure that a run has from its machine."""
 _GO_ON = "correct it and repeat the command, what was trained is kept"
 
 
@@ -41,19 +49,21 @@ def open_folder(sweep: Sweep, folder: Path, device: str) -> None:
 
     What is drawn, how tables are read, and which measures there are may change.
     """
-    record = make_record("sweep", dict(sweep.values), machine=describe_machine(device))
+    values = json.loads(json.dumps(dict(sweep.values)))  # keys that are numbers become text
+    record = make_record("sweep", values, machine=describe_machine(device))
     if (folder / RECORD).is_file():
         before = read_record(folder)
         if before.verb != record.verb:
             check_run(folder, record)
-        if before.settings == record.settings:
-            return
         changes = compare_values(before.settings, record.settings, _DRAWN)
-        if changes := [*changes, *_compare_measures(before.settings, record.settings, folder)]:
+        changes += _compare_measures(before.settings, record.settings, folder)
+        if changes := changes or _compare_recipes(sweep, folder):
             raise RunRefusedError(
                 f"{folder} holds another sweep ({'; '.join(changes)}): choose another folder with "
                 "--out, or take the change back."
             )
+        if before.settings == record.settings:
+            return
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
 
@@ -63,11 +73,33 @@ def _compare_measures(
 ) -> Iterator[str]:
     """What differs in how measures are run that some cell has run or begun to run."""
     olds, news = before["measures"], now["measures"]
-    for name in olds.keys() & news.keys():
-        places = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
-        if any(any((folder / CELLS).glob(each)) for each in places):
+    for name, entry in news.items():
+        patterns = (f"*/{name}/{RECORD}", f"*/step-*/{name}/{RECORD}")
+        begun = next((path for each in patterns for path in (folder / CELLS).glob(each)), None)
+        if begun is None:
+            continue
+        if name in olds:
             old, new = ({key: each[name].get(key) for key in _RUN} for each in (olds, news))
-            yield from compare_values(old, new, what=f"measures.{name}.")
+        else:  # it was taken out of the file and is back: its runs say how they were run
+            measure, record = find_measure(entry["verb"]), read_record(begun.parent)
+            settings = build(measure.settings, entry.get("settings", {}), f"measures.{name}")
+            old = {**record.settings, "verb": record.verb}
+            new = {**settings.to_record(), "verb": measure.name}
+        yield from compare_values(old, new, _MACHINE, f"measures.{name}.")
+
+
+def _compare_recipes(sweep: Sweep, folder: Path) -> list[str]:
+    """What differs in the recipe of a cell that was begun: its file may have been edited since."""
+    for cell in sweep.cells:
+        for name in ("train", TRUNK):
+            run, now = folder / CELLS / cell.name / name, cell.recipe
+            with suppress(UserError):  # a run that cannot be read is its cell's failure
+                own = build(Recipe, read_record(run).settings, str(run))
+                if name == TRUNK:  # trained piece by piece
+                    now = replace(now, budget=own.budget)
+                if changes := list_changes(own, now):
+                    return [f"{cell.name}: {each}" for each in changes]
+    return []
 
 
 def find_table(entry: MeasureEntry, name: str, folder: Path) -> Path:

@@ -233,9 +233,10 @@ def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Itera
                 changes |= own
             name = "_".join(_shorten(f"{axis}-{label}") for axis, label in labels.items())
             recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name)
-            if (other := known.get(name, known.get(repr(recipe)))) is not None:
+            key = name.casefold()  # not every disk tells A from a
+            if (other := known.get(key, known.get(repr(recipe)))) is not None:
                 problems.append(f"the cells {other} and {name} are alike")
-            known[name] = known[repr(recipe)] = name
+            known[key] = known[repr(recipe)] = name
             yield SweepCell(name, labels, recipe)
     if problems:
         raise SettingsError(str(path), problems)
@@ -265,4 +266,4 @@ def _make_recipe(base: str, changes: Mapping[str, Any], path: Path, cell: str) -
 
 def _shorten(text: str) -> str:
     """A part of a folder's name, which is also part of a model's path: no `=` and no comma."""
-    return re.sub(r"[^\w.+]+", "-", text)
+    return re.sub(r"[^\w.+-]+", "-", text)

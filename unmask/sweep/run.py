@@ -33,6 +33,7 @@ from unmask.net.hub import RECIPE, RUN_MODEL
 from unmask.sweep.folder import (
     CELLS,
     FAILED,
+    TRUNK,
     find_table,
     note_failure,
     open_folder,
@@ -48,7 +49,7 @@ from unmask.training.run import Watch, train
 
 _log = logging.getLogger(__name__)
 
-CLAIM, DONE, TRUNK = "claim.lock", "done.json", "trunk"
+CLAIM, DONE = "claim.lock", "done.json"
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,8 @@ class _CellWorker:
             if ended != "done":
                 return ended
             for name in _list_measures(self.sweep, is_last=point is points[-1]):
+                if self._minutes_left() <= 0:
+                    return "minutes"
                 self._measure(name, point)
         (place / FAILED).unlink(missing_ok=True)
         write_json(place / DONE, {"points": len(points)})

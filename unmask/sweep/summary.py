@@ -82,7 +82,7 @@ def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
         start = sweep.cooldowns.find_start(point.cooldown)
         shared = max((each for each in records if each["step"] <= start),
                      key=lambda each: each["step"], default=shared)  # fmt: skip
-    each_token = count_training_flops(config, recipe.input_length)
+    each_token = count_training_flops(config, recipe.input_length, recipe.passes)
     facts = {
         "kind": recipe.kind,
         **{name: point.cell.labels.get(name, "–") for name in list_axes(sweep)},
@@ -159,12 +159,12 @@ def _cluster(rows: Sequence[Mapping[str, Any]], entry: MeasureEntry) -> tuple[li
     return shared, Clusters(totals[..., 0], totals[..., 1])
 
 
-_SIGNS = {"lower": 1.0, "higher": -1.0, "neither": 0.0}
-
-
 def rank(row: ComparedRow, entry: MeasureEntry) -> float:
-    """What rows are sorted by: the better ones have less of it."""
-    return _SIGNS[entry.better] * row.value.mean
+    """What rows are sorted by: the better ones have less of it, those without a number most."""
+    if entry.better == "neither":
+        return 0.0
+    value = row.value.mean if entry.better == "lower" else -row.value.mean
+    return math.inf if math.isnan(value) else value
 
 
 def find_best(rows: Sequence[ComparedRow], entry: MeasureEntry) -> ComparedRow | None:

@@ -63,7 +63,9 @@ def refuse_used(folder: Path, fresh: bool) -> None:
             f"{shlex.quote(str(folder))}, begin anew with "
             "--fresh, or choose another folder with --out."
         )
-    elif folder.is_dir() and any(not path.match(LOCKS) for path in folder.iterdir()):
+    elif folder.is_dir() and not all(
+        path.match(LOCKS) or path.match(".*.draft") for path in folder.iterdir()
+    ):
         raise UserError(f"{folder} is not empty: choose another folder with --out.")
 
 
@@ -72,8 +74,9 @@ def begin_run(folder: Path, recipe: Recipe, inputs: Mapping[str, Any], fresh: bo
     refuse_used(folder, fresh)
     if fresh and (folder / RECIPE).is_file():
         remove_files(folder, [*FILES, RECORD])
-    write_record(folder, make_record("train", asdict(recipe), inputs))
+    # With the recipe alone a run can be resumed, with the record alone it could not.
     write_recipe(recipe, folder / RECIPE)
+    write_record(folder, make_record("train", asdict(recipe), inputs))
 
 
 def check_inputs(folder: Path, inputs: Mapping[str, Any], allow_changes: bool) -> None:

@@ -159,8 +159,8 @@ class _TrainingLoop:
         self.paced = (trainer.progress.step, self.before)
         self.logged = (self.start, trainer.progress.tokens)
         self.loss = find_last_loss(folder, trainer.progress.step) if trainer.done else None
-        config, context = trainer.net.config, self.recipe.input_length
-        self.flops = count_training_flops(config, context)
+        recipe, config = self.recipe, trainer.net.config
+        self.flops = count_training_flops(config, recipe.input_length, recipe.passes)
 
     def run(self) -> Generator[None, None, TrainingOutcome]:
         """Yields after each step."""

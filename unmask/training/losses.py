@@ -250,6 +250,9 @@ class FixedOrdersObjective(RearrangedObjective):
         assert self.settings.orders is not None
         orders = list_orders(self.settings.orders, batch.tokens.shape[1])
         chosen = orders[streams.below(len(orders), 1)[:, 0]]
+        # Prompts are read first and filling last: neither stands between learned tokens.
+        part = batch.is_filling().long() - batch.is_prompt().long()
+        chosen = chosen.gather(1, part.gather(1, chosen).argsort(dim=-1, stable=True))
         return reorder(batch, self.find_learnable(batch), chosen)
 
 

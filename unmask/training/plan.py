@@ -54,7 +54,7 @@ def plan_training(
         config,
         tokens,
         steps,
-        count_training_flops(config, recipe.data.context),
+        count_training_flops(config, recipe.input_length, recipe.passes),
         estimate_bytes(config, recipe, rows, short),
         free_bytes(device),
         str(device),

@@ -284,6 +284,12 @@ class Recipe:
         times, more = _LONGER.get(self.objective_name, (1, 0))
         return times * self.data.context + more
 
+    @property
+    def passes(self) -> int:
+        """Forward passes that a step costs: a backward is two, hints and clean blocks are more."""
+        is_hinted = self.paradigm.noises_vectors and self.objective.self_condition > 0
+        return 6 if self.objective.clean_blocks else 4 if is_hinted else 3
+
     def _problems(self) -> Iterator[str]:
         unknown = list(find_unknown(self.kind))
         yield from unknown or self._find_misfits()

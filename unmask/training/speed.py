@@ -11,13 +11,13 @@ from unmask.objectives.cross_entropy import CHUNK
 from unmask.training.recipe import Recipe
 
 
-def count_training_flops(config: NetConfig, length: int) -> float:
+def count_training_flops(config: NetConfig, length: int, passes: int = 3) -> float:
     """Operations of a training step, a token: 6 (N + head) + 12 layers D L, N the layers' matrices.
 
-    The head is counted at every position, also where a loss needs only some: what is compared are
-    tokens learned from.
+    That is three forward passes; some recipes take more (`Recipe.passes`). The head is counted at
+    every position, also where a loss needs only some: what is compared are tokens learned from.
     """
-    return 3 * count_flops(config, length) / length
+    return passes * count_flops(config, length) / length
 
 
 @cache
