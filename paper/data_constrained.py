@@ -249,7 +249,7 @@ def draw_envelopes(curves: Curves) -> blocks.Figure:
         "The lowest mean cost up to that compute. Bands are 95 % intervals by document and seed.",
         x="flops",
         line="kind",
-        colour=lambda row: f"p{names.index(row['kind']) + 1}",
+        colour=lambda row: f"p{names.index(row['kind'])}",
         panel="all",
         xlabel="training compute (floating-point operations)",
         ylabel="nats per token (an upper bound for diffusion)",
@@ -273,7 +273,8 @@ def main() -> None:
         title = f"{each.unique:,} unique tokens"
         sections.append(Section(f"tokens-{each.unique}", title, parts))
     lead = "Diffusion and causal training of one small network on little text, read many times."
-    write_document(Document("Little text, read many times", lead, [], sections), options.page)
+    title = curves[0].outcome.sweep.file.title
+    write_document(Document(title, lead, [], sections), options.page)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ def test_costs_at_text_scale_stand_on_the_pages():
         found = re.findall(interval.replace("−", "-"), plain)
         return {tuple(round(float(each), 2) for each in ends) for ends in found}
 
-    pages = "".join(read_page(f"{name}.md") for name in ("families", "ablations", "quality"))
+    names = ("families", "ablations", "quality", "data-constrained-small")
+    pages = "".join(read_page(f"{name}.md") for name in names)
     stated = read(FINDINGS.partition("## At text scale")[2])
     assert len(stated) > 20 and stated <= read(pages)
     short = read(README.partition("**At text scale**")[2].partition("\n\n")[0])

@@ -71,6 +71,8 @@ class Painter:
     figure: Figure
     extent: tuple[float, float]
     """The range of values, or of colours, that all panels share."""
+    inches: float
+    """The width of a panel."""
     legend: dict[str, Any] = field(default_factory=dict)
 
     def draw(self, axis: "Axes", panel: Panel | None, is_first: bool) -> None:
@@ -104,12 +106,23 @@ class Painter:
             axis.set_xscale("log", base=2)
             axis.minorticks_off()
         if self.figure.is_log2 or len(places) <= 8:
-            axis.set_xticks(places, [format_tick(x) for x in places])
+            scaled = np.log2(places) if self.figure.is_log2 else np.array(places)
+            axis.set_xticks(places, self._fit_ticks([format_tick(x) for x in places], scaled))
         elif all(float(x).is_integer() for x in places):
             axis.locator_params(axis="x", integer=True)
         axis.set_ylim(*self.extent)
         label = textwrap.fill(plain(self.figure.ylabel), HEIGHT_SIGNS)
         axis.set_ylabel(label if is_first else "")
+
+    def _fit_ticks(self, names: list[str], places: np.ndarray) -> list[str]:
+        """Names of ticks; those that would run into the one before are left empty."""
+        scale = 0.8 * self.inches / max(places[-1] - places[0], 1e-9)
+        shown, end = [], -np.inf
+        for name, place in zip(names, places * scale, strict=True):
+            half = 0.5 * (len(name) + 1) / SIGNS_PER_INCH
+            shown.append(name if place - half >= end else "")
+            end = place + half if shown[-1] else end
+        return shown
 
     def _draw_dots(self, axis: "Axes", panel: DotPanel, is_first: bool) -> None:
         labels, room = list_labels(panel), _room(panel)

@@ -136,10 +136,11 @@ def _draw_picture(
     room = 0.4 + 0.06 * min(MOST_SIGNS, max(map(len, labels), default=0))
     columns, heights = max(map(len, rows)), [_find_height(figure, row) for row in rows]
     labelled = {i for row in rows for i in range(len(row)) if _has_labels(row, i)}
-    width = WIDTHS[figure.chart] * columns + room * len(labelled)
+    inches = WIDTHS[figure.chart] * (1.6 if figure.chart == "lines" and columns == 1 else 1)
+    width = inches * columns + room * len(labelled)
     height = sum(heights) + 0.4
     extent = find_range(figure, [[cell.panel for cell in cells if cell.panel is not None]])
-    painter = Painter(figure, extent)
+    painter = Painter(figure, extent, inches)
     picture = new_figure(width, height, len(rows), columns, height_ratios=heights)
     with picture as (canvas, axes):
         for line, row in zip(axes, rows, strict=True):
@@ -172,8 +173,9 @@ def _add_scale(canvas: Any, axes: Any, figure: Figure, extent: tuple[float, floa
 
 
 def _add_legend(canvas: Any, legend: dict[str, Any], width: float) -> None:
-    """One legend for all panels, as many names in a line as the width holds."""
+    """One legend for all panels, as many names in a line as the width holds, below them."""
     fitting = max(1, int(width / (0.5 + 0.065 * max(map(len, legend)))))
+    canvas.set_figheight(canvas.get_figheight() + 0.17 * ((len(legend) - 1) // fitting))
     canvas.legend(
         list(legend.values()),
         # A name that begins with an underscore would be left out.

@@ -17,7 +17,13 @@ READ = ("facts", "text")
 """Sources of training data that are read from a path."""
 SEED = "seed"
 """Cells that differ in this axis alone are one model, trained with several seeds."""
-MEASURED = ("step", "tokens", "flops", "seconds", "parameters")
+MEASURED = {
+    "step": "training step",
+    "tokens": "tokens trained on",
+    "flops": "training compute (floating-point operations)",
+    "seconds": "seconds of training",
+    "parameters": "parameters",
+}
 """What is known of every trained model, beside its axes: for the x axis of figures."""
 _COMPARED = (*MEASURED, "measure", "seeds", "likelihood", "mean", "low", "high")
 """Columns of the sweep's own table, which no axis may be named like."""

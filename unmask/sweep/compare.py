@@ -11,6 +11,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column
 from unmask.report.document import Document
 from unmask.report.page import write_document
+from unmask.sweep.checks import MEASURED
 from unmask.sweep.grid import FigureEntry, MeasureEntry, Sweep
 from unmask.sweep.run import SweepOutcome
 from unmask.sweep.summary import (
@@ -191,7 +192,7 @@ def _draw(
             caption,
             x=lambda row: float(row[figure.x]),
             line=lambda row: _name_value(row, figure.line),
-            xlabel=figure.x,
+            xlabel=MEASURED.get(figure.x, figure.x),
             ylabel=label,
             is_log2=max(places) > 8 * min(places) > 0,
             **shared,
