@@ -99,7 +99,7 @@ def test_every_change_has_its_run_and_its_row(tmp_path):
         *("layer-1-4", "controls", "spread")
     }
     text = (tmp_path / "page.md").read_text()
-    for words in ("the reverse", "Learned in the whole network", "spread over 2 layers"):
+    for words in ("the reverse", "Learned in the whole network", "spread over 3 layers"):
         assert words in text
     assert text.count("says its old owner in") == 2, "each model, where objects are swapped"
     for words in ("generated before", "efficacy, %", "right is likelier", "equal norm"):
