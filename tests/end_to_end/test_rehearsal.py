@@ -246,7 +246,8 @@ def rehearse(plan: Path, data: Path) -> dict[str, str]:
             assert stage.page is None or Path(stage.page).is_file(), f"{stage.page} is missing"
         except Exception as error:  # the others go on: one run shows all that fails
             failed[stage.name] = f"{type(error).__name__}: {error}"
-        print(f"{stage.name}: rehearsed in {time.monotonic() - start:.1f} s", flush=True)
+        state = "failed" if stage.name in failed else "rehearsed"
+        print(f"{stage.name}: {state} in {time.monotonic() - start:.1f} s", flush=True)
     return failed
 
 
