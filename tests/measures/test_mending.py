@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from tests.conftest import lively, make_model
 from tests.laws.test_estimated_bounds import make_kind
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.blocks import tidy
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.quality import (
     MENDERS,
@@ -140,3 +142,22 @@ def test_the_measure_of_mending(texts, monkeypatch, caplog):
         MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
     with pytest.raises(UserError, match="expected 64"):
         MENDING(make_model(), data=texts, length=12, device="cpu")
+
+
+def test_models_that_correct_in_the_same_way_are_compared_text_by_text():
+    """Texts differ widely, the two models of each text by the same: the difference is certain."""
+    found = {"ours": lambda i: 0.2 + 0.1 * i, "theirs": lambda i: 0.1 + 0.1 * i, "few": lambda i: 0}
+    rows = [
+        {"model": name, "kind": "hybrid", "seed": 0, "way": "walk again", "share": 0.1, "calls": 4}
+        | {"fact": str(i), "found": get(i), "mended": 0.0, "damaged": 0.05}
+        | {"selective": get(i) - 0.05}
+        for name, get in found.items()
+        for i in range(2 if name == "few" else 6)
+    ]
+    tables = {"mending": pyarrow.Table.from_pylist(rows)}
+    differences = MENDING.summarise(tables, MENDING.settings())["differences"]
+    assert {(row["model"], row["against"]) for row in differences} == {("ours", "theirs")}
+    (selective,) = tidy.select(differences, metric="selective")
+    assert [selective[name] for name in ("mean", "low", "high")] == pytest.approx([0.1] * 3)
+    (mended,) = tidy.select(differences, metric="mended")
+    assert mended["mean"] == 0 and mended["low"] < 0 < mended["high"]

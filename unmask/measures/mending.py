@@ -8,25 +8,27 @@ or every second call scores the whole text, and the next redraws the tokens foun
 schedule when this share of tokens is noise, and denoise it from there (walk again). Found: the
 share of errors that were changed. Mended: the share of errors that are the original token again.
 Damaged: the share of right tokens that were changed. Damage is the control: a way that tells errors
-from right tokens changes errors more often. 95 % intervals are by text and training seed.
+from right tokens changes errors more often. 95 % intervals are by text and training seed. Models
+that correct in the same way see the same errors, and are compared text by text.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice, product
+from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, tidy
 from unmask.blocks.blocks import Column
+from unmask.evaluation.statistics import estimate_difference
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means
+from unmask.measures.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +138,22 @@ def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings)
 def summarise(tables: Tables, settings: MendingSettings) -> Summary:
     rows = tables["mending"].to_pylist()
     by = ("model", "kind", "way", "share", "calls")
-    return {"means": estimate_means(rows, by, METRICS, METRICS[:3])}
+    means = estimate_means(rows, by, METRICS, METRICS[:3])
+    return {"means": means, "differences": list(_subtract_models(rows))}
+
+
+def _subtract_models(rows: Rows) -> Iterator[dict[str, Any]]:
+    """One model minus another that corrects in the same way, paired by text."""
+    by = ("way", "share", "calls")
+    for key, alike in tidy.group_by(rows, *by).items():
+        for (name, ours), (other, theirs) in combinations(tidy.group_by(alike, "model").items(), 2):
+            if {row["fact"] for row in ours} != {row["fact"] for row in theirs}:
+                continue  # runs of other numbers of texts, drawn together
+            named = {"model": name, "against": other} | dict(zip(by, key, strict=True))
+            for metric in METRICS:
+                clusters = (cluster_rows(side, metric) for side in (ours, theirs))
+                value = estimate_difference(*clusters, is_share=metric in METRICS[:3])
+                yield named | {"metric": metric} | vars(value) | {"facts": len(ours)}
 
 
 def judge(summary: Summary, settings: MendingSettings) -> Iterator[blocks.Verdict]:
@@ -154,7 +171,7 @@ def _name_share(share: float) -> str:
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    means = result.summary["means"]
+    means, differences = result.summary["means"], result.summary["differences"]
     colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "model", "way"))}
     titles = {
         "found": "errors changed",
@@ -162,21 +179,30 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "damaged": "right tokens changed",
         "selective": "errors changed minus right tokens changed",
     }
-    table = tidy.tabulate_means(
-        "mending",
-        "Planted errors that were changed and mended, and right tokens that were changed",
-        means,
-        {
-            "model": "model",
-            "way of correcting": "way",
-            "share of wrong tokens": "share",
-            "network calls": "calls",
-        },
-        {name: Column(f"{label}, %", 1, is_percent=True) for name, label in titles.items()},
-        most=60,
-    )
+    columns = {name: Column(f"{label}, %", 1, is_percent=True) for name, label in titles.items()}
+    setting = {"way of correcting": "way", "share of wrong tokens": "share", "network calls": "calls"}
+    described: list[blocks.ReportBlock] = [
+        tidy.tabulate_means(
+            "mending",
+            "Planted errors that were changed and mended, and right tokens that were changed",
+            means,
+            {"model": "model"} | setting,
+            columns,
+            most=60,
+        )
+    ]
+    if differences:
+        table = tidy.tabulate_means(
+            "differences",
+            "One model minus another that corrects the same errors in the same way, paired by text",
+            differences,
+            {"model": "model", "minus": "against"} | setting,
+            columns,
+            most=60,
+        )
+        described.append(table)
     if len(tidy.distinct(means, "calls")) < 2:
-        return [table]
+        return described
     figure = tidy.draw_lines(
         means,
         "calls",
@@ -192,7 +218,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         ylabel="share of tokens",
         is_log2=True,
     )
-    return [figure, table]
+    return [figure, *described]
 
 
 MEASURE = Measure(
