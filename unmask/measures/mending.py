@@ -180,7 +180,11 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         "selective": "errors changed minus right tokens changed",
     }
     columns = {name: Column(f"{label}, %", 1, is_percent=True) for name, label in titles.items()}
-    setting = {"way of correcting": "way", "share of wrong tokens": "share", "network calls": "calls"}
+    setting = {
+        "way of correcting": "way",
+        "share of wrong tokens": "share",
+        "network calls": "calls",
+    }
     described: list[blocks.ReportBlock] = [
         tidy.tabulate_means(
             "mending",
