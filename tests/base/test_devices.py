@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.base.devices import free_bytes
+from unmask.base.devices import MachineShare, free_bytes
 
 GB = 10**9
 
@@ -45,3 +45,19 @@ def test_a_share_of_a_gpu_is_found(device):
         assert 0 < free_bytes(torch.device(device)) <= total // 4
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_processes_divide_a_machine_between_them(monkeypatch):
+    fraction = [0.5]  # what this process may take of the GPU
+    for name, call in {
+        "is_available": lambda: True,
+        "get_per_process_memory_fraction": lambda: fraction[-1],
+        "set_per_process_memory_fraction": fraction.append,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, call)
+    threads = torch.get_num_threads()
+    share = MachineShare.divide(2)
+    with share.taken():
+        assert (torch.get_num_threads(), fraction[-1]) == (max(1, threads // 2), 0.25)
+    assert (torch.get_num_threads(), fraction[-1]) == (threads, 0.5)
+    assert MachineShare.divide(2 * threads).threads == 1

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -109,19 +110,39 @@ def free_bytes(device: torch.device) -> int | None:
     return None
 
 
-@contextmanager
-def share_threads(processes: int) -> Generator[None]:
-    """Inside the block this process takes its share of the CPU's threads, one of `processes`.
+@dataclass(frozen=True)
+class MachineShare:
+    """What one of several processes may take of a machine."""
 
-    Processes that each take all of them wait for each other: small operations on the CPU, such as
-    drawing noise for a GPU, then take many times as long.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // processes))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    threads: int
+    memory: float
+    """Of the GPU's memory, between 0 and 1."""
+
+    @classmethod
+    def divide(cls, processes: int) -> "MachineShare":
+        """A share of what this process may take."""
+        memory = torch.cuda.get_per_process_memory_fraction() if torch.cuda.is_available() else 1.0
+        return cls(max(1, torch.get_num_threads() // processes), memory / processes)
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """Inside the block this process keeps to its share.
+
+        Processes that each take all threads wait for each other: small operations on the CPU, such
+        as drawing noise for a GPU, then take many times as long. And batches that size themselves
+        by the free memory leave none to the others.
+        """
+        before = MachineShare.divide(1)
+        self._take()
+        try:
+            yield
+        finally:
+            before._take()
+
+    def _take(self) -> None:
+        torch.set_num_threads(self.threads)
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(self.memory)
 
 
 def describe_device(device: torch.device) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from unmask.base.config import build, check_arguments
-from unmask.base.devices import share_threads
+from unmask.base.devices import MachineShare
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.locks import PATTERN as LOCKS
@@ -111,8 +111,9 @@ def run_sweep(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
     settings = {"minutes": minutes, "device": device}
-    started = _start_others(processes, (file, folder, *changes), settings)
-    with share_threads(processes), started as others:
+    share = MachineShare.divide(processes)
+    started = _start_others(processes, share, (file, folder, *changes), settings)
+    with share.taken(), started as others:
         outcome = worker.work_through(begun)
         if outcome.ended not in ("done", "minutes"):
             for other in others:
@@ -124,12 +125,12 @@ def run_sweep(
 
 @contextmanager
 def _start_others(
-    processes: int, arguments: tuple[Any, ...], settings: dict[str, Any]
+    processes: int, share: MachineShare, arguments: tuple[Any, ...], settings: dict[str, Any]
 ) -> Generator[list[SpawnProcess]]:
     """All processes of a sweep but this one; wait for their end, or stop them with this one."""
     spawn = multiprocessing.get_context("spawn")
     others = [
-        spawn.Process(target=_join_sweep, args=(processes, arguments, settings))
+        spawn.Process(target=_join_sweep, args=(share, arguments, settings))
         for _ in range(processes - 1)
     ]
     for other in others:
@@ -144,9 +145,9 @@ def _start_others(
         raise
 
 
-def _join_sweep(processes: int, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+def _join_sweep(share: MachineShare, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
     """What one of the other processes does."""
-    with share_threads(processes):
+    with share.taken():
         run_sweep(*arguments, **settings)
 
 
