@@ -214,7 +214,7 @@ def test_processes_of_a_sweep_share_the_threads_of_the_machine(tmp_path, monkeyp
     seen, before = [], torch.get_num_threads()
 
     @contextmanager
-    def start_nobody(processes, arguments, settings):
+    def start_nobody(processes, share, arguments, settings):
         yield []
 
     def note_threads(worker, begun):
