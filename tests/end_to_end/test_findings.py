@@ -165,9 +165,11 @@ def test_costs_at_text_scale_stand_on_the_pages():
     names = ("families", "ablations", "quality", "mending", *little)
     pages = "".join(read_page(f"{name}.md") for name in names)
     stated = read(FINDINGS.partition("## At text scale")[2])
-    assert len(stated) > 20 and stated <= read(pages)
     short = read(README.partition("**At text scale**")[2].partition("\n\n")[0])
-    assert len(short) == 5 and short <= stated
+    assert len(stated) > 20 and len(short) == 5 and short <= stated <= read(pages)
+    rows = read_rows(pages, "| masked | remask unlikely | 0.05")
+    found = sorted(float(cells[4].split()[0]) for cells in rows)
+    assert read_numbers(r"of 5 % errors, (\S+) \[.*?\] to (\S+)") == [found[0], found[-1]]
 
 
 def test_the_short_version_has_the_bounds_of_the_table():
