@@ -307,8 +307,8 @@ def remask_unlikely(
 ) -> Tensor:
     """Every second call looks at the whole text, the next fills what it found least likely anew.
 
-    All rounds together fill twice as many tokens as there are errors; of an odd number of calls the
-    last is not used.
+    All rounds together fill twice as many tokens as there are errors, rounded up in each round: of
+    many calls more, one token a round at least. Of an odd number of calls the last is not used.
     """
     number = max(1, math.ceil(2 * share * tokens.shape[1] / max(calls // 2, 1)))
     for call in range(max(calls // 2, 1)):

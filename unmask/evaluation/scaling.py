@@ -2,7 +2,7 @@
 
 Muennighoff et al. 2023 (arXiv 2305.16264): U unique tokens read for e epochs are worth
 D' = U + U R* (1 - exp(-(e - 1) / R*)) fresh tokens, and L = E + B / D'^beta at a fixed network.
-R* is the number of further epochs after which a repeated token has lost 1/e of its worth.
+R* is the number of further epochs after which a repeated token is worth 1/e of a fresh one.
 """
 
 from collections.abc import Iterator, Sequence
