@@ -31,3 +31,19 @@ def test_the_best_points_of_two_kinds_are_compared():
     rows = {"diffusion": make_rows(3.0, 2.0), "causal": make_rows(2.0, 1.5, 4.0)}
     gap = page.compare_best(page.Curves(100, SimpleNamespace(), rows), "causal", "diffusion")
     assert gap.mean == pytest.approx(1.1 * (1.5 - 2.0)) and gap.low < gap.mean < gap.high
+
+
+def test_bound_and_exact_cost_are_paired_by_network_and_document():
+    """Networks and documents differ widely, bound and exact cost of each by the same."""
+    costs = np.array([[10.0, 30.0], [40.0, 20.0]])
+    counts = np.full((2, 2), 10.0)
+    rows = {
+        "diffusion": [SimpleNamespace(clusters=Clusters(costs + 1, counts))],
+        "causal": [SimpleNamespace(clusters=Clusters(costs - 2, counts))],
+    }
+    curves = page.Curves(100, SimpleNamespace(), rows, Clusters(costs, counts))
+    (row,) = page.describe_gap([curves]).blocks[1].rows
+    bound, exact, gap, ahead = row.values[1:]
+    assert (bound.mean, exact.mean) == pytest.approx((2.6, 2.5))
+    assert [gap.mean, gap.low, gap.high] == pytest.approx([0.1] * 3)
+    assert ahead.mean == pytest.approx(0.2) and ahead.low < 0 < ahead.high  # seeds are not paired

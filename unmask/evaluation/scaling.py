@@ -178,8 +178,7 @@ def estimate_crossing(
     """The crossing of the envelopes of mean curves, whose points have costs by seed and document.
 
     Its bootstrap is over training seeds and over documents, the same ones for both sides where they
-    have as many. The interval is of the draws that cross; where a share of them does not, its upper
-    end is infinite.
+    have as many. The interval is of all draws; those that do not cross do so at infinity.
     """
     sides = [_stack(side) for side in (one, other)]
     mean = find_crossing(compute, *(_average(side, slice(None)) for side in sides))

@@ -11,8 +11,8 @@ import numpy as np
 from unmask.blocks import tidy
 from unmask.evaluation.statistics import Clusters, Interval, estimate_difference, estimate_mean
 from unmask.net.counts import count_parameters
+from unmask.net.dialects.own import read_settings
 from unmask.net.hub import RUN_MODEL
-from unmask.net.loading import inspect
 from unmask.sweep.checks import SEED
 from unmask.sweep.folder import read_rows
 from unmask.sweep.grid import MeasureEntry, Sweep
@@ -74,7 +74,7 @@ def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
 
 def _read_member(sweep: Sweep, point: SweepPoint) -> _TrainedMember:
     run, recipe = point.folder / "train", point.cell.recipe
-    config = inspect(run / RUN_MODEL)[0].config
+    config = read_settings(run / RUN_MODEL).config
     records = [record for record in read_journal(run) if "tokens" in record]
     last = records[-1]
     shared = {"tokens": 0, "seconds": 0.0}

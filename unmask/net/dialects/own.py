@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from unmask.base.config import build
 from unmask.base.errors import UserError
+from unmask.base.reading import read_json_object
 from unmask.net.config import NetConfig
 from unmask.net.dialects.dialect import Dialect, Source, TensorMap
 from unmask.net.model import Blueprint
@@ -29,6 +31,12 @@ class _ConfigRecord:
     shift: bool
     network: dict
     noise: dict = field(default_factory=dict)
+
+
+def read_settings(folder: Path) -> Blueprint:
+    """What a model in this format is, from its settings alone: its weights need not be there."""
+    file = folder / "config.json"
+    return _read(Source(str(file), read_json_object(file), {}))
 
 
 def _read(source: Source) -> Blueprint:
