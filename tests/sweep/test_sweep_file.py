@@ -10,6 +10,7 @@ from unmask.base.errors import UserError
 from unmask.sweep.folder import open_folder
 from unmask.sweep.grid import read_sweep
 from unmask.sweep.run import read_outcome
+from unmask.training.recipes_io import read_recipe, write_recipe
 
 FIGURE = {"value": "bound", "x": "family", "line": "family"}
 
@@ -82,3 +83,15 @@ def test_cells_have_folders_of_their_own(tmp_path):
     grids = [{"size": {"6m": {"seed": 0}, "6M": {"seed": 1}}}]
     with pytest.raises(UserError, match="size-6m and size-6M are alike"):
         read_sweep(write_sweep(tmp_path, grids=grids, figures=[]))
+
+
+def test_a_folder_keeps_the_recipes_that_lie_beside_its_file(tmp_path, monkeypatch):
+    """It is read from anywhere, whatever became of the recipe's file."""
+    write_recipe(read_recipe("toy-masked"), tmp_path / "own.yaml")
+    file = write_sweep(tmp_path, recipe="own.yaml", grids=[{"seed": [0, 1]}], figures=[])
+    monkeypatch.chdir(tmp_path)
+    sweep = read_sweep(file.name)
+    open_folder(sweep, Path("out"), "cpu")
+    (tmp_path / "own.yaml").unlink()
+    monkeypatch.chdir("out")
+    assert read_outcome(tmp_path / "out").sweep.cells == sweep.cells

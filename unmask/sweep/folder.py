@@ -35,8 +35,9 @@ from unmask.training.recipes_io import list_changes
 _log = logging.getLogger(__name__)
 
 CELLS, FAILED, TRUNK = "cells", "failed.json", "trunk"
-_DRAWN = frozenset({"title", "note", "figures", "best", "measures"})
-"""Entries of a file that may change between calls; of measures, all but how they are run."""
+_DRAWN = frozenset({"title", "note", "figures", "best", "measures", "recipes"})
+"""Entries of a file that may change between calls; of measures, all but how they are run, and of
+recipes, what no cell that was begun has from them."""
 _RUN = ("verb", "data", "settings")
 """What decides how a measure is run."""
 _MACHINE = frozenset({"device", "dtype"})

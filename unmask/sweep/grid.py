@@ -30,7 +30,7 @@ from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml, read_text
 from unmask.sweep.checks import find_missing, find_problems
 from unmask.training.recipe import Recipe
-from unmask.training.recipes_io import read_recipe
+from unmask.training.recipes_io import read_entries, read_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +186,16 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any
     return forced
 
 
-def make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sweep:
-    """The sweep that the entries of a file give, checked; `forced` are settings of every cell."""
+def make_sweep(
+    values: dict[str, Any],
+    forced: dict[str, Any],
+    path: Path,
+    recipes: Mapping[str, dict[str, Any]] | None = None,
+) -> Sweep:
+    """The sweep that the entries of a file give, checked; `forced` are settings of every cell.
+
+    `recipes` are what recipes said that were read before, by name; all others are read now.
+    """
     file = build(SweepFile, values, str(path))
     if not file.measures:
         raise SettingsError(str(path), ["'measures' is empty: name at least one measure"])
@@ -199,8 +207,10 @@ def make_sweep(values: dict[str, Any], forced: dict[str, Any], path: Path) -> Sw
     cooldowns = None
     if file.cooldowns is not None:
         cooldowns = build(CooldownSettings, file.cooldowns, f"{path}: cooldowns")
-    cells = list(_list_cells(file, forced, path))
-    sweep = Sweep(file, cells, measures, figures, cooldowns, values | {"forced": forced})
+    known = dict(recipes or {})
+    cells = list(_list_cells(file, forced, path, known))
+    everything = values | {"forced": forced, "recipes": known}
+    sweep = Sweep(file, cells, measures, figures, cooldowns, everything)
     if problems := list(find_problems(sweep)):
         raise SettingsError(str(path), problems)
     return sweep
@@ -213,8 +223,10 @@ def _require_entries(value: Any, name: str, path: Path) -> dict[str, Any]:
     return value
 
 
-def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Iterator[SweepCell]:
-    """Every cell of every grid; two that are alike are refused."""
+def _list_cells(
+    file: SweepFile, forced: Mapping[str, Any], path: Path, recipes: dict[str, dict[str, Any]]
+) -> Iterator[SweepCell]:
+    """Every cell of every grid; two that are alike are refused. What is read joins `recipes`."""
     problems, known = list[str](), dict[str, str]()
     if not file.grids:
         problems.append("'grids' is empty: expected a list of axes with their values")
@@ -232,7 +244,7 @@ def _list_cells(file: SweepFile, forced: Mapping[str, Any], path: Path) -> Itera
             for _, own in choice:
                 changes |= own
             name = "_".join(_shorten(f"{axis}-{label}") for axis, label in labels.items())
-            recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name)
+            recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name, recipes)
             key = name.casefold()  # not every disk tells A from a
             if (other := known.get(key, known.get(repr(recipe)))) is not None:
                 problems.append(f"the cells {other} and {name} are alike")
@@ -253,13 +265,21 @@ def _list_choices(axis: str, given: Any, problems: list[str]) -> list[tuple[str,
     return [("", {})]
 
 
-def _make_recipe(base: str, changes: Mapping[str, Any], path: Path, cell: str) -> Recipe:
+def _make_recipe(
+    base: str,
+    changes: Mapping[str, Any],
+    path: Path,
+    cell: str,
+    recipes: dict[str, dict[str, Any]],
+) -> Recipe:
     changes = dict(changes)
     name = str(changes.pop("recipe", base))
-    beside = path.parent / name
+    if name not in recipes:
+        beside = path.parent / name
+        recipes[name], _ = read_entries(beside if beside.is_file() else name)
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
     try:
-        return read_recipe(beside if beside.is_file() else name, overrides)
+        return read_recipe(recipes[name], overrides)
     except SettingsError as error:
         raise SettingsError(f"{path}, cell {cell}", error.problems) from None
 

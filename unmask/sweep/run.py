@@ -182,7 +182,8 @@ def _list_measures(sweep: Sweep, is_last: bool) -> list[str]:
 def read_outcome(folder: Path) -> SweepOutcome:
     """How far the sweep of a folder is, from what lies there; nothing is run."""
     values = dict(read_record(folder).settings)
-    sweep = make_sweep(values, values.pop("forced", {}), folder / RECORD)
+    forced, recipes = values.pop("forced", {}), values.pop("recipes", {})
+    sweep = make_sweep(values, forced, folder / RECORD, recipes)
     outcome = SweepOutcome(sweep, folder)
     for cell in sweep.cells:
         place = folder / CELLS / cell.name

@@ -22,15 +22,15 @@ def list_recipes() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def read_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(
+    source: str | Path | Recipe | Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Recipe:
     """A recipe, the shipped one of a name or the one in a file, with single settings replaced."""
-    if isinstance(source, Recipe):
-        values, label = _plain(asdict(source)), "the recipe"
+    if isinstance(source, str | Path):
+        values, label = read_entries(source)
     else:
-        text, label = _find_text(str(source))
-        values = parse_yaml(text, label)
-    if not isinstance(values, dict):
-        raise UserError(f"{label} holds no settings: expected `key: value` lines.")
+        entries = asdict(source) if isinstance(source, Recipe) else source
+        values, label = _plain(entries), "the recipe"
     problems = list(_apply(values, overrides))
     try:
         recipe = build(Recipe, values, label)
@@ -39,6 +39,15 @@ def read_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> R
     if problems:
         raise SettingsError(label, problems)
     return recipe
+
+
+def read_entries(source: str | Path) -> tuple[dict[str, Any], str]:
+    """What a shipped recipe or the one in a file says, and what to call it."""
+    text, label = _find_text(str(source))
+    values = parse_yaml(text, label)
+    if not isinstance(values, dict):
+        raise UserError(f"{label} holds no settings: expected `key: value` lines.")
+    return values, label
 
 
 def _find_text(name: str) -> tuple[str, str]:
