@@ -95,3 +95,13 @@ def test_a_folder_keeps_the_recipes_that_lie_beside_its_file(tmp_path, monkeypat
     (tmp_path / "own.yaml").unlink()
     monkeypatch.chdir("out")
     assert read_outcome(tmp_path / "out").sweep.cells == sweep.cells
+
+
+def test_a_long_choice_gives_a_folder_whose_name_a_disk_takes(tmp_path):
+    """Two that begin alike stay apart."""
+    grids = [{"kind": {"ä" * 200 + end: {"seed": int(end)} for end in "01"}}]
+    names = [cell.name for cell in read_sweep(write_sweep(tmp_path, grids=grids, figures=[])).cells]
+    for name in names:
+        (tmp_path / name).mkdir()
+        assert name.startswith("kind-ää") and name.count("ä") > 100
+    assert len(set(names)) == 2

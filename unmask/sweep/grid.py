@@ -19,7 +19,7 @@ trained with several seeds, and share an interval.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
@@ -27,10 +27,14 @@ from typing import Any, Literal
 
 from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError
+from unmask.base.identity import digest_values
 from unmask.base.reading import parse_yaml, read_text
 from unmask.sweep.checks import find_missing, find_problems
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import read_entries, read_recipe
+
+_MOST_BYTES = 255
+"""Of a folder's name, on most disks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +247,7 @@ def _list_cells(
             changes = dict(file.changes)
             for _, own in choice:
                 changes |= own
-            name = "_".join(_shorten(f"{axis}-{label}") for axis, label in labels.items())
+            name = _name_folder(f"{axis}-{label}" for axis, label in labels.items())
             recipe = _make_recipe(file.recipe, {**changes, **forced}, path, name, recipes)
             key = name.casefold()  # not every disk tells A from a
             if (other := known.get(key, known.get(repr(recipe)))) is not None:
@@ -284,6 +288,10 @@ def _make_recipe(
         raise SettingsError(f"{path}, cell {cell}", error.problems) from None
 
 
-def _shorten(text: str) -> str:
-    """A part of a folder's name, which is also part of a model's path: no `=` and no comma."""
-    return re.sub(r"[^\w.+-]+", "-", text)
+def _name_folder(parts: Iterable[str]) -> str:
+    """A folder's name, which is also part of a model's path: no `=`, no comma, and not too long."""
+    name = "_".join(re.sub(r"[^\w.+-]+", "-", part) for part in parts)
+    if len(name.encode()) <= _MOST_BYTES:
+        return name
+    digest = digest_values([name])[:16]
+    return f"{name.encode()[: _MOST_BYTES - 17].decode(errors='ignore')}-{digest}"
