@@ -13,6 +13,7 @@ from unmask.sweep.run import read_outcome
 from unmask.training.recipes_io import read_recipe, write_recipe
 
 FIGURE = {"value": "bound", "x": "family", "line": "family"}
+TEXTS = {"verb": "quality", "data": "README.md", "value": "nll"}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,9 @@ FIGURE = {"value": "bound", "x": "family", "line": "family"}
         ({"measures": {"bound": BOUND | {"data": "gone.txt"}}}, "'gone.txt', where nothing is"),
         ({"changes": {"data": {"source": "text"}}}, "'data.path' is not given"),
         ({"changes": {"data": {"source": "text", "path": "no/text"}}}, "'no/text', where nothing"),
+        ({"measures": {"bound": TEXTS}}, "'measures.bound.settings' has no judge"),
+        ({"measures": {"bound": TEXTS | {"settings": {"judge": "./gone"}}}}, "./gone is not there"),
+        ({"measures": {"bound": TEXTS | {"settings": {"judge": "reversal-mdm"}}}}, "a causal one"),
         ({"measures": {"train": BOUND | {"data": "README.md"}}}, "neither train nor trunk"),
         ({"measures": {"a/b": BOUND | {"data": "README.md"}}}, "the name 'a/b'"),
         ({"measures": {"bound": BOUND | {"by": ["tokens"]}}}, "by' names 'tokens'"),
@@ -61,7 +65,10 @@ def test_bad_files_are_one_sentence(changes, sentence, tmp_path):
 def test_sweeps_of_the_paper_can_be_read(path, tmp_path):
     """Every cell has a recipe, every measure its settings; only data and judge are to be given."""
     entries = yaml.safe_load(path.read_text())["measures"]
-    words = [f"measures.{name}.data={path}" for name, each in entries.items() if "of" not in each]
+    own = {name: each for name, each in entries.items() if "of" not in each}
+    words = [f"measures.{name}.data={path}" for name in own]
+    judged = [name for name, each in own.items() if each["verb"] == "quality"]
+    words += [f"measures.{name}.settings.judge=reversal-ar" for name in judged]
     sweep = read_sweep(path, [*words, f"data.path={path}"])
     assert len(sweep.cells) >= 4 and sweep.best in sweep.measures
 
