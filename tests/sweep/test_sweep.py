@@ -197,7 +197,7 @@ def test_a_call_that_stops_counts_the_later_cells_that_are_done(finished, tmp_pa
     shutil.rmtree(out / CELLS / first)
     stopped = run_sweep(file, out, minutes=1e-9, device="cpu")
     assert stopped.ended == "minutes" and stopped.done == others
-    *_, page = draw_sweep(stopped)
+    _, (*_, page) = draw_sweep(stopped)
     assert f"1 cell of {len(others) + 1} is still to be done." in page.read_text("utf-8")
 
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tests.sweeps import BOUND, write_sweep
 from unmask.base.errors import UserError
 from unmask.blocks.blocks import Figure, Notice, Table
+from unmask.cli.main import app
 from unmask.evaluation.statistics import Clusters, estimate_mean
 from unmask.sweep.compare import describe_sweep
 from unmask.sweep.grid import MeasureEntry, read_sweep
@@ -180,3 +182,17 @@ def test_a_model_whose_value_is_not_a_number_stands_last(tmp_path):
     section = describe_sweep(outcome, {"bound": rows})
     (table,) = (each for each in section.blocks if isinstance(each, Table))
     assert [row.values[0] for row in table.rows] == ["8", "2", "4"]
+
+
+def test_the_command_compares_once_for_page_and_terminal(tmp_path, monkeypatch):
+    outcome = SweepOutcome(read_sweep(write_sweep(tmp_path)), tmp_path / "out")
+    monkeypatch.setattr("unmask.sweep.run.run_sweep", lambda *_, **__: outcome)
+    compared = list[str]()
+    monkeypatch.setattr(
+        "unmask.sweep.summary._compare", lambda _, name, __: compared.append(name) or []
+    )
+    done = CliRunner().invoke(
+        app, ["sweep", str(tmp_path / "small.yaml"), "--out", str(outcome.folder)]
+    )
+    assert done.exit_code == 0 and "No cell has been measured yet." in done.output
+    assert compared == ["bound"] and (outcome.folder / "page.html").is_file()

@@ -37,10 +37,9 @@ def sweep(
     from unmask.base.progress import watch
     from unmask.report.page import check_place
     from unmask.report.render_terminal import show_section
-    from unmask.sweep.compare import describe_sweep, draw_sweep
+    from unmask.sweep.compare import draw_sweep
     from unmask.sweep.grid import read_sweep
     from unmask.sweep.run import choose_folder, run_sweep
-    from unmask.sweep.summary import compare_sweep
 
     require_study("unmask sweep")
     console, words = Console(), list(changes or [])
@@ -62,8 +61,8 @@ def sweep(
             watch=watch,
             processes=processes,
         )
-        places = draw_sweep(outcome, page)
-    show_section(console, describe_sweep(outcome, compare_sweep(outcome.sweep, folder)))
+        section, places = draw_sweep(outcome, page)
+    show_section(console, section)
     shown = ", ".join(map(str, places))
     console.print(f"written: {shown}", markup=False, highlight=False, soft_wrap=True)
     if outcome.ended != "done":

@@ -29,9 +29,11 @@ SCHEMA = "sweep/1"
 TABLE = "sweep.parquet"
 
 
-def draw_sweep(outcome: SweepOutcome, page: str | Path | None = None) -> list[Path]:
+def draw_sweep(
+    outcome: SweepOutcome, page: str | Path | None = None
+) -> tuple[blocks.Section, list[Path]]:
     """Write the table of a sweep, and the page of its comparison: as HTML in its folder, or to
-    `page`; where they are."""
+    `page`; what the page says, and where they are."""
     sweep, folder = outcome.sweep, outcome.folder
     compared = compare_sweep(sweep, folder)
     flat = [
@@ -44,8 +46,9 @@ def draw_sweep(outcome: SweepOutcome, page: str | Path | None = None) -> list[Pa
         write_table(folder / TABLE, flat, SCHEMA)
         written.append(folder / TABLE)
     place = folder / "page.html" if page is None else Path(page)
-    write_document(Document(sweep.file.title, "", [], [describe_sweep(outcome, compared)]), place)
-    return [*written, place]
+    section = describe_sweep(outcome, compared)
+    write_document(Document(sweep.file.title, "", [], [section]), place)
+    return section, [*written, place]
 
 
 def describe_sweep(
