@@ -11,8 +11,8 @@ from unmask.cli.main import app
 from unmask.evaluation.statistics import Clusters, estimate_mean
 from unmask.sweep.compare import describe_sweep
 from unmask.sweep.grid import MeasureEntry, read_sweep
-from unmask.sweep.run import SweepOutcome
-from unmask.sweep.summary import ComparedRow, _cluster, subtract_best
+from unmask.sweep.run import SweepOutcome, SweepPoint
+from unmask.sweep.summary import ComparedRow, _cluster, _compare, _TrainedMember, subtract_best
 
 
 def test_a_figure_may_have_a_line_for_each_place_on_its_x_axis(tmp_path):
@@ -196,3 +196,26 @@ def test_the_command_compares_once_for_page_and_terminal(tmp_path, monkeypatch):
     )
     assert done.exit_code == 0 and "No cell has been measured yet." in done.output
     assert compared == ["bound"] and (outcome.folder / "page.html").is_file()
+
+
+def test_a_row_that_one_seed_has_no_values_of_is_told(tmp_path, monkeypatch, caplog):
+    """It was missing from the table without a word."""
+    bound = BOUND | {"data": "README.md", "by": ["steps"]}
+    sweep = read_sweep(write_sweep(tmp_path, measures={"bound": bound}, figures=[]))
+    members = [
+        _TrainedMember(
+            SweepPoint(cell, tmp_path / seed), seed, {"family": "masked", "seconds": 1.0}, 1.0, 1.0
+        )
+        for seed, cell in zip("01", sweep.cells[:2], strict=True)
+    ]
+
+    def read_rows(_name, _entry, folder):
+        row = {"document": 0, "tokens": 3}
+        held = 1.0 if folder.name == "0" else None
+        return [{**row, "steps": 4, "nll": held}, {**row, "steps": 8, "nll": 2.0}]
+
+    monkeypatch.setattr("unmask.sweep.summary.read_rows", read_rows)
+    (row,) = _compare(sweep, "bound", members)
+    assert row.columns["steps"] == 8
+    (told,) = caplog.messages
+    assert "bound of family masked, steps 4 is left out" in told and "no document has" in told

@@ -1,5 +1,6 @@
 """What a sweep found, in numbers: means with intervals by training seed, the best cell, compute."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from unmask.sweep.grid import MeasureEntry, Sweep
 from unmask.sweep.run import SweepPoint, list_points
 from unmask.training.journal import read_journal
 from unmask.training.speed import count_training_flops
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,14 @@ def _compare(sweep: Sweep, name: str, members: Sequence[_TrainedMember]) -> Iter
         for values, chosen in _keep_apart(rows, entry.by):
             units, clusters = _cluster(chosen, entry)
             if not clusters.counts.any():
+                shown = [f"{axis} {own[0].facts[axis]}" for axis in list_axes(sweep)]
+                shown += [f"{column} {value}" for column, value in values.items()]
+                _log.warning(
+                    "%s of %s is left out of the comparison: no %s has a value under every seed",
+                    name,
+                    ", ".join(shown) or "the only model",
+                    entry.unit or entry.cluster or "row",
+                )
                 continue
             columns = {
                 **own[0].facts,
