@@ -101,6 +101,7 @@ def test_a_run_is_known_by_the_content_of_its_file(path, tmp_path):
 def test_bad_input(path):
     for content, said in (
         ("[{]", "is not valid JSON"),
+        ("subject,prompt", "not valid JSON .*; expected a JSON list of objects with subject"),
         ("{}", "expected a JSON list of objects"),
         ("[]", "holds no facts"),
         (json.dumps([{"subject": "a", "prompt": "a b"}]), "fact 0: 'attribute' is missing"),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask.base.errors import UserError
-from unmask.base.reading import read_json, require_text
+from unmask.base.reading import parse_json, read_text, require_text
 from unmask.data.facts import place_subject
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.chain import entropy, log_softmax
@@ -39,9 +39,13 @@ def read_knowns(path: str | Path, limit: int | None = None) -> list[Known]:
     """The facts of a JSON list with `subject`, `attribute` and `prompt` (ROME's known_1000)."""
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} facts was given: expected at least 1.")
-    records = read_json(path)
+    expected, text = "a JSON list of objects with subject, attribute, prompt", read_text(path)
+    try:
+        records = parse_json(text, str(path))
+    except UserError as error:
+        raise UserError(f"{str(error).removesuffix('.')}; expected {expected}.") from None
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise UserError(f"{path}: expected a JSON list of objects with subject, attribute, prompt.")
+        raise UserError(f"{path}: expected {expected}.")
     knowns = []
     for number, record in enumerate(records[:limit]):
         where = f"{path}, fact {number}"
