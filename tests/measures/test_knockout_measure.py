@@ -202,8 +202,9 @@ def test_what_is_refused(causal):
     facts = make_facts()
     with pytest.raises(SettingsError, match="'windows'"):
         cut(causal, facts, windows=(0,))
-    with pytest.raises(SettingsError, match="'at' has 'x'"):
-        cut(causal, facts, at=("x",))
+    for measure in (MEASURE, PATHS, TRACE):
+        with pytest.raises(SettingsError, match=f"{measure.name}.*: 'at' has 'x', expected first"):
+            measure(causal, facts, at=("x",))
     with pytest.raises(UserError, match="names the role 'subjct'"):
         cut(causal, facts, edges=("answer:subjct",))
 

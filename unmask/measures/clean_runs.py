@@ -16,7 +16,7 @@ from unmask.base.errors import UserError
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
-from unmask.tracing.settings import Corruption, Tracing
+from unmask.tracing.settings import Corruption, Tracing, check_steps
 
 if TYPE_CHECKING:
     import pyarrow
@@ -78,6 +78,9 @@ class CleanRunSettings(MachineSettings):
     seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
     dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
     dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
+
+    def _problems(self) -> Iterator[str]:
+        yield from check_steps(self.at)
 
     @property
     def tracing(self) -> Tracing:

@@ -74,6 +74,7 @@ class KnockoutSettings(CleanRunSettings):
     )
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if not self.edges or len(set(self.edges)) < len(self.edges):
             yield f"'edges' is {self.edges}, expected at least one, and none twice"
 

@@ -79,6 +79,7 @@ class PathsSettings(CleanRunSettings):
     )
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         for name in ("senders", "receivers"):
             roles = getattr(self, name)
             if not roles or len(set(roles)) < len(roles):

@@ -173,17 +173,22 @@ class Tracing(CheckedSettings):
             yield f"'parts' is {self.parts}, expected at least one, and none twice"
         if len({*self.windows}) < len(self.windows):
             yield f"'windows' is {self.windows}, expected no number of layers twice"
-        if not self.at:
-            yield "'at' is empty, expected at least one step"
-        for step in self.at:
-            if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
-                yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
+        yield from check_steps(self.at)
         if self.mode in ("zero", "mean") and any(part in NOT_REPLACED for part in self.parts):
             yield f"'mode' is {self.mode}, which is not for the parts {', '.join(NOT_REPLACED)}"
         if self.severed is not None and set(self.parts) != {"resid"}:
             yield "'severed' is for the part resid alone, expected parts=('resid',)"
         if self.run == "free_running" and self.source != "subject":
             yield "'run' is free_running, which corrupts the subject, expected source='subject'"
+
+
+def check_steps(at: Sequence[str | int]) -> Iterator[str]:
+    """What is wrong with the steps that are asked for."""
+    if not at:
+        yield "'at' is empty, expected at least one step"
+    for step in at:
+        if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
+            yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
 
 
 def _name(choice: Any) -> str:
