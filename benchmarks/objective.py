@@ -64,13 +64,13 @@ def main() -> None:
     noised = noise_batch(process, Batch(tokens), t, streams, get_weighting("smdm"))
     weights = noised.weights.float()
 
-    def plain() -> tuple[torch.Tensor, ...]:
+    def plain_masked() -> tuple[torch.Tensor, ...]:
         logits = x @ head.T
         terms = F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten(), reduction="none")
         loss = (terms * weights.flatten()).sum()
         return loss.detach(), *torch.autograd.grad(loss, (x, head))
 
-    def ours() -> tuple[torch.Tensor, ...]:
+    def ours_masked() -> tuple[torch.Tensor, ...]:
         rows, targets = select_rows(x, noised.hidden), tokens[noised.hidden]
         loss, _ = weighted_cross_entropy(rows, head, targets, weights[noised.hidden])
         return loss.detach(), *torch.autograd.grad(loss, (x, head))
@@ -100,13 +100,14 @@ def main() -> None:
         "difference: loss, d/dx, d/dhead",
     ]
     rows = []
-    for noise, base, mine in (("masked", plain, ours), ("uniform", plain_uniform, ours_uniform)):
+    ways = {"masked": (plain_masked, ours_masked), "uniform": (plain_uniform, ours_uniform)}
+    for noise, (plain, ours) in ways.items():
         errors = [
             float((a.float() - b.float()).norm() / b.float().norm())
-            for a, b in zip(mine(), base(), strict=True)
+            for a, b in zip(ours(), plain(), strict=True)
         ]
-        most, used = (measure_memory(call, device) for call in (base, mine))
-        found = time_interleaved({"plain": base, "ours": mine}, device, options.seconds)
+        most, used = (measure_memory(call, device) for call in (plain, ours))
+        found = time_interleaved({"plain": plain, "ours": ours}, device, options.seconds)
         for name, memory in (("plain", most), ("ours", used)):
             rows.append(
                 [
