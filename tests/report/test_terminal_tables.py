@@ -50,3 +50,14 @@ def test_a_word_longer_than_the_line_goes_on_below():
     lines = show(Table("files", "Files", columns, [Row(["mdm", 50 * "ab"])]), 40)
     letters = "".join(c for line in lines[4:] for c in line if c in "ab")
     assert letters == 50 * "ab" and max(map(len, lines)) <= 40
+
+
+def test_a_long_sampler_is_broken_between_its_settings():
+    """It was broken within a word, and its numbers stood in another table, without its name."""
+    settings = ["confidence", "temperature=0.75", "top_p=0.95", "remask=rescale=0.05", "guidance=1"]
+    columns = [Column(name) for name in ("model", "sampler", "steps", "nats per token")]
+    rows = [Row(["reversal-mdm", ";".join(settings), 16, Interval(1.0, 0.5, 2.0)])]
+    lines = show(Table("costs", "Costs", columns, rows), 80)
+    assert all(word in " ".join(lines) for word in settings)
+    assert sum(" model " in line for line in lines) == 1
+    assert ";".join(settings) in " ".join(show(Table("costs", "Costs", columns, rows), 160))

@@ -1,6 +1,7 @@
 """Sections in the terminal: sentences, tables, and small heatmaps as shaded cells."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -95,6 +96,9 @@ def make_tables(table: Table, is_full: bool, width: int) -> list[RichTable]:
         [column.label, *(format_value(row.values[i], column) for row in rows)]
         for i, column in enumerate(table.columns)
     ]
+    if sum(_find_longest_word(each) + MARGIN for each in texts) >= width:
+        # Samplers are one long word, "random;temperature=0.8": it may be broken between settings.
+        texts = [[re.sub(r";(?=\S)", "; ", text) for text in each] for each in texts]
     is_number = [
         any(not isinstance(row.values[i], str | None) for row in table.rows)
         for i in range(len(texts))
