@@ -87,10 +87,12 @@ def test_a_run_that_was_killed_as_it_began_can_begin_or_go_on(tmp_path, monkeypa
 def test_drafts_and_damaged_checkpoints_are_cleared(folder):
     place = folder / "checkpoints"
     (place / ".step-00000009.0a1b2c3d.draft").mkdir()
+    (folder / ".model.0a1b2c3d.draft").mkdir()
     for name in ("step-00000003", "step-00000004"):
         (place / name / "checkpoint.json").unlink()
     go_on(folder, "budget.steps=2", allow_changes=True)
     assert list_names(folder) == ["step-00000001", "step-00000002"]
+    assert not list(folder.glob(".*.draft"))
 
 
 def test_damaged_checkpoints_stay_where_none_is_whole(folder):

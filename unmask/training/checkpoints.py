@@ -23,7 +23,7 @@ from unmask.base.config import build
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.reading import read_json_object
-from unmask.net.hub import CHECKPOINT
+from unmask.net.hub import CHECKPOINT, RUN_MODEL
 from unmask.training.parallel import World
 
 _log = logging.getLogger(__name__)
@@ -128,9 +128,10 @@ def _refuse_pickled(path: Path) -> None:
 def clear_leftovers(folder: Path, newest: Path | None) -> None:
     """Remove the drafts that a kill left, and the damaged checkpoints after the newest whole one.
 
-    Where none is whole, all stay: somebody may want to save what can be saved.
+    Where none is whole, all stay: somebody may want to save what can be saved. Drafts of the run's
+    model lie above the folder of checkpoints.
     """
-    for draft in folder.glob(".step-*.draft"):
+    for draft in (*folder.glob(".step-*.draft"), *folder.parent.glob(f".{RUN_MODEL}.*.draft")):
         shutil.rmtree(draft, ignore_errors=True)
     for path in list_checkpoints(folder):
         if newest is not None and path.name > newest.name:
