@@ -35,7 +35,7 @@ def test_the_best_points_of_two_kinds_are_compared():
 
 def test_bound_and_exact_cost_are_paired_by_network_and_document():
     """Networks and documents differ widely, bound and exact cost of each by the same."""
-    costs = np.array([[10.0, 30.0], [40.0, 20.0]])
+    costs = np.array([[10.0, 12.0], [40.0, 38.0]])
     counts = np.full((2, 2), 10.0)
     rows = {
         "diffusion": [SimpleNamespace(clusters=Clusters(costs + 1, counts))],

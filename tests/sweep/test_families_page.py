@@ -1,6 +1,7 @@
 """The page on families: a trained network's bound under schedules that are not its own."""
 
 import sys
+from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.scripts import load_script
 from tests.sweep.test_sweep import BOUND, write_sweep
 from unmask.objectives.likelihood import Estimate
 from unmask.sweep.run import read_outcome, run_sweep
+from unmask.sweep.summary import compare_sweep
 
 page = load_script("paper/families.py")
 
@@ -47,3 +49,14 @@ def test_the_page_is_drawn_from_the_folder(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(page, "load", None)
     page.main()
     assert (tmp_path / "page.md").read_text() == drawn
+
+
+def test_a_sweep_is_compared_without_its_weights(folder, tmp_path):
+    light = copytree(folder, tmp_path / "light", ignore=ignore_patterns("*.safetensors"))
+    whole, again = (
+        compare_sweep(read_outcome(each).sweep, each)["bound"] for each in (folder, light)
+    )
+    assert len(whole) == 2
+    assert [(row.columns, row.value) for row in again] == [
+        (row.columns, row.value) for row in whole
+    ]
