@@ -69,8 +69,8 @@ WORTH = (
 )
 LEAD = (
     "Diffusion and causal training of one small network on little text, read many times. Facts "
-    "planted in it are asked by their descriptions (d2p) and by their names (p2d), as in the text "
-    "(same) and the other way round (reverse)."
+    "planted in it stand there with the description first (d2p) or the name first (p2d), and are "
+    "asked for what stands second (same) or first (reverse)."
 )
 
 
