@@ -65,7 +65,7 @@ WORTH = (
     "(Muennighoff et al. 2023), by least squares on log costs of all points of both texts, each "
     "kind for itself, with its profile interval at 95 %; … is an end that was not found, and with "
     "one R_D* is not identified. The law has no place for overfitting, so that it is fitted to the "
-    "envelopes, whose level ends count as points."
+    "envelopes, whose flat ends count as points."
 )
 LEAD = (
     "Diffusion and causal training of one small network on little text, read many times. Facts "

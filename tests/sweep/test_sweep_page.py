@@ -217,5 +217,5 @@ def test_a_row_that_one_seed_has_no_values_of_is_told(tmp_path, monkeypatch, cap
     monkeypatch.setattr("unmask.sweep.summary.read_rows", read_rows)
     (row,) = _compare(sweep, "bound", members)
     assert row.columns["steps"] == 8
-    (told,) = caplog.messages
-    assert "bound of family masked, steps 4 is left out" in told and "no document has" in told
+    (message,) = caplog.messages
+    assert "bound of family masked, steps 4 is left out" in message and "no document has" in message

@@ -6,11 +6,11 @@ Masked models: every token is masked once and drawn anew, in as many parts as ca
 or every second call scores the whole text, and the next redraws the tokens found least likely
 (remask unlikely), twice as many in all as there are errors, and at least one each time. Uniform and
 hybrid models take the text for a noised one, at the time of the schedule when this share of tokens
-is noise, and denoise it from there (walk again). Only the first way is not told the share. Found:
-the share of errors that were changed. Mended: the share of errors that are the original token
-again. Damaged: the share of right tokens that were changed. Damage is the control: a way that tells
-errors from right tokens changes errors more often. 95 % intervals are by text and training seed.
-Models that correct in the same way see the same errors, and are compared text by text.
+is noise, and denoise it from there (walk again). The share is given to all but the first way.
+Found: the share of errors that were changed. Mended: the share of errors that are the original
+token again. Damaged: the share of right tokens that were changed. Damage is the control: a way that
+tells errors from right tokens changes errors more often. 95 % intervals are by text and training
+seed. Models that correct in the same way see the same errors, and are compared text by text.
 """
 
 import logging
