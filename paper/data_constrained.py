@@ -65,7 +65,7 @@ WORTH = (
     "(Muennighoff et al. 2023), by least squares on log costs of all points of both texts, each "
     "kind for itself, with its profile interval at 95 %; … is an end that was not found, and with "
     "one R_D* is not identified. The law has no place for overfitting, so that it is fitted to the "
-    "envelopes, whose flat ends count as points."
+    "envelopes, in which all points after the lowest are flat; and without those points as well."
 )
 LEAD = (
     "Diffusion and causal training of one small network on little text, read many times. Facts "
@@ -134,15 +134,19 @@ def cross(curves: Curves) -> Iterator[tuple[str, Crossing]]:
             yield kind, estimate_crossing(compute, *pair)
 
 
-def fit(curves: Sequence[Curves], kind: str) -> RepetitionFit | None:
-    """R_D* of a kind from the envelopes on all texts; None where there are too few points."""
+def fit(curves: Sequence[Curves], kind: str, is_flat_kept: bool = True) -> RepetitionFit | None:
+    """R_D* of a kind from the envelopes on all texts; None where there are too few points.
+
+    Points after an envelope's lowest are flat, and may be left out.
+    """
     unique, epochs, costs = [], [], []
     for each in curves:
         if kind in each.rows:
             envelope = find_envelope(each.costs(kind).mean(0))
-            unique += [each.unique] * len(envelope)
-            epochs += list(each.epochs(kind))
-            costs += list(envelope)
+            number = len(envelope) if is_flat_kept else int(envelope.argmin()) + 1
+            unique += [each.unique] * number
+            epochs += list(each.epochs(kind)[:number])
+            costs += list(envelope[:number])
     return fit_repetition(unique, epochs, costs) if len(costs) >= 6 else None
 
 
@@ -172,12 +176,13 @@ def describe_worth(curves: Sequence[Curves]) -> Section:
     """R_D* of every kind with its interval, and the published values."""
     rows = []
     for kind in dict.fromkeys(kind for each in curves for kind in each.rows):
-        law = fit(curves, kind)
-        rows.append(Row([kind, *_say_worth(law)]))
-    rows += [Row([f"published: {source}, {kind}", value, "", None], "published")
+        without = _say_worth(fit(curves, kind, is_flat_kept=False))
+        rows.append(Row([kind, *_say_worth(fit(curves, kind)), *without[:2]]))
+    rows += [Row([f"published: {source}, {kind}", value, "", None, "", ""], "published")
              for source, kind, value in PUBLISHED]  # fmt: skip
     columns = [Column("kind of training"), Column("R_D*"), Column("95 % profile interval"),
-               Column("deviation of log cost", 4)]  # fmt: skip
+               Column("deviation of log cost", 4), Column("without flat points"),
+               Column("interval")]  # fmt: skip
     table = Table("worth", "R_D*, epochs", columns, rows, most=20)
     return Section("worth", "What an epoch is worth", [Text(WORTH), table])
 
@@ -244,7 +249,7 @@ def subtract(one: Clusters, other: Clusters) -> Clusters:
 
 def _say_worth(law: RepetitionFit | None) -> tuple[str, str, float | None]:
     if law is None:
-        return "not measured", "", None
+        return "too few points", "", None
     low = "…" if law.low is None else f"{law.low:.3g}"
     high = "…" if law.high is None else f"{law.high:.3g}"
     value = f"{law.worth:.3g}" if law.is_identified else "not identified"

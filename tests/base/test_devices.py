@@ -47,17 +47,30 @@ def test_a_share_of_a_gpu_is_found(device):
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_processes_divide_a_machine_between_them(monkeypatch):
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_processes_divide_a_machine_between_them(monkeypatch, device):
     fraction = [0.5]  # what this process may take of the GPU
-    for name, call in {
-        "is_available": lambda: True,
-        "get_per_process_memory_fraction": lambda: fraction[-1],
-        "set_per_process_memory_fraction": fraction.append,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, call)
+    index = torch.device(device).index
+
+    def find_fraction(of):
+        assert of == index
+        return fraction[-1]
+
+    def set_fraction(share, of):
+        assert of == index
+        fraction.append(share)
+
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", find_fraction)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_fraction)
     threads = torch.get_num_threads()
-    share = MachineShare.divide(2)
-    with share.taken():
+    with MachineShare.divide(torch.device(device), 2).taken():
         assert (torch.get_num_threads(), fraction[-1]) == (max(1, threads // 2), 0.25)
     assert (torch.get_num_threads(), fraction[-1]) == (threads, 0.5)
-    assert MachineShare.divide(2 * threads).threads == 1
+
+
+def test_processes_on_the_cpu_do_not_open_a_gpu(monkeypatch):
+    for name in ("get", "set"):
+        monkeypatch.delattr(torch.cuda, f"{name}_per_process_memory_fraction")
+    share = MachineShare.divide(torch.device("cpu"), 2 * torch.get_num_threads())
+    with share.taken():
+        assert torch.get_num_threads() == share.threads == 1

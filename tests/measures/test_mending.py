@@ -159,5 +159,6 @@ def test_models_that_correct_in_the_same_way_are_compared_text_by_text():
     assert {(row["model"], row["against"]) for row in differences} == {("ours", "theirs")}
     (selective,) = tidy.select(differences, metric="selective")
     assert [selective[name] for name in ("mean", "low", "high")] == pytest.approx([0.1] * 3)
+    assert selective["facts"] == 6
     (mended,) = tidy.select(differences, metric="mended")
     assert mended["mean"] == 0 and mended["low"] < 0 < mended["high"]

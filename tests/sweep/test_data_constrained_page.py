@@ -47,3 +47,19 @@ def test_bound_and_exact_cost_are_paired_by_network_and_document():
     assert (bound.mean, exact.mean) == pytest.approx((2.6, 2.5))
     assert [gap.mean, gap.low, gap.high] == pytest.approx([0.1] * 3)
     assert ahead.mean == pytest.approx(0.2) and ahead.low < 0 < ahead.high  # seeds are not paired
+
+
+def test_points_after_the_lowest_may_be_left_out_of_the_law():
+    """Four points fall and two rise: of two texts eight points are fitted, or all twelve."""
+    costs = (6.0, 5.0, 4.5, 4.4, 5.0, 6.0)
+    points = [Clusters(np.full((1, 2), cost), np.ones((1, 2))) for cost in costs]
+    rows = [
+        SimpleNamespace(clusters=point, columns={"tokens": 100 * 2**i})
+        for i, point in enumerate(points)
+    ]
+    curves = [page.Curves(unique, SimpleNamespace(), {"causal": rows}) for unique in (50, 100)]
+    whole, falling = page.fit(curves, "causal"), page.fit(curves, "causal", is_flat_kept=False)
+    cut = [page.Curves(each.unique, each.outcome, {"causal": rows[:4]}) for each in curves]
+    assert vars(falling) == vars(page.fit(cut, "causal")) != vars(whole)
+    few = [page.Curves(50, SimpleNamespace(), {"causal": rows})]
+    assert page.fit(few, "causal", is_flat_kept=False) is None

@@ -114,15 +114,18 @@ def free_bytes(device: torch.device) -> int | None:
 class MachineShare:
     """What one of several processes may take of a machine."""
 
+    device: torch.device
     threads: int
     memory: float
-    """Of the GPU's memory, between 0 and 1."""
+    """Of the device's memory, between 0 and 1; of CUDA alone."""
 
     @classmethod
-    def divide(cls, processes: int) -> "MachineShare":
+    def divide(cls, device: torch.device, processes: int) -> "MachineShare":
         """A share of what this process may take."""
-        memory = torch.cuda.get_per_process_memory_fraction() if torch.cuda.is_available() else 1.0
-        return cls(max(1, torch.get_num_threads() // processes), memory / processes)
+        memory = 1.0
+        if device.type == "cuda":
+            memory = torch.cuda.get_per_process_memory_fraction(device.index)
+        return cls(device, max(1, torch.get_num_threads() // processes), memory / processes)
 
     @contextmanager
     def taken(self) -> Generator[None]:
@@ -132,7 +135,7 @@ class MachineShare:
         as drawing noise for a GPU, then take many times as long. And batches that size themselves
         by the free memory leave none to the others.
         """
-        before = MachineShare.divide(1)
+        before = self.divide(self.device, 1)
         self._take()
         try:
             yield
@@ -141,8 +144,8 @@ class MachineShare:
 
     def _take(self) -> None:
         torch.set_num_threads(self.threads)
-        if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(self.memory)
+        if self.device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(self.memory, self.device.index)
 
 
 def describe_device(device: torch.device) -> str:

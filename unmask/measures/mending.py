@@ -24,12 +24,11 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, tidy
 from unmask.blocks.blocks import Column
-from unmask.evaluation.statistics import estimate_difference
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import cluster_rows, estimate_means
+from unmask.measures.summaries import cluster_rows, estimate_means, subtract_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_DOCUMENTS = 2_000
-METRICS = ("found", "mended", "damaged", "selective")
+SHARES = ("found", "mended", "damaged")
+METRICS = (*SHARES, "selective")
 """Selective: found minus damaged, text by text."""
 
 
@@ -139,7 +139,7 @@ def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings)
 def summarise(tables: Tables, settings: MendingSettings) -> Summary:
     rows = tables["mending"].to_pylist()
     by = ("model", "kind", "way", "share", "calls")
-    means = estimate_means(rows, by, METRICS, METRICS[:3])
+    means = estimate_means(rows, by, METRICS, SHARES)
     return {"means": means, "differences": list(_subtract_models(rows))}
 
 
@@ -153,8 +153,8 @@ def _subtract_models(rows: Rows) -> Iterator[dict[str, Any]]:
             named = {"model": name, "against": other} | dict(zip(by, key, strict=True))
             for metric in METRICS:
                 clusters = (cluster_rows(side, metric) for side in (ours, theirs))
-                value = estimate_difference(*clusters, is_share=metric in METRICS[:3])
-                yield named | {"metric": metric} | vars(value) | {"facts": len(ours)}
+                difference = subtract_clusters(*clusters, is_share=metric in SHARES)
+                yield named | {"metric": metric} | difference
 
 
 def judge(summary: Summary, settings: MendingSettings) -> Iterator[blocks.Verdict]:

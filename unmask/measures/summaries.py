@@ -55,9 +55,9 @@ def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
     return subtract_clusters(*(cluster_rows(rows, column) for rows in (ours, theirs)))
 
 
-def subtract_clusters(one: Clusters, other: Clusters) -> dict[str, Any]:
-    """The same of shares that are clustered already."""
-    difference = estimate_difference(one, other, is_share=True)
+def subtract_clusters(one: Clusters, other: Clusters, *, is_share: bool = True) -> dict[str, Any]:
+    """The same of values that are clustered already."""
+    difference = estimate_difference(one, other, is_share)
     return vars(difference) | {"facts": one.sums.shape[1]}
 
 

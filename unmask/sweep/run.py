@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from unmask.base.config import build, check_arguments
-from unmask.base.devices import MachineShare
+from unmask.base.devices import MachineShare, resolve_device
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.base.locks import PATTERN as LOCKS
@@ -111,7 +111,7 @@ def run_sweep(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     worker, begun = _CellWorker(sweep, folder, device, deadline, watch), time.time()
     settings = {"minutes": minutes, "device": device}
-    share = MachineShare.divide(processes)
+    share = MachineShare.divide(resolve_device(device), processes)
     started = _start_others(processes, share, (file, folder, *changes), settings)
     with share.taken(), started as others:
         outcome = worker.work_through(begun)
