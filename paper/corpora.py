@@ -21,9 +21,9 @@ from unmask.blocks.labels import count
 from unmask.blocks.tidy import select, to_interval
 from unmask.data.sources import WORD_CORPORA
 from unmask.evaluation.metrics import score_members
-from unmask.measures.summaries import estimate_means
 from unmask.report.document import Document
 from unmask.report.render_markdown import render_markdown
+from unmask.results.summaries import estimate_means
 from unmask.training.recipes_io import read_recipe
 
 SEEDS = (0, 1, 2)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from mechanism_path import find_leads, path_of_fact
+from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_start, order_erasers
 
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures import interchange_section as interchange
 from unmask.measures import slots
-from unmask.measures.erasure_section import ERASERS, NOTHING, SOURCES, name_start, order_erasers
 from unmask.measures.knockout_summary import (
     BY_ANSWER,
     BY_OTHERS,

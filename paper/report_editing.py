@@ -30,12 +30,12 @@ from unmask.measures.edit_section import OUTCOMES, SCORES, tabulate_outcomes
 from unmask.measures.inputs import find_corpus
 from unmask.measures.result import Result
 from unmask.measures.runner import read_result
-from unmask.measures.summaries import estimate_means
 from unmask.net.families import parse_families
 from unmask.net.hub import shipped_models
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.representation.extraction import GROUPS, find_groups
+from unmask.results.summaries import estimate_means
 
 CHANGES = {
     "edit": "fresh objects, ridge 0",

@@ -23,6 +23,7 @@ LAYERS = (
     "representation",
     "editing",
     "blocks",
+    "results",
     "measures",
     "report",
     "toy",

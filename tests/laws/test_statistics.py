@@ -22,7 +22,7 @@ from unmask.evaluation.statistics import (
     permutation_p,
     rank_correlation,
 )
-from unmask.measures.summaries import estimate_means
+from unmask.results.summaries import estimate_means
 
 NAMES = [f"{i:02d}" for i in range(30)]
 

@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.base.config import option
-from unmask.blocks.blocks import Column, Finding, ReportBlock, Verdict
-from unmask.blocks.tidy import tabulate_means, to_interval
-from unmask.measures.measure import Argument, Job, Measure, Summary, Tables, judge_interval
-from unmask.measures.result import Result
+from unmask.measures.measure import Argument, Job, Measure
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means
+from unmask.results.comparison import KIND, MODEL, Comparison, Quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,31 +55,6 @@ def list_jobs(inputs: CountingInputs, settings: CountingSettings) -> Iterator[Jo
         yield Job(model, work)
 
 
-def summarise(tables: Tables, settings: CountingSettings) -> Summary:
-    return {"means": estimate_means(tables["counting"].to_pylist(), ("model", "kind"), ("value",))}
-
-
-def judge(summary: Summary, settings: CountingSettings) -> Sequence[Verdict]:
-    return [
-        judge_interval(row["model"], to_interval(row), row["facts"]) for row in summary["means"]
-    ]
-
-
-def describe(result: Result) -> Sequence[ReportBlock]:
-    findings = [
-        Finding(f"{row['model']} counts to {row['mean']:.1f}.", result.verdicts[row["model"]])
-        for row in result.summary["means"]
-    ]
-    table = tabulate_means(
-        "means",
-        "Counted",
-        result.summary["means"],
-        {"model": "model"},
-        {"value": Column("value")},
-    )
-    return [*findings, table]
-
-
 MEASURE = Measure(
     name="counting",
     title="How far models count",
@@ -91,7 +63,11 @@ MEASURE = Measure(
     tables={"counting": "counting/1", "more": "counting-more/1"},
     inputs=Counting(),
     jobs=list_jobs,
-    summarise=summarise,
-    judge=judge,
-    describe=describe,
+    comparison=Comparison(
+        metrics={"value": Quantity("counts to", digits=1)},
+        groups=(MODEL, KIND),
+        chance={"value": 0.0},
+        title="How far models count",
+        means="Counted",
+    ),
 )

@@ -1,6 +1,7 @@
 """erasure: rows are those of the call, erasers of facts stand beside their controls."""
 
 import pytest
+from unmask.measures.erasure_section import METRICS
 
 from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
@@ -10,7 +11,6 @@ from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.data.corpus import Corpus
 from unmask.measures.erasure import MEASURE, choose_prompts
-from unmask.measures.erasure_section import METRICS
 from unmask.measures.runner import read_result
 from unmask.representation.erasure import compare_erasers
 from unmask.representation.prompts import make_prefixes

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from unmask.measures.interchange_section import METRICS, decide
 
 from tests.measures.asking import show
 from tests.representation.facts import make_fact, make_model
@@ -17,7 +18,6 @@ from unmask.data.facts import write_facts
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.stranger_files import make_strangers
 from unmask.measures.interchange import MEASURE, pair_facts
-from unmask.measures.interchange_section import METRICS, decide
 from unmask.measures.runner import read_result
 from unmask.representation.interchange import interchange
 

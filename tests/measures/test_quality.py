@@ -27,9 +27,9 @@ from unmask.evaluation.quality import (
 )
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.quality import REAL
-from unmask.measures.summaries import estimate_means
 from unmask.net.counts import count_flops
 from unmask.net.paradigm import get_paradigm
+from unmask.results.summaries import estimate_means
 from unmask.sampling.texts import draw_rows
 
 SMALL = {"texts": 3, "length": 10, "steps": (2, 4), "device": "cpu"}

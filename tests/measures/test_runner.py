@@ -81,7 +81,7 @@ def test_a_finished_run_is_read_without_work(tmp_path):
     first, _ = run(tmp_path)
     again, inputs = run(tmp_path)
     assert inputs.worked == [] and again.section == first.section == read_result(tmp_path).section
-    assert again.verdicts["one"].outcome == "above"
+    assert again.outcomes[0] == "above"
 
 
 def test_other_settings_are_refused_and_a_device_is_not(tmp_path):
@@ -356,7 +356,7 @@ def test_the_command_line_is_the_settings(tmp_path, monkeypatch):
     words = ["counting", "one", "two", "--sizes", "3, 5", "--words", "a,b", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
     printed = json.loads(done.stdout)
-    assert printed["verdicts"] == {"one": "above", "two": "above"}
+    assert [row["outcome"] for row in printed["summary"]["means"]] == ["above", "above"]
     assert [row["mean"] for row in printed["summary"]["means"]] == [3.5, 4.5]
     record = read_json_object(tmp_path / "run.json")["settings"]
     assert (record["sizes"], record["words"], record["facts"]) == ([3, 5], ["a", "b"], 8)

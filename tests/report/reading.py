@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from io import StringIO
 
 from unmask.blocks.blocks import Finding, Fold, Notice, Section, Table, Text, format_value
-from unmask.blocks.labels import OUTCOMES, say_verdict
+from unmask.blocks.labels import OUTCOMES, say_outcome
 
 WORDS = [rf"{words}(?: \w+)?" for words in sorted(set(OUTCOMES.values()))]
 
@@ -42,8 +42,8 @@ def state(sections: Sequence[Section]) -> Said:
                     for row in block.rows[: block.most]:
                         pairs = zip(row.values, block.columns, strict=True)
                         said.cells.append([squeeze(format_value(*pair)) for pair in pairs])
-                case Finding(text, verdict):
-                    said.verdicts.append(say_verdict(verdict))
+                case Finding(text):
+                    said.verdicts.append(say_outcome(block))
                     said.texts.append(text)
                 case Text(text) | Notice(text):
                     said.texts.append(text)

@@ -199,7 +199,7 @@ def test_command(finished, place, tmp_path):
     printed = CliRunner().invoke(app, ["study", "--resume", "--json", *out], catch_exceptions=False)
     found = json.loads(printed.stdout)
     assert found["missing"]["symmetry"]["code"] == "few pairs"
-    assert set(found["verdicts"]) == set(finished.results())
+    assert set(found["outcomes"]) == set(finished.results())
 
 
 def test_a_study_that_measured_nothing_is_an_error(place, tmp_path, capsys):

@@ -12,7 +12,13 @@ from typing import Any, Literal
 
 from unmask.evaluation.statistics import Interval
 
-Outcome = Literal["above", "below", "unsettled", "too few", "not measured"]
+Outcome = Literal["above", "below", "alike", "unsettled", "too few", "not measured"]
+"""What may be said of an estimate: above or below what it is held against, alike, or neither."""
+
+
+def is_clear(outcome: Outcome) -> bool:
+    """Whether an estimate lies beyond what it is held against."""
+    return outcome in ("above", "below")
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Verdict:
 
     @property
     def is_clear(self) -> bool:
-        return self.outcome in ("above", "below")
+        return is_clear(self.outcome)
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,20 @@ class Text:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence that says a result, with the verdict it rests on."""
+    """A sentence that says a result, with the outcome it rests on and what that counts."""
 
     text: str
-    verdict: Verdict
+    outcome: Outcome
+    counted: str = "facts"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.outcome, Verdict):  # of measures that are not declared yet
+            object.__setattr__(self, "counted", self.outcome.counted)
+            object.__setattr__(self, "outcome", self.outcome.outcome)
+
+    @property
+    def is_clear(self) -> bool:
+        return is_clear(self.outcome)
 
 
 @dataclass(frozen=True)

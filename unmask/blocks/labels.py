@@ -10,7 +10,7 @@ of people whose other fact was trained description first.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unmask.blocks.blocks import Outcome, Verdict
+from unmask.blocks.blocks import Finding, Outcome
 
 DIRECTIONS = {"d2p": "description → name", "p2d": "name → description"}
 """What is given → what is asked."""
@@ -133,11 +133,12 @@ PLACEBO_NOTES = {
 OUTCOMES: dict[Outcome, str] = {
     "above": "clear",
     "below": "clear",
+    "alike": "alike",
     "unsettled": "not settled",
     "too few": "too few",
     "not measured": "not measured",
 }
-"""Verdicts in words; `say_verdict` adds what there are too few of."""
+"""Outcomes in words; `say_outcome` adds what there are too few of."""
 LIKENESSES = {
     "cosine": "cosine, matched minus unmatched",
     "retrieval": "retrieval, mean reciprocal rank",
@@ -200,10 +201,10 @@ PREFERRED = ("p2d_reverse", "d2p_reverse", "own")
 """The way of asking that comes first: the reversal curse itself, where the data have it."""
 
 
-def say_verdict(verdict: Verdict) -> str:
+def say_outcome(finding: Finding) -> str:
     """What may be said, in words: "clear", "too few facts", …"""
-    more = f" {verdict.counted}" if verdict.outcome == "too few" else ""
-    return OUTCOMES[verdict.outcome] + more
+    more = f" {finding.counted}" if finding.outcome == "too few" else ""
+    return OUTCOMES[finding.outcome] + more
 
 
 def name_split(split: str) -> str:

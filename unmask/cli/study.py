@@ -3,6 +3,7 @@
 import inspect
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -96,10 +97,7 @@ def _collect(study: "StudyRun") -> dict[str, Any]:
         "run": str(study.folder),
         "page": str(study.folder / PAGE),
         "numbers": [vars(n) for result in results.values() for n in result.section.numbers],
-        "verdicts": {
-            name: {claim: verdict.outcome for claim, verdict in result.verdicts.items()}
-            for name, result in results.items()
-        },
+        "outcomes": {name: dict(Counter(result.outcomes)) for name, result in results.items()},
         "missing": {
             name: entry["missing"] for name, entry in study.records().items() if entry["missing"]
         },

@@ -92,8 +92,7 @@ def run_verb(
 
         draw_report([out], page)
     if as_json:
-        verdicts = {name: verdict.outcome for name, verdict in result.verdicts.items()}
-        json.dump({"summary": result.summary, "verdicts": verdicts}, sys.stdout, default=str)
+        json.dump({"summary": result.summary}, sys.stdout, default=str)
         print()
         return
     console = Console()

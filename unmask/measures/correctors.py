@@ -35,7 +35,7 @@ from unmask.measures.measure import (
     Tables,
     judge_interval,
 )
-from unmask.measures.summaries import cluster_rows, estimate_means
+from unmask.results.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
     from unmask.evaluation.exact_laws import MarkovChain, SmallLanguage

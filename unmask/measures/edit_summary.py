@@ -8,7 +8,7 @@ from unmask.blocks import tidy
 from unmask.blocks.blocks import Verdict
 from unmask.evaluation.statistics import cluster, estimate_difference, rank_correlation
 from unmask.measures.measure import Rows, Summary, Tables, judge_differences, judge_interval
-from unmask.measures.summaries import compare_means, estimate_means, subtract_shares
+from unmask.results.summaries import compare_means, estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.measures.edit import EditSettings

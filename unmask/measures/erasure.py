@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.measures.erasure_section import describe, judge, summarise
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, find_corpus
 from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import GroupSettings
+from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import Tables
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -170,6 +171,54 @@ def list_jobs(inputs: ModelInputs, settings: ErasureSettings) -> Iterator[Job]:
             yield Job(f"{member.key}-{group}", partial(work, member, group))
 
 
+ERASERS = {
+    "none": "nothing erased",
+    "fact": "fact identity",
+    "permuted": "permuted labels",
+    "random": "random subspace",
+}
+SOURCES = {None: "–", "own": "own direction", "other": "other direction"}
+COMPARISON = Comparison(
+    metrics={
+        "says": Quantity("answers right", "%"),
+        "logp_token": Quantity("log p of the answer per token", "nats"),
+    },
+    groups=(
+        MODEL,
+        KIND,
+        ASKED,
+        Factor("direction"),
+        Factor("source", "fitted to", SOURCES, is_told=True),
+    ),
+    variant=Factor("eraser", "erased", ERASERS),
+    against=(("fact", "random"), ("fact", "permuted")),
+    axis=Factor("start", "first layer erased"),
+    beside={
+        "rank": "rank",
+        "changed": "mean squared change of a state",
+        "states": "states fitted to",
+    },
+    controls=("permuted", "random"),
+    title="Answers after erasing fact identity from the subject's states",
+    caption="By the first layer that is erased (-1: embeddings); all layers above it are erased, "
+    "too. Dotted: controls. Bands are 95 % intervals by fact.",
+    means="Answers by what is erased and the direction it was fitted to",
+    differences="Erasing fact identity minus each control; below 0: more is lost than under the "
+    "control",
+    most=40,
+)
+
+
+def prepare(tables: Tables, settings: ErasureSettings) -> Rows:
+    """The rows, with log p per token and whether an eraser was fitted to the direction asked."""
+    return [
+        row
+        | {"logp_token": row["logp"] / row["tokens"]}
+        | {"source": row["fitted"] and ("own" if row["fitted"] == row["direction"] else "other")}
+        for row in tables["erasure"].to_pylist()
+    ]
+
+
 MEASURE = Measure(
     name="erasure",
     title="Fact identity erased from the subject's states",
@@ -179,8 +228,7 @@ MEASURE = Measure(
     tables={"erasure": "erasure/1"},
     inputs=replace(QUESTIONS, read_data=_read),
     jobs=list_jobs,
-    summarise=summarise,
-    judge=judge,
-    describe=describe,
+    prepare=prepare,
+    comparison=COMPARISON,
     method=__doc__,
 )

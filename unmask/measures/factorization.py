@@ -26,7 +26,7 @@ from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.measures.summaries import estimate_means
+from unmask.results.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.net.model import Model

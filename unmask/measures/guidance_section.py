@@ -6,7 +6,7 @@ from typing import Any
 from unmask.blocks import blocks, tidy
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
-from unmask.measures.summaries import GRAMS, estimate_means, subtract_shares
+from unmask.results.summaries import GRAMS, estimate_means, subtract_shares
 
 WAYS = {
     "plain": "plain",

@@ -27,10 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import Notice, ReportBlock
 from unmask.measures.inputs import ALL_TESTS, Member, ModelInputs, read_all_tests
-from unmask.measures.interchange_section import TOKENS, describe, judge, summarise
 from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.result import Result
 from unmask.measures.settings import StateSettings
+from unmask.results.comparison import ASKED, KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import Summary, Tables
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact
@@ -167,6 +171,103 @@ def _list_others(splits: "Mapping[str, list[Fact]]", same: "Sequence[Fact]") -> 
     return [fact for name in _name_tests(splits) for fact in splits[name] if fact.direction != way]
 
 
+SWAPS = {
+    "none": "no state replaced",
+    "across": "donor, other direction",
+    "within": "donor, same direction (ceiling)",
+    "own": "own state, other phrasing (floor)",
+    "untrained": "untrained donor, other direction",
+}
+TOKENS = {"last": "last subject token, the rest by its mean", "all": "all subject tokens"}
+LOW = 0.5
+"""A ceiling that is clearly below is low."""
+COMPARISON = Comparison(
+    metrics={
+        "says_donor": Quantity("gives the donor's answer", "%"),
+        "says_recipient": Quantity("gives its own answer", "%"),
+        "prefers_donor": Quantity("donor's answer is likelier", "%"),
+        "logp_donor": Quantity("log p of the donor's answer", "nats"),
+        "logp_recipient": Quantity("log p of its own answer", "nats"),
+    },
+    groups=(MODEL, KIND, ASKED, Factor("tokens", "states", TOKENS)),
+    variant=Factor("swap", "replaced by", SWAPS),
+    against=[("across", control) for control in ("own", "untrained", "within")],
+    compared=("says_donor",),
+    paired_by=("fact", "phrasing"),
+    title="How often the donor's answer is given",
+    caption="Share of recipients that give the donor's answer, or find it likelier than their own, "
+    "by the layer after which the donor's state replaces theirs (-1: embeddings). Bands are 95 % "
+    "intervals by fact.",
+    means="Whose answer is given, each half of the people at the layer chosen on the other half",
+    differences="Share of donor's answers: donors of the other direction minus each control",
+)
+
+
+def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
+    """Scores at cross-fitted layers, what across has over its controls, and curves over layers."""
+    rows = [
+        row | {"prefers_donor": row["logp_donor"] > row["logp_recipient"]}
+        for row in tables["interchange"].to_pylist()
+    ]
+    groups = [factor.column for factor in COMPARISON.groups]
+    chosen = [row for same in tidy.group_by(rows, *groups).values() for row in _choose_rows(same)]
+    curves = COMPARISON.average([row for row in rows if row["layer"] is not None], "layer")
+    return {
+        "means": COMPARISON.average(chosen, "first_layer", "second_layer"),
+        "differences": COMPARISON.subtract(chosen),
+        "curves": [row for row in curves if row["metric"] in ("says_donor", "prefers_donor")],
+    }
+
+
+def _choose_rows(rows: Rows) -> Iterator[dict[str, Any]]:
+    """A group's rows without a swap, and those of each half of the people at the layer that is
+    best for the other half; controls take the layers of across."""
+    from unmask.representation.interchange import cross_fit
+
+    inner = [row for row in rows if row["layer"] is None or row["layer"] >= 0]
+    if all(row["layer"] is None for row in inner):  # embeddings alone were asked for
+        inner = rows
+    layers = {
+        swap: cross_fit(inner, swap, "logp_donor").layers
+        for swap in tidy.distinct(rows, "swap")
+        if swap in ("across", "within")
+    }
+    for row in rows:
+        if row["layer"] is None and row["swap"] == "across":
+            yield {**row, "swap": "none", "first_layer": None, "second_layer": None}
+    for row in rows:
+        first, second = layers.get(row["swap"], layers["across"])
+        if row["layer"] == (first, second)[row["half"]]:
+            yield {**row, "first_layer": first, "second_layer": second}
+
+
+def describe(result: Result) -> Sequence[ReportBlock]:
+    """A sentence for each model and way of asking, curves over layers, and the tables."""
+    summary = result.summary
+    layers = {"layers": lambda row: "" if row["first_layer"] is None
+              else f"{row['first_layer']} and {row['second_layer']}"}  # fmt: skip
+    return [
+        *COMPARISON.state(summary),
+        *_warn(summary),
+        COMPARISON.draw(summary["curves"], Factor("layer", "layer"), ylabel="% of recipients"),
+        COMPARISON.tabulate(summary["means"], **layers),
+        COMPARISON.tabulate_differences(summary["differences"]),
+    ]
+
+
+def _warn(summary: Summary) -> Iterator[ReportBlock]:
+    """Where success across directions can show nothing."""
+    ceilings = tidy.select(summary["means"], swap="within", metric="says_donor")
+    for model, rows in tidy.group_by(ceilings, "model").items():
+        if low := [row for row in rows if row["high"] < LOW]:
+            ways = list(dict.fromkeys(tidy.name_asked(row) for row in low))
+            yield Notice(
+                f"In {model} the ceiling is low in {len(low)} of "
+                f"{labels.count(len(rows), 'group')} ({'; '.join(ways)}), so that a failure there "
+                "says nothing."
+            )
+
+
 MEASURE = Measure(
     name="interchange",
     title="Subject states replaced by another person's",
@@ -176,7 +277,6 @@ MEASURE = Measure(
     inputs=replace(ALL_TESTS, read_data=_read),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -19,7 +19,7 @@ from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import estimate_means, subtract_shares
+from unmask.results.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.evaluation.knowns import Known

@@ -13,7 +13,9 @@ from unmask.base.config import CheckedSettings
 from unmask.base.extras import require_study
 from unmask.blocks.blocks import FirstScreen, Number, ReportBlock, Section, Verdict
 from unmask.blocks.tidy import to_interval
-from unmask.evaluation.statistics import ALPHA, ENOUGH, Interval
+from unmask.evaluation.statistics import Interval
+from unmask.results.comparison import Comparison
+from unmask.results.summaries import Rows, Summary, Tables, name_outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +28,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=CheckedSettings)
 
-Rows = Sequence[Mapping[str, Any]]
-Tables = Mapping[str, "pyarrow.Table"]
 Described = ReportBlock | Number | FirstScreen
-Summary = Mapping[str, Rows]
-"""Tables of statistics by name; `summarise` makes them, and nothing else computes any."""
 
 
 @dataclass(frozen=True)
@@ -90,21 +88,12 @@ def judge_interval(
     claim: str, value: Interval | None, facts: int, counted: str = "facts"
 ) -> Verdict:
     """Whether a difference lies above or below 0; too few facts, or people, settle nothing."""
-    if value is None:
-        return Verdict(claim, "not measured")
-    if facts < ENOUGH:
-        return Verdict(claim, "too few", value, facts, counted=counted)
-    outcome = "above" if value.low > 0 else "below" if value.high < 0 else "unsettled"
-    return Verdict(claim, outcome, value, facts)
+    return Verdict(claim, name_outcome(value, facts), value, facts, counted=counted)
 
 
 def judge_p(claim: str, value: Interval | None, p: float, facts: int) -> Verdict:
     """Whether a value passes its corrected test against chance."""
-    if value is None or value.mean != value.mean:
-        return Verdict(claim, "not measured")
-    if facts < ENOUGH:
-        return Verdict(claim, "too few", value, facts, p)
-    return Verdict(claim, "above" if p <= ALPHA else "unsettled", value, facts, p)
+    return Verdict(claim, name_outcome(value, facts, p=p), value, facts, p)
 
 
 def judge_differences(summary: Summary, settings: Any) -> Iterator[Verdict]:
@@ -132,12 +121,18 @@ class Measure(Generic[S]):
     inputs: InputSpec
     jobs: Callable[[Any, S], Iterable[Job]]
     """The parts of a run, in the order of their rows; nothing is computed until one is worked."""
-    summarise: Callable[[Tables, S], Summary]
-    """The only place that computes statistics; what it gives is written with the run."""
+    comparison: Comparison | None = None
+    """What is compared, for a measure whose result is that: summary and section follow from it."""
+    prepare: Callable[[Tables, S], Rows] | None = None
+    """The rows that are compared, with columns derived; by default those of the main table."""
+    summarise: Callable[[Tables, S], Summary] | None = None
+    """The only place that computes statistics; by default the comparison's."""
     judge: Callable[[Summary, S], Iterable[Verdict]] = judge_differences
-    """The only place that says what is clear, by the rules of `evaluation.statistics`."""
-    describe: "Callable[[Result], Sequence[Described] | Section]"
-    """Sentences, figures as data and tables of values; every number comes from the summary."""
+    describe: "Callable[[Result], Sequence[Described] | Section] | None" = None
+    """Sentences, figures as data and tables of values; every number comes from the summary. By
+    default the comparison's."""
+    conclude: "Callable[[Result], Iterable[Described]] | None" = None
+    """What follows from the comparison, in sentences a colleague would say; they stand first."""
     method: str | None = None
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
@@ -152,9 +147,26 @@ class Measure(Generic[S]):
     """Its parts in the study; none: it takes no part."""
 
     def __post_init__(self) -> None:
+        assert self.comparison or (self.summarise and self.describe), f"{self.name} shows nothing"
         # What `help` and completion in notebooks show: this measure's own words and settings.
         object.__setattr__(self, "__doc__", _document(self))
         object.__setattr__(self, "__signature__", _list_parameters(self))
+
+    def make_summary(self, tables: Tables, settings: S) -> Summary:
+        """All statistics of a run's tables."""
+        if self.summarise is not None:
+            return self.summarise(tables, settings)
+        assert self.comparison is not None
+        prepare = self.prepare or (lambda tables, settings: tables[self.name].to_pylist())
+        return self.comparison.summarise(prepare(tables, settings))
+
+    def make_section(self, result: "Result") -> Sequence[Described] | Section:
+        """What readers see of a result."""
+        if self.describe is not None:
+            return self.describe(result)
+        assert self.comparison is not None
+        described = self.comparison.describe(result.summary)
+        return [*(self.conclude(result) if self.conclude is not None else ()), *described]
 
     def __call__(
         self,

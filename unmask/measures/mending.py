@@ -28,7 +28,7 @@ from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import cluster_rows, estimate_means, subtract_clusters
+from unmask.results.summaries import cluster_rows, estimate_means, subtract_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.measures.summaries import compare_means, estimate_means
+from unmask.results.summaries import compare_means, estimate_means
 
 if TYPE_CHECKING:
     from unmask.net.model import Model

@@ -32,7 +32,7 @@ from unmask.measures.measure import (
 )
 from unmask.measures.order_section import describe
 from unmask.measures.settings import SamplingSettings
-from unmask.measures.summaries import compare_means, estimate_means
+from unmask.results.summaries import compare_means, estimate_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact

@@ -14,7 +14,7 @@ from unmask.measures.planted_section import (
     name_lengths,
     name_twins,
 )
-from unmask.measures.summaries import estimate_means, subtract_shares
+from unmask.results.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
     from unmask.measures.planted import PlantedSettings

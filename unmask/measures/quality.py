@@ -30,7 +30,7 @@ from unmask.measures.quality_judge import judge_kinship, say_kinship
 from unmask.measures.quality_summary import summarise
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.measures.summaries import GRAMS
+from unmask.results.summaries import GRAMS
 
 if TYPE_CHECKING:
     from unmask.evaluation.quality import DrawnText

@@ -8,7 +8,7 @@ from unmask.base.config import CheckedSettings
 from unmask.blocks import tidy
 from unmask.evaluation.statistics import Interval, estimate_mean
 from unmask.measures.measure import Rows, Summary, Tables
-from unmask.measures.summaries import (
+from unmask.results.summaries import (
     GRAMS,
     cluster_ratio,
     cluster_rows,

@@ -16,7 +16,7 @@ from unmask.measures.recall_details import (
     OTHER_METRICS,
     is_asked,
 )
-from unmask.measures.summaries import (
+from unmask.results.summaries import (
     cluster_rows,
     estimate_means,
     subtract_clusters,

@@ -12,7 +12,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.blocks.blocks import Column, Figure, Finding, Notice, Number, Table, Verdict
 from unmask.evaluation import statistics
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
-from unmask.measures.summaries import estimate_means
+from unmask.results.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.measures.result import Result

@@ -22,6 +22,7 @@ from unmask.blocks.blocks import (
     Section,
     Text,
     Verdict,
+    is_clear,
 )
 from unmask.measures.measure import Measure, Summary, Tables
 
@@ -38,7 +39,6 @@ class Result(Shown):
     records: tuple[RunRecord, ...]
     """Of the runs that it was made by."""
     tables: Tables = field(repr=False)
-    summary: Summary = field(repr=False)
     folder: Path
     is_complete: bool = True
     differences: Sequence[str] = ()
@@ -46,12 +46,23 @@ class Result(Shown):
 
     def __repr__(self) -> str:
         models = list(dict.fromkeys(name for each in self.records for name in _list_models(each)))
-        clear = sum(verdict.is_clear for verdict in self.verdicts.values())
+        clear = sum(map(is_clear, self.outcomes))
         of = f" of {', '.join(models)}" if models else ""
         return (
-            f"Result({self.measure.name}{of}: {clear} of {len(self.verdicts)} verdicts clear, in "
+            f"Result({self.measure.name}{of}: {clear} of {len(self.outcomes)} outcomes clear, in "
             f"{self.folder}{'' if self.is_complete else ', cut short'})"
         )
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The statistics of its tables, computed when they are first looked at."""
+        return self.measure.make_summary(self.tables, self.settings)
+
+    @property
+    def outcomes(self) -> list[str]:
+        """What may be said of each estimate that was held against something."""
+        rows = (row for rows in self.summary.values() for row in rows)
+        return [row["outcome"] for row in rows if "outcome" in row]
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
@@ -80,7 +91,7 @@ class Result(Shown):
             differences = ", ".join(self.differences)
             blocks.append(Notice(f"The runs that are shown together differ in {differences}."))
         try:
-            described = measure.describe(self)
+            described = measure.make_section(self)
         except UserError as error:
             return Section(measure.name, measure.title, [Notice(str(error))])
         if isinstance(described, Section):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
@@ -24,9 +24,9 @@ from unmask.base.runs import (
     open_run,
     read_record,
 )
-from unmask.base.tables import Parts, has_rows, read_table, write_table
+from unmask.base.tables import Parts, has_rows, write_table
 from unmask.measures.inputs import Inputs
-from unmask.measures.measure import Job, Measure, Summary, Tables
+from unmask.measures.measure import Job, Measure, Tables
 from unmask.measures.result import (
     FolderTables,
     Result,
@@ -147,11 +147,10 @@ def _run_jobs(
     dtype = name_dtypes([record])
     for name in measure.tables:
         parts[name].gather((job.key for job in jobs), folder / f"{name}.parquet", dtype)
-    summary = measure.summarise(tables, settings)
-    for name, rows in summary.items():
+    result = Result(measure, settings, (record,), tables, folder)
+    for name, rows in result.summary.items():
         path = folder / SUMMARY / f"{name}.parquet"
         write_table(path, rows, summary_schema(measure, name), dtype)
-    result = Result(measure, settings, (record,), tables, summary, folder)
     if measure.finish is not None:
         measure.finish(result)
     return result
@@ -196,31 +195,7 @@ def read_result(folder: str | Path) -> Result:
         raise UserError(
             f"{folder} holds no finished part of `unmask {measure.name}` yet: run it to its end."
         )
-    summary = _read_summary(measure, folder) if is_complete else None
-    if summary is None:
-        summary = measure.summarise(tables, settings)
-    return Result(measure, settings, (record,), tables, summary, folder, is_complete=is_complete)
-
-
-def _read_summary(measure: Measure, folder: Path) -> Summary | None:
-    """The summary that a run wrote; None where there is none."""
-    paths = sorted((folder / SUMMARY).glob("*.parquet"))
-    if not paths:
-        return None
-    return _StoredSummary(
-        (path.stem, read_table(path, summary_schema(measure, path.stem)).to_pylist())
-        for path in paths
-    )
-
-
-class _StoredSummary(dict):
-    """A summary that was read; of which a file may have been lost."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise UserError(
-            f"the summary has no table {name!r}: remove the run's folder {SUMMARY!r}, and it is "
-            "computed anew when the run is read."
-        )
+    return Result(measure, settings, (record,), tables, folder, is_complete=is_complete)
 
 
 def pool_results(results: Sequence[Result]) -> Result:
@@ -235,7 +210,6 @@ def pool_results(results: Sequence[Result]) -> Result:
         first.settings,
         tuple(record for result in results for record in result.records),
         tables,
-        measure.summarise(tables, first.settings),
         first.folder,
         is_complete=all(result.is_complete for result in results),
         # A measure that pools by itself checks by itself what must be alike.

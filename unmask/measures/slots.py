@@ -43,7 +43,7 @@ from unmask.measures.measure import (
 )
 from unmask.measures.result import Result
 from unmask.measures.settings import GroupSettings
-from unmask.measures.summaries import cluster_rows, estimate_means
+from unmask.results.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
     from unmask.data.facts import Fact

@@ -26,7 +26,7 @@ from unmask.blocks.blocks import (
     Table,
     format_value,
 )
-from unmask.blocks.labels import TERMS, count, say_verdict
+from unmask.blocks.labels import TERMS, count, say_outcome
 from unmask.blocks.tidy import describe_figure
 from unmask.report.style import COLOURS, NUM_COLOURS, SCALES, find_range
 
@@ -59,7 +59,7 @@ def render_html(document: "Document", script: str = "", style: str = "") -> str:
     return page.render(
         document=document,
         format_value=format_value,
-        say_verdict=say_verdict,
+        say_outcome=say_outcome,
         name_block=name_block,
         name_blocks=name_blocks,
         part_blocks=part_blocks,

@@ -19,7 +19,7 @@ from unmask.blocks.blocks import (
     Text,
     format_value,
 )
-from unmask.blocks.labels import say_verdict
+from unmask.blocks.labels import say_outcome
 from unmask.evaluation.statistics import Interval
 from unmask.report.render_html import CODE
 
@@ -63,8 +63,8 @@ def render_blocks(
                 parts.append(_write_paragraph(text))
             case Notice(text):
                 parts.append(f"> {_write_paragraph(text)}")
-            case Finding(text, verdict):
-                parts.append(f"{_write_paragraph(text)} **[{say_verdict(verdict)}]**")
+            case Finding(text):
+                parts.append(f"{_write_paragraph(text)} **[{say_outcome(block)}]**")
             case Table():
                 parts += _render_table(section, block, link)
             case Figure():

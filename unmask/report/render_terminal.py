@@ -23,7 +23,7 @@ from unmask.blocks.blocks import (
     Text,
     format_value,
 )
-from unmask.blocks.labels import say_verdict
+from unmask.blocks.labels import say_outcome
 from unmask.report.style import find_range
 
 _STYLES: dict[RowRole, str] = {
@@ -68,8 +68,8 @@ def show_blocks(console: Console, blocks: Sequence[ReportBlock], is_full: bool) 
                 console.print(RichText(text, style="dim"))
             case Notice(text):
                 console.print(RichText(text, style="yellow"))
-            case Finding(text, verdict):
-                mark = (f"[{say_verdict(verdict)}]", "green" if verdict.is_clear else "yellow")
+            case Finding(text):
+                mark = (f"[{say_outcome(block)}]", "green" if block.is_clear else "yellow")
                 console.print(RichText.assemble(text, " ", mark))
             case Table():
                 for piece in make_tables(block, is_full, console.width):

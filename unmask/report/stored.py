@@ -44,7 +44,7 @@ def add_stored(section: Section) -> Section:
     The shipped pair's stands after its first figure, with the pretrained pair's folded into it.
     """
     findings = [block for block in section.blocks if isinstance(block, Finding)]
-    if section.name not in STORED or all(finding.verdict.is_clear for finding in findings):
+    if section.name not in STORED or all(finding.is_clear for finding in findings):
         return section
     at = next((i for i, b in enumerate(section.blocks, 1) if isinstance(b, Figure)), None)
     blocks = list(section.blocks)

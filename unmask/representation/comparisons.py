@@ -32,7 +32,7 @@ CONCEPTS = {"name": ("p2d", "d2p"), "description": ("d2p", "p2d")}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SidePair:
     """Two sides, each a vector and a direction; `plain_left` is for likenesses of any width."""
 
     name: str
@@ -42,36 +42,36 @@ class Comparison:
     is_control: bool = False
 
 
-def _compare_concept(concept: str) -> list[Comparison]:
+def _compare_concept(concept: str) -> list[SidePair]:
     given, wanted = CONCEPTS[concept]
     key, mapped = ("k_star", given), ("k_mapped", given)
     return [
-        Comparison(f"{concept}: key and value", mapped, ("v_star", wanted), key),
-        Comparison(f"{concept}: key and v0", mapped, ("v0", wanted), key, is_control=True),
-        Comparison(f"{concept}: key and delta", mapped, ("delta", wanted), key),
+        SidePair(f"{concept}: key and value", mapped, ("v_star", wanted), key),
+        SidePair(f"{concept}: key and v0", mapped, ("v0", wanted), key, is_control=True),
+        SidePair(f"{concept}: key and delta", mapped, ("delta", wanted), key),
     ]
 
 
-def _compare_bare(concept: str) -> Comparison:
+def _compare_bare(concept: str) -> SidePair:
     given, wanted = CONCEPTS[concept]
     mapped, key = ("k_bare_mapped", given), ("k_bare", given)
-    return Comparison(f"{concept}: key and v0, no masks", mapped, ("v0_bare", wanted), key)
+    return SidePair(f"{concept}: key and v0, no masks", mapped, ("v0_bare", wanted), key)
 
 
-COMPARISONS: tuple[Comparison, ...] = (
+COMPARISONS: tuple[SidePair, ...] = (
     *_compare_concept("name"),
     *_compare_concept("description"),
-    Comparison("key and key", ("k_star", "p2d"), ("k_star", "d2p")),
-    Comparison("value and value", ("v_star", "p2d"), ("v_star", "d2p")),
+    SidePair("key and key", ("k_star", "p2d"), ("k_star", "d2p")),
+    SidePair("value and value", ("v_star", "p2d"), ("v_star", "d2p")),
     _compare_bare("name"),
     _compare_bare("description"),
-    Comparison("key and key, no masks", ("k_bare", "p2d"), ("k_bare", "d2p")),
+    SidePair("key and key, no masks", ("k_bare", "p2d"), ("k_bare", "d2p")),
 )
 """v0 is what the MLP gives before any search: what it shares with the key already is no finding
 about values. Delta is what the search added. Without masks to look at, neither side can hold what
 is predicted there."""
 SEARCHED = ("v_star", "delta", "v0")
-"""Sides that are compared on the facts whose value restores the answer."""
+"""SidePair that are compared on the facts whose value restores the answer."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ Vectors = Mapping[tuple[str, str], Side]
 class Compared:
     """The two sides of a comparison at one place, and the facts they are compared on."""
 
-    comparison: Comparison
+    comparison: SidePair
     facts: list[str]
     left: Side
     right: Side

@@ -1,22 +1,61 @@
-"""What the summaries of most measures are made of: means of groups, differences of shares."""
+"""What summaries are made of: means of groups, differences, and what may be said of them."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unmask.blocks.tidy import group_by
+from unmask.blocks.blocks import Outcome, RowRole, is_clear
+from unmask.blocks.tidy import Record, group_by, to_interval
 from unmask.evaluation.statistics import (
+    ALPHA,
+    ENOUGH,
     Clusters,
     Difference,
+    Interval,
     cluster,
     compare,
     estimate_difference,
     estimate_mean,
 )
-from unmask.measures.measure import Rows
 
+if TYPE_CHECKING:
+    import pyarrow
+
+Rows = Sequence[Mapping[str, Any]]
+Tables = Mapping[str, "pyarrow.Table"]
+Summary = Mapping[str, Rows]
+"""Tables of statistics by name."""
 GRAMS = (1, 2, 3)
 """Sizes of the n-grams of which distinct-n is computed."""
+
+
+def name_outcome(
+    value: Interval | None, facts: int, held_against: float = 0.0, p: float | None = None
+) -> Outcome:
+    """What may be said of an estimate: above or below what it is held against, or neither.
+
+    Too few facts settle nothing. With a `p`, that of a corrected test decides instead of the
+    interval, and only whether the value is above.
+    """
+    if value is None or value.mean != value.mean:
+        return "not measured"
+    if facts < ENOUGH:
+        return "too few"
+    if p is not None:
+        return "above" if p <= ALPHA else "unsettled"
+    if value.low > held_against:
+        return "above"
+    return "below" if value.high < held_against else "unsettled"
+
+
+def add_outcome(row: Record, p: float | None = None) -> dict[str, Any]:
+    """A row of a summary with its outcome: whether its mean lies above or below 0."""
+    return {**row, "outcome": name_outcome(to_interval(row), row["facts"], p=p)}
+
+
+def mark_outcome(row: Record) -> RowRole:
+    """What a row of a table is: strong where its outcome is clear."""
+    return "strong" if is_clear(row.get("outcome", "unsettled")) else "plain"
 
 
 def estimate_means(
@@ -50,13 +89,37 @@ def estimate_means(
     return means
 
 
+def subtract_paired(
+    ours: Rows, theirs: Rows, column: str, by: Sequence[str] = ("fact",), *, is_share: bool = False
+) -> dict[str, Any] | None:
+    """The mean of a column in our rows minus that in theirs, with its interval and its outcome.
+
+    Paired by fact, over the rows that have a partner in the columns `by` on the other side; where
+    there is no such row, the two sides are unpaired. None without two facts a side.
+    """
+    sides = [[row for row in rows if row[column] is not None] for rows in (ours, theirs)]
+    keys = [{tuple(row[name] for name in by) for row in rows} for rows in sides]
+    shared = keys[0] & keys[1]
+    paired = [
+        keep_shared([row for row in rows if tuple(row[name] for name in by) in shared])
+        for rows in sides
+    ]
+    if all(paired):
+        facts = set.intersection(*({row["fact"] for row in rows} for rows in paired))
+        paired = [[row for row in rows if row["fact"] in facts] for rows in paired]
+        clusters = (cluster_rows(rows, column) for rows in paired)
+        return add_outcome(subtract_clusters(*clusters, is_share=is_share))
+    difference = compare_means(*sides, column, 0) if all(sides) else None
+    return None if difference is None else add_outcome(vars(difference))
+
+
 def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
     """How much more often the column is true in our rows than in theirs, paired by fact."""
     return subtract_clusters(*(cluster_rows(rows, column) for rows in (ours, theirs)))
 
 
 def subtract_clusters(one: Clusters, other: Clusters, *, is_share: bool = True) -> dict[str, Any]:
-    """The same of values that are clustered already."""
+    """How much larger the mean of `one` is, paired by fact, of values that are clustered."""
     difference = estimate_difference(one, other, is_share)
     return vars(difference) | {"facts": one.sums.shape[1]}
 

@@ -1,0 +1,79 @@
+"""Computes the summaries of kept runs anew and holds them against those stored beside their tables.
+
+    python tools/check_summaries.py [MEASURE…]
+
+Every number that is stored must come out again to 1e-9; a table or column that is new is no
+difference. What differs is printed row by row, and the exit code says whether anything does.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unmask.base.runs import read_record
+from unmask.base.tables import read_table
+from unmask.measures.runner import SUMMARY, read_result, summary_schema
+
+TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
+CLOSE = 1e-9
+
+
+def compare_run(folder: Path) -> Iterator[str]:
+    """What is stored in a run's summary and does not come out again."""
+    result = read_result(folder)
+    for path in sorted((folder / SUMMARY).glob("*.parquet")):
+        stored = read_table(path, summary_schema(result.measure, path.stem)).to_pylist()
+        if path.stem not in result.summary:
+            yield f"{path.stem}: the table is gone"
+            continue
+        names = list(stored[0]) if stored else []
+        fresh = [{name: row.get(name) for name in names} for row in result.summary[path.stem]]
+        if len(fresh) != len(stored):
+            yield f"{path.stem}: {len(fresh)} rows instead of {len(stored)}"
+            continue
+        for old, new in zip(_sort(stored), _sort(fresh), strict=True):
+            if wrong := [name for name in names if not _is_close(old[name], new[name])]:
+                changes = ", ".join(f"{name} {old[name]} → {new[name]}" for name in wrong)
+                keys = [str(value) for value in old.values() if isinstance(value, str)]
+                yield f"{path.stem}: {', '.join(keys)}: {changes}"
+
+
+def _sort(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows by everything that is no computed number, so that their order does not count."""
+    return sorted(rows, key=lambda row: [_round(value) for value in row.values()])
+
+
+def _round(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE) or (one != one != other)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(map(_is_close, one, other))
+    return one == other
+
+
+def main(measures: list[str]) -> int:
+    """Compare every kept run, or those of some measures; 1 where one differs."""
+    count, wrong = 0, 0
+    for record in sorted(TABLES.rglob("run.json")):
+        folder = record.parent
+        if not (folder / SUMMARY).is_dir():
+            continue
+        if measures and read_record(folder).verb not in measures:
+            continue
+        count += 1
+        differences = list(compare_run(folder))
+        wrong += bool(differences)
+        for line in differences:
+            print(f"{folder.relative_to(TABLES)}: {line}")
+    print(f"{count - wrong} of {count} kept runs have the summaries that are stored")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

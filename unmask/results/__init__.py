@@ -1,0 +1,1 @@
+"""What results declare: variants against controls, effects, and their estimates."""
