@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unmask.base.runs import RunRecord
     from unmask.measures.inputs import Inputs
     from unmask.measures.result import Result
+    from unmask.measures.stored import StoredResult
 
 S = TypeVar("S", bound=CheckedSettings)
 
@@ -138,6 +139,8 @@ class Measure(Generic[S]):
     """The only place that says what is clear, by the rules of `evaluation.statistics`."""
     describe: "Callable[[Result], Sequence[Described] | Section]"
     """Sentences, figures as data and tables of values; every number comes from the summary."""
+    check: "Callable[[S], None] | None" = None
+    """Refuses settings that name what is not there, before a sweep trains anything."""
     method: str | None = None
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
@@ -150,6 +153,8 @@ class Measure(Generic[S]):
     """Patterns of what `finish` writes, so that a run that is begun anew removes it."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
+    stored: "Sequence[StoredResult]" = ()
+    """Full-scale results that come with the package, for the page of a small study."""
 
     def __post_init__(self) -> None:
         # What `help` and completion in notebooks show: this measure's own words and settings.
