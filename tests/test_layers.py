@@ -59,6 +59,20 @@ def test_upper_packages_have_a_narrower_range(tmp_path):
     assert f"{MOST_SMALL + 1} files of measures, " in list(find_breaches(tmp_path))[1]
 
 
+def test_later_packages_know_no_single_measure(tmp_path):
+    sweep = tmp_path / "unmask" / "sweep"
+    sweep.mkdir(parents=True)
+    (sweep / "a.py").write_text(
+        "from unmask.measures import runner\n"
+        "from unmask.measures.table import find_measure\n"
+        "from unmask.experiments.planted.corpus import make_sealed_corpus\n"
+    )
+    assert list(find_breaches(tmp_path)) == []
+    (sweep / "a.py").write_text("from unmask.measures import runner, quality\n")
+    (breach,) = find_breaches(tmp_path)
+    assert "a.py:1: unmask.measures.quality is of one measure: what sweep needs" in breach
+
+
 def test_words_and_prints_are_found(tmp_path):
     package = tmp_path / "unmask" / "net"
     package.mkdir(parents=True)

@@ -36,6 +36,13 @@ LAYERS = (
 """The packages of `unmask`; each imports only from itself and from those before it."""
 TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py", "unmask/corruptions.py")
 """Files that belong to no package; they only name what the packages offer."""
+MEASURED = ("measures", "experiments")
+FLOOR = re.compile(
+    r"unmask\.measures(\.(calls|inputs|measure|result|runner|settings|stored|summaries|table"
+    r"|trainings)\b.*)?|unmask\.experiments(\.\w+\.corpus\b.*)?"
+)
+"""What later packages import of measures and experiments: nothing that is of one measure alone,
+but the corpora that `unmask data make` makes."""
 PRINTING = ("unmask/cli/", "unmask/__main__.py")
 """Where the built-in `print` may be called; a library logs."""
 MOST_LINES = 400
@@ -110,6 +117,10 @@ def _find_order_breaches(tree: ast.Module, name: str) -> Iterator[tuple[int, str
     for line, other in sorted((line, other) for line, other in reached if other is not None):
         if LAYERS.index(other) > LAYERS.index(package):
             yield line, f"{package} imports from {other}, a later layer"
+    if LAYERS.index(package) > LAYERS.index("experiments"):
+        for line, module in _imported(tree):
+            if _package_of(module.replace(".", "/")) in MEASURED and not FLOOR.fullmatch(module):
+                yield line, f"{module} is of one measure: what {package} needs is for its `Measure`"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,7 @@ A measure names its own (`Measure.stored`), and how each is drawn; they lie in
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -41,7 +41,7 @@ def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> l
 
 
 @contextmanager
-def open_stored_run(folder: str) -> Iterator[Result]:
+def open_stored_run(folder: str) -> Generator[Result]:
     """A run folder that comes with the package; its tables can be read while it is open."""
     from unmask.measures.runner import read_result
 

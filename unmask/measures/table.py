@@ -67,7 +67,7 @@ def register(measure: Measure) -> Measure:
 
 @cache
 def _import_all() -> dict[str, Measure]:
-    measures = {}
+    measures: dict[str, Measure] = {}
     for name in chain.from_iterable(GROUPS.values()):
         home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
         measures[name] = import_module(f"unmask.{home}").MEASURE

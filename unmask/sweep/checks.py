@@ -98,7 +98,7 @@ def _check_cooldowns(sweep: "Sweep", cooldowns: "CooldownSettings") -> Iterator[
 
 
 def find_missing(sweep: "Sweep") -> Iterator[str]:
-    """Data, and what settings name, that are not there: found before anything is trained, not after."""
+    """Data and models that are named and not there: found before anything is trained."""
     expected = f"expected a path from the folder {Path.cwd()}"
     read = [cell.recipe.data for cell in sweep.cells if cell.recipe.data.source in READ]
     if any(data.path is None for data in read):
