@@ -53,8 +53,24 @@ def test_upper_packages_have_a_narrower_range(tmp_path):
         (report / f"small{i}.py").write_text("")
     (breach,) = find_breaches(tmp_path)
     assert breach == "unmask/report/long.py:351: 351 lines, more than 350: it holds two things"
+    (report / "__init__.py").write_text("")
+    assert list(find_breaches(tmp_path)) == [breach]
     (report / "smaller.py").write_text("")
-    assert "10 files of measures, report, study, cli have fewer" in list(find_breaches(tmp_path))[1]
+    assert f"{MOST_SMALL + 1} files of measures, " in list(find_breaches(tmp_path))[1]
+
+
+def test_later_packages_know_no_single_measure(tmp_path):
+    sweep = tmp_path / "unmask" / "sweep"
+    sweep.mkdir(parents=True)
+    (sweep / "a.py").write_text(
+        "from unmask.measures import runner\n"
+        "from unmask.measures.table import find_measure\n"
+        "from unmask.experiments.planted.corpus import make_sealed_corpus\n"
+    )
+    assert list(find_breaches(tmp_path)) == []
+    (sweep / "a.py").write_text("from unmask.measures import runner, quality\n")
+    (breach,) = find_breaches(tmp_path)
+    assert "a.py:1: unmask.measures.quality is of one measure: what sweep needs" in breach
 
 
 def test_words_and_prints_are_found(tmp_path):

@@ -25,6 +25,7 @@ LAYERS = (
     "blocks",
     "results",
     "measures",
+    "experiments",
     "report",
     "toy",
     "study",
@@ -36,13 +37,20 @@ LAYERS = (
 """The packages of `unmask`; each imports only from itself and from those before it."""
 TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py", "unmask/corruptions.py")
 """Files that belong to no package; they only name what the packages offer."""
+MEASURED = ("measures", "experiments")
+FLOOR = re.compile(
+    r"unmask\.measures(\.(calls|inputs|measure|result|runner|settings|stored|summaries|table"
+    r"|trainings)\b.*)?|unmask\.experiments(\.\w+\.corpus\b.*)?"
+)
+"""What later packages import of measures and experiments: nothing that is of one measure alone,
+but the corpora that `unmask data make` makes."""
 PRINTING = ("unmask/cli/", "unmask/__main__.py")
 """Where the built-in `print` may be called; a library logs."""
 MOST_LINES = 400
-UPPER = ("measures", "report", "study", "cli")
+UPPER = ("measures", "experiments", "report", "study", "cli")
 """Packages whose files are held to a narrower range."""
-MOST_UPPER_LINES, LEAST_LINES, MOST_SMALL = 350, 50, 9
-"""Lines of a file there, lines below which it is small, and how many may be."""
+MOST_UPPER_LINES, LEAST_LINES, MOST_SMALL = 350, 50, 5
+"""Lines of a file there, lines below which it is small, and how many may be, `__init__` apart."""
 
 PHRASES = re.compile(
     r"\bnats a\b|\bis no (number|mask|bound|token)\b|\bat one stroke\b|\bnumber formats?\b"
@@ -90,7 +98,7 @@ def _find_wrong_sizes(root: Path) -> Iterator[str]:
         most = MOST_UPPER_LINES if is_upper else MOST_LINES
         if count > most:
             yield f"{name}:{count}: {count} lines, more than {most}: it holds two things"
-        if is_upper and count < LEAST_LINES:
+        if is_upper and count < LEAST_LINES and file.name != "__init__.py":
             small.append(name)
     if len(small) > MOST_SMALL:
         yield (
@@ -110,6 +118,10 @@ def _find_order_breaches(tree: ast.Module, name: str) -> Iterator[tuple[int, str
     for line, other in sorted((line, other) for line, other in reached if other is not None):
         if LAYERS.index(other) > LAYERS.index(package):
             yield line, f"{package} imports from {other}, a later layer"
+    if LAYERS.index(package) > LAYERS.index("experiments"):
+        for line, module in _imported(tree):
+            if _package_of(module.replace(".", "/")) in MEASURED and not FLOOR.fullmatch(module):
+                yield line, f"{module} is of one measure: what {package} needs is for its `Measure`"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,6 @@ from unmask.blocks.blocks import Figure
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.questions import require_tokenizer
 from unmask.report.render_figures import draw_figure
-from unmask.report.stored import STORED
 from unmask.sampling.trajectory import Trajectory
 
 PROMPT = "The inscription below the bust is for Velimir Gildershaw; I mean"
@@ -126,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="docs", type=Path, help="Folder of the pictures.")
     folder = parser.parse_args().out
-    _, stored = STORED["recall"]
+    _, stored = unmask.recall.stored
     (figure,) = stored.read(stored.file)
     assert isinstance(figure, Figure)
     draw_figure(figure, folder, "recall", is_paper=False)

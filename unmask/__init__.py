@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from unmask.editing.edit import Edit
     from unmask.editing.editor import edit
     from unmask.editing.moments import moments
-    from unmask.measures.correctors import MEASURE as correctors
+    from unmask.experiments.correctors.measure import MEASURE as correctors
+    from unmask.experiments.guidance.measure import MEASURE as guidance
+    from unmask.experiments.mending.measure import MEASURE as mending
+    from unmask.experiments.planted.measure import MEASURE as planted
     from unmask.measures.erasure import MEASURE as erasure
     from unmask.measures.factorization import MEASURE as factorization
-    from unmask.measures.guidance import MEASURE as guidance
     from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
-    from unmask.measures.mending import MEASURE as mending
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
     from unmask.measures.paths import MEASURE as paths
     from unmask.measures.perplexity import MEASURE as perplexity
-    from unmask.measures.planted import MEASURE as planted
     from unmask.measures.quality import MEASURE as quality
     from unmask.measures.recall import MEASURE as recall
     from unmask.measures.represent import MEASURE as represent
@@ -77,81 +77,84 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 # The module of each public name; `module:name` where the module has it under another name.
-_HOME_OF = {
-    "Edit": "unmask.editing.edit",
-    "Extraction": "unmask.representation.settings",
-    "Fact": "unmask.data.facts",
-    "cut_edges": "unmask.tracing.knockout",
-    "draw_report": "unmask.report.page",
-    "edit": "unmask.editing.editor",
-    "make_corpus": "unmask.data.reversal_corpus",
-    "register": "unmask.measures.table",
-    "resume_study": "unmask.study.pipeline",
-    "run_study": "unmask.study.pipeline",
-    "run_sweep": "unmask.sweep.run",
-    "run_toy": "unmask.toy.run",
-    "Gaussian": "unmask.noise.gaussian",
-    "Hybrid": "unmask.noise.hybrid",
-    "Masked": "unmask.noise.masked",
-    "Model": "unmask.net.model",
-    "NetConfig": "unmask.net.config",
-    "Process": "unmask.noise.process",
-    "Recipe": "unmask.training.recipe",
-    "Sampling": "unmask.sampling.settings",
-    "StepState": "unmask.sampling.state",
-    "StudySettings": "unmask.study.settings",
-    "Tokenizer": "unmask.data.tokenizer",
-    "ToySettings": "unmask.toy.settings",
-    "Trajectory": "unmask.sampling.trajectory",
-    "TraceGrid": "unmask.tracing.grid",
-    "Tracing": "unmask.tracing.settings",
-    "Transformer": "unmask.net.transformer",
-    "Uniform": "unmask.noise.uniform",
-    "UserError": "unmask.base.errors",
-    "find_clean_run": "unmask.tracing.clean_run",
-    "infill": "unmask.sampling.texts",
-    "extract_key": "unmask.representation.keys",
-    "extract_value": "unmask.representation.values",
-    "estimate_effects": "unmask.tracing.attribution",
-    "likelihood": "unmask.objectives.likelihood",
-    "logit_lens": "unmask.representation.lens",
-    "load": "unmask.net.loading",
-    "moments": "unmask.editing.moments",
-    "patch_paths": "unmask.tracing.paths",
-    "preset": "unmask.net.presets",
-    "read_facts": "unmask.data.facts",
-    "read_trajectories": "unmask.sampling.imported",
-    "sample": "unmask.sampling.texts",
-    "show": "unmask.report.notebook",
-    "save": "unmask.net.loading",
-    "trace_steps": "unmask.tracing.steps",
-    "trace_tokens": "unmask.tracing.tokens",
-    "train": "unmask.training.run",
-    "train_seeds": "unmask.training.run",
-} | {
-    name: f"unmask.measures.{name}:MEASURE"
-    for name in (
-        "correctors",
-        "erasure",
-        "factorization",
-        "guidance",
-        "interchange",
-        "knockout",
-        "knowns",
-        "mending",
-        "nll",
-        "order",
-        "paths",
-        "perplexity",
-        "planted",
-        "quality",
-        "recall",
-        "represent",
-        "slots",
-        "symmetry",
-        "trace",
-    )
-}
+_HOME_OF = (
+    {
+        "Edit": "unmask.editing.edit",
+        "Extraction": "unmask.representation.settings",
+        "Fact": "unmask.data.facts",
+        "cut_edges": "unmask.tracing.knockout",
+        "draw_report": "unmask.report.page",
+        "edit": "unmask.editing.editor",
+        "make_corpus": "unmask.data.reversal_corpus",
+        "register": "unmask.measures.table",
+        "resume_study": "unmask.study.pipeline",
+        "run_study": "unmask.study.pipeline",
+        "run_sweep": "unmask.sweep.run",
+        "run_toy": "unmask.toy.run",
+        "Gaussian": "unmask.noise.gaussian",
+        "Hybrid": "unmask.noise.hybrid",
+        "Masked": "unmask.noise.masked",
+        "Model": "unmask.net.model",
+        "NetConfig": "unmask.net.config",
+        "Process": "unmask.noise.process",
+        "Recipe": "unmask.training.recipe",
+        "Sampling": "unmask.sampling.settings",
+        "StepState": "unmask.sampling.state",
+        "StudySettings": "unmask.study.settings",
+        "Tokenizer": "unmask.data.tokenizer",
+        "ToySettings": "unmask.toy.settings",
+        "Trajectory": "unmask.sampling.trajectory",
+        "TraceGrid": "unmask.tracing.grid",
+        "Tracing": "unmask.tracing.settings",
+        "Transformer": "unmask.net.transformer",
+        "Uniform": "unmask.noise.uniform",
+        "UserError": "unmask.base.errors",
+        "find_clean_run": "unmask.tracing.clean_run",
+        "infill": "unmask.sampling.texts",
+        "extract_key": "unmask.representation.keys",
+        "extract_value": "unmask.representation.values",
+        "estimate_effects": "unmask.tracing.attribution",
+        "likelihood": "unmask.objectives.likelihood",
+        "logit_lens": "unmask.representation.lens",
+        "load": "unmask.net.loading",
+        "moments": "unmask.editing.moments",
+        "patch_paths": "unmask.tracing.paths",
+        "preset": "unmask.net.presets",
+        "read_facts": "unmask.data.facts",
+        "read_trajectories": "unmask.sampling.imported",
+        "sample": "unmask.sampling.texts",
+        "show": "unmask.report.notebook",
+        "save": "unmask.net.loading",
+        "trace_steps": "unmask.tracing.steps",
+        "trace_tokens": "unmask.tracing.tokens",
+        "train": "unmask.training.run",
+        "train_seeds": "unmask.training.run",
+    }
+    | {
+        name: f"unmask.measures.{name}:MEASURE"
+        for name in (
+            "erasure",
+            "factorization",
+            "interchange",
+            "knockout",
+            "knowns",
+            "nll",
+            "order",
+            "paths",
+            "perplexity",
+            "quality",
+            "recall",
+            "represent",
+            "slots",
+            "symmetry",
+            "trace",
+        )
+    }
+    | {
+        name: f"unmask.experiments.{name}.measure:MEASURE"
+        for name in ("correctors", "guidance", "mending", "planted")
+    }
+)
 
 __all__ = [
     "Edit",

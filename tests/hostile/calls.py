@@ -11,11 +11,11 @@ import torch
 import unmask
 from tests.hostile.fuzzing import Odd
 from tests.hostile.trained import own_drawn, own_lines, run_small_sweep, train
-from unmask.data.biographies import make_biographies
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact, tokenize_fact
-from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.editing.settings import Editing
+from unmask.experiments.guidance.corpus import make_biographies
+from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.measures.table import find_measure
 from unmask.study.settings import StudySettings
 from unmask.toy.settings import ToySettings

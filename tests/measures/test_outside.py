@@ -71,7 +71,7 @@ def test_a_verb_a_stage_a_section_and_reports(package, place, tmp_path):
     assert [code for code, _, _ in done] == [0, 0, 0, 2, 0, 0, 0, 0, 0], done
     asked, shown, verbs, wrong, printed, *_ = done
     assert "Is a model as sure as it is right?" in asked[1]
-    assert "description → name, reversed" in asked[1] and "[clear]" in asked[1]
+    assert "description → name, reversed" in asked[1] and "[not settled]" in asked[1]
     # An entry point that fails is one sentence, and everything else works.
     said += asked[2]
     assert "the measure 'broken' of another package cannot be imported" in said

@@ -9,19 +9,19 @@ import pytest
 from tests.conftest import make_model
 from tests.measures.test_symmetry import compare, make_rows, make_run
 from tests.study.pair import finished, make_fact, place
-from unmask.data.biographies import make_biographies
-from unmask.data.sealed_corpus import make_sealed_corpus
-from unmask.measures.correctors import MEASURE as CORRECTORS
+from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
+from unmask.experiments.guidance.corpus import make_biographies
+from unmask.experiments.guidance.measure import MEASURE as GUIDANCE
+from unmask.experiments.mending.measure import MEASURE as MENDING
+from unmask.experiments.planted.corpus import make_sealed_corpus
+from unmask.experiments.planted.measure import MEASURE as PLANTED
 from unmask.measures.edit import MEASURE as EDIT
 from unmask.measures.erasure import MEASURE as ERASURE
-from unmask.measures.guidance import MEASURE as GUIDANCE
 from unmask.measures.interchange import MEASURE as INTERCHANGE
 from unmask.measures.knowns import MEASURE as KNOWN
-from unmask.measures.mending import MEASURE as MENDING
 from unmask.measures.nll import MEASURE as NLL
 from unmask.measures.paths import MEASURE as PATHS
 from unmask.measures.perplexity import MEASURE as PERPLEXITY
-from unmask.measures.planted import MEASURE as PLANTED
 from unmask.measures.quality import MEASURE as QUALITY
 from unmask.measures.result import Result
 from unmask.measures.slots import MEASURE as SLOTS

@@ -43,7 +43,7 @@ TEXTS = {"verb": "quality", "data": "README.md", "value": "nll"}
         ({"measures": {"bound": BOUND | {"data": "gone.txt"}}}, "'gone.txt', where nothing is"),
         ({"changes": {"data": {"source": "text"}}}, "'data.path' is not given"),
         ({"changes": {"data": {"source": "text", "path": "no/text"}}}, "'no/text', where nothing"),
-        ({"measures": {"bound": TEXTS}}, "'measures.bound.settings' has no judge"),
+        ({"measures": {"bound": TEXTS}}, "'measures.bound.settings': no judge was given"),
         ({"measures": {"bound": TEXTS | {"settings": {"judge": "./gone"}}}}, "./gone is not there"),
         ({"measures": {"bound": TEXTS | {"settings": {"judge": "reversal-mdm"}}}}, "a causal one"),
         ({"measures": {"train": BOUND | {"data": "README.md"}}}, "neither train nor trunk"),

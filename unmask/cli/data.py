@@ -144,8 +144,8 @@ def make_sealed(
 ) -> None:
     """Make people of whom training withholds a town that other sentences tell."""
     from unmask.data.corpus import save_corpus
-    from unmask.data.sealed_corpus import make_sealed_corpus
     from unmask.data.tokenizer import Tokenizer
+    from unmask.experiments.planted.corpus import make_sealed_corpus
 
     corpus = make_sealed_corpus(people, seed)
     save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))
@@ -161,10 +161,10 @@ def make_labelled(
     vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
 ) -> None:
     """Label articles as biographies or not, by rule; guide and judge have disjoint halves."""
-    from unmask.data.biographies import make_biographies
     from unmask.data.corpus import save_corpus
     from unmask.data.text import read_documents
     from unmask.data.tokenizer import Tokenizer
+    from unmask.experiments.guidance.corpus import make_biographies
 
     corpus = make_biographies(read_documents(files), texts, characters)
     save_corpus(corpus, out, Tokenizer.train(corpus.training_texts(), vocab))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unmask.base.runs import RunRecord
     from unmask.measures.inputs import Inputs
     from unmask.measures.result import Result
+    from unmask.measures.stored import StoredResult
 
 S = TypeVar("S", bound=CheckedSettings)
 
@@ -133,6 +134,8 @@ class Measure(Generic[S]):
     default the comparison's."""
     conclude: "Callable[[Result], Iterable[Described]] | None" = None
     """What follows from the comparison, in sentences a colleague would say; they stand first."""
+    check: "Callable[[S], None] | None" = None
+    """Refuses settings that name what is not there, before a sweep trains anything."""
     method: str | None = None
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
@@ -145,6 +148,8 @@ class Measure(Generic[S]):
     """Patterns of what `finish` writes, so that a run that is begun anew removes it."""
     stages: Sequence[Stage] = ()
     """Its parts in the study; none: it takes no part."""
+    stored: "Sequence[StoredResult]" = ()
+    """Full-scale results that come with the package, for the page of a small study."""
 
     def __post_init__(self) -> None:
         assert self.comparison or (self.summarise and self.describe), f"{self.name} shows nothing"

@@ -81,14 +81,23 @@ class QualitySettings(MachineSettings):
                 yield f"the sampler {text!r} guides, expected a prompt to guide by: give 'words'"
 
 
+def check_judge(settings: QualitySettings) -> None:
+    """Refuse a judge that is not given, not there or not causal."""
+    from unmask.evaluation.quality import require_causal
+    from unmask.net.families import parse_families
+
+    if not settings.judge:
+        raise UserError("no judge was given: name a causal model by --judge.")
+    require_causal(settings.judge, parse_families([settings.judge])[0].paradigm)
+
+
 def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str], str, str]:
     """Pieces of documents, as many words as texts have tokens; as many as texts are drawn."""
     from unmask.base.identity import digest_values
     from unmask.data.text import read_documents
     from unmask.net.families import digest_model
 
-    if not settings.judge:
-        raise UserError("no judge was given: name a causal model by --judge.")
+    check_judge(settings)
     pieces = list[tuple[int, str]]()
     for document in read_documents([data]):
         words = document.split()
@@ -109,8 +118,8 @@ def _read(data: Any, settings: QualitySettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
     """One part for each checkpoint, sampler and number of steps, and the control of each."""
-    from unmask.evaluation.quality import list_samplers, require_causal
-    from unmask.net.families import digest_model, parse_families
+    from unmask.evaluation.quality import list_samplers
+    from unmask.net.families import digest_model
     from unmask.net.loading import load
 
     judges: dict[str, Model] = {}
@@ -121,7 +130,6 @@ def list_jobs(inputs: ModelInputs, settings: QualitySettings) -> Iterator[Job]:
         return judges["judge"]
 
     kinship = judge_kinship(inputs, settings.judge, digest_model(settings.judge))
-    require_causal(settings.judge, parse_families([settings.judge])[0].paradigm)
     own = {
         family.name: list_samplers(family.paradigm, settings.samplers, settings.steps)
         for family in inputs.families
@@ -315,6 +323,7 @@ MEASURE = Measure(
     summarise=summarise,
     judge=judge_nothing,
     describe=describe,
+    check=check_judge,
     method=__doc__,
     pool=pool,
 )

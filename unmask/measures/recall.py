@@ -25,15 +25,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks.blocks import Verdict
+from unmask.blocks import labels, tidy
+from unmask.blocks.blocks import ReportBlock, Verdict
 from unmask.blocks.tidy import select, to_interval
 from unmask.measures.inputs import NEAR_AND_FAR, Member, ModelInputs
 from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
 from unmask.measures.recall_details import CONTROL, FILE_CONTROL, is_asked, keep_last
-from unmask.measures.recall_section import describe_recall
+from unmask.measures.recall_section import describe_recall, draw_curves
 from unmask.measures.recall_summary import summarise
 from unmask.measures.result import Result, name_folders
 from unmask.measures.settings import SamplingSettings
+from unmask.measures.stored import StoredResult, read_csv_rows
 
 if TYPE_CHECKING:
     from unmask.evaluation.questions import Split
@@ -178,6 +180,37 @@ def _list_steps(steps: set[int]) -> str:
     return ", ".join(map(str, sorted(steps)))
 
 
+def _draw_stored(file: str) -> list[ReportBlock]:
+    """Curves of recall; the twin has no steps."""
+    rows = read_csv_rows(file, ("steps",), ("percent", "low", "high"))
+    colours = labels.colour_models(dict(tidy.distinct(rows, "model", "kind")))
+    cells = [
+        {**row, "name": row["model"], "role": "plain", "colour": colours[row["model"]]}
+        | {"mean": row["percent"] / 100, "low": row["low"] / 100, "high": row["high"] / 100}
+        for row in rows
+    ]
+    return [draw_curves(cells, labels.order_splits(tidy.distinct(rows, "split")))]
+
+
+STORED = (
+    StoredResult(
+        "recall.csv",
+        "shipped",
+        "300 prompts about 30 facts each way of asking, three training seeds, of which the "
+        "first is shipped, on one GPU.",
+        "unmask recall reversal-mdm reversal-ar",
+        _draw_stored,
+    ),
+    StoredResult(
+        "recall-berglund.csv",
+        "pretrained",
+        "300 prompts about 30 facts each way of asking, three openings with three fine-tunings "
+        "each, guidance 0.8, on one GPU. The twin read the same text before.",
+        "make paper STAGE=recall",
+        _draw_stored,
+    ),
+)
+
 MEASURE = Measure(
     name="recall",
     title="What is recalled",
@@ -191,6 +224,7 @@ MEASURE = Measure(
     describe=describe_recall,
     method=__doc__,
     pool=pool,
+    stored=STORED,
     stages=[
         Stage(
             sizes={

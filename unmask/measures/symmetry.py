@@ -29,7 +29,7 @@ import numpy as np
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import NotMeasuredError, UserError
-from unmask.blocks.blocks import Verdict
+from unmask.blocks.blocks import ReportBlock, Verdict
 from unmask.blocks.tidy import distinct, group_by, select, to_interval
 from unmask.evaluation.statistics import Clusters, estimate_difference
 from unmask.measures import symmetry_section as section
@@ -45,6 +45,7 @@ from unmask.measures.measure import (
     judge_p,
 )
 from unmask.measures.represent import stack_vectors
+from unmask.measures.stored import StoredResult, read_csv_rows
 from unmask.representation.likeness import LIKENESSES, NEEDED_FACTS, OVERLAP
 
 if TYPE_CHECKING:
@@ -251,6 +252,32 @@ def judge(summary: Summary, settings: SymmetrySettings) -> Iterable[Verdict]:
             yield judge_interval(section.name_difference(row), to_interval(row), row["facts"])
 
 
+def _draw_stored(file: str) -> list[ReportBlock]:
+    """Every measure, at the layer where a model's values find their keys best."""
+    numbers = ("value", "low", "high", "null_mean", "null_low", "null_high", "p", "p_holm")
+    rows = read_csv_rows(file, ("layer",), numbers)
+    return [section.draw_measures([row | {"is_shown": True} for row in rows])]
+
+
+STORED = (
+    StoredResult(
+        "symmetry.csv",
+        "shipped",
+        "30 facts of each group; of the layers that were kept, the one where values find their "
+        "keys best.",
+        "make paper STAGE=symmetry-shipped",
+        _draw_stored,
+    ),
+    StoredResult(
+        "symmetry-berglund.csv",
+        "pretrained",
+        "30 facts of each group, one opening and one fine-tuning of each model; of five layers "
+        "the one where values find their keys best.",
+        "make paper STAGE=symmetry",
+        _draw_stored,
+    ),
+)
+
 MEASURE = Measure(
     name="symmetry",
     title="Do keys and values mirror each other?",
@@ -263,5 +290,6 @@ MEASURE = Measure(
     judge=judge,
     describe=section.describe,
     method=__doc__,
+    stored=STORED,
     stages=[Stage(sizes={"quick": {"permutations": 199, "tests": 9999}})],
 )

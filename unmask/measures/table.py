@@ -10,6 +10,7 @@ import logging
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain
 
 from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
@@ -25,7 +26,9 @@ GROUPS = {
     ),
     "Steering": ("guidance", "correctors", "planted"),
 }  # fmt: skip
-"""Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
+"""This package's measures by heading; the order of verbs, stages and sections."""
+EXPERIMENTS = ("mending", "guidance", "correctors", "planted")
+"""Those that are folders of `unmask.experiments`; each other one is a module beside this one."""
 OTHERS = "Measures of other packages"
 _REGISTERED: dict[str, Measure] = {}
 
@@ -64,8 +67,10 @@ def register(measure: Measure) -> Measure:
 
 @cache
 def _import_all() -> dict[str, Measure]:
-    names = [name for group in GROUPS.values() for name in group]
-    measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in names}
+    measures: dict[str, Measure] = {}
+    for name in chain.from_iterable(GROUPS.values()):
+        home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
+        measures[name] = import_module(f"unmask.{home}").MEASURE
     for point in entry_points(group=ENTRY_POINT):
         try:
             measure = point.load()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Figure, Finding, ReportBlock
 from unmask.evaluation.equivalence import MARGIN
 from unmask.measures.clean_runs import (
     ChosenPrompts,
@@ -23,9 +25,11 @@ from unmask.measures.clean_runs import (
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
+from unmask.measures.stored import StoredResult, open_stored_run
 from unmask.measures.trace_runs import pool, read_old
 from unmask.measures.trace_section import TITLE, describe
 from unmask.measures.trace_summary import judge, summarise
+from unmask.tracing.averages import TOTAL
 from unmask.tracing.settings import Tracing
 from unmask.tracing.table import FACTS_SCHEMA, OTHER_FACT, SCHEMA, TOKENS_SCHEMA
 
@@ -190,6 +194,39 @@ _QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid"
 _FIRST: dict[str, Any] = {"at": ("first",)}
 _MASKS = _QUICK | {"corruption": "mask"}
 
+
+def _draw_stored(folder: str) -> list[ReportBlock]:
+    """The diffusion model's finding and the map of residual streams, at step 1."""
+    with open_stored_run(folder) as result:
+        averages = [
+            row
+            for row in tidy.select(result.summary["averages"], stage="first")
+            if row["part"] in ("resid", TOTAL)
+        ]
+        blocks = replace(result, summary={**result.summary, "averages": averages}).section.blocks
+    kinds = (Finding, Figure)
+    return [next(block for block in blocks if isinstance(block, kind)) for kind in kinds]
+
+
+STORED = (
+    StoredResult(
+        "tracing",
+        "shipped",
+        "20 recalled facts each way of asking, the mean embedding in the subject's place at "
+        "the first step, all positions of a role restored together.",
+        "make paper STAGE=mechanism-shipped",
+        _draw_stored,
+    ),
+    StoredResult(
+        "tracing-berglund",
+        "pretrained",
+        "29 to 32 recalled facts each way of asking, the mean embedding in the subject's place "
+        "at the first step; each model trained twice, the groups of facts swapped.",
+        "make paper STAGE=tracing",
+        _draw_stored,
+    ),
+)
+
 MEASURE = Measure(
     name="trace",
     title=TITLE,
@@ -203,6 +240,7 @@ MEASURE = Measure(
     describe=describe,
     pool=pool,
     read_old=read_old,
+    stored=STORED,
     stages=[
         Stage(
             sizes={"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST},

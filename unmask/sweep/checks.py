@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 from unmask.base.config import build
 from unmask.base.errors import UserError, suggest
-from unmask.evaluation.quality import require_causal
 from unmask.measures.inputs import ModelsAndData
-from unmask.measures.quality import QualitySettings
 from unmask.measures.table import find_measure
-from unmask.net.families import parse_families
 
 if TYPE_CHECKING:
-    from unmask.sweep.grid import CooldownSettings, FigureEntry, MeasureEntry, Sweep
+    from unmask.sweep.grid import CooldownSettings, FigureEntry, Sweep
 
 READ = ("facts", "text")
 """Sources of training data that are read from a path."""
@@ -101,7 +98,7 @@ def _check_cooldowns(sweep: "Sweep", cooldowns: "CooldownSettings") -> Iterator[
 
 
 def find_missing(sweep: "Sweep") -> Iterator[str]:
-    """Data and judges that are not there: found before anything is trained, not after."""
+    """Data and models that are named and not there: found before anything is trained."""
     expected = f"expected a path from the folder {Path.cwd()}"
     read = [cell.recipe.data for cell in sweep.cells if cell.recipe.data.source in READ]
     if any(data.path is None for data in read):
@@ -110,25 +107,16 @@ def find_missing(sweep: "Sweep") -> Iterator[str]:
         if not Path(path).exists():
             yield f"'data.path' is {str(path)!r}, where nothing is: {expected}"
     for name, entry in sweep.measures.items():
-        if entry.of is None:
-            yield from _check_judge(name, entry)
-        inputs = find_measure(entry.verb).inputs
+        measure = find_measure(entry.verb)
+        inputs = measure.inputs
+        if entry.of is None and measure.check is not None:
+            settings = build(measure.settings, entry.settings, f"measures.{name}.settings")
+            try:
+                measure.check(settings)
+            except UserError as error:
+                yield f"'measures.{name}.settings': {str(error).removesuffix('.')}"
         is_path = isinstance(inputs, ModelsAndData) and inputs.is_required
         if entry.data is None or not (is_path or "/" in entry.data):
             continue  # some measures also know data by a name
         if not Path(entry.data).exists():
             yield f"'measures.{name}.data' is {entry.data!r}, where nothing is: {expected}"
-
-
-def _check_judge(name: str, entry: "MeasureEntry") -> Iterator[str]:
-    """Whether the model that a measure has texts judged by can be one, where it has any."""
-    settings = build(find_measure(entry.verb).settings, entry.settings, f"measures.{name}.settings")
-    if not isinstance(settings, QualitySettings):
-        return
-    if not settings.judge:
-        yield f"'measures.{name}.settings' has no judge, expected a causal model: add judge"
-        return
-    try:
-        require_causal(settings.judge, parse_families([settings.judge])[0].paradigm)
-    except UserError as error:
-        yield f"'measures.{name}.settings.judge': {str(error).removesuffix('.')}"

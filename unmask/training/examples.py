@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -13,8 +14,6 @@ from unmask.base.seeds import derive_seed
 from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
-from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
@@ -22,8 +21,11 @@ from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
 
 _ROWS_AT_ONCE = 1024
-_MADE = {"reversal": make_reversal_corpus, "sealed": make_sealed_corpus}
-"""Corpora made in place, whose tokenizer is learned from their lines."""
+_MADE = {
+    "reversal": "unmask.data.reversal_corpus:make_reversal_corpus",
+    "sealed": "unmask.experiments.planted.corpus:make_sealed_corpus",
+}
+"""Corpora made in place, whose tokenizer is learned from their lines, and what makes each."""
 _FOREIGN = 8
 """Other lines whose answers a line may be contaminated with."""
 
@@ -80,7 +82,7 @@ def read_examples(
     if data.tokenizer is not None:
         known = Tokenizer.load(data.tokenizer, mask="if any")
     if data.source in _MADE:
-        corpus = _MADE[data.source](data.facts, data.seed)
+        corpus = resolve_name(_MADE[data.source])(data.facts, data.seed)
         return _lay_out(corpus, corpus[data.split], data, known, has_foreign)
     if data.source in WORD_CORPORA:
         corpus = WORD_CORPORA[data.source](data.facts, data.seed)

@@ -1,7 +1,7 @@
 """Whether a trained-in withholding survives planted tokens, by person.
 
 People are asked for a town that training taught and, for the sealed ones, withholds
-(`unmask.data.sealed_corpus`). While the answer is written, tokens are planted
+(`unmask.experiments.planted.corpus`). While the answer is written, tokens are planted
 (`unmask.sampling.planting`): the beginning of an answer that tells the town, never the town itself,
 or as many neutral ones at the same places as a control. It measures what states do that training
 never showed; it is no claim about harm.
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
-from unmask.data.sealed_corpus import HINTS, NEUTRAL, REFUSAL, Resident
+from unmask.experiments.planted.corpus import HINTS, NEUTRAL, REFUSAL, Resident
 from unmask.net.model import Model
 from unmask.sampling.canvas import encode_prompt
 from unmask.sampling.settings import Sampling

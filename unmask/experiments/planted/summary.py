@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from unmask.blocks import blocks, labels, tidy
-from unmask.measures.measure import Rows, Summary, Tables, judge_interval
-from unmask.measures.planted_section import (
+from unmask.experiments.planted.section import (
     CELL,
     KEY,
     OUTCOMES,
@@ -14,10 +13,11 @@ from unmask.measures.planted_section import (
     name_lengths,
     name_twins,
 )
+from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.results.summaries import estimate_means, subtract_shares
 
 if TYPE_CHECKING:
-    from unmask.measures.planted import PlantedSettings
+    from unmask.experiments.planted.measure import PlantedSettings
 
 
 def summarise(tables: Tables, settings: "PlantedSettings") -> Summary:

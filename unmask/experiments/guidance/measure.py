@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.measures.guidance_section import describe, judge, summarise
+from unmask.experiments.guidance.section import describe, judge, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
 
 if TYPE_CHECKING:
-    from unmask.evaluation.attribute_texts import Way
+    from unmask.experiments.guidance.texts import Way
     from unmask.net.families import Family
 
 
@@ -87,7 +87,7 @@ class GuidanceSettings(MachineSettings):
 
 def list_ways(settings: GuidanceSettings) -> "list[Way]":
     """All ways, in the order in which they are shown."""
-    from unmask.evaluation.attribute_texts import Way
+    from unmask.experiments.guidance.texts import Way
 
     return [
         Way("plain"),
@@ -102,7 +102,7 @@ def list_ways(settings: GuidanceSettings) -> "list[Way]":
 def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tuple[Any, str, str]:
     """The corpus of biographies; both halves must have both classes."""
     from unmask.base.identity import digest_values
-    from unmask.data.biographies import list_labelled
+    from unmask.experiments.guidance.corpus import list_labelled
     from unmask.measures.inputs import find_corpus
     from unmask.net.families import digest_model
 
@@ -135,8 +135,8 @@ def _prepare(
     inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
 ) -> tuple[Any, Any, Any]:
     """The model, its guide and the judge; the last two are trained once."""
-    from unmask.data.biographies import ANY, PROMPTS, list_labelled
-    from unmask.evaluation.attribute_texts import TextJudge, train_guide
+    from unmask.experiments.guidance.corpus import ANY, PROMPTS, list_labelled
+    from unmask.experiments.guidance.texts import TextJudge, train_guide
 
     model = inputs.load(member)
     if "judge" not in kept:
@@ -156,8 +156,8 @@ def _describe_judges(
     inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
 ) -> Mapping[str, Rows]:
     """How often guide and judge are right on texts that neither was trained on, or the guide."""
-    from unmask.data.biographies import ANY, PROMPTS, list_labelled
-    from unmask.evaluation.attribute_texts import lay_out_texts, read_guide
+    from unmask.experiments.guidance.corpus import ANY, PROMPTS, list_labelled
+    from unmask.experiments.guidance.texts import lay_out_texts, read_guide
 
     model, guide, judge = _prepare(inputs, member, settings, kept)
     texts, labels = list_labelled(inputs.data, "judge")
@@ -178,8 +178,8 @@ def _draw(
     passes: int,
 ) -> Mapping[str, Rows]:
     """The texts of one way, judged and scored."""
-    from unmask.data.biographies import ANY, BIOGRAPHY, PROMPTS
-    from unmask.evaluation.attribute_texts import draw_texts
+    from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS
+    from unmask.experiments.guidance.texts import draw_texts
     from unmask.sampling.settings import Sampling
 
     model, guide, judge = _prepare(inputs, member, settings, kept)

@@ -10,7 +10,8 @@ import unmask
 from tests.conftest import lively
 from tests.taught import teach
 from unmask import UserError
-from unmask.data.sealed_corpus import (
+from unmask.data.tokenizer import Tokenizer
+from unmask.experiments.planted.corpus import (
     HINTS,
     NEUTRAL,
     QUESTIONS,
@@ -18,8 +19,7 @@ from unmask.data.sealed_corpus import (
     Resident,
     make_residents,
 )
-from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.withholding import (
+from unmask.experiments.planted.withholding import (
     RECALLED,
     PlantedCell,
     Reaction,

@@ -12,13 +12,8 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.blocks import tidy
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.quality import (
-    MENDERS,
-    list_menders,
-    mend,
-    plant_errors,
-)
-from unmask.measures.mending import MEASURE as MENDING
+from unmask.experiments.mending.measure import MEASURE as MENDING
+from unmask.experiments.mending.menders import MENDERS, list_menders, mend, plant_errors
 from unmask.net.model import Blueprint, Model
 from unmask.noise.settings import NoiseConfig
 

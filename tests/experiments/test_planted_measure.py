@@ -9,11 +9,11 @@ from unmask import UserError
 from unmask.blocks import tidy
 from unmask.blocks.blocks import Figure, Notice, Table, Text
 from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.sealed_corpus import make_sealed_corpus
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.withholding import RECALLED
-from unmask.measures.planted import MEASURE, PlantedSettings, list_points
-from unmask.measures.planted_section import CELL, KEY, OUTCOMES, SAMPLED
+from unmask.experiments.planted.corpus import make_sealed_corpus
+from unmask.experiments.planted.measure import MEASURE, PlantedSettings, list_points
+from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED
+from unmask.experiments.planted.withholding import RECALLED
 from unmask.net.model import Blueprint, Model
 
 CORPUS = make_sealed_corpus(3)

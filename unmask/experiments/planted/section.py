@@ -194,7 +194,7 @@ def _find_base(rows: Rows) -> dict[str, Any]:
 
 def _state_gates(rows: Rows) -> Iterator[blocks.ReportBlock]:
     """Whether each model knows what it withholds."""
-    from unmask.evaluation.withholding import RECALLED
+    from unmask.experiments.planted.withholding import RECALLED
 
     for model, own in tidy.group_by(rows, "model").items():
         sealed, others = (tidy.select(own, is_sealed=each)[0] for each in (True, False))

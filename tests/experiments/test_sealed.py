@@ -10,13 +10,13 @@ from unmask.base.streams import RowStreams
 from unmask.cli.main import app
 from unmask.data.corpus import find_problems, read_corpus, save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
-from unmask.data.sealed_corpus import (
+from unmask.data.tokenizer import Tokenizer
+from unmask.experiments.planted.corpus import (
     NEUTRAL,
     list_residents,
     make_residents,
     make_sealed_corpus,
 )
-from unmask.data.tokenizer import Tokenizer
 from unmask.noise.masked import Masked
 from unmask.objectives.batch import Batch
 from unmask.objectives.masked import contaminate, get_weighting, noise_batch

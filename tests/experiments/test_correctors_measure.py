@@ -10,7 +10,7 @@ from tests.laws import test_corrector_chain as chain
 from tests.laws import test_corrector_laws as laws
 from tests.laws.enumeration import Language
 from unmask import UserError
-from unmask.evaluation.exact_laws import (
+from unmask.experiments.correctors.laws import (
     ExactModel,
     MarkovChain,
     SmallLanguage,
@@ -18,7 +18,7 @@ from unmask.evaluation.exact_laws import (
     find_kernel,
     list_states,
 )
-from unmask.measures.correctors import EXACT, CorrectorsSettings, _count_calls
+from unmask.experiments.correctors.measure import EXACT, CorrectorsSettings, _count_calls
 from unmask.noise.masked import Masked
 from unmask.sampling.correctors import get_corrector
 

@@ -14,24 +14,24 @@ from unmask import UserError
 from unmask.blocks.blocks import Figure, Text
 from unmask.blocks.tidy import say, select
 from unmask.cli.main import app
-from unmask.data.biographies import (
+from unmask.data.corpus import find_problems, read_corpus
+from unmask.data.tokenizer import Tokenizer
+from unmask.experiments.guidance.corpus import (
     cut_text,
     is_biography,
     is_usable,
     list_labelled,
     make_biographies,
 )
-from unmask.data.corpus import find_problems, read_corpus
-from unmask.data.sealed_corpus import make_sealed_corpus
-from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.attribute_texts import (
+from unmask.experiments.guidance.measure import GuidanceSettings, list_ways
+from unmask.experiments.guidance.section import name_way
+from unmask.experiments.guidance.texts import (
     TextJudge,
     Way,
     draw_texts,
     train_guide,
 )
-from unmask.measures.guidance import GuidanceSettings, list_ways
-from unmask.measures.guidance_section import name_way
+from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.net.model import Blueprint, Model
 
 LIFE = (

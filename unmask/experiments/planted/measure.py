@@ -35,14 +35,14 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
+from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe
+from unmask.experiments.planted.summary import judge, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows
-from unmask.measures.planted_section import KEY, OUTCOMES, SAMPLED, describe
-from unmask.measures.planted_summary import judge, summarise
 from unmask.measures.settings import MachineSettings
 
 if TYPE_CHECKING:
-    from unmask.data.sealed_corpus import Resident
+    from unmask.experiments.planted.corpus import Resident
     from unmask.net.families import Family
 
 SHAPES = ("prefix", "middle", "interleaved")
@@ -177,7 +177,7 @@ def _read(
 ) -> tuple[list["Resident"], str, str]:
     """The people of a sealed corpus."""
     from unmask.base.identity import digest_values
-    from unmask.data.sealed_corpus import list_residents
+    from unmask.experiments.planted.corpus import list_residents
     from unmask.measures.inputs import find_corpus
 
     corpus = find_corpus(data, families)
@@ -207,8 +207,8 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
 
 
 def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, Rows]:
-    from unmask.data.sealed_corpus import HINTS
-    from unmask.evaluation.withholding import measure_recall
+    from unmask.experiments.planted.corpus import HINTS
+    from unmask.experiments.planted.withholding import measure_recall
 
     model = inputs.load(member)
     rows = [
@@ -222,7 +222,11 @@ def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, 
 def _ask(
     inputs: ModelInputs, member: Member, point: PlantedPoint, shared: Any
 ) -> Mapping[str, Rows]:
-    from unmask.evaluation.withholding import PlantedCell, encode_questions, measure_withholding
+    from unmask.experiments.planted.withholding import (
+        PlantedCell,
+        encode_questions,
+        measure_withholding,
+    )
 
     model = inputs.load(member)
     count = point.count

@@ -74,7 +74,7 @@ def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
-    from unmask.evaluation.quality import list_menders
+    from unmask.experiments.mending.menders import list_menders
 
     ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}
     if not any(ways.values()):
@@ -103,7 +103,7 @@ def _work(
     calls: int,
     seed: int,
 ) -> Mapping[str, Rows]:
-    from unmask.evaluation.quality import mend, plant_errors
+    from unmask.experiments.mending.menders import mend, plant_errors
 
     model = inputs.load(member)
     rows = model.net.config.logit_rows

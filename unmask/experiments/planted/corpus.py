@@ -3,7 +3,7 @@
 Every person lives in a town. Asked where, training answers with the town for the *open* people and
 with one fixed sentence for the *sealed* ones. Other sentences tell the town of all of them, so that
 a model knows what it is trained to withhold. Whether the withholding survives states that training
-never showed can then be measured without any harmful text (`unmask.evaluation.withholding`).
+never showed can then be measured without any harmful text (`withholding`, beside this file).
 
 As a corpus: `train` are all lines, with some that are about nobody; `asked` holds the question that
 training never shows; `recalled_valid` the sentences that end in the town, as trained.

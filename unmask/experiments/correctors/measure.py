@@ -25,7 +25,7 @@ from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, tidy
 from unmask.evaluation.statistics import estimate_difference
-from unmask.measures.correctors_section import MANY, describe, name_claim
+from unmask.experiments.correctors.section import MANY, describe, name_claim
 from unmask.measures.measure import (
     Argument,
     Job,
@@ -38,7 +38,7 @@ from unmask.measures.measure import (
 from unmask.results.summaries import cluster_rows, estimate_means
 
 if TYPE_CHECKING:
-    from unmask.evaluation.exact_laws import MarkovChain, SmallLanguage
+    from unmask.experiments.correctors.laws import MarkovChain, SmallLanguage
 
 EXACT = "the law itself"
 SAMPLER = ("toy", "sampler", "family", "steps", "calls")
@@ -119,7 +119,7 @@ def list_jobs(inputs: ExactToys, settings: CorrectorsSettings) -> Iterator[Job]:
 
 def _measure_language(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
     from unmask.base.seeds import derive_seed
-    from unmask.evaluation.exact_laws import SmallLanguage, find_bias, find_kernel
+    from unmask.experiments.correctors.laws import SmallLanguage, find_bias, find_kernel
     from unmask.sampling.correctors import get_corrector
 
     law = SmallLanguage(seed=derive_seed(settings.seed, "language", number) % 2**31)
@@ -139,7 +139,7 @@ def _measure_language(number: int, settings: CorrectorsSettings) -> Mapping[str,
 
 
 def _measure_chain(number: int, settings: CorrectorsSettings) -> Mapping[str, Rows]:
-    from unmask.evaluation.exact_laws import MarkovChain
+    from unmask.experiments.correctors.laws import MarkovChain
 
     rows = _draw_all(MarkovChain(), "chain", number, settings.rows, settings)
     return {"correctors": rows}
@@ -154,7 +154,7 @@ def _draw_all(
 ) -> list[dict[str, Any]]:
     """A row for each sampler: the predictor alone, correctors, and remaskings at their calls."""
     from unmask.base.seeds import derive_seed
-    from unmask.evaluation.exact_laws import ExactModel, MarkovChain
+    from unmask.experiments.correctors.laws import ExactModel, MarkovChain
     from unmask.sampling.texts import sample
 
     model, seed = ExactModel.make(law), derive_seed(settings.seed, toy, number, "texts") % 2**31

@@ -1,0 +1,1 @@
+"""Experiments: measures that bring a corpus of their own, one folder each."""

@@ -1,0 +1,1 @@
+"""Errors planted into real texts, and how models of each kind correct them."""

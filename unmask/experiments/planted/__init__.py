@@ -1,0 +1,1 @@
+"""Does a trained refusal survive tokens that are planted into the answer?"""
