@@ -72,7 +72,7 @@ def make_run(folder, *parts) -> Result:
     tables = {"represent": pyarrow.Table.from_pylist(rows)}
     tables["vectors"] = pyarrow.concat_tables(tensors)
     record = RunRecord(format=2, verb="represent", settings={}, versions={})
-    return Result(REPRESENT, RepresentSettings(), (record,), tables, {}, folder)
+    return Result(REPRESENT, RepresentSettings(), (record,), tables, folder)
 
 
 def compare(folder, *runs: Result, permutations: int = 199) -> Result:

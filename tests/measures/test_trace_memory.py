@@ -79,7 +79,7 @@ def summarise_copies(done, folder, copies, monkeypatch):
             parts.gather(parts.keys(), folder / f"{name}.parquet")
         tables = FolderTables(folder, MEASURE.tables)
         summary = summarise(tables, done.settings)
-        result = Result(MEASURE, done.settings, done.records, tables, summary, folder)
+        result = Result(MEASURE, done.settings, done.records, tables, folder)
         assert result.kinds == done.kinds and describe(result).blocks
     return watch, summary
 

@@ -179,7 +179,7 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
         versions={"unmask": "0.1"} if record is None else record.versions,
     )
     is_complete = (folder / "facts.parquet").is_file()
-    return Result(MEASURE, settings, (record,), tables, summary, folder, is_complete=is_complete)
+    return Result(MEASURE, settings, (record,), tables, folder, is_complete=is_complete)
 
 
 def _read_old_settings(folder: Path, stored: Mapping[str, Any] | None) -> "TraceSettings":
