@@ -1,7 +1,6 @@
 """edit: rows for every question, a score of three means, resumed parts, sentences for mistakes."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -256,7 +255,7 @@ def test_facts_that_nothing_asks_in_reverse_have_a_sentence(result):
     kept = {name: [] for name in ("differences", "baseline")}
     means = [row for row in result.summary["means"] if row["role"] == "edited"]
     summary = {**result.summary, **kept, "means": means}
-    described = describe(replace(result, summary=summary))
+    described = describe(result.with_summary(summary))
     said = [block.text for block in described if isinstance(block, Notice)]
     said = [text for text in said if not text.startswith("The search")]
     assert len(said) == 2, "a sentence for each model"
@@ -268,7 +267,7 @@ def test_searches_that_end_too_early_are_told(result):
         means = {"search_nll": cost, "search_nll_before": 9.0, "search_relative_distance": 0.7}
         rows = [{"model": "mdm", "metric": name, "mean": mean, "low": mean - 1, "high": mean + 1}
                 for name, mean in means.items()]  # fmt: skip
-        described = describe(replace(result, summary={**result.summary, "searches": rows}))
+        described = describe(result.with_summary({**result.summary, "searches": rows}))
         texts = [block.text for block in described if isinstance(block, Notice)]
         return [text for text in texts if text.startswith("The search for values in mdm")]
 

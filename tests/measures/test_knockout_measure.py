@@ -175,7 +175,7 @@ def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
     assert "per token, in % of what hiding the subject takes, with" in figure.caption
     # Where hiding the subject takes nothing for certain, there is nothing to take a share of.
     unclear = [row | {"low": -1.0} for row in done.summary["effects"]]
-    changed = replace(done, summary={**done.summary, "effects": unclear})
+    changed = done.with_summary({**done.summary, "effects": unclear})
     (figure,) = (each for each in changed.section.walk() if isinstance(each, Figure))
     (panel,) = (each for each in figure.views[0, 0] if each.title == "causal")
     (line,) = (each for each in panel.lines if each.name == "subject read by all others")

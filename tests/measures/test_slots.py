@@ -125,7 +125,7 @@ def test_nearer_is_said_of_an_interval_above_0_whose_test_passes(done, low, p, i
     """A test that passes does not make up for an interval that includes 0, nor the reverse."""
     found = {"mean": 0.002, "low": low, "high": 0.008, "p_layers": p, "facts": 30}
     tests = [row | found for row in done.summary["tests"]]
-    changed = replace(done, summary={**done.summary, "tests": tests})
+    changed = done.with_summary({**done.summary, "tests": tests})
     for finding in changed.section.blocks[: len(tests)]:
         assert finding.verdict.is_clear == is_nearer
         assert ("are nearer than those of two facts" in finding.text) == is_nearer

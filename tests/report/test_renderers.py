@@ -215,9 +215,7 @@ def test_media_agree_whatever_a_summary_says(results, name, seed):
         table: [row | draw_statistics(row, generator) for row in rows]
         for table, rows in result.summary.items()
     }
-    changed = replace(result)
-    vars(changed)["summary"] = summary
-    section = changed.section
+    section = result.with_summary(summary).section
     document, wanted = write_document(section), state([section])
     assert wanted.cells
     markdown = read_markdown(write_markdown(document))

@@ -58,6 +58,12 @@ class Result(Shown):
         """The statistics of its tables, computed when they are first looked at."""
         return self.measure.make_summary(self.tables, self.settings)
 
+    def with_summary(self, summary: Summary) -> "Result":
+        """The result with other statistics in place of those of its tables."""
+        changed = replace(self)
+        vars(changed)["summary"] = summary
+        return changed
+
     @property
     def outcomes(self) -> list[str]:
         """What may be said of each estimate that was held against something."""

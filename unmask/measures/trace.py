@@ -203,7 +203,7 @@ def _draw_stored(folder: str) -> list[ReportBlock]:
             for row in tidy.select(result.summary["averages"], stage="first")
             if row["part"] in ("resid", TOTAL)
         ]
-        blocks = replace(result, summary={**result.summary, "averages": averages}).section.blocks
+        blocks = result.with_summary({**result.summary, "averages": averages}).section.blocks
     kinds = (Finding, Figure)
     return [next(block for block in blocks if isinstance(block, kind)) for kind in kinds]
 

@@ -111,7 +111,6 @@ def join_openings(results: Sequence[Result]) -> Result:
         first,
         records=tuple(record for result in results for record in result.records),
         tables=tables,
-        summary=first.measure.summarise(tables, first.settings),
         is_complete=all(result.is_complete for result in results),
     )
 
