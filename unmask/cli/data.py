@@ -52,7 +52,7 @@ def make_swapped(
 
 
 @make.command("strangers")
-def make_strangers(
+def make_strangers_folder(
     files: Path = typer.Argument(..., help="The folder of Berglund's files."),
     out: Path = OUT,
     facts: int = typer.Option(30, help="People, each with one description."),
@@ -61,9 +61,8 @@ def make_strangers(
     """Ask Berglund's questions about invented people whom his files never name: a control."""
     from unmask.data.corpus import save_corpus
     from unmask.data.reversal_files import read_reversal_files
-    from unmask.data.stranger_files import make_strangers
 
-    save_corpus(make_strangers(read_reversal_files(files), facts, seed), out, tokenizer=None)
+    save_corpus(make_strangers_folder(read_reversal_files(files), facts, seed), out, tokenizer=None)
     _show(out)
 
 
@@ -172,7 +171,7 @@ def make_labelled(
 
 
 @make.command("passages")
-def make_passages(
+def make_passages_folder(
     file: Path = typer.Argument(..., help="JSON lines with passages, triples and templates."),
     out: Path = OUT,
     test_share: float = typer.Option(0.2, help="Share of triples that no question is trained of."),
@@ -183,9 +182,8 @@ def make_passages(
     ),
 ) -> None:
     """Turn one's own passages with triples into a corpus asked forwards and backwards."""
-    from unmask.data.passages import make_passages
 
-    reasons = make_passages(file, out, test_share, seed, vocab, drop_leaks)
+    reasons = make_passages_folder(file, out, test_share, seed, vocab, drop_leaks)
     _show(out)
     for reason, count in reasons.items():
         typer.echo(f"not asked for: {count} triples ({reason})")
@@ -213,7 +211,7 @@ def make_text(
 
 
 @app.command("show")
-def show(
+def show_data(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
     number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
 ) -> None:
@@ -229,14 +227,14 @@ def check(
     from rich.console import Console
 
     from unmask.data.city_lines import find_city_leaks
-    from unmask.data.corpus import Corpus, find_problems
+    from unmask.data.corpus import Corpus, find_corpus_problems
     from unmask.data.shards import Shards
     from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     source = read_source(path)
     if isinstance(source, Corpus):
-        problems = list(find_problems(source, read_own_tokenizer(path)))
+        problems = list(find_corpus_problems(source, read_own_tokenizer(path)))
         problems += find_city_leaks(source)
     elif isinstance(source, Shards):
         problems = list(source.find_problems())

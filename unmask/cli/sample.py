@@ -85,7 +85,7 @@ EXTRAS = {
 }
 
 
-def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
+def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
     """What the verb does: texts on stdout, un-masked step by step where that is a terminal."""
     import json
     from contextlib import nullcontext
@@ -214,7 +214,7 @@ sample = make_command(
     ARGUMENTS,
     Sampling,
     EXTRAS,
-    draw_texts,
+    write_samples,
     leave_out=(
         "length",
         "fixed",

@@ -83,7 +83,7 @@ def read_guide(guide: StateProbe, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N"
     return guide(rows.to(guide.model.device), share.to(guide.model.device)).exp().cpu()
 
 
-def draw_texts(
+def draw_guided_texts(
     model: Model,
     guide: StateProbe,
     way: Way,

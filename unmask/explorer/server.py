@@ -29,9 +29,9 @@ from unmask.explorer.code import write_python
 from unmask.explorer.session import (
     Explorer,
     describe_edits,
-    describe_runs,
     describe_start,
     draw_run,
+    list_measured_runs,
 )
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
@@ -88,7 +88,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
 
     async def show_start(request: HttpRequest) -> Response:
-        now = {"runs": describe_runs(explorer), "edits": describe_edits(explorer)}
+        now = {"runs": list_measured_runs(explorer), "edits": describe_edits(explorer)}
         return JSONResponse({**start, **now})
 
     async def show_run(request: HttpRequest) -> Response:

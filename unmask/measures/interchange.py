@@ -81,7 +81,7 @@ def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any,
 
 def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Job]:
     """One part for each checkpoint, split and choice of tokens."""
-    swaps = {split.name: pair_facts(inputs, split.name, settings) for split in inputs.data.splits}
+    swaps = {split.name: pair_swaps(inputs, split.name, settings) for split in inputs.data.splits}
 
     def work(member: Member, split: str, tokens: Any) -> Mapping[str, Rows]:
         from unmask.representation.interchange import interchange
@@ -101,7 +101,7 @@ def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Jo
                 yield Job(f"{member.key}-{split}-{tokens}", partial(work, member, split, tokens))
 
 
-def pair_facts(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
+def pair_swaps(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
     """Every recipient of a split with its donors of each source."""
     from unmask.representation.interchange import make_swaps
     from unmask.tracing.facts import choose_facts

@@ -65,9 +65,9 @@ def summarise(tables: Tables, settings: Any) -> Summary:
 
 def _choose_layer(rows: Rows, swap: str) -> tuple[tuple[int, int], list[Mapping[str, Any]]]:
     """A swap's layers of both halves, and its rows there; controls take the layers of across."""
-    from unmask.representation.interchange import cross_fit
+    from unmask.representation.interchange import cross_fit_source
 
-    layers = cross_fit(rows, "within" if swap == "within" else "across", "logp_donor").layers
+    layers = cross_fit_source(rows, "within" if swap == "within" else "across", "logp_donor").layers
     own = [row for row in tidy.select(rows, swap=swap) if row["layer"] is not None]
     return layers, [row for row in own if row["layer"] == layers[row["half"]]]
 

@@ -13,7 +13,7 @@ from unmask.measures.knockout_summary import (
     HIDDEN,
     METRICS,
     WHOLE,
-    name_claim,
+    name_edge_claim,
 )
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
@@ -160,7 +160,7 @@ def _state(whole: Rows, result: Result, edge: str) -> Iterator[blocks.Finding]:
             f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
             f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"
             f"{part} ({labels.count(row['facts'], 'fact')}).",
-            result.verdicts[name_claim(row)],
+            result.verdicts[name_edge_claim(row)],
         )
 
 

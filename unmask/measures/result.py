@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
-from unmask.base.tables import LazyTable, Parts, find_groups, read_table
+from unmask.base.tables import LazyTable, Parts, find_row_groups, read_table
 from unmask.blocks.blocks import (
     Figure,
     FirstScreen,
@@ -104,7 +104,7 @@ class Result(Shown):
         """The kind of each model, in the order given."""
         kinds: dict[str, str] = {}
         for piece in open_table(self.tables, self.measure.name).pieces(["model", "kind"]):
-            kinds |= find_groups(piece, "model", "kind").keys()
+            kinds |= find_row_groups(piece, "model", "kind").keys()
         return kinds
 
 

@@ -86,7 +86,7 @@ def run_measure(
                 "themselves: leave it out, or start the processes one by one."
             )
         rank, world = parse_shard(shard)
-    files = list_files(measure)
+    files = list_run_files(measure)
     fresh = fresh or (world == 1 and _gives_way(measure, folder, record, loose))
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
@@ -113,7 +113,7 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return int(number) - 1, int(count)
 
 
-def list_files(measure: Measure) -> list[str]:
+def list_run_files(measure: Measure) -> list[str]:
     """Patterns of all files that a run of the measure leaves in its folder."""
     tables = [f"{name}.parquet" for name in measure.tables]
     parts = [f"parts/{name}/*.parquet" for name in measure.tables]

@@ -61,7 +61,7 @@ def tabulate_shares(shares: Rows, metric: str, words: Words) -> Iterator[Table]:
     )
 
 
-def say_share(shares: Rows, cell: tidy.Record) -> str:
+def say_chosen_share(shares: Rows, cell: tidy.Record) -> str:
     """A cell's role at the layers that other facts chose, where there are facts enough."""
     own = tidy.select(shares, control=RESULT, **{name: cell[name] for name in _CELL})
     if not own or own[0]["facts"] < ENOUGH:

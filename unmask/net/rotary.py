@@ -115,7 +115,7 @@ def rotate(
     if fuses(x, cos, sin) and _is_flat(x):
         from unmask.net import kernels
 
-        return kernels.rotate(x, cos, sin)
+        return kernels.fused_rotate(x, cos, sin)
     turned, half = x * cos, x.shape[-1] // 2
     if torch.is_grad_enabled():
         # Rolling by half a head swaps the halves at one pass.

@@ -78,7 +78,7 @@ def site_names(layers: int) -> tuple[str, ...]:
     return ("embed", *inner, "final", "logits")
 
 
-def check_steps(steps: Steps | None) -> frozenset[int] | None:
+def parse_steps(steps: Steps | None) -> frozenset[int] | None:
     """The steps that were named; None for all passes, of samplers or not."""
     if steps is None:
         return None

@@ -41,7 +41,7 @@ class View:
         return self if self.local is None or layer % self.period == 0 else self.local
 
 
-def check_tokens(tokens: object) -> None:
+def check_token_rows(tokens: object) -> None:
     """Raise where what was given is not rows of token ids."""
     if isinstance(tokens, str):
         raise UserError(

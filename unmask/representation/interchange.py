@@ -231,7 +231,7 @@ def _tabulate(
     ]
 
 
-def cross_fit(
+def cross_fit_source(
     rows: Sequence[Mapping[str, Any]],
     source: str,
     score: str = "says_donor",

@@ -29,7 +29,7 @@ from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.reading import parse_yaml, read_text
-from unmask.sweep.checks import find_missing, find_problems
+from unmask.sweep.checks import find_missing, find_sweep_problems
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import read_entries, read_recipe
 
@@ -215,7 +215,7 @@ def make_sweep(
     cells = list(_list_cells(file, forced, path, known))
     everything = values | {"forced": forced, "recipes": known}
     sweep = Sweep(file, cells, measures, figures, cooldowns, everything)
-    if problems := list(find_problems(sweep)):
+    if problems := list(find_sweep_problems(sweep)):
         raise SettingsError(str(path), problems)
     return sweep
 

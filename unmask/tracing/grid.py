@@ -10,7 +10,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.base.extras import Shown
 from unmask.data.facts import Span
 from unmask.data.tokenizer import Tokenizer
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 
 
 @dataclass(frozen=True)
@@ -147,4 +147,4 @@ class TraceGrid(Shown):
 
     def _score(self, logp: Tensor, metric: str | Metric | None = None, which: int = 0) -> Tensor:
         metric = self.metric if metric is None else metric
-        return score(metric, logp, self.clean_logp, self.corrupted_logp, which)
+        return score_cells(metric, logp, self.clean_logp, self.corrupted_logp, which)

@@ -22,7 +22,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
 from unmask.tracing.settings import Tracing
@@ -106,7 +106,7 @@ class KnockoutGrid:
         return self.clean_value(metric, which) - self.values(metric, which)
 
     def _score(self, logp: Tensor, metric: str | Metric, which: int) -> Tensor:
-        return score(metric, logp, self.clean_logp, self.corrupted_logp, which)
+        return score_cells(metric, logp, self.clean_logp, self.corrupted_logp, which)
 
 
 @list_settings(Tracing, UNUSED)

@@ -86,7 +86,7 @@ def needs_foil(metric: str | Metric) -> bool:
     return get_metric(metric) is logit_difference
 
 
-def score(
+def score_cells(
     metric: str | Metric,
     logp: Float[Tensor, "*cells K A"],
     clean: Float[Tensor, "1 K A"],

@@ -24,7 +24,7 @@ from unmask.net.blocks import Block, ParallelBlock
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, find_state, generate
 from unmask.tracing.knockout import ROWS, UNUSED, find_rows
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask
 from unmask.tracing.record import Activations
 from unmask.tracing.settings import Tracing
@@ -46,12 +46,12 @@ class PathGrid:
 
     def values(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
         """The metric for each receiver, mean over noise samples."""
-        return score(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
+        return score_cells(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
 
     def effects(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
         """What each receiver gives back of what the corruption took."""
         ends = (self.corrupted_logp, self.clean_logp, self.corrupted_logp)
-        return self.values(metric) - score(metric, *ends).mean()
+        return self.values(metric) - score_cells(metric, *ends).mean()
 
 
 @list_settings(Tracing, UNUSED)
