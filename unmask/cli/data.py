@@ -61,8 +61,9 @@ def make_strangers_folder(
     """Ask Berglund's questions about invented people whom his files never name: a control."""
     from unmask.data.corpus import save_corpus
     from unmask.data.reversal_files import read_reversal_files
+    from unmask.data.stranger_files import make_strangers
 
-    save_corpus(make_strangers_folder(read_reversal_files(files), facts, seed), out, tokenizer=None)
+    save_corpus(make_strangers(read_reversal_files(files), facts, seed), out, tokenizer=None)
     _show(out)
 
 
@@ -182,8 +183,9 @@ def make_passages_folder(
     ),
 ) -> None:
     """Turn one's own passages with triples into a corpus asked forwards and backwards."""
+    from unmask.data.passages import make_passages
 
-    reasons = make_passages_folder(file, out, test_share, seed, vocab, drop_leaks)
+    reasons = make_passages(file, out, test_share, seed, vocab, drop_leaks)
     _show(out)
     for reason, count in reasons.items():
         typer.echo(f"not asked for: {count} triples ({reason})")

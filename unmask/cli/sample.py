@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.errors import UserError
 from unmask.cli.exits import note_when_stopped
 from unmask.cli.options import add_option, make_command
-from unmask.measures.measure import Argument
+from unmask.measures.contract import Argument
 from unmask.sampling.settings import Sampling
 
 if TYPE_CHECKING:

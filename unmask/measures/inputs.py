@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.runs import DIGESTS, DTYPES
-from unmask.measures.measure import Argument, Job
+from unmask.measures.contract import Argument, Job
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
@@ -28,12 +28,6 @@ MODELS = Argument(
     "MODEL…",
     is_list=True,
 )
-
-
-class Inputs(Protocol):
-    """Inputs that were read, and what identifies them when a run is resumed."""
-
-    def record(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)

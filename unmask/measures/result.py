@@ -23,17 +23,19 @@ from unmask.blocks.blocks import (
     Text,
     Verdict,
 )
-from unmask.measures.measure import Measure, Summary, Tables
+from unmask.measures.contract import Summary, Tables
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from unmask.measures.measure import Measure
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Shown):
     """What a measure found in one run, or in several that were pooled."""
 
-    measure: Measure
+    measure: "Measure"
     settings: CheckedSettings
     records: tuple[RunRecord, ...]
     """Of the runs that it was made by."""

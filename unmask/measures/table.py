@@ -10,10 +10,12 @@ import logging
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
-from unmask.measures.measure import Measure
+
+if TYPE_CHECKING:
+    from unmask.measures.measure import Measure
 
 ENTRY_POINT = "unmask.measures"
 GROUPS = {
@@ -27,10 +29,10 @@ GROUPS = {
 }  # fmt: skip
 """Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
 OTHERS = "Measures of other packages"
-_REGISTERED: dict[str, Measure] = {}
+_REGISTERED: "dict[str, Measure]" = {}
 
 
-def list_measures() -> dict[str, Measure]:
+def list_measures() -> "dict[str, Measure]":
     """Every measure by name. One that cannot be imported is a warning, and the rest are there."""
     return _import_all() | _REGISTERED
 
@@ -40,7 +42,7 @@ def find_group(name: str) -> str:
     return next((group for group, names in GROUPS.items() if name in names), OTHERS)
 
 
-def find_measure(name: str) -> Measure:
+def find_measure(name: str) -> "Measure":
     """The measure of that name."""
     measures = list_measures()
     if name not in measures:
@@ -48,22 +50,15 @@ def find_measure(name: str) -> Measure:
     return measures[name]
 
 
-@check_arguments()
-def register(measure: Measure) -> Measure:
-    """Add a measure in this process, as a notebook does, and give it back to be called.
-
-    Args:
-        measure: Under a name that no built-in or installed measure has. One that was registered
-            before under this name is replaced.
-    """
+def add_measure(measure: "Measure") -> None:
+    """Add a measure in this process, in place of one that was added before under its name."""
     if measure.name in _import_all():
         raise UserError(f"there is a measure {measure.name!r} already: choose another name.")
     _REGISTERED[measure.name] = measure
-    return measure
 
 
 @cache
-def _import_all() -> dict[str, Measure]:
+def _import_all() -> "dict[str, Measure]":
     names = [name for group in GROUPS.values() for name in group]
     measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in names}
     for point in entry_points(group=ENTRY_POINT):
