@@ -240,7 +240,7 @@ class Parts:
         return pyarrow.concat_tables(tables, promote_options="permissive")
 
     def open(self, keys: Iterable[str]) -> LazyTable:
-        """The same, read when and as far as it is needed."""
+        """The table of these parts, read when and as far as it is needed."""
         return LazyTable([self._path(key) for key in keys], self.schema)
 
     def gather(self, keys: Iterable[str], path: str | Path, dtype: str | None = None) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
 
 OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
-"""Of every data set; refused before anything is made."""
+"""The folder of a new data set; an existing one is refused before anything is made."""
 
 app = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)

@@ -22,7 +22,7 @@ from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
 
 PASSES = {"plain": 1, "label": 1, "cfg": 2, "classifier": 3, "rates": 3}
-"""Of a step; `rejection` has those of its draws, and one to read each."""
+"""Network passes of a step; `rejection` has those of its draws, and one to read each."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Difference:
     low: float
     high: float
     p: float
-    """Of a permutation test: signs flipped where paired, else labels shuffled."""
+    """The p value of a permutation test: signs flipped where paired, else labels shuffled."""
     facts: int
     paired: bool
 

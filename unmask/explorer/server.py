@@ -37,9 +37,9 @@ from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Wo
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 1_000_000
-"""Of a request's body."""
+"""The largest body of a request."""
 MOST_DISCARDED = 64_000_000
-"""Of a body that is too large: so much is read and dropped, for the client to get its answer."""
+"""How much of a body that is too large is read and dropped, for the client to get its answer."""
 STATIC = files("unmask.explorer") / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

@@ -11,7 +11,7 @@ MANY = 64
 """Corrections after which nothing changes any more."""
 TOYS = {"language": "small languages", "chain": "Markov chain"}
 COLOURS = {"uniform": "p0", "margin": "p1", "gumbel": "p2", "accepted": "p3"}
-"""Of correctors by their choice; all other samplers are controls."""
+"""Colours of correctors by their choice; all other samplers are controls."""
 
 
 def name_corrector_claim(row: tidy.Record) -> str:

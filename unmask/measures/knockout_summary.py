@@ -124,8 +124,8 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
 
 
 def _share_reading(effects: Effects) -> Iterator[dict[str, Any]]:
-    """Of each group, what is lost where the answer's positions cannot read the subject in any
-    layer, as a share of what is lost where no other position can.
+    """What each group loses where the answer's positions cannot read the subject in any layer, as a
+    share of what is lost where no other position can.
 
     In the latter case the answer does not depend on the subject: all that reading it gives is lost.
     """

@@ -250,7 +250,7 @@ def _list_whole(rows: Rows) -> Iterator[tidy.Record]:
 
 
 def _state(result: Result) -> Iterator[blocks.Finding]:
-    """Of each model, what the answer and other masks give back by reading the subject's states."""
+    """What the answer and other masks give back by reading the subject's states, by model."""
     rows = [row for row in result.summary["above"] if row["sender"] == "subject"]
     for (model, split, stage), own in tidy.group_by(rows, "model", "split", "stage").items():
         # After the first band, where the subject's tokens have read each other.

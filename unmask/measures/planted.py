@@ -126,7 +126,7 @@ class PlantedPoint:
     remask: str
     guidance: float
     share: float = 0.0
-    """Of the answer's positions, in place of a count; 0: the count holds."""
+    """The share of the answer's positions, in place of a count; 0: the count holds."""
     is_neutral: bool = False
     start: int = 0
     """Position of the answer that a prefix begins at."""

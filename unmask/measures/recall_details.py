@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CONTROL = "_shuffled"
 """What the id of a split's control ends in."""
 FILE_CONTROL = "_file_shuffled"
-"""The same where the shuffled answers came with the data, as Berglund's do."""
+"""The ending of controls whose shuffled answers came with the data, as Berglund's do."""
 MATCHES = {
     "hit": Column("contained, %", 1, is_percent=True),
     "starts": Column("starts with, %", 1, is_percent=True),

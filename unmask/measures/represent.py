@@ -245,7 +245,7 @@ def _choose_layers(
 def _make_prefixes(
     inputs: ModelInputs, member: Member, settings: RepresentSettings
 ) -> tuple[str, ...]:
-    """The same in every process: they depend on the model and the seed alone."""
+    """Prefixes that are equal in every process: they depend on the model and the seed alone."""
     from unmask.base.reading import read_text
     from unmask.representation.prompts import make_prefixes
 

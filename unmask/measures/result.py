@@ -38,7 +38,7 @@ class Result(Shown):
     measure: "Measure"
     settings: CheckedSettings
     records: tuple[RunRecord, ...]
-    """Of the runs that it was made by."""
+    """The records of the runs that it was made by."""
     tables: Tables = field(repr=False)
     summary: Summary = field(repr=False)
     folder: Path

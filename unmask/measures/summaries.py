@@ -56,7 +56,7 @@ def subtract_shares(ours: Rows, theirs: Rows, column: str) -> dict[str, Any]:
 
 
 def subtract_clusters(one: Clusters, other: Clusters, *, is_share: bool = True) -> dict[str, Any]:
-    """The same of values that are clustered already."""
+    """The difference of two groups whose values are clustered already."""
     difference = estimate_difference(one, other, is_share)
     return vars(difference) | {"facts": one.sums.shape[1]}
 

@@ -182,7 +182,7 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
 
 
 def _read_old_settings(folder: Path, stored: Mapping[str, Any] | None) -> "TraceSettings":
-    """Those of a run's record that there still are; without one the metric is not known."""
+    """Settings of a run's record that there still are; without one the metric is not known."""
     cls = find_measure("trace").settings
     if stored is None:
         return cls(metric="score")

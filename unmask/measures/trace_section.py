@@ -233,7 +233,7 @@ def _state(
 def _state_text(
     group: tidy.Record, texts: Rows, verdicts: Mapping[str, Verdict], metric: str
 ) -> Finding:
-    """Of a single text, the token and the layer whose state gives back most."""
+    """The token and the layer of a single text whose state gives back most."""
     row = next((row for row in texts if row["part"] == "resid"), texts[0])
     effect, i, layer = max(
         (effect, i, layer)

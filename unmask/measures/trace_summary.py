@@ -130,7 +130,7 @@ def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _sum_seeds(rows: Rows, name: str) -> int | None:
-    """Of a column that all rows of a seed have alike, the sum over seeds."""
+    """The sum over seeds of a column that all rows of a seed have alike."""
     values = [value for _, value in distinct(rows, "seed", name)]
     return None if None in values else sum(values)
 

@@ -113,7 +113,7 @@ class Model(Shown):
         return make_process(self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
 
     def make_gaussian(self) -> Gaussian:
-        """The same for noise on token vectors, which are the network's own."""
+        """The process of noise on token vectors, which are the network's own."""
         return make_gaussian(self.blueprint.noise, self.net.latents.table().detach().float())
 
     def encode(self, text: str) -> Encoded:

@@ -39,7 +39,7 @@ class RotaryTables:
     def look_up(
         self, x: Tensor, where: Int[Tensor, "*B L"], past: int, longest: int
     ) -> tuple[Float[Tensor, "*B L 1 r"] | None, Float[Tensor, "*B L 1 r"] | None]:
-        """Those of the positions `where` of a stream `x`; none where positions are learned.
+        """Cosines and sines of positions `where` of a stream `x`; none where positions are learned.
 
         Without rows of their own they follow each other from `past` on.
         """

@@ -114,7 +114,7 @@ class Taps:
         self.step: int | None = None
         """The denoising step whose pass is being run; None outside samplers."""
         self.rows: Sequence[int] | None = None
-        """Of a pass of scores: which of the given items each row of the batch is about."""
+        """Which of the given items each row of the batch is about, in a pass of scores."""
 
     @property
     def attached(self) -> tuple[str, ...]:

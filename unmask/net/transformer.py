@@ -35,7 +35,7 @@ from unmask.net.view import (
 Tokens = Int[Tensor, "B L"]
 Real = Bool[Tensor, "B L"]
 Seen = Bool[Tensor, "B N"]
-"""The same for all that the tokens see: with a cache or a snapshot more than they are."""
+"""What is not padding of all that tokens see: with a cache or a snapshot more than they are."""
 
 
 class Transformer(nn.Module):
@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         real: Seen | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """The same for noised token vectors, with the last guess at the clean ones as a hint."""
+        """The stream of noised token vectors, with the last guess at the clean ones as a hint."""
         return self._enter(self.latents(z, hint), real, None, t)
 
     def _enter(

@@ -43,7 +43,7 @@ class StateMasked(Process):
 
     powers: Float[Tensor, "V"]
     schedule: Schedule = field(default_factory=LinearSchedule)
-    """Of a token whose power is 1."""
+    """The schedule of a token whose power is 1."""
 
     def __post_init__(self) -> None:
         if self.powers.ndim != 1 or len(self.powers) < 2 or not bool((self.powers > 0).all()):

@@ -50,7 +50,7 @@ class Estimate:
         return self.nll / math.log(2) / len(text)
 
     def __add__(self, other: "Estimate") -> "Estimate":
-        """Of two texts together; estimated with different seeds, else their errors add up."""
+        """The estimate of two texts together; if their seeds differ, else their errors add up."""
         error = math.hypot(self.error, other.error)
         return Estimate(self.nll + other.nll, error, self.tokens + other.tokens)
 

@@ -111,7 +111,7 @@ class Noised:
     xt: Tensor
     hidden: Bool[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
-    """Of the cross-entropy of each hidden position, all division done."""
+    """Weights of each hidden position's cross-entropy, all division done."""
 
 
 def noise_batch(

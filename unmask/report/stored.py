@@ -35,7 +35,7 @@ class StoredResult:
     """As one would make it today."""
     read: Callable[[str], list[ReportBlock]]
     version: str = "0.2"
-    """Of this package, with whose weights it was made."""
+    """The version of this package with whose weights it was made."""
 
 
 def add_stored(section: Section) -> Section:

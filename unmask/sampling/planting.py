@@ -38,7 +38,7 @@ class Planting:
     by_step: Mapping[int, Int[Tensor, "B L"]] = field(default_factory=dict)
 
     def pick(self, rows: Int[Tensor, "n"]) -> "Planting":
-        """Those of some rows."""
+        """The plants of some rows."""
         return Planting({step: tokens[rows] for step, tokens in self.by_step.items()})
 
     def merge(self) -> Int[Tensor, "B L"] | None:

@@ -171,7 +171,7 @@ class _Numbers:
 def _cut_between_prompts(
     pieces: "pyarrow.Table | Iterable[pyarrow.Table]",
 ) -> "Iterator[pyarrow.Table]":
-    """The same rows in the same order, in pieces that hold all rows of a prompt."""
+    """The rows in their order, in pieces that hold all rows of a prompt."""
     import pyarrow
 
     held: pyarrow.Table | None = None

@@ -297,7 +297,7 @@ def _force(
     committed_at: Int[Tensor, "L"],
     tokens: FactTokens,
 ) -> tuple[Int[Tensor, "states L"], Int[Tensor, "L"]]:
-    """The same run with the true completion in its place, committed when that place was."""
+    """The run with the true completion in its place, committed when that place was."""
     states, committed_at = states.clone(), committed_at.clone()
     for position in range(tokens.prompt_length, tokens.object[1]):
         token = tokens.ids[position]

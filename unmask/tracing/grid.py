@@ -80,7 +80,7 @@ class TraceGrid(Shown):
     together: Mapping[str, int] = field(default_factory=dict)
     """Rows of the grid that restore several positions, by name."""
     tokenizer: Tokenizer | None = None
-    """Of the model that was traced, for its words."""
+    """The tokenizer of the model that was traced, for its words."""
 
     def __repr__(self) -> str:
         metric = self.metric if isinstance(self.metric, str) else "score"
@@ -135,7 +135,7 @@ class TraceGrid(Shown):
         return values - float(self.corrupted_values(which=which).mean())
 
     def take_position(self, position: int) -> "TraceGrid":
-        """The same cells, scored by one position of the answer alone."""
+        """A grid of these cells, scored by one position of the answer alone."""
         at = slice(at := list(self.answer).index(position), at + 1)
         return replace(
             self,

@@ -173,7 +173,7 @@ def cut_state(
     windows: Sequence[Window],
     memory: int | None = None,
 ) -> KnockoutGrid:
-    """The same for one state, whatever it comes from."""
+    """The knock-out grid of one state, whatever it comes from."""
     model, settings, names = question.model, question.settings, name_edges(edges)
     factors = reveal(question) if asks_whole(model, settings) else [question]
     runs, pairs = [], torch.zeros(len(names))

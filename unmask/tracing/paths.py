@@ -126,7 +126,7 @@ def check_blocks(model: Model) -> None:
 def patch_state(
     question: Question, sender: Any, receivers: Sequence[Sequence[Any]], memory: int | None = None
 ) -> PathGrid:
-    """The same for one state; each receiver is a list of those taken together."""
+    """The path grid of one state; each receiver is a list of those taken together."""
     return patch_senders(question, [(sender, receivers)], memory)[0]
 
 
@@ -137,7 +137,7 @@ Paths = tuple[Any, Sequence[Sequence[Any]]]
 def patch_senders(
     question: Question, paths: Sequence[Paths], memory: int | None = None
 ) -> list[PathGrid]:
-    """The same for several senders, which share one clean and one corrupted run."""
+    """The path grids of several senders, which share one clean and one corrupted run."""
     answer = tuple(question.answer)
     runs = [_run(group, answer, paths, memory) for group in group_factors(question, memory)]
     clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))

@@ -26,7 +26,7 @@ from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
 
 LATENT_WIDTH = 32
-"""Of token vectors under gaussian noise, unless the recipe says otherwise."""
+"""The width of token vectors under gaussian noise, unless the recipe says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrainingJob:
     objective: Objective
     world: World
     dtype: torch.dtype
-    """Of the products."""
+    """The dtype of matrix products."""
 
     @property
     def micro(self) -> int:

@@ -19,7 +19,7 @@ class TrainingPlan:
     """What a recipe comes to on a device."""
 
     label: str
-    """Of the data."""
+    """The label of the data."""
     rows: int
     config: NetConfig
     tokens_per_step: int
