@@ -123,7 +123,7 @@ def _show_runs(runs: Rows, splits: Sequence[str]) -> blocks.Table:
             rows.append(row | dict.fromkeys(splits) | shares)
     has_openings = len(tidy.distinct(rows, "opening")) > 1
     columns: dict[str | Column, tidy.Get] = {"model": "model"}
-    columns |= {"opening": "opening", "run": "seed"} if has_openings else {"run": "seed"}
+    columns |= {"adaptation": "opening", "run": "seed"} if has_openings else {"run": "seed"}
     columns |= {Column(labels.name_split(split), 1, is_percent=True): split for split in splits}
     return tidy.tabulate("runs", "Answers recalled, %, at the most steps", rows, columns, most=32)
 

@@ -127,8 +127,8 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "recall-berglund.csv",
             "pretrained",
-            "300 prompts about 30 facts each way of asking, three openings with three fine-tunings "
-            "each, guidance 0.8, on one GPU. The twin read the same text before.",
+            "300 prompts about 30 facts each way of asking, three adaptations with three "
+            "fine-tunings each, guidance 0.8, on one GPU. The twin read the same text before.",
             "make paper STAGE=recall",
             _read_recall,
         ),
@@ -163,8 +163,8 @@ STORED: dict[str, Sequence[StoredResult]] = {
         StoredResult(
             "symmetry-berglund.csv",
             "pretrained",
-            "30 facts of each group, one opening and one fine-tuning of each model; of five layers "
-            "the one where values find their keys best.",
+            "30 facts of each group, one adaptation and one fine-tuning of each model; of five "
+            "layers the one where values find their keys best.",
             "make paper STAGE=symmetry",
             _read_likenesses,
         ),
