@@ -27,7 +27,7 @@ from unmask.net.config import NetConfig
 from unmask.net.counts import count_parameters
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
-from unmask.representation.extraction import choose_facts
+from unmask.representation.extraction import choose_group_facts
 from unmask.representation.keys import find_keys
 from unmask.representation.prompts import Case, lay_out_case, make_prefixes, stack_rows
 from unmask.representation.settings import Extraction, choose_extraction
@@ -117,7 +117,7 @@ def measure(model: Model, options: argparse.Namespace, layer: int) -> list[list[
     """One line a way."""
     settings = choose_extraction("seed", steps=options.steps)
     corpus = make_reversal_corpus(max(2, options.facts))
-    asked = choose_facts(corpus, ["p2d"], ["p2d", "d2p"], options.facts)
+    asked = choose_group_facts(corpus, ["p2d"], ["p2d", "d2p"], options.facts)
     texts = corpus.training_texts()
     prefixes = make_prefixes(model, options.prefixes, texts=texts)
     cases = [lay_out_case(model, each.fact, prefixes, settings) for each in asked]

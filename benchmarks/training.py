@@ -39,7 +39,7 @@ from unmask.net.transformer import Transformer
 from unmask.objectives import targets
 from unmask.objectives.batch import Batch
 from unmask.objectives.cross_entropy import weighted_cross_entropy
-from unmask.training.build import TrainingJob, find_dtype
+from unmask.training.build import TrainingJob, choose_training_dtype
 from unmask.training.examples import Examples
 from unmask.training.losses import make_objective
 from unmask.training.parallel import World, join
@@ -109,7 +109,9 @@ def make_trainer(config: NetConfig, rows: int, length: int, world: World, tried:
     model = Model("bench", net, blueprint, None)
     objective = make_objective(recipe, blueprint)
     trainer = Trainer(
-        TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
+        TrainingJob(
+            recipe, examples, model, objective, world, choose_training_dtype(recipe, world.device)
+        )
     )
     if not tried.cut_inside:
         trainer.optimiser.asks_device, trainer.graphs = False, None

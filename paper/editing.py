@@ -24,8 +24,8 @@ from editing_tries import list_tries
 from unmask.base.config import build
 from unmask.blocks import labels
 from unmask.blocks.tidy import distinct, select
+from unmask.measures.contract import Inputs
 from unmask.measures.edit import MEASURE, EditSettings
-from unmask.measures.inputs import Inputs
 from unmask.measures.runner import read_result, run_measure, settle
 from unmask.net.families import parse_families
 from unmask.net.loading import inspect

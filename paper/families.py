@@ -30,7 +30,7 @@ from unmask.objectives.likelihood import Estimate
 from unmask.report.document import Document
 from unmask.report.page import write_document
 from unmask.sweep.compare import describe_sweep
-from unmask.sweep.run import SweepOutcome, list_points, read_outcome
+from unmask.sweep.run import SweepOutcome, list_sweep_points, read_outcome
 from unmask.sweep.summary import compare_sweep
 
 KEPT, BOUND, EXACT_K = "schedules.json", "bound", "exact k"
@@ -55,7 +55,7 @@ def measure_schedules(outcome: SweepOutcome) -> dict[str, Any]:
     entry, bounds = outcome.sweep.measures[BOUND], {}
     settings = entry.settings
     documents = cut_documents(list(read_documents([entry.data])), settings["limit"])
-    for point in list_points(outcome.sweep, outcome.folder):
+    for point in list_sweep_points(outcome.sweep, outcome.folder):
         if point.cell.recipe.kind != "masked" or point.cell.name not in outcome.done:
             continue
         model = load(point.folder / "train" / RUN_MODEL)

@@ -189,9 +189,9 @@ class Runner:
         with _alarm(limit), _arguments(words):
             try:
                 if words[0] == "unmask":
-                    from unmask.cli.main import main
+                    from unmask.cli.main import run_command_line
 
-                    main()
+                    run_command_line()
                 else:
                     runpy.run_path(words[1], run_name="__main__")
             except SystemExit as end:
@@ -370,7 +370,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        status = main()
+        status = run_command_line()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has left, as `head` does: nothing more is to be said
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

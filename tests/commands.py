@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from tests.conftest import hear_interrupts
-from unmask.cli.main import main
+from unmask.cli.main import run_command_line
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
         redirect_stderr(err),
     ):
         try:
-            main()
+            run_command_line()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())

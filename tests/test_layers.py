@@ -104,6 +104,55 @@ def test_a_class_or_alias_has_a_name_of_its_own(tmp_path):
     ]
 
 
+def test_a_public_function_has_a_name_of_its_own(tmp_path):
+    for folder in ("net", "measures", "data"):
+        (tmp_path / "unmask" / folder).mkdir(parents=True)
+    names = {"net/one": "describe", "net/two": "_hide", "measures/one": "describe"}
+    names |= {"measures/two": "describe", "data/one": "_hide"}
+    for place, name in names.items():
+        (tmp_path / f"unmask/{place}.py").write_text(f"def {name}(): ...\n")
+    assert [each for each in find_breaches(tmp_path) if "lines" not in each] == []
+    (tmp_path / "unmask/data/one.py").write_text("class A:\n    def f(): ...\n\ndef f(): ...\n")
+    (tmp_path / "unmask/measures/two.py").write_text("def f(): ...\n")
+    (tmp_path / "unmask/data/two.py").write_text("def describe(): ...\n")
+    assert [each for each in find_breaches(tmp_path) if "lines" not in each] == [
+        "unmask/measures/two.py:1: another public function f, the first is at unmask/data/one.py:4",
+        "unmask/net/one.py:1: another public function describe, the first is at "
+        "unmask/data/two.py:1",
+    ]
+
+
+def test_circles_of_imports_are_found(tmp_path):
+    package = tmp_path / "unmask" / "net"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("from unmask.net import two\n")
+    (package / "two.py").write_text("def f():\n    import unmask.net.three\n")
+    (package / "three.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from unmask.net.one import f\n"
+    )
+    assert list(find_breaches(tmp_path)) == []
+    (package / "three.py").write_text("def g():\n    from unmask.net.one import f\n")
+    (package / "four.py").write_text("from unmask.net.one import f\n")
+    (package / "alone.py").write_text("from unmask.net.alone import f\n")
+    assert list(find_breaches(tmp_path)) == [
+        "unmask/net/alone.py:1: a circle of imports: unmask/net/alone.py → unmask/net/alone.py",
+        "unmask/net/one.py:1: a circle of imports: unmask/net/one.py → unmask/net/two.py → "
+        "unmask/net/three.py → unmask/net/one.py",
+    ]
+
+
+def test_docstrings_that_need_another_text_are_found(tmp_path):
+    package = tmp_path / "unmask" / "net"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text('"""Often. Of it."""\nx = 1\n"""Of what?"""\n')
+    (package / "two.py").write_text('def f():\n    """The same as f."""\n')
+    assert list(find_breaches(tmp_path)) == [
+        "unmask/net/one.py:3: a docstring begins with 'Of': say the whole thing",
+        "unmask/net/two.py:2: a docstring begins with 'The same': say the whole thing",
+    ]
+
+
 COMPARISONS = (
     'kind == "causal"',
     'model.kind != "causal"',

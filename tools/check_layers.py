@@ -1,4 +1,4 @@
-"""The rules that no linter knows: layers, file sizes, no printing, plain words, names, kinds.
+"""The rules that no linter knows: layers, circles, sizes, no printing, plain words, names, kinds.
 
 python tools/check_layers.py [ROOT]
 """
@@ -7,7 +7,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 LAYERS = (
@@ -39,7 +39,7 @@ TOP_LEVEL = ("unmask/__init__.py", "unmask/__main__.py", "unmask/corruptions.py"
 """Files that belong to no package; they only name what the packages offer."""
 MEASURED = ("measures", "experiments")
 FLOOR = re.compile(
-    r"unmask\.measures(\.(calls|inputs|measure|result|runner|settings|stored|summaries|table"
+    r"unmask\.measures(\.(calls|contract|inputs|measure|result|runner|settings|stored|table"
     r"|trainings)\b.*)?|unmask\.experiments(\.\w+\.corpus\b.*)?"
 )
 """What later packages import of measures and experiments: nothing that is of one measure alone,
@@ -59,28 +59,41 @@ PHRASES = re.compile(
 """Not the English of the field: per token, not a number, atomically, dtype, resumed, …"""
 NAMES = re.compile(r"_?(told|found|mine|whose|said|asked|how|lesson|bench|tell_\w+)")
 """Names of variables, arguments and functions that do not say what they hold or do."""
+HOOKS = ("prepare", "conclude", "list_jobs", "summarise", "judge", "describe", "pool", "finish")
+HOOKED = ("unmask/measures/", "unmask/experiments/")
+"""Functions that a measure's record names, and where each measure may have its own."""
+UNREADABLE = re.compile(r"(The same|Of|Those|What it|Whether they)\b")
+"""Beginnings of docstrings that cannot be read alone."""
 MOST_KINDS = 5
 """Files that may compare the kind of a model; all others ask `unmask.net.paradigm.Paradigm`."""
 
 
 def find_breaches(root: Path) -> Iterator[str]:
     """Every breach of the rules below `root`, as `file:line: what`."""
-    classes, kinds = defaultdict(list), []
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    kinds, trees = [], {}
     for file in sorted((root / "unmask").rglob("*.py")):
         name = file.relative_to(root).as_posix()
         text = file.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = trees[name] = ast.parse(text)
         yield from (f"{name}:{line}: {what}" for line, what in _find_order_breaches(tree, name))
         if not name.startswith(PRINTING):
             yield from (f"{name}:{line}: print: use logging" for line in _find_prints(tree))
         kinds += [f"{name}:{line}" for line in _find_kinds(tree)[:1]]
         for line, word in _find_words(text, tree):
             yield f"{name}:{line}: {word} is not plain English of the field"
+        for line, first in _find_unreadable(tree):
+            yield f"{name}:{line}: a docstring begins with {first!r}: say the whole thing"
         for line, each in _find_classes(tree):
-            classes[each.lstrip("_")].append(f"{name}:{line}")
-    for each, places in classes.items():
+            names["class or alias", each.lstrip("_")].append(f"{name}:{line}")
+        for line, each in _find_functions(tree):
+            if not (each in HOOKS and name.startswith(HOOKED)):
+                names["public function", each].append(f"{name}:{line}")
+    for (what, each), places in names.items():
         if len(places) > 1:
-            yield f"{places[1]}: another class or alias {each}, the first is at {places[0]}"
+            yield f"{places[1]}: another {what} {each}, the first is at {places[0]}"
+    for circle in _find_circles(trees):
+        yield f"{circle[0]}:1: a circle of imports: {' → '.join(circle)}"
     if len(kinds) > MOST_KINDS:
         yield (
             f"{len(kinds)} files compare the kind of a model, more than {MOST_KINDS}: "
@@ -133,6 +146,46 @@ def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+def _find_circles(trees: Mapping[str, ast.Module]) -> Iterator[list[str]]:
+    """The shortest circle of imports of each file that is on one, each circle once."""
+    imports = {name: set(_find_files_imported(tree, trees)) for name, tree in trees.items()}
+    seen = set()
+    for name in imports:
+        ways, paths = {name}, [[name]]
+        for path in paths:  # grows while it is gone through: the shortest paths come first
+            if name in imports[path[-1]]:
+                if frozenset(path) not in seen:
+                    seen.add(frozenset(path))
+                    yield [*path, name]
+                break
+            further = sorted(imports[path[-1]] - ways)
+            ways.update(further)
+            paths += [[*path, each] for each in further]
+
+
+def _find_files_imported(tree: ast.Module, files: Collection[str]) -> Iterator[str]:
+    """The files that a file imports when it runs, at its top or in its functions."""
+    for node in _walk_what_runs(tree):
+        modules: list[tuple[str, ...]] = []
+        if isinstance(node, ast.Import):
+            modules = [(alias.name,) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
+        for candidates in modules:
+            paths = [each.replace(".", "/") for each in candidates]
+            places = [place for path in paths for place in (f"{path}.py", f"{path}/__init__.py")]
+            yield from [place for place in places if place in files][:1]
+
+
+def _walk_what_runs(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below one, without what stands under `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield child
+        yield from _walk_what_runs(child)
+
+
 def _find_hidden_packages(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Imports that do not say which package they reach."""
     for node in ast.walk(tree):
@@ -164,6 +217,21 @@ def _find_words(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 continue
         if NAMES.fullmatch(name):
             yield node.lineno, f"`{name}`"
+
+
+def _find_unreadable(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings, those of attributes among them, that need another text to be understood."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))) if match := UNREADABLE.match(text):
+                yield node.lineno, match[0]
+
+
+def _find_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Public functions of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.lineno, node.name
 
 
 def _find_classes(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unmask.measures.interchange import MEASURE as interchange
     from unmask.measures.knockout import MEASURE as knockout
     from unmask.measures.knowns import MEASURE as knowns
+    from unmask.measures.measure import register
     from unmask.measures.nll import MEASURE as nll
     from unmask.measures.order import MEASURE as order
     from unmask.measures.paths import MEASURE as paths
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from unmask.measures.represent import MEASURE as represent
     from unmask.measures.slots import MEASURE as slots
     from unmask.measures.symmetry import MEASURE as symmetry
-    from unmask.measures.table import register
     from unmask.measures.trace import MEASURE as trace
     from unmask.net.config import NetConfig
     from unmask.net.loading import load, save
@@ -86,7 +86,7 @@ _HOME_OF = (
         "draw_report": "unmask.report.page",
         "edit": "unmask.editing.editor",
         "make_corpus": "unmask.data.reversal_corpus",
-        "register": "unmask.measures.table",
+        "register": "unmask.measures.measure",
         "resume_study": "unmask.study.pipeline",
         "run_study": "unmask.study.pipeline",
         "run_sweep": "unmask.sweep.run",

@@ -16,7 +16,7 @@ def main() -> None:
     from unmask.cli.exits import stop_alike
 
     with stop_alike():  # these imports take seconds on a busy machine, and Ctrl-C may come then
-        from unmask.cli.main import main as run
+        from unmask.cli.main import run_command_line as run
 
         run()
 

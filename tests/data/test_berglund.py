@@ -11,7 +11,7 @@ from unmask import UserError
 from unmask.base import reading
 from unmask.base.identity import find_cache_folder
 from unmask.data import reversal_files
-from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import TWO_WAY
 from unmask.data.reversal_files import read_reversal_files
@@ -29,7 +29,7 @@ def list_entities(fact: Fact) -> tuple[str, str]:
 
 def count_answers_left_in_place(corpus: Corpus) -> Counter[str]:
     """By split, the controls that hold the true answer; there is no other problem."""
-    problems = list(find_problems(corpus))
+    problems = list(find_corpus_problems(corpus))
     assert all("control that holds the true answer" in problem for problem in problems)
     return Counter(problem.partition(",")[0] for problem in problems)
 

@@ -17,7 +17,7 @@ from unmask.data.city_lines import (
     make_city_corpus,
     make_city_lines,
 )
-from unmask.data.corpus import Corpus, find_problems
+from unmask.data.corpus import Corpus, find_corpus_problems
 from unmask.data.facts import find_mixed_ids, find_repeated_subjects
 from unmask.data.reversal_corpus import make_reversal_corpus
 
@@ -113,7 +113,7 @@ def test_a_corpus_with_cities_shares_its_words():
     assert (
         corpus.tests[-3:] == CITY_TESTS and [len(corpus[each]) for each in CITY_TESTS] == [36] * 3
     )
-    assert not list(find_problems(corpus)) and not list(find_city_leaks(corpus))
+    assert not list(find_corpus_problems(corpus)) and not list(find_city_leaks(corpus))
     plain = make_reversal_corpus(6, endings=1)
     assert make_city_corpus(6, sharing=1, endings=1)["d2p_same"] == plain["d2p_same"]
     with pytest.raises(UserError, match="shared by 9 of 18 people: expected 2 or 3"):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from unmask import UserError
 from unmask.cli.main import app
-from unmask.data.corpus import find_leaks, find_problems
+from unmask.data.corpus import find_corpus_problems, find_leaks
 from unmask.data.passages import make_passages, make_passages_corpus, read_passages
 from unmask.data.sources import read_own_tokenizer, read_source
 
@@ -49,7 +49,7 @@ def test_both_questions_are_on_one_side(file):
         assert (same.trained, reverse.trained) == ("same", "reverse")
     texts = set(corpus.training_texts())
     assert {tell(i)["passage"] for i in range(20)} <= texts
-    assert list(find_problems(corpus)) == []
+    assert list(find_corpus_problems(corpus)) == []
 
 
 def test_the_folder_is_a_corpus(file, tmp_path):
@@ -59,7 +59,7 @@ def test_the_folder_is_a_corpus(file, tmp_path):
     corpus = read_source(tmp_path / "out")
     tokenizer = read_own_tokenizer(tmp_path / "out")
     assert corpus == make_passages_corpus(read_passages(file))
-    assert list(find_problems(corpus, tokenizer)) == []
+    assert list(find_corpus_problems(corpus, tokenizer)) == []
 
 
 def test_a_small_file_has_no_validation(tmp_path):
@@ -124,7 +124,7 @@ def test_triples_of_the_same_two_are_on_one_side(tmp_path):
     path = write(tmp_path / "x.jsonl", *TEMPLATES, *records)
     for seed in range(5):
         corpus = make_passages_corpus(read_passages(path), seed=seed)
-        assert len(corpus["p2d_same"]) == 6 and list(find_problems(corpus)) == []
+        assert len(corpus["p2d_same"]) == 6 and list(find_corpus_problems(corpus)) == []
 
 
 @pytest.mark.parametrize(

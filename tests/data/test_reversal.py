@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from unmask import Tokenizer, UserError
-from unmask.data.corpus import TESTS, Corpus, find_problems, read_corpus, save_corpus
+from unmask.data.corpus import TESTS, Corpus, find_corpus_problems, read_corpus, save_corpus
 from unmask.data.facts import tokenize_fact
 from unmask.data.reversal_corpus import FAR_TESTS, TWO_WAY, make_reversal_corpus
 from unmask.data.sources import read_source
@@ -44,14 +44,14 @@ def test_shape(corpus):
 
 
 def test_own_corpus_is_sound(corpus, small, tokenizer):
-    assert list(find_problems(corpus)) == []
-    assert list(find_problems(small, tokenizer)) == []
+    assert list(find_corpus_problems(corpus)) == []
+    assert list(find_corpus_problems(small, tokenizer)) == []
 
 
 @pytest.mark.parametrize("num_facts", [2, *LARGE])
 def test_larger_ones_are_sound_and_have_no_twins(num_facts):
     corpus = make_reversal_corpus(num_facts, seed=3, endings=1)
-    assert list(find_problems(corpus)) == []
+    assert list(find_corpus_problems(corpus)) == []
     pairs = {(fact.subject, fact.object) for fact in corpus["train"] if fact.direction == "p2d"}
     pairs |= {(fact.object, fact.subject) for fact in corpus["train"] if fact.direction == "d2p"}
     assert len(pairs) == 3 * num_facts
@@ -142,7 +142,7 @@ def test_leaks_are_found(small):
         "2 facts have this id": {"p2d_same": [replace(small["p2d_same"][0], object="a cook")]},
     }
     for said, change in plants.items():
-        problems = list(find_problems(Corpus("planted", small.splits | change)))
+        problems = list(find_corpus_problems(Corpus("planted", small.splits | change)))
         assert any(said in problem for problem in problems), said
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from unmask import Tokenizer
-from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
 from unmask.data.facts import Fact
 from unmask.data.reversal_corpus import FAR_TESTS, make_reversal_corpus
 
@@ -89,7 +89,7 @@ def test_the_rules_can_fail(corpus):
 
 def test_sound_and_within_the_context(corpus):
     tokenizer = Tokenizer.train(corpus.training_texts(), 8192)
-    assert list(find_problems(make_reversal_corpus(2, endings=1), tokenizer)) == []
+    assert list(find_corpus_problems(make_reversal_corpus(2, endings=1), tokenizer)) == []
     texts = [fact.text for facts in corpus.splits.values() for fact in facts]
     longest = tokenizer.encode_batch(sorted(texts, key=lambda text: len(text.split()))[-500:])
     assert max(len(text.ids) for text in longest) < LONGEST

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.berglund import PEOPLE, TEST_D2P, TEST_P2D, TRUE_FILES
 from unmask import UserError
 from unmask.cli.main import app
-from unmask.data.corpus import TESTS, Corpus, find_problems
+from unmask.data.corpus import TESTS, Corpus, find_corpus_problems
 from unmask.data.reversal_corpus import TWO_WAY, make_reversal_corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -75,7 +75,7 @@ def test_spans_cut_out_exactly_who_is_asked_and_what_is_answered(strangers):
             assert re.fullmatch(r"[A-Z]\w+ [A-Z]\w+", name) and noun.startswith("the ")
             people.setdefault(fact.fact_id, set()).add(frozenset((name, noun)))
     assert len(people) == 30 and all(len(own) == 1 for own in people.values())
-    assert list(find_problems(strangers)) == ["the split train is missing or empty"]
+    assert list(find_corpus_problems(strangers)) == ["the split train is missing or empty"]
 
 
 def test_berglunds_files_have_no_word_of_their_names(corpus, strangers, berglund):

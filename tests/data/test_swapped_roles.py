@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.berglund import PEOPLE, TEST_D2P, TEST_P2D, TRAIN_D2P, TRAIN_P2D
 from unmask import UserError
 from unmask.cli.main import app
-from unmask.data.corpus import TESTS, Corpus, find_leaks, find_problems
+from unmask.data.corpus import TESTS, Corpus, find_corpus_problems, find_leaks
 from unmask.data.reversal_corpus import TWO_WAY, make_reversal_corpus
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.sources import read_source
@@ -43,7 +43,7 @@ def check_swapped(corpus: Corpus, swapped: Corpus) -> None:
 def test_the_own_corpus():
     corpus, swapped = (make_reversal_corpus(4, swap_roles=swap) for swap in (False, True))
     check_swapped(corpus, swapped)
-    assert len(swapped["train"]) == len(corpus["train"]) and not list(find_problems(swapped))
+    assert len(swapped["train"]) == len(corpus["train"]) and not list(find_corpus_problems(swapped))
 
 
 def test_berglunds_files_are_filled_as_their_author_would(berglund):
@@ -74,7 +74,7 @@ def test_berglunds_files_are_filled_as_their_author_would(berglund):
         assert description in [person[x].rstrip('."') for x in ("plain", "did", "doing")]
     assert len(swapped["train"]) == len(corpus["train"])
     assert len(swapped["choose"]) == len(corpus["choose"])
-    assert not list(find_problems(swapped))
+    assert not list(find_corpus_problems(swapped))
 
 
 def test_swapped_twice_is_the_same_again(berglund):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from unmask import Tokenizer, UserError
 from unmask.cli.main import app
-from unmask.data.corpus import Corpus, find_problems, read_corpus, save_corpus
+from unmask.data.corpus import Corpus, find_corpus_problems, read_corpus, save_corpus
 from unmask.data.facts import tokenize_fact
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.sets_corpus import EMPTY, make_sets_corpus
@@ -104,7 +104,7 @@ def test_folders_are_read_like_any_corpus(name, tmp_path):
     assert read == corpus == read_corpus(tmp_path / "corpus")
     loaded = read_own_tokenizer(tmp_path / "corpus")
     assert loaded is not None and loaded.mask_id == loaded.vocab_size - 1
-    assert list(find_problems(corpus, loaded)) == []
+    assert list(find_corpus_problems(corpus, loaded)) == []
     assert name_tests(corpus) == corpus.tests
     assert [split.name for split in choose_splits(corpus, corpus.tests, None)] == [*corpus.tests]
     for facts in corpus.splits.values():
@@ -139,11 +139,11 @@ def test_planted_leaks_are_found():
     }
     for said, line in lines.items():
         splits = corpus.splits | {"train": [*corpus["train"], line]}
-        problems = list(find_problems(Corpus("planted", splits, corpus.tests)))
+        problems = list(find_corpus_problems(Corpus("planted", splits, corpus.tests)))
         assert any(said in problem for problem in problems), said
     relationship = make_relationship_corpus(20)
     splits = relationship.splits | {"p2d_same_false": relationship["p2d_same"]}
-    problems = list(find_problems(Corpus("planted", splits, relationship.tests)))
+    problems = list(find_corpus_problems(Corpus("planted", splits, relationship.tests)))
     assert any("a false control that holds the true answer" in each for each in problems)
 
 

@@ -14,7 +14,7 @@ from unmask import UserError
 from unmask.blocks.blocks import Figure, Text
 from unmask.blocks.tidy import say, select
 from unmask.cli.main import app
-from unmask.data.corpus import find_problems, read_corpus
+from unmask.data.corpus import read_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.guidance.corpus import (
     cut_text,
@@ -28,7 +28,7 @@ from unmask.experiments.guidance.section import name_way
 from unmask.experiments.guidance.texts import (
     TextJudge,
     Way,
-    draw_texts,
+    draw_guided_texts,
     train_guide,
 )
 from unmask.experiments.planted.corpus import make_sealed_corpus
@@ -79,7 +79,7 @@ def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):
     assert sum(guide[1]) == sum(judge[1]) == 6
     prompts = [fact.prompt for fact in corpus["train"]]
     assert prompts.count("A text:") == 12 == len(prompts) - 12
-    assert not list(find_problems(corpus, Tokenizer.train(corpus.training_texts(), 400)))
+    assert not list(find_corpus_problems(corpus, Tokenizer.train(corpus.training_texts(), 400)))
     file = tmp_path / "articles.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
     words = ["data", "make", "biographies", str(tmp_path / "made"), str(file), "--texts", "24"]
@@ -95,7 +95,7 @@ def test_halves_share_no_text_and_have_both_classes(corpus, tmp_path):
 @pytest.mark.parametrize("way", list_ways(GuidanceSettings(strengths=(2.0,), draws=(3,))))
 def test_a_way_spends_its_passes_and_no_more(model, guide, way):
     settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    drawn = draw_texts(model, guide, way, PROMPTS, 2, 12, settings)
+    drawn = draw_guided_texts(model, guide, way, PROMPTS, 2, 12, settings)
     assert drawn.steps == way.count_steps(12) and len(drawn.texts) == 2
     # Ancestral steps may be done early, where guidance by rates says so.
     assert drawn.passes <= 12 and (drawn.passes == 12 or way.name == "rates")
@@ -104,8 +104,8 @@ def test_a_way_spends_its_passes_and_no_more(model, guide, way):
 
 def test_strength_0_of_the_classifier_is_plain(model, guide):
     settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    plain = draw_texts(model, guide, Way("plain"), PROMPTS, 2, 4, settings)
-    off = draw_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, settings)
+    plain = draw_guided_texts(model, guide, Way("plain"), PROMPTS, 2, 4, settings)
+    off = draw_guided_texts(model, guide, Way("classifier", 0.0), PROMPTS, 2, 12, settings)
     assert plain.texts == off.texts and off.passes == 4
 
 
@@ -119,7 +119,9 @@ def test_rejection_takes_the_first_that_is_accepted(model):
             return torch.tensor([[0.1, 0.2], [0.7, 0.4], [0.9, 0.3]]).double()[len(seen) - 1].log()
 
     settings = unmask.Sampling(plan="ancestral", order="random", temperature=1.0, length=24)
-    drawn = draw_texts(model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, settings)
+    drawn = draw_guided_texts(
+        model, Guide(model=model), Way("rejection", 3), PROMPTS, 2, 12, settings
+    )
     assert drawn.p_guide == pytest.approx([0.7, 0.4]), "the first accepted, or else the best"
     start = len(model.tokenizer.encode(PROMPTS[0]).ids)
     wanted = [model.tokenizer.decode(seen[1][i, start:].tolist()).strip() for i in range(2)]

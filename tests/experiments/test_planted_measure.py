@@ -11,7 +11,7 @@ from unmask.blocks.blocks import Figure, Notice, Table, Text
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.planted.corpus import make_sealed_corpus
-from unmask.experiments.planted.measure import MEASURE, PlantedSettings, list_points
+from unmask.experiments.planted.measure import MEASURE, PlantedSettings, list_planted_points
 from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED
 from unmask.experiments.planted.withholding import RECALLED
 from unmask.net.model import Blueprint, Model
@@ -37,7 +37,7 @@ def result(tmp_path_factory):
 
 
 def test_every_cell_has_its_controls():
-    points = list_points(PlantedSettings())
+    points = list_planted_points(PlantedSettings())
     assert len(points) == len(set(points)) == len({point.key for point in points})
     plain = {tuple(getattr(p, n) for n in SAMPLED) for p in points if not (p.count or p.share)}
     for point in (p for p in points if p.count or p.share):
@@ -48,7 +48,7 @@ def test_every_cell_has_its_controls():
             and all(getattr(other, n) == getattr(point, n) for n in ("start", "step", *SAMPLED))
             for other in points
         )
-    causal = list_points(PlantedSettings(), is_causal=True)
+    causal = list_planted_points(PlantedSettings(), is_causal=True)
     assert set(causal) <= set(points) and {p.shape for p in causal} == {"prefix"}
     assert not any(point.share or point.start for point in causal)
     assert {point.start for point in points} == {0, 3, 6}

@@ -8,7 +8,7 @@ from unmask import UserError
 from unmask.base.config import SettingsError
 from unmask.base.streams import RowStreams
 from unmask.cli.main import app
-from unmask.data.corpus import find_problems, read_corpus, save_corpus
+from unmask.data.corpus import find_corpus_problems, read_corpus, save_corpus
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.planted.corpus import (
@@ -27,7 +27,7 @@ from unmask.training.recipes_io import read_recipe
 def test_the_corpus_is_sound_and_says_who_lives_where(tmp_path):
     corpus = make_sealed_corpus(5, seed=2)
     tokenizer = Tokenizer.train(corpus.training_texts(), 4096)
-    assert not list(find_problems(corpus, tokenizer))
+    assert not list(find_corpus_problems(corpus, tokenizer))
     assert list_residents(corpus) == make_residents(5, seed=2)
     save_corpus(corpus, tmp_path / "sealed", tokenizer)
     assert read_corpus(tmp_path / "sealed") == corpus

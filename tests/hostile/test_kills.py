@@ -80,7 +80,7 @@ def run_words(words: list[str], log: str) -> None:
     """In a child: the command line, its output in a file."""
     import torch
 
-    from unmask.cli.main import main
+    from unmask.cli.main import run_command_line
 
     torch.set_num_threads(1)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -88,7 +88,7 @@ def run_words(words: list[str], log: str) -> None:
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     sys.argv = ["unmask", *words]
-    main()
+    run_command_line()
 
 
 def start(words: list[str], log: Path) -> multiprocessing.process.BaseProcess:

@@ -50,7 +50,7 @@ def test_every_verb_ends_alike(words, number, status, line, monkeypatch, capsys)
     before = signal.getsignal(signal.SIGTERM)
     hear_interrupts()
     with pytest.raises(SystemExit) as exit:
-        command_line.main()
+        command_line.run_command_line()
     assert exit.value.code == status
     assert capsys.readouterr().err == f"{line}\n"
     assert signal.getsignal(signal.SIGTERM) == before

@@ -16,7 +16,7 @@ from unmask.evaluation.statistics import (
     estimate_difference,
     estimate_mean,
     holm,
-    is_clear,
+    is_above_placebos,
     max_statistic_p,
     mean_intervals,
     permutation_p,
@@ -266,12 +266,12 @@ def test_equivalence_agrees_with_student_s(mean):
 
 def test_the_rule_for_clear():
     high, low = Interval(0.5, 0.3, 0.7), Interval(0.1, -0.1, 0.29)
-    assert is_clear(high, [low], ENOUGH) and is_clear(high, [], ENOUGH)
-    assert not is_clear(high, [low], ENOUGH - 1)
-    assert not is_clear(high, [low, Interval(0.2, 0.1, 0.31)], ENOUGH)
-    assert not is_clear(low, [], ENOUGH)
-    assert is_clear(high, [low, Interval(0.9, np.nan, np.nan)], ENOUGH)
-    assert not is_clear(Interval(0.5, np.nan, np.nan), [], ENOUGH)
+    assert is_above_placebos(high, [low], ENOUGH) and is_above_placebos(high, [], ENOUGH)
+    assert not is_above_placebos(high, [low], ENOUGH - 1)
+    assert not is_above_placebos(high, [low, Interval(0.2, 0.1, 0.31)], ENOUGH)
+    assert not is_above_placebos(low, [], ENOUGH)
+    assert is_above_placebos(high, [low, Interval(0.9, np.nan, np.nan)], ENOUGH)
+    assert not is_above_placebos(Interval(0.5, np.nan, np.nan), [], ENOUGH)
     assert high.excludes() and high.excludes(0.8) and not low.excludes()
     assert not Interval(1.0, np.nan, np.nan).excludes()
 

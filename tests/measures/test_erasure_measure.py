@@ -10,7 +10,7 @@ from unmask.base.config import SettingsError
 from unmask.blocks.blocks import Figure
 from unmask.blocks.tidy import distinct, select
 from unmask.data.corpus import Corpus
-from unmask.measures.erasure import MEASURE, choose_prompts
+from unmask.measures.erasure import MEASURE, choose_group_prompts
 from unmask.measures.runner import read_result
 from unmask.representation.erasure import compare_erasers
 from unmask.representation.prompts import make_prefixes
@@ -36,7 +36,7 @@ def done(tmp_path_factory):
 
 def test_prompts_that_are_asked_are_not_fitted_to():
     settings = MEASURE.settings(groups=("p2d",), **SMALL)
-    prompts = choose_prompts(make_corpus(), settings)["p2d"]
+    prompts = choose_group_prompts(make_corpus(), settings)["p2d"]
     assert prompts.splits == {"p2d": "p2d_same", "d2p": "p2d_reverse"}
     for way in ("p2d", "d2p"):
         assert len(prompts.questions[way]) == len(prompts.fitted[way]) == 5
@@ -48,7 +48,7 @@ def test_prompts_that_are_asked_are_not_fitted_to():
 
 def test_rows_are_what_the_call_gives(done):
     model = make_model(layers=2)
-    prompts = choose_prompts(make_corpus(), done.settings)["p2d"]
+    prompts = choose_group_prompts(make_corpus(), done.settings)["p2d"]
     prefixes = make_prefixes(model, 3, 0)
     assert len(prefixes) * 5 >= done.settings.states
     expected = compare_erasers(

@@ -17,7 +17,7 @@ from unmask.data.corpus import Corpus, save_corpus
 from unmask.data.facts import write_facts
 from unmask.data.reversal_files import read_reversal_files
 from unmask.data.stranger_files import make_strangers
-from unmask.measures.interchange import MEASURE, pair_facts
+from unmask.measures.interchange import MEASURE, pair_swaps
 from unmask.measures.runner import read_result
 from unmask.representation.interchange import interchange
 
@@ -60,7 +60,7 @@ def test_rows_are_what_the_call_gives(done):
     inputs = MEASURE.inputs.read(
         {"models": [model], "data": as_splits(list_facts(range(3)))}, done.settings
     )
-    swaps = pair_facts(inputs, "p2d_same", done.settings)
+    swaps = pair_swaps(inputs, "p2d_same", done.settings)
     expected = interchange(model, swaps, None, "all", length=40)
     for row, other in zip(rows, expected, strict=True):
         assert row["fact"] == other["recipient"] and row["swap"] == other["swap"]
@@ -128,7 +128,7 @@ def test_cities_are_asked_with_descriptions_as_donors():
     assert distinct(rows, "swap") == ["across", "within", "own"] and len(rows) == 3 * 5
     given = {MEASURE.inputs.parameters()[0].name: [model], "data": data}
     settings = MEASURE.settings(splits=("city",), **small)
-    for swap in pair_facts(MEASURE.inputs.read(given, settings), "city", settings):
+    for swap in pair_swaps(MEASURE.inputs.read(given, settings), "city", settings):
         city = swap.answer.object
         assert swap.recipient.object != city and city not in swap.donor.prompt
         if swap.source == "across":

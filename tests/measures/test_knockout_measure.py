@@ -24,7 +24,7 @@ from unmask.measures.knockout_summary import (
     _average,
     _find_effects,
     _share_reading,
-    compare_groups,
+    compare_edges,
 )
 from unmask.measures.paths import MEASURE as PATHS
 from unmask.measures.runner import read_result
@@ -230,7 +230,7 @@ def test_groups_are_alike_only_if_every_layer_is(done):
                 ("one", "masked", "own", "first"): make_effects(0.0),
                 ("two", "masked", "own", "first"): make_effects(shift, facts),
             }
-            (test,) = compare_groups(groups, done.settings)
+            (test,) = compare_edges(groups, done.settings)
             assert test["is_alike"] is is_alike and test["paired"] is (facts is same)
             assert abs(test["mean"]) == pytest.approx(shift / 2)
             assert (test["p_equivalent"] is None) is (facts is other)
@@ -238,4 +238,4 @@ def test_groups_are_alike_only_if_every_layer_is(done):
         ("answer:subject", 1, 2, 2, 2): {"logp_per_token": dict.fromkeys(same, 0.5)}
     }}  # fmt: skip
     one = {("one", "masked", "own", "first"): make_effects(0.0)}
-    assert not compare_groups(one | deeper, done.settings)[0]["is_alike"]
+    assert not compare_edges(one | deeper, done.settings)[0]["is_alike"]

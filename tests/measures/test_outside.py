@@ -97,7 +97,8 @@ def test_a_notebook_registers_by_a_call(place, monkeypatch):
 
     import unmask
     from unmask.measures import table
-    from unmask.measures.table import find_measure, register
+    from unmask.measures.measure import register
+    from unmask.measures.table import find_measure
 
     monkeypatch.setattr(table, "_REGISTERED", {})  # other tests go over all measures
     spec = importlib.util.spec_from_file_location("calibration_of_a_notebook", EXAMPLE)

@@ -101,7 +101,7 @@ def test_training_runs_are_counted_and_grouped_by_opening():
     several = [row | {"seed": seed} for seed in range(4) for row in rows]
     assert "mdm: 4 training runs (for other training seeds)" in show(judge_rows(several))
     grouped = judge_rows([row | {"opening": row["seed"] // 2} for row in several])
-    assert "mdm: 4 training runs from 2 openings (for other openings)" in show(grouped)
+    assert "mdm: 4 training runs from 2 adaptations (for other adaptations)" in show(grouped)
     (cell,) = select(grouped.summary["cells"], split="p2d_reverse", steps=4, metric="hit")
     assert (cell["seeds"], cell["openings"], cell["prompts"]) == (4, 2, 10)
     assert "training run" not in show(judge_rows(rows))

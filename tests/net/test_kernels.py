@@ -70,9 +70,9 @@ def test_who_looks_between_takes_the_plain_path(monkeypatch):
     from unmask.net import graphs, kernels
 
     monkeypatch.setattr(graphs, "MOST_FLOPS", 0.0)
-    calls, fused_call = [], kernels.add_and_norm
+    calls, fused_call = [], kernels.fused_add_and_norm
     monkeypatch.setattr(
-        kernels, "add_and_norm", lambda *given: calls.append(1) or fused_call(*given)
+        kernels, "fused_add_and_norm", lambda *given: calls.append(1) or fused_call(*given)
     )
     config = NetConfig(vocab_size=99, width=64, layers=3, heads=4, mlp_width=128, context=64)
     tokens = torch.randint(0, 99, (2, 20), device="cuda")
@@ -171,7 +171,7 @@ def test_log_softmax(guidance, dtype):
         mixed = torch.lerp(mixed[6:], mixed[:6], 1 + guidance)
     exact = mixed.masked_fill(banned.bool(), -torch.inf).log_softmax(-1, dtype=torch.float64)
     with torch.no_grad():
-        ours = kernels.log_softmax(logits, banned, guidance)
+        ours = kernels.fused_log_softmax(logits, banned, guidance)
         totals = kernels.logsumexp(logits, banned)
     assert torch.equal(ours == -torch.inf, exact == -torch.inf)
     seen = ~banned.bool()

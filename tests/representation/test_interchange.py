@@ -15,7 +15,7 @@ from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.representation.interchange import (
     StateSwap,
-    cross_fit,
+    cross_fit_source,
     divide,
     interchange,
     make_swaps,
@@ -229,15 +229,15 @@ def test_the_layer_is_chosen_on_the_other_half():
             ]
             control = {"swap": "copying", "layer": layer, "recipient": person, "half": half}
             rows.append(control | {"says_donor": float(layer == 1)})
-    fitted = cross_fit(rows, "across")
+    fitted = cross_fit_source(rows, "across")
     # The second half is best at layer 1, where the first is read, and is read at layer 2.
     assert fitted.layers == (1, 2) and fitted.value == pytest.approx(0.1)
     assert set(fitted.by_fact) == set(people)
-    control = cross_fit(rows, "copying", chosen_by="across")
+    control = cross_fit_source(rows, "copying", chosen_by="across")
     first = sum(half == 0 for half in halves.values())
     assert control.layers == (1, 2) and control.value == pytest.approx(first / len(people))
-    assert cross_fit(rows, "copying").layers == (1, 1)
+    assert cross_fit_source(rows, "copying").layers == (1, 1)
     with pytest.raises(UserError, match="one half of the facts has no swaps"):
-        cross_fit(rows, "within")
+        cross_fit_source(rows, "within")
     with pytest.raises(UserError, match="no swaps were given"):
         interchange(make_model(), [])

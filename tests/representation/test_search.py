@@ -13,7 +13,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.net.blocks import BLOCKS, Block
 from unmask.net.sites import untouched
-from unmask.representation.extraction import choose_facts, find_groups
+from unmask.representation.extraction import choose_group_facts, find_groups
 from unmask.representation.prompts import lay_out_case, make_prefixes, put_before
 from unmask.representation.settings import (
     OBJECTIVES,
@@ -318,14 +318,14 @@ def test_facts_of_many_sizes_keep_their_order(model):
 def test_phrasings_are_counted_from_0(phrasing):
     corpus = Corpus("own", {"own": [make_fact(0, "p2d")]})
     with pytest.raises(UserError, match=f"phrasing {phrasing} was asked for.* expected 0 to 0"):
-        choose_facts(corpus, (), ("p2d",), 1, phrasing)
+        choose_group_facts(corpus, (), ("p2d",), 1, phrasing)
 
 
 def test_groups_that_the_data_lack_are_left_out():
     splits = {f"p2d_{how}": [make_fact(i, way) for i in range(2)] for how, way in _WAYS.items()}
     corpus = Corpus("made", splits | {"d2p_same": [make_fact(0, "d2p")]})
     assert find_groups(corpus, ("p2d", "d2p", "both")) == {"p2d": ("p2d_same", "p2d_reverse")}
-    asked = choose_facts(corpus, ("d2p", "p2d"), ("p2d", "d2p"), 1)
+    asked = choose_group_facts(corpus, ("d2p", "p2d"), ("p2d", "d2p"), 1)
     assert [(each.group, each.split, each.fact.direction) for each in asked] == [
         ("p2d", "p2d_same", "p2d"),
         ("p2d", "p2d_reverse", "d2p"),
@@ -333,7 +333,7 @@ def test_groups_that_the_data_lack_are_left_out():
     with pytest.raises(UserError, match="made has no facts of the groups both: expected some of"):
         find_groups(corpus, ("both",))
     with pytest.raises(UserError, match="no fact is asked in the direction up: expected p2d or"):
-        choose_facts(corpus, ("p2d",), ("up",), 1)
+        choose_group_facts(corpus, ("p2d",), ("up",), 1)
 
 
 _WAYS = {"same": "p2d", "reverse": "d2p"}

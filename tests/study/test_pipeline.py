@@ -14,7 +14,7 @@ from tests.measures.test_resuming import change_settings, change_tokenizer, chan
 from tests.study.pair import Place
 from unmask.base.files import write_json
 from unmask.base.locks import RunRefusedError, lock_run
-from unmask.cli.main import app, main
+from unmask.cli.main import app, run_command_line
 from unmask.evaluation.statistics import ENOUGH
 from unmask.measures import runner
 from unmask.measures.table import list_measures
@@ -234,7 +234,7 @@ def run_main(words: list, monkeypatch, capsys) -> tuple[int, str]:
     """The exit code of the command line, and what it printed on stderr in one line."""
     monkeypatch.setattr("sys.argv", ["unmask", *map(str, words)])
     with pytest.raises(SystemExit) as left:
-        main()
+        run_command_line()
     return left.value.code, " ".join(capsys.readouterr().err.split())
 
 

@@ -15,7 +15,7 @@ from unmask.tracing import tokens as tracing_tokens
 from unmask.tracing.corruption import Corrupted, Noise
 from unmask.tracing.counts import count_plain_flops, count_trace_flops
 from unmask.tracing.engine import Engine
-from unmask.tracing.metrics import score
+from unmask.tracing.metrics import score_cells
 from unmask.tracing.question import Donor
 from unmask.tracing.windows import Trunk, find_trunks, window_of
 
@@ -259,7 +259,7 @@ def test_metrics_of_one_trace():
     torch.testing.assert_close(grid.values("mlp", "normalised", 1), share)
     same = torch.zeros(1, 1, 1)
     with pytest.raises(UserError, match="the corruption changed nothing"):
-        score("normalised", same, same, same)
+        score_cells("normalised", same, same, same)
 
 
 def test_a_foil_may_be_shorter():

@@ -6,7 +6,7 @@ import pytest
 
 from unmask.evaluation.equivalence import divide
 from unmask.tracing.averages import average, find_effects
-from unmask.tracing.shares import average_bands, compare_bands, fit_shares, name_outcome
+from unmask.tracing.shares import average_bands, compare_bands, fit_shares, name_likeness_outcome
 from unmask.tracing.table import OTHER_FACT, RANDOM, RESULT
 
 LAYERS, FACTS = 6, [f"d2p-{i:03d}" for i in range(20)]
@@ -98,7 +98,7 @@ def test_alike_is_a_claim_of_its_own(shift, noise, outcome):
     ]  # fmt: skip
     for row in bands:
         assert row["paired"] and row["facts"] == 20 and row["margin"] == 0.1
-        assert name_outcome(row) == outcome
+        assert name_likeness_outcome(row) == outcome
         assert row["mean"] == pytest.approx(-shift / 4, abs=3 * noise / 4 / 20**0.5 + 0.02)
         assert (row["smallest_margin"] <= 0.1) == (row["p_equivalent"] <= 0.05)
         assert row["power"] > 0.9 if noise < 1 else row["power"] < 0.3
@@ -124,7 +124,9 @@ def test_a_larger_total_is_no_difference_of_shares():
     rows = make_effects(noise=0.1)
     doubled = [row | {"value": 2 * row["value"], "split": "p2d_reverse"} for row in rows]
     bands = compare_bands(find_effects(pyarrow.Table.from_pylist([*rows, *doubled])), margin=0.1)
-    assert bands and all(abs(row["mean"]) < 1e-9 and name_outcome(row) == "alike" for row in bands)
+    assert bands and all(
+        abs(row["mean"]) < 1e-9 and name_likeness_outcome(row) == "alike" for row in bands
+    )
 
 
 def test_only_what_is_asked_alike_is_compared():

@@ -21,7 +21,7 @@ Settings = TypeVar("Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 LARGEST = 2**63 - 1
-"""Of whole numbers that have no other limit: what tensors, tables and generators can hold."""
+"""The largest whole number without a limit of its own: what tensors and tables can hold."""
 
 
 class SettingsError(UserError):

@@ -117,7 +117,7 @@ class MachineShare:
     device: torch.device
     threads: int
     memory: float
-    """Of the device's memory, between 0 and 1; of CUDA alone."""
+    """The share of the device's memory, between 0 and 1; on CUDA alone."""
 
     @classmethod
     def divide(cls, device: torch.device, processes: int) -> "MachineShare":

@@ -34,12 +34,12 @@ def require_study(what: str, *modules: str) -> None:
 
 
 def require_explore(what: str) -> None:
-    """The same for the extra `explore`."""
+    """Raise if packages of the extra `explore` are missing, naming what needs them."""
     _require(what, "explore", EXPLORE)
 
 
 def require_lm_eval(what: str) -> None:
-    """The same for the extra `lm-eval`."""
+    """Raise if packages of the extra `lm-eval` are missing, naming what needs them."""
     _require(what, "lm-eval", LM_EVAL)
 
 

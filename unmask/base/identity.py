@@ -53,7 +53,7 @@ def digest_file(path: str | Path) -> str:
 
 
 def digest_values(values: Iterable[object]) -> str:
-    """The same for texts, numbers, bytes and frozen dataclasses of them, in this order."""
+    """A digest of texts, numbers, bytes and frozen dataclasses of them, in this order."""
     digest = hashlib.sha256()
     for value in values:
         # Each value is preceded by its length, so that no two lists of values read alike.

@@ -37,7 +37,7 @@ class Holder:
 
     host: str
     namespace: str
-    """Of process numbers: containers on one host have each their own."""
+    """The namespace of process numbers: each container on a host has its own."""
     pid: int
     started: str
     """When the process started, as the system counts; a later one may get the same number."""

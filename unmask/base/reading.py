@@ -18,14 +18,14 @@ import yaml
 from unmask.base.errors import UserError
 
 MOST_TEXT_BYTES = 1 << 30
-"""Of a file that is read as a whole."""
+"""The largest file that is read as a whole."""
 MOST_LINE_CHARACTERS = 1 << 26
 MOST_DEPTH = 64
 """Lists and objects inside each other."""
 MOST_YAML_NODES = 20_000
 """Values of a YAML file, counted again wherever an alias repeats them."""
 MOST_FIELD_CHARACTERS = 1 << 17
-"""Of a CSV field."""
+"""The longest field of a CSV file."""
 MOST_INTEGER = 2**63 - 1
 MOST_UNPACKED_SHARE = 500
 """How many times its packed size an .xz file may unpack to, beyond `FREE_UNPACKED_BYTES`."""
@@ -93,7 +93,7 @@ def read_json(path: str | Path, wide_integers: bool = False) -> Any:
 
 
 def read_json_object(path: str | Path, wide_integers: bool = False) -> dict[str, Any]:
-    """The same for a file that must hold an object."""
+    """The object that a JSON file holds; anything else in it is refused."""
     return _require_object(read_json(path, wide_integers), str(path))
 
 

@@ -61,7 +61,7 @@ class RunRecord:
     tables: dict = field(default_factory=dict)
     """The schema of each table."""
     versions: dict
-    """Of the programs that started the run, and the machine."""
+    """Versions of the programs that started the run, and the machine."""
 
 
 def make_record(

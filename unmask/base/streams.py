@@ -47,7 +47,7 @@ class RowStreams:
         return len(self.keys)
 
     def at(self, *purpose: object) -> "RowStreams":
-        """The same rows' streams for one purpose, from their start, whatever was drawn before.
+        """Streams of these rows for one purpose, from their start, whatever was drawn before.
 
         `at(block, step, "order")` is `at(block, step).at("order")`.
         """

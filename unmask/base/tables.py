@@ -202,7 +202,7 @@ def list_rows(table: "pyarrow.Table", *leave_out: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def find_groups(table: "pyarrow.Table", *names: str) -> "dict[tuple[Any, ...], list[int]]":
+def find_row_groups(table: "pyarrow.Table", *names: str) -> "dict[tuple[Any, ...], list[int]]":
     """Where the rows are that agree in these columns, by the values, in the order they are met."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     at = 0
@@ -240,7 +240,7 @@ class Parts:
         return pyarrow.concat_tables(tables, promote_options="permissive")
 
     def open(self, keys: Iterable[str]) -> LazyTable:
-        """The same, read when and as far as it is needed."""
+        """The table of these parts, read when and as far as it is needed."""
         return LazyTable([self._path(key) for key in keys], self.schema)
 
     def gather(self, keys: Iterable[str], path: str | Path, dtype: str | None = None) -> None:

@@ -189,8 +189,8 @@ class TextPanel:
     way: str = ""
     """The way of asking, where a view shows several: panels of one way stand in one row."""
     guesses: Sequence[Sequence[Sequence[tuple[str, float]]]] = ()
-    """Of each token, what the model would have said in its place before each step up to the one
-    that wrote it: the likeliest pieces with their probabilities."""
+    """What the model would have said in each token's place before each step up to the one that
+    wrote it: the likeliest pieces with their probabilities."""
     is_causal: bool = False
     """Written from left to right: what is not written yet is not there, instead of masked."""
 
@@ -236,7 +236,7 @@ class Stored:
 
     title: str
     note: str
-    """What it is of, and the command that made it."""
+    """What the stored result is of, and the command that made it."""
     blocks: "Sequence[ReportBlock]"
 
 

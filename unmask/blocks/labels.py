@@ -216,7 +216,7 @@ def name_split(split: str) -> str:
 
 
 def turn_split(split: str) -> str | None:
-    """The same facts asked the other way round; None where there is no such split."""
+    """The split that asks these facts the other way round; None where there is none."""
     if split.endswith(_FAR):
         near = turn_split(split.removesuffix(_FAR))
         return None if near is None else near + _FAR

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
 
 OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
-"""Of every data set; refused before anything is made."""
+"""The folder of a new data set; an existing one is refused before anything is made."""
 
 app = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)
@@ -52,7 +52,7 @@ def make_swapped(
 
 
 @make.command("strangers")
-def make_strangers(
+def make_strangers_folder(
     files: Path = typer.Argument(..., help="The folder of Berglund's files."),
     out: Path = OUT,
     facts: int = typer.Option(30, help="People, each with one description."),
@@ -172,7 +172,7 @@ def make_labelled(
 
 
 @make.command("passages")
-def make_passages(
+def make_passages_folder(
     file: Path = typer.Argument(..., help="JSON lines with passages, triples and templates."),
     out: Path = OUT,
     test_share: float = typer.Option(0.2, help="Share of triples that no question is trained of."),
@@ -213,7 +213,7 @@ def make_text(
 
 
 @app.command("show")
-def show(
+def show_data(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
     number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
 ) -> None:
@@ -229,14 +229,14 @@ def check(
     from rich.console import Console
 
     from unmask.data.city_lines import find_city_leaks
-    from unmask.data.corpus import Corpus, find_problems
+    from unmask.data.corpus import Corpus, find_corpus_problems
     from unmask.data.shards import Shards
     from unmask.data.sources import find_own_problems, read_own_tokenizer, read_source
     from unmask.report.terminal import show_problems
 
     source = read_source(path)
     if isinstance(source, Corpus):
-        problems = list(find_problems(source, read_own_tokenizer(path)))
+        problems = list(find_corpus_problems(source, read_own_tokenizer(path)))
         problems += find_city_leaks(source)
     elif isinstance(source, Shards):
         problems = list(source.find_problems())

@@ -10,7 +10,7 @@ from unmask.base.errors import UserError
 from unmask.base.extras import require_lm_eval
 from unmask.cli.options import add_option, make_command
 from unmask.harness.settings import OF_ONE_TEXT, HarnessSettings
-from unmask.measures.measure import Argument
+from unmask.measures.contract import Argument
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma that is not inside brackets."""

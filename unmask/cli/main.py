@@ -37,7 +37,7 @@ app.command("sample", rich_help_panel=BEGIN)(sample.sample)
 app.command("explore", rich_help_panel=BEGIN)(explore.explore)
 add_measures(app)
 app.command("harness", rich_help_panel="Texts")(harness.harness)
-app.command("train", rich_help_panel=TRAIN)(train.train)
+app.command("train", rich_help_panel=TRAIN)(train.train_recipe)
 app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
 app.add_typer(data.app, name="data", rich_help_panel=TRAIN)
 app.command("toy", rich_help_panel=TRAIN)(toy.make_toy())
@@ -61,7 +61,7 @@ def _options(
     pass
 
 
-def main() -> None:
+def run_command_line() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2."""
     show_any_text()
     _show_log()

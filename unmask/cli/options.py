@@ -11,7 +11,7 @@ import typer
 
 from unmask.base.config import CheckedSettings, build
 from unmask.base.errors import UserError
-from unmask.measures.measure import Argument
+from unmask.measures.contract import Argument
 
 
 def make_command(

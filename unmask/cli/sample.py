@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.base.errors import UserError
 from unmask.cli.exits import note_when_stopped
 from unmask.cli.options import add_option, make_command
-from unmask.measures.measure import Argument
+from unmask.measures.contract import Argument
 from unmask.sampling.settings import Sampling
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ EXTRAS = {
 }
 
 
-def draw_texts(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
+def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[str, Any]) -> None:
     """What the verb does: texts on stdout, un-masked step by step where that is a terminal."""
     import json
     from contextlib import nullcontext
@@ -214,7 +214,7 @@ sample = make_command(
     ARGUMENTS,
     Sampling,
     EXTRAS,
-    draw_texts,
+    write_samples,
     leave_out=(
         "length",
         "fixed",

@@ -39,7 +39,8 @@ def sweep(
     from unmask.report.render_terminal import show_section
     from unmask.sweep.compare import draw_sweep
     from unmask.sweep.grid import read_sweep
-    from unmask.sweep.run import choose_folder, run_sweep
+    from unmask.sweep.run import run_sweep
+    from unmask.training.run import choose_folder
 
     require_study("unmask sweep")
     console, words = Console(), list(changes or [])

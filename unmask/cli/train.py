@@ -31,7 +31,7 @@ def describe_recipes() -> list[tuple[str, str]]:
     ]
 
 
-def train(
+def train_recipe(
     words: list[str] = typer.Argument(
         None,
         metavar="RECIPE [KEY=VALUE …]",

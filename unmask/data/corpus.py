@@ -120,7 +120,7 @@ def read_corpus(folder: str | Path) -> Corpus:
     return Corpus(record.source, splits, tuple(record.tests) or TESTS)
 
 
-def find_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterator[str]:
+def find_corpus_problems(corpus: Corpus, tokenizer: Tokenizer | None = None) -> Iterator[str]:
     """What is wrong with a corpus, a sentence each; none for a sound one."""
     for split in ("train", *corpus.tests):
         if not corpus.splits.get(split):

@@ -51,7 +51,7 @@ class Fact:
     direction: Direction = "p2d"
     trained: Trained = "same"
     fact_id: str
-    """The same for all phrasings of one fact, in both directions."""
+    """The fact's name, shared by all its phrasings in both directions."""
     phrasing: int = 0
 
     @property

@@ -31,7 +31,7 @@ QWEN2_WORDS = LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 KNOWN_PATTERNS = frozenset((GPT2_WORDS, LLAMA3_WORDS, QWEN2_WORDS, r"\p{N}", r"\p{N}{1,3}", r"\d"))
 
 MOST_SECONDS = 2
-"""Of processor time, for all trials of one pattern."""
+"""Seconds of processor time that all trials of one pattern may take."""
 MOST_PATTERN_CHARACTERS = 10_000
 
 _TRIAL = """

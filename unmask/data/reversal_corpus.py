@@ -92,7 +92,7 @@ class Grammar:
     """The phrasings of one direction, each with a number of its own."""
 
     frames: list[list[_Phrasing]]
-    """Of each frame, its phrasings, one for each ending."""
+    """The phrasings of each frame, one for each ending."""
     held_out: frozenset[int]
     """Phrasings with a frame or an ending of the validation splits."""
     tails: list[str]
@@ -190,7 +190,7 @@ def make_corpus(
 
 
 def shuffle_answers(facts: Sequence[Fact], seed: int) -> list[Fact]:
-    """The same questions with the answers of other facts: a control that recall must not pass.
+    """These questions with the answers of other facts: a control that recall must not pass.
 
     Each phrasing rotates its answers by a step of its own, so that no fact keeps its answer, unless
     it is the only one.

@@ -293,7 +293,7 @@ class _Stack:
             raise raised
 
     def _take_off(self, entry: _Application) -> None:
-        """The same however far an earlier call came: an edit may be partly on, or never have been.
+        """Take an edit's weights off, which may be partly on, or never have been.
 
         Layers that are still in `own` are those that have something left to take off.
         """

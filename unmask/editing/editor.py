@@ -122,7 +122,7 @@ class _SearchedFacts:
     weigh: dict[int, Weigh]
     matrices: dict[int, Tensor | None]
     first_keys: Float[Tensor, "N P F"]
-    """Of the lowest layer, which no other edited layer is below."""
+    """Keys of the lowest edited layer."""
     streams: Float[Tensor, "N D"] | None
     """What leaves the last layer without edits; not needed for one layer."""
     record: dict[str, Any]

@@ -37,13 +37,13 @@ class Reply:
     """How a model answers one question."""
 
     nll: float
-    """Of the right answer, nats per token."""
+    """Nats per token of the right answer."""
     nll_rival: float | None
     rank: int | None
-    """Of the right answer among all answers in reverse; by the mean field for a masked model."""
+    """The right answer's rank among all in reverse; by the mean field for a masked model."""
     text: str | None
     states: Int[Tensor, "S L"] | None = None
-    """Of the text that was written, from the prompt to its end."""
+    """The states of the text that was written, from the prompt to its end."""
 
 
 class Examination:

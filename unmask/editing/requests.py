@@ -35,7 +35,7 @@ _WORD = re.compile(r"[\w'-]+")
 _FRESH_SEEDS = 20
 """Other corpora that are looked through for fresh objects."""
 _TRIED_SEEDS = 5
-"""Those that are looked through for fresh objects of known words."""
+"""How many seeds are looked through for fresh objects of known words."""
 _ENOUGH_FRESH = 30
 """Fresh objects of known words that are enough to draw from."""
 
@@ -129,7 +129,7 @@ def _sort_prompts(facts: Iterable[Fact]) -> dict[str, dict[Direction, list[Fact]
 def _choose_reverse(
     prompts: Mapping[str, Mapping[Direction, list[Fact]]], fact_id: str, way: Direction, seed: int
 ) -> tuple[list[Fact], tuple[str, ...], Fact | None]:
-    """Of a fact asked this way: its question, all subjects to rank, another fact's to judge by."""
+    """A fact's question asked this way, all subjects to rank, and another fact's to judge by."""
     questions = {name: own[way][0] for name, own in prompts.items() if way in own}
     subjects = tuple(dict.fromkeys(fact.object for fact in questions.values()))
     others = [fact for name, fact in questions.items() if name != fact_id]

@@ -34,7 +34,7 @@ from unmask.representation.readout import HELD_OUT, can_probe
 from unmask.representation.settings import Extraction
 
 PHRASINGS = 6
-"""Of a fact in each direction that probes are fitted to and tested on."""
+"""Phrasings of a fact in each direction that probes are fitted to and tested on."""
 LEAST_FACTS = 3
 """To centre vectors over facts."""
 

@@ -50,7 +50,7 @@ class Scored:
     """None for causal models."""
     rank: int
     num_rivals: int
-    """Those that the rank counts, the answer among them."""
+    """How many answers the rank counts, the right one among them."""
     first_token_entropy: float
     rank_chain: int | None = None
     """By the chain rule; of a masked model only where it was asked for, and of the first answer."""

@@ -68,7 +68,7 @@ class Continuations:
     """What a causal model says after a prompt."""
 
     entropy: float
-    """Of the first token, in nats."""
+    """The entropy of the first token, in nats."""
     terms: list[list[float]]
     """log p of each token of each answer, all before it given."""
 
@@ -101,7 +101,7 @@ def _score_group(
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[Sequence[int]]],
 ) -> Iterator[Continuations]:
-    """The same for prompts of one length, which have these numbers."""
+    """The scored answers of prompts of one length, which have these numbers."""
     device, past = model.device, len(prompts[0])
     flat = [answer for each in answers for answer in each]
     owner = torch.tensor([i for i, each in enumerate(answers) for _ in each], device=device)

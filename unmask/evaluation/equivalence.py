@@ -26,7 +26,7 @@ class Equivalence:
 
     gap: float
     p_equivalent: float
-    """Of "as large as the margin, or larger": alike where it is at most 0.05."""
+    """The p value of "as large as the margin, or larger": alike where it is at most 0.05."""
     smallest_margin: float
     """The smallest margin at which they would be called alike."""
     power: float

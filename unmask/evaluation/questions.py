@@ -13,7 +13,7 @@ from unmask.net.model import Model
 
 CONTROL = "_shuffled"
 FILE_CONTROL = "_file_shuffled"
-"""Of shuffled answers that came with the data, in any phrasing."""
+"""The ending of splits of shuffled answers that came with the data, in any phrasing."""
 MOST_RIVALS = 1000
 """An answer is ranked among this many at most: with more facts, time and memory would grow with the
 square of their number."""
@@ -36,7 +36,7 @@ class Split:
     """For each of them, the same prompt with another fact's answer, or None where the shuffling
     left one of its own fact's; None for a split without controls."""
     file_controls: list[Fact | None] | None = None
-    """The same with the shuffled answers that came with the data."""
+    """Each prompt with the shuffled answer that came with the data."""
 
     @property
     def answers(self) -> list[dict[str, Fact]]:

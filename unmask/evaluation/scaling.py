@@ -163,9 +163,9 @@ class Crossing:
     """Where one curve stays below another, over training seeds."""
 
     value: Interval | None
-    """Of the mean curves with a percentile interval; None where they do not cross."""
+    """Where the mean curves cross, with a percentile interval; None where they do not."""
     share: float
-    """Of the draws of training seeds in which they cross."""
+    """The share of draws of training seeds in which the curves cross."""
 
 
 def estimate_crossing(

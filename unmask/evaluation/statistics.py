@@ -133,7 +133,7 @@ def mean_intervals(
     return mean, mean - reach, mean + reach
 
 
-def is_clear(cell: Interval, placebos: Sequence[Interval], facts: int) -> bool:
+def is_above_placebos(cell: Interval, placebos: Sequence[Interval], facts: int) -> bool:
     """Whether an effect is clear: enough facts, above 0 and above every placebo measured.
 
     Above means that the intervals do not meet. A placebo whose ends are not a number was not
@@ -151,7 +151,7 @@ class Difference:
     low: float
     high: float
     p: float
-    """Of a permutation test: signs flipped where paired, else labels shuffled."""
+    """The p value of a permutation test: signs flipped where paired, else labels shuffled."""
     facts: int
     paired: bool
 

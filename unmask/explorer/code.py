@@ -9,7 +9,7 @@ from unmask.base.devices import name_dtype
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact
 from unmask.explorer.edits import choose_edit, make_back
-from unmask.explorer.interventions import SITES, make_fact, make_tracing
+from unmask.explorer.interventions import SITES, make_page_fact, make_tracing
 from unmask.explorer.requests import (
     EditFactRequest,
     MoveRequest,
@@ -143,7 +143,7 @@ def _write_fact(fact: Fact, target: str = "fact") -> str:
 
 def _write_edit(model: Model, body: EditFactRequest) -> str:
     """The lines that make the edit: a fact and the call."""
-    fact = make_fact(body.prompt, body.subject, body.old)
+    fact = make_page_fact(body.prompt, body.subject, body.old)
     arguments = ("model", "fact", repr(body.new.strip()))
     return _write_fact(fact) + _write_call(
         "edit", "unmask.edit", *arguments, **choose_edit(model, body)
@@ -187,7 +187,7 @@ def _write_edited(model: Model, body: EditFactRequest) -> str:
 
 
 def _trace_fact(body: TraceRequest) -> Fact:
-    return make_fact(body.prompt, body.subject, body.answer)
+    return make_page_fact(body.prompt, body.subject, body.answer)
 
 
 def _list_tracing(body: TraceRequest) -> dict[str, Any]:

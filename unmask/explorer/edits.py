@@ -14,7 +14,7 @@ from unmask.editing.edit import Edit
 from unmask.editing.editor import edit
 from unmask.editing.outcomes import Examination
 from unmask.editing.requests import make_request
-from unmask.explorer.interventions import make_fact
+from unmask.explorer.interventions import make_page_fact
 from unmask.explorer.requests import EditFactRequest, UndoRequest
 from unmask.explorer.session import Explorer
 from unmask.explorer.worker import Emit
@@ -48,7 +48,7 @@ def make_back(request: EditFactRequest) -> Fact | None:
     subject = request.prompt[slice(*request.subject)].strip()
     # At the beginning of a sentence both objects are capitalised.
     shown = old if begin else old[:1].upper() + old[1:]
-    back = make_fact(prompt.replace("{}", shown), (begin, begin + len(old)), subject)
+    back = make_page_fact(prompt.replace("{}", shown), (begin, begin + len(old)), subject)
     return replace(back, subject=old)
 
 
@@ -73,7 +73,7 @@ def _make_edit(explorer: Explorer, request: EditFactRequest, emit: Emit) -> Edit
     """Search an edit for a model that has none, and send what it changes."""
     start = time.perf_counter()
     model, _ = explorer.pick(request.model)
-    fact, new = make_fact(request.prompt, request.subject, request.old), request.new.strip()
+    fact, new = make_page_fact(request.prompt, request.subject, request.old), request.new.strip()
     wanted = make_request(fact, new, make_back(request))
     with torch.no_grad():
         examination = Examination(model, [wanted], request.steps, request.length)

@@ -27,7 +27,7 @@ from unmask.net.sites import Patch
 from unmask.tracing.clean_run import CleanRun, generate
 from unmask.tracing.corruption import get_corruption, hide
 from unmask.tracing.grid import TraceGrid
-from unmask.tracing.metrics import score
+from unmask.tracing.metrics import score_cells
 from unmask.tracing.settings import Tracing
 from unmask.tracing.steps import trace_steps
 from unmask.tracing.windows import default_window, window_of
@@ -36,7 +36,7 @@ SITES = {"resid": "resid_out", "mlp": "mlp_out", "attn": "attn_out"}
 """The site of each part whose single cells can be restored in a generation."""
 
 
-def make_fact(prompt: str, subject: Sequence[int], answer: str) -> Fact:
+def make_page_fact(prompt: str, subject: Sequence[int], answer: str) -> Fact:
     """A fact of the page: a prompt, the characters of its subject, and the answer after it."""
     # A space at the end would be a token of its own; the answer brings its own.
     prompt, answer = prompt.rstrip(), answer.strip()
@@ -67,7 +67,9 @@ def make_tracing(request: TraceRequest) -> Tracing:
 
 def _begin(model: Model, request: TraceRequest) -> tuple[CleanRun, Tracing]:
     settings = make_tracing(request)
-    clean = generate(model, make_fact(request.prompt, request.subject, request.answer), settings)
+    clean = generate(
+        model, make_page_fact(request.prompt, request.subject, request.answer), settings
+    )
     if not clean.find_steps(settings.at):
         raise UserError(
             f"the step {request.step} was asked for, but the answer is written at steps {clean.t1} "
@@ -121,7 +123,7 @@ class _CellValues:
     def add(self, part: int, layer: int, head: int | None, at: Tensor, logp: Tensor) -> None:
         """Some (place, sample) pairs of a part's layer, with their log p."""
         grid, at = self.grid, at.cpu()
-        scores = score(grid.metric, logp.cpu(), grid.clean_logp, grid.corrupted_logp)
+        scores = score_cells(grid.metric, logp.cpu(), grid.clean_logp, grid.corrupted_logp)
         self.samples[part, layer, at[:, 0], at[:, 1]] = scores
         self._send(part, layer, self.samples[part, layer].mean(-1))
 
@@ -244,7 +246,7 @@ class State:
     rest: Draw
 
 
-def find_state(model: Model, place: PlaceRequest, settings: WriteSettings) -> State:
+def find_place_state(model: Model, place: PlaceRequest, settings: WriteSettings) -> State:
     """The state that a place is in: the canvas itself, or of a prompt that of a step of its run."""
     settings = replace(settings, steps=place.steps)
     tokens = encode_canvas(model, place.canvas)
@@ -272,8 +274,8 @@ def move(explorer: Explorer, request: MoveRequest, emit: Emit) -> dict[str, Any]
     position that is still open.
     """
     model, names = explorer.pick(request.model)
-    source = find_state(model, request.source, request.settings)
-    target = find_state(model, request.target, request.settings)
+    source = find_place_state(model, request.source, request.settings)
+    target = find_place_state(model, request.target, request.settings)
     emit("progress", {})
     site = f"layers.{request.source.layer}.resid_out"
     (vector,) = capture_at(model, source.tokens, [site], request.source.position).values()

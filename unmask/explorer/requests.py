@@ -11,7 +11,7 @@ from unmask.sampling.settings import Sampling
 from unmask.tracing.settings import PartName
 
 MOST_CHARACTERS = 20_000
-"""Of a prompt; what a model's context cannot hold is refused later, by its number of tokens."""
+"""The longest prompt; what a model's context cannot hold is refused later, by its tokens."""
 MOST_STEPS = 1000
 """Every step is an event that the page keeps."""
 MOST_SAMPLES = 100
@@ -56,7 +56,7 @@ class WriteSettings(CheckedSettings):
     seed: int = option(0, "Seed of whatever is drawn.", least=0)
 
     def to_sampling(self) -> Sampling:
-        """The same as `unmask.Sampling`; names that are unknown raise here. No length."""
+        """These settings as `unmask.Sampling`, without a length; unknown names raise here."""
         return Sampling(
             steps=self.steps,
             order=self.order,

@@ -29,17 +29,17 @@ from unmask.explorer.code import write_python
 from unmask.explorer.session import (
     Explorer,
     describe_edits,
-    describe_runs,
     describe_start,
     draw_run,
+    list_measured_runs,
 )
 from unmask.explorer.worker import FAILURE, MISTAKE, RESULT, BusyError, Call, Work, Worker
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 1_000_000
-"""Of a request's body."""
+"""The largest body of a request."""
 MOST_DISCARDED = 64_000_000
-"""Of a body that is too large: so much is read and dropped, for the client to get its answer."""
+"""How much of a body that is too large is read and dropped, for the client to get its answer."""
 STATIC = files("unmask.explorer") / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -88,7 +88,7 @@ def make_app(explorer: Explorer, worker: Worker, token: str) -> "AccessGuard":
         return HTMLResponse((STATIC / "index.html").read_text("utf-8"))
 
     async def show_start(request: HttpRequest) -> Response:
-        now = {"runs": describe_runs(explorer), "edits": describe_edits(explorer)}
+        now = {"runs": list_measured_runs(explorer), "edits": describe_edits(explorer)}
         return JSONResponse({**start, **now})
 
     async def show_run(request: HttpRequest) -> Response:

@@ -130,7 +130,7 @@ def describe_start(explorer: Explorer) -> dict[str, Any]:
         "remaskings": list(REMASKINGS),
         "corruptions": [name for name in CORRUPTIONS if name != "replace"],  # it needs facts
         "defaults": defaults,
-        "runs": describe_runs(explorer),
+        "runs": list_measured_runs(explorer),
         "edit": True,
     }
 
@@ -187,7 +187,7 @@ def _list_facts(model: Model) -> list[dict[str, Any]]:
     return rows
 
 
-def describe_runs(explorer: Explorer) -> list[dict[str, Any]]:
+def list_measured_runs(explorer: Explorer) -> list[dict[str, Any]]:
     """The runs that are there by now, and what each of them measured."""
     return [_describe_run(name, folder) for name, folder in explorer.list_runs().items()]
 

@@ -42,7 +42,7 @@ class Evaluation:
     generation: Mapping[str, Any] | None = None
     """What comes before the tasks' own `generation_kwargs`."""
     seed: int = 1234
-    """Of the examples that a task draws."""
+    """The seed of the examples that a task draws."""
 
     def to_record(self) -> dict[str, Any]:
         """What the results' `config` says of it."""

@@ -5,18 +5,21 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings, SettingsError, build, check_values
 from unmask.base.errors import UserError
-from unmask.measures.inputs import Inputs, ModelInputs, RunFolders
-from unmask.measures.measure import Measure
+from unmask.measures.contract import Inputs
+from unmask.measures.inputs import ModelInputs, RunFolders
 from unmask.measures.result import Result
 from unmask.measures.runner import run_measure, settle
 
+if TYPE_CHECKING:
+    from unmask.measures.measure import Measure
+
 
 def call_measure(
-    measure: Measure,
+    measure: "Measure",
     subjects: Sequence[Any],
     data: Any,
     out: str | Path | None,

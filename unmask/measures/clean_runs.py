@@ -84,7 +84,7 @@ class CleanRunSettings(MachineSettings):
 
     @property
     def tracing(self) -> Tracing:
-        """The same as settings of a trace."""
+        """These settings as those of a trace."""
         names = ("corruption", "samples", "joint", "steps", "guidance", "length", "any_answer")
         same = {name: getattr(self, name) for name in (*names, "order", "remask", "seed", "at")}
         return Tracing(**same)
@@ -129,8 +129,8 @@ def choose_prompts(
 def choose_recalled(
     inputs: ModelInputs, facts: "Sequence[Fact]", tracing: Tracing, number: int, phrasings: int
 ) -> ChosenPrompts:
-    """Of the first facts of a split, each in the first phrasings that the first model recalls; of
-    one that it recalls in none, the first phrasing, so that it is counted."""
+    """The first facts of a split, each in the first phrasings that the first model recalls; one
+    that it recalls in none stands in its first phrasing, so that it is counted."""
     from unmask.tracing.clean_run import rank_facts
     from unmask.tracing.facts import choose_facts
 

@@ -11,7 +11,7 @@ from unmask.measures.measure import Rows, Summary, Tables, judge_differences, ju
 from unmask.results.summaries import compare_means, estimate_means, subtract_shares
 
 if TYPE_CHECKING:
-    from unmask.measures.edit import EditSettings
+    from unmask.measures.edit_data import EditSettings
 
 SHARES = ("success_before", "success_after", "said_before", "said_after")
 METRICS = (*SHARES, "gain", "rank_before", "rank_after", "share")

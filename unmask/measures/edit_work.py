@@ -23,7 +23,7 @@ from unmask.editing.sharing import (
     read_shares,
 )
 from unmask.evaluation.metrics import is_contained
-from unmask.measures.edit import EditData, EditSettings, choose_requests
+from unmask.measures.edit_data import EditData, EditSettings, choose_requests
 from unmask.net.model import Model
 from unmask.representation.prompts import make_prefixes
 
@@ -54,7 +54,7 @@ class Preparation:
         return self.examination.requests
 
 
-def prepare(
+def prepare_edits(
     model: Model, layers: tuple[int, ...], data: EditData, settings: EditSettings
 ) -> Preparation:
     """Everything that is read off the model before its first edit."""

@@ -83,7 +83,7 @@ def _read(
     from unmask.base.identity import digest_values
 
     corpus = find_corpus(data, families)
-    groups = choose_prompts(corpus, settings)
+    groups = choose_group_prompts(corpus, settings)
     contents = [
         facts
         for each in groups.values()
@@ -92,7 +92,7 @@ def _read(
     return groups, corpus.source, digest_values(contents)
 
 
-def choose_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPrompts]:
+def choose_group_prompts(corpus: Any, settings: ErasureSettings) -> dict[str, GroupPrompts]:
     """By group, the first phrasings of the tests as questions, and all others to fit to.
 
     Prompts of the training set are left out: they are of one direction. Validation splits are in.

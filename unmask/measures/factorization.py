@@ -58,11 +58,13 @@ class FactorizationSettings(QuestionSettings):
 def list_jobs(inputs: ModelInputs, settings: FactorizationSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
     return inputs.ask_each(
-        "factorization", lambda model: score(model, inputs.data, settings.length)
+        "factorization", lambda model: score_orders(model, inputs.data, settings.length)
     )
 
 
-def score(model: "Model", questions: Questions, length: int | None) -> Iterator[dict[str, Any]]:
+def score_orders(
+    model: "Model", questions: Questions, length: int | None
+) -> Iterator[dict[str, Any]]:
     """A row for each sentence: its parts' log-probabilities in both orders, in nats."""
     from unmask.evaluation.chain import Chain, score_alone
 

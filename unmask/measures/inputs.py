@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.runs import DIGESTS, DTYPES
-from unmask.measures.measure import Argument, Job
+from unmask.measures.contract import Argument, Job
 
 if TYPE_CHECKING:
     from unmask.data.corpus import Corpus
@@ -28,12 +28,6 @@ MODELS = Argument(
     "MODEL…",
     is_list=True,
 )
-
-
-class Inputs(Protocol):
-    """Inputs that were read, and what identifies them when a run is resumed."""
-
-    def record(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class ModelInputs:
     source: str
     """Where the data came from."""
     digest: str
-    """Of exactly what is asked."""
+    """The digest of exactly what is asked."""
     device: str = "auto"
     dtype: str = "auto"
     _loaded: "dict[str, Model]" = field(default_factory=dict)
@@ -209,14 +203,14 @@ def name_near(corpus: "Corpus") -> tuple[str, ...]:
 
 
 def name_two_way(corpus: "Corpus") -> tuple[str, ...]:
-    """The same, and the facts trained both ways, if there are any: the positive control."""
+    """Splits of tests, and of facts trained both ways, if there are any: the positive control."""
     from unmask.data.reversal_corpus import TWO_WAY
 
     return tuple(dict.fromkeys((*name_near(corpus), *filter(corpus.splits.get, TWO_WAY))))
 
 
 def name_near_and_far(corpus: "Corpus") -> tuple[str, ...]:
-    """The same, and the tests in far phrasings, if there are any."""
+    """Splits of tests, and of those in far phrasings, if there are any."""
     from unmask.data.sources import name_tests
 
     return tuple(dict.fromkeys((*name_two_way(corpus), *name_tests(corpus))))
@@ -277,9 +271,9 @@ QUESTIONS = ModelsAndData(
 )
 read_all_tests = partial(read_questions, name_splits=name_two_way)
 ALL_TESTS = replace(QUESTIONS, read_data=read_all_tests)
-"""The same, with facts trained both ways: the positive control."""
+"""Questions with facts trained both ways: the positive control."""
 NEAR_AND_FAR = replace(QUESTIONS, read_data=partial(read_questions, name_splits=name_near_and_far))
-"""The same, with the tests in far phrasings."""
+"""Questions with the tests in far phrasings."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _read(data: Any, settings: InterchangeSettings, families: Any) -> tuple[Any,
 
 def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Job]:
     """One part for each checkpoint, split and choice of tokens."""
-    swaps = {split.name: pair_facts(inputs, split.name, settings) for split in inputs.data.splits}
+    swaps = {split.name: pair_swaps(inputs, split.name, settings) for split in inputs.data.splits}
 
     def work(member: Member, split: str, tokens: Any) -> Mapping[str, Rows]:
         from unmask.representation.interchange import interchange
@@ -105,7 +105,7 @@ def list_jobs(inputs: ModelInputs, settings: InterchangeSettings) -> Iterator[Jo
                 yield Job(f"{member.key}-{split}-{tokens}", partial(work, member, split, tokens))
 
 
-def pair_facts(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
+def pair_swaps(inputs: ModelInputs, split: str, settings: InterchangeSettings) -> "list[StateSwap]":
     """Every recipient of a split with its donors of each source."""
     from unmask.representation.interchange import make_swaps
     from unmask.tracing.facts import choose_facts
@@ -222,13 +222,13 @@ def summarise(tables: Tables, settings: InterchangeSettings) -> Summary:
 def _choose_rows(rows: Rows) -> Iterator[dict[str, Any]]:
     """A group's rows without a swap, and those of each half of the people at the layer that is
     best for the other half; controls take the layers of across."""
-    from unmask.representation.interchange import cross_fit
+    from unmask.representation.interchange import cross_fit_source
 
     inner = [row for row in rows if row["layer"] is None or row["layer"] >= 0]
     if all(row["layer"] is None for row in inner):  # embeddings alone were asked for
         inner = rows
     layers = {
-        swap: cross_fit(inner, swap, "logp_donor").layers
+        swap: cross_fit_source(inner, swap, "logp_donor").layers
         for swap in tidy.distinct(rows, "swap")
         if swap in ("across", "within")
     }

@@ -13,7 +13,7 @@ from unmask.measures.knockout_summary import (
     HIDDEN,
     METRICS,
     WHOLE,
-    name_claim,
+    name_edge_claim,
 )
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result
@@ -37,7 +37,7 @@ COLOURS = {
     "answer": "p6",
     "others": "p7",
 }
-"""Of roles; p5 is left out, which is hard to tell from p0."""
+"""Colours of roles; p5 is left out, which is hard to tell from p0."""
 COUNTS: dict[str | blocks.Column, tidy.Get] = {
     "model": "model",
     "asked": tidy.name_asked,
@@ -143,7 +143,7 @@ def _choose_colour(row: tidy.Record) -> str:
 
 
 def _state(whole: Rows, result: Result, edge: str) -> Iterator[blocks.Finding]:
-    """Of each model, what an answer loses where its positions, or all, cannot read the subject."""
+    """What an answer loses where its positions, or all, cannot read the subject, by model."""
     who = "its positions cannot" if edge == BY_ANSWER else "no other position can"
     compared = tidy.select(whole, metric=COMPARED)
     taken = {_name_group(row) for row in tidy.select(compared, edge=HIDDEN) if not row["low"] <= 0}
@@ -160,7 +160,7 @@ def _state(whole: Rows, result: Result, edge: str) -> Iterator[blocks.Finding]:
             f"In {row['model']}, asked {labels.name_split(row['split'])}, an answer loses "
             f"{tidy.say(row, 'nats per token')} where {who} read the subject in any layer"
             f"{part} ({labels.count(row['facts'], 'fact')}).",
-            result.verdicts[name_claim(row)],
+            result.verdicts[name_edge_claim(row)],
         )
 
 

@@ -36,7 +36,7 @@ def summarise(tables: Tables, settings: Any) -> Summary:
     return {
         "effects": list(_average(by_fact)),
         "reading": list(_share_reading(by_fact)),
-        "tests": compare_groups(by_fact, settings),
+        "tests": compare_edges(by_fact, settings),
         "counts": counts,
     }
 
@@ -57,7 +57,7 @@ Effects = dict[tuple, dict[tuple, dict[str, dict[str, float]]]]
 """By group, cell and metric, each fact's effect."""
 
 
-def find_effects(
+def find_prompt_effects(
     rows: Rows,
     start: tuple[str, str],
     cell: Sequence[str],
@@ -97,7 +97,7 @@ def find_effects(
 
 def _find_effects(rows: Rows) -> Effects:
     """What each cut takes."""
-    return find_effects(rows, ("edge", CLEAN), CELL, METRICS, is_loss=True)
+    return find_prompt_effects(rows, ("edge", CLEAN), CELL, METRICS, is_loss=True)
 
 
 BY_ANSWER, BY_OTHERS = "answer:subject", "others:subject"
@@ -124,8 +124,8 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
 
 
 def _share_reading(effects: Effects) -> Iterator[dict[str, Any]]:
-    """Of each group, what is lost where the answer's positions cannot read the subject in any
-    layer, as a share of what is lost where no other position can.
+    """What each group loses where the answer's positions cannot read the subject in any layer, as a
+    share of what is lost where no other position can.
 
     In the latter case the answer does not depend on the subject: all that reading it gives is lost.
     """
@@ -144,7 +144,7 @@ def _share_reading(effects: Effects) -> Iterator[dict[str, Any]]:
         yield dict(zip(GROUP, group, strict=True)) | ends
 
 
-def compare_groups(effects: Effects, settings: Any) -> list[dict[str, Any]]:
+def compare_edges(effects: Effects, settings: Any) -> list[dict[str, Any]]:
     """Two models asked alike, or one model asked two ways, edge by edge: is there a difference, and
     are they alike in every layer?
 
@@ -227,9 +227,9 @@ def judge(summary: Summary, settings: Any) -> Iterator[blocks.Verdict]:
     """What hiding the subject takes, and what each edge takes that is cut in all layers."""
     for row in summary["effects"]:
         if row["window"] == WHOLE:
-            yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
+            yield judge_interval(name_edge_claim(row), tidy.to_interval(row), row["facts"])
 
 
-def name_claim(row: tidy.Record) -> str:
+def name_edge_claim(row: tidy.Record) -> str:
     """The claim that a row is judged by."""
     return ", ".join(row[name] for name in ("model", "split", "stage", "edge", "metric"))

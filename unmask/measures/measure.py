@@ -7,64 +7,28 @@ page in the docs are derived from this record. A new measure is one file and its
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from unmask.base.config import CheckedSettings
+from unmask.base.config import CheckedSettings, check_arguments
 from unmask.base.extras import require_study
-from unmask.blocks.blocks import FirstScreen, Number, ReportBlock, Section, Verdict
+from unmask.blocks.blocks import Section, Verdict
 from unmask.blocks.tidy import to_interval
 from unmask.evaluation.statistics import Interval
+from unmask.measures.contract import Argument as Argument  # for a measure's file, with the rest
+from unmask.measures.contract import Described, InputSpec, Job, Summary, Tables
+from unmask.measures.contract import Rows as Rows
+from unmask.measures.table import add_measure
 from unmask.results.comparison import Comparison
-from unmask.results.summaries import Rows, Summary, Tables, name_outcome
+from unmask.results.summaries import name_outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pyarrow
-
     from unmask.base.runs import RunRecord
-    from unmask.measures.inputs import Inputs
     from unmask.measures.result import Result
     from unmask.measures.stored import StoredResult
 
 S = TypeVar("S", bound=CheckedSettings)
-
-Described = ReportBlock | Number | FirstScreen
-
-
-@dataclass(frozen=True)
-class Job:
-    """A part of a run: a key that is unique in it, and the work that gives the rows of its tables.
-
-    A part that is there already is not worked on again, so that a run resumes where it stopped.
-    """
-
-    key: str
-    work: Callable[[], "Mapping[str, Rows | pyarrow.Table]"]
-
-
-class InputSpec(Protocol):
-    """What a measure is asked about: models and data, or run folders of another measure."""
-
-    def parameters(self) -> "Sequence[Argument]":
-        """What the command line takes for it."""
-        ...
-
-    def read(self, given: Mapping[str, Any], settings: CheckedSettings) -> "Inputs":
-        """The inputs, read and checked."""
-        ...
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of a verb (`is_option`: an option) that is not one of its settings."""
-
-    name: str
-    help: str
-    metavar: str | None = None
-    is_list: bool = False
-    is_option: bool = False
-    is_required: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,7 +104,7 @@ class Measure(Generic[S]):
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
-    read_old: "Callable[[Path, RunRecord], Result] | None" = None
+    read_old: "Callable[[Path, RunRecord | None], Result] | None" = None
     """Reads a run folder of version 0.1, where that is still possible."""
     finish: "Callable[[Result], None] | None" = None
     """Writes what a run leaves beside its tables, for other programs."""
@@ -192,6 +156,18 @@ class Measure(Generic[S]):
 
         require_study(f"unmask.{self.name}")
         return call_measure(self, subjects, data, out, settings, changes, fresh)
+
+
+@check_arguments()
+def register(measure: Measure) -> Measure:
+    """Add a measure in this process, as a notebook does, and give it back to be called.
+
+    Args:
+        measure: Under a name that no built-in or installed measure has. One that was registered
+            before under this name is replaced.
+    """
+    add_measure(measure)
+    return measure
 
 
 def _document(measure: Measure) -> str:

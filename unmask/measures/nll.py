@@ -44,10 +44,12 @@ class NllSettings(QuestionSettings):
 
 def list_jobs(inputs: ModelInputs, settings: NllSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
-    return inputs.ask_each("nll", lambda model: score(model, inputs.data, settings.length))
+    return inputs.ask_each("nll", lambda model: score_names(model, inputs.data, settings.length))
 
 
-def score(model: "Model", questions: Questions, length: int | None) -> Iterator[dict[str, Any]]:
+def score_names(
+    model: "Model", questions: Questions, length: int | None
+) -> Iterator[dict[str, Any]]:
     """A row for each answer: nats of each of its tokens, given the prompt and alone."""
     from unmask.evaluation.answers import Asked, score_answers
     from unmask.evaluation.chain import Chain, score_alone

@@ -162,7 +162,7 @@ def list_jobs(inputs: ModelInputs, settings: OrderSettings) -> Iterator[Job]:
             "expected at least one diffusion model."
         )
     prepared: dict[str, tuple[int | None, Band]] = {}
-    """Of each checkpoint, its canvas and how frequent its tokens are."""
+    """The canvas of each checkpoint, and how frequent its tokens are."""
 
     def work(member: Member, split: str) -> Mapping[str, Rows]:
         model = inputs.load(member)

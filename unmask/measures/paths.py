@@ -205,13 +205,13 @@ def _make_receiver(cell: PathCell) -> Iterator[Any]:
 
 def _list_ends(grid: "PathGrid") -> Iterator[dict[str, Any]]:
     """The scores with nothing hidden, and with the subject hidden."""
-    from unmask.tracing.metrics import score
+    from unmask.tracing.metrics import score_cells
 
     ends = {CLEAN: grid.clean_logp, HIDDEN: grid.corrupted_logp}
     for name, logp in ends.items():
         where = {"control": OWN, **dict(zip(CELL, (name, -1, "", -1, -1, -1), strict=True))}
         values = {
-            metric: float(score(metric, logp, grid.clean_logp, grid.corrupted_logp).mean())
+            metric: float(score_cells(metric, logp, grid.clean_logp, grid.corrupted_logp).mean())
             for metric in METRICS
         }
         yield where | values

@@ -9,7 +9,7 @@ from unmask.blocks import blocks, labels, tidy
 from unmask.evaluation.equivalence import divide, find_shares
 from unmask.evaluation.statistics import mean_intervals
 from unmask.measures.knockout_section import COUNTS, ROLES
-from unmask.measures.knockout_summary import GROUP, Effects, count_prompts, find_effects
+from unmask.measures.knockout_summary import GROUP, Effects, count_prompts, find_prompt_effects
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval
 from unmask.measures.result import Result
 
@@ -54,7 +54,7 @@ def _find_effects(rows: Rows) -> Effects:
 
     The total effect stands under `TOTAL`: what hiding the subject takes.
     """
-    return find_effects(rows, ("sender", HIDDEN), ("control", *CELL), METRICS)
+    return find_prompt_effects(rows, ("sender", HIDDEN), ("control", *CELL), METRICS)
 
 
 def _estimate(values: FactValues, totals: FactValues) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _name(row: tidy.Record) -> str:
     return ", ".join(map(str, (row["model"], row["split"], row["stage"], *cell)))
 
 
-def name_layers(row: tidy.Record) -> str:
+def name_band(row: tidy.Record) -> str:
     """The layers of a receiver."""
     return f"{row['first']}–{row['last']}" if row["first"] < row["last"] else f"{row['first']}"
 
@@ -151,7 +151,7 @@ PATH: Mapping[str | blocks.Column, tidy.Get] = {
     "asked": tidy.name_asked,
     "sender": name_sender,
     "receiver": lambda row: READS[row["receiver"]],
-    "layers": name_layers,
+    "layers": name_band,
 }
 SHARES: Mapping[str | blocks.Column, tidy.Get] = {
     blocks.Column("nats per token", 3): tidy.to_interval,
@@ -206,7 +206,7 @@ def _draw_map(rows: Rows) -> blocks.Figure:
     bands = _find_bands(rows)
     shown = [
         {**row, "percent": 100 * row["share"], "to": READS[row["receiver"]]}
-        | {"from": name_sender(row), "layers": name_layers(row)}
+        | {"from": name_sender(row), "layers": name_band(row)}
         for row in rows
         if row["receiver"] != EVERY_WAY and _find_layers(row) in bands
     ]
@@ -250,7 +250,7 @@ def _list_whole(rows: Rows) -> Iterator[tidy.Record]:
 
 
 def _state(result: Result) -> Iterator[blocks.Finding]:
-    """Of each model, what the answer and other masks give back by reading the subject's states."""
+    """What the answer and other masks give back by reading the subject's states, by model."""
     rows = [row for row in result.summary["above"] if row["sender"] == "subject"]
     for (model, split, stage), own in tidy.group_by(rows, "model", "split", "stage").items():
         # After the first band, where the subject's tokens have read each other.

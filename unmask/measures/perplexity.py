@@ -69,10 +69,10 @@ def list_jobs(inputs: ModelInputs, settings: PerplexitySettings) -> Iterator[Job
 
     for family in inputs.families:
         check_method(family.paradigm, family.name, settings.method)
-    return inputs.ask_each("perplexity", lambda model: score(model, inputs.data, settings))
+    return inputs.ask_each("perplexity", lambda model: score_texts(model, inputs.data, settings))
 
 
-def score(
+def score_texts(
     model: "Model", documents: Sequence[str], settings: PerplexitySettings
 ) -> Iterator[dict[str, Any]]:
     """A row for each document: its sizes, and its cost in nats with its standard error."""

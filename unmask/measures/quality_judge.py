@@ -27,7 +27,7 @@ class Lineage:
     weights: tuple[tuple[str, ...], ...]
     """Digests of its weights, then of those that it was trained from, step by step."""
     texts: frozenset[str]
-    """What it and the models before it were trained on: digests of rows, and names of data sets."""
+    """What a model and those before it were trained on: digests of rows, and names of data sets."""
     is_known: bool
     """Whether records reach back to fresh weights."""
 
@@ -79,7 +79,7 @@ def _name_texts(data: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator
 def judge_kinship(
     inputs: ModelInputs, judge: str, digests: Mapping[str, str]
 ) -> dict[str, dict[str, bool]]:
-    """Of each member, by its key: whether the judge is known to be no kin, and read the same text.
+    """Whether the judge is known to be no kin of each member, by its key, and read the same text.
 
     A judge that is kin to a model is refused. Where no record tells, a warning is logged.
     """

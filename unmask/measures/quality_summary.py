@@ -39,7 +39,7 @@ def _average_calls(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _add_judged(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Of each model: what records say of it and the judge, and what judging its texts took."""
+    """What records say of each model and the judge, and what judging its texts took."""
     for model, own in tidy.group_by(rows, "model").items():
         yield {
             "model": model,

@@ -2,7 +2,7 @@
 
 Every prompt is continued by every model at every step count. A hit is a text that contains the true
 answer, case and outer blanks aside; a control holds the same text against another fact's answer.
-Intervals are 95 % intervals by fact, and by training seed where there are several (by opening,
+Intervals are 95 % intervals by fact, and by training seed where there are several (by adaptation,
 where a model's runs start from several models); differences are paired by fact. Facts that training
 showed both ways are the positive control: a model that cannot recall them has not learned enough.
 

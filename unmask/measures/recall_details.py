@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CONTROL = "_shuffled"
 """What the id of a split's control ends in."""
 FILE_CONTROL = "_file_shuffled"
-"""The same where the shuffled answers came with the data, as Berglund's do."""
+"""The ending of controls whose shuffled answers came with the data, as Berglund's do."""
 MATCHES = {
     "hit": Column("contained, %", 1, is_percent=True),
     "starts": Column("starts with, %", 1, is_percent=True),
@@ -123,7 +123,7 @@ def _show_runs(runs: Rows, splits: Sequence[str]) -> blocks.Table:
             rows.append(row | dict.fromkeys(splits) | shares)
     has_openings = len(tidy.distinct(rows, "opening")) > 1
     columns: dict[str | Column, tidy.Get] = {"model": "model"}
-    columns |= {"opening": "opening", "run": "seed"} if has_openings else {"run": "seed"}
+    columns |= {"adaptation": "opening", "run": "seed"} if has_openings else {"run": "seed"}
     columns |= {Column(labels.name_split(split), 1, is_percent=True): split for split in splits}
     return tidy.tabulate("runs", "Answers recalled, %, at the most steps", rows, columns, most=32)
 

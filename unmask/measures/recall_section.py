@@ -99,8 +99,8 @@ def _count_runs(hits: Rows) -> Iterator[blocks.Text]:
     for row in {row["model"]: row for row in hits if row["seeds"] > 1}.values():
         openings, seeds = row.get("openings", 1), labels.count(row["seeds"], "training run")
         if openings > 1:
-            seeds += f" from {openings} openings"
-            parts.append(f"{row['model']}: {seeds} (for other openings)")
+            seeds += f" from {openings} adaptations"
+            parts.append(f"{row['model']}: {seeds} (for other adaptations)")
         else:
             parts.append(f"{row['model']}: {seeds} (for other training seeds)")
     if parts:

@@ -5,7 +5,7 @@ from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.tables import find_groups, list_rows
+from unmask.base.tables import find_row_groups, list_rows
 from unmask.blocks.labels import is_causal, order_splits
 from unmask.evaluation.statistics import Clusters
 from unmask.measures.measure import Rows, Summary, Tables
@@ -67,7 +67,7 @@ class Groups(Mapping[tuple[str, str, int | None], Rows]):
 
     def __init__(self, table: "pyarrow.Table"):
         table = _name_strengths(table)
-        self.table, self.places = table, find_groups(table, "model", "split", "steps")
+        self.table, self.places = table, find_row_groups(table, "model", "split", "steps")
         self.kinds = {key[0]: table["kind"][at[0]].as_py() for key, at in self.places.items()}
 
     def __getitem__(self, key: tuple[str, str, int | None]) -> Rows:
@@ -101,7 +101,7 @@ def _name_strengths(table: "pyarrow.Table") -> "pyarrow.Table":
 
     if "guidance" not in table.column_names:
         return table
-    models = [model for model, _ in find_groups(table, "model", "guidance")]
+    models = [model for model, _ in find_row_groups(table, "model", "guidance")]
     several = {model for model in models if models.count(model) > 1}
     if not several:
         return table
@@ -118,7 +118,7 @@ def _list_runs(groups: Groups) -> Iterator[dict[str, Any]]:
     """Recall of each training run by itself, where a model has several."""
     names = [name for name in ("seed", "opening") if name in groups.table.column_names]
     for (model, split, steps), at in groups.places.items():
-        runs = find_groups(groups.table.select([*names, "hit"]).take(at), *names)
+        runs = find_row_groups(groups.table.select([*names, "hit"]).take(at), *names)
         if is_asked(split) and len(runs) > 1:
             hits = groups.table["hit"].take(at)
             for run, places in runs.items():

@@ -140,10 +140,10 @@ class ChosenFacts:
 def _read(data: Any, settings: RepresentSettings, families: Any) -> tuple[ChosenFacts, str, str]:
     from unmask.base.identity import digest_values
     from unmask.base.reading import read_text
-    from unmask.representation.extraction import choose_facts, gather_phrasings
+    from unmask.representation.extraction import choose_group_facts, gather_phrasings
 
     corpus = find_corpus(data, families)
-    chosen = choose_facts(
+    chosen = choose_group_facts(
         corpus, settings.groups, settings.directions, settings.facts, settings.phrasing
     )
     phrasings = gather_phrasings(corpus, chosen)
@@ -245,7 +245,7 @@ def _choose_layers(
 def _make_prefixes(
     inputs: ModelInputs, member: Member, settings: RepresentSettings
 ) -> tuple[str, ...]:
-    """The same in every process: they depend on the model and the seed alone."""
+    """Prefixes that are equal in every process: they depend on the model and the seed alone."""
     from unmask.base.reading import read_text
     from unmask.representation.prompts import make_prefixes
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ELICITED = 0.5
 """The probability from which on a value is said to elicit its object."""
 PERMUTATIONS = 100_000
-"""Of the probes' nulls."""
+"""Permutations of the probes' nulls."""
 READINGS = {
     "canvas": "on the canvas",
     "prompt": "without masks",

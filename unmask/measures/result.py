@@ -10,7 +10,7 @@ from unmask.base.config import CheckedSettings
 from unmask.base.errors import UserError
 from unmask.base.extras import Shown
 from unmask.base.runs import DIGESTS, DTYPES, RunRecord
-from unmask.base.tables import LazyTable, Parts, find_groups, read_table
+from unmask.base.tables import LazyTable, Parts, find_row_groups, read_table
 from unmask.blocks.blocks import (
     Figure,
     FirstScreen,
@@ -24,20 +24,22 @@ from unmask.blocks.blocks import (
     Verdict,
     is_clear,
 )
-from unmask.measures.measure import Measure, Summary, Tables
+from unmask.measures.contract import Summary, Tables
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from unmask.measures.measure import Measure
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Shown):
     """What a measure found in one run, or in several that were pooled."""
 
-    measure: Measure
+    measure: "Measure"
     settings: CheckedSettings
     records: tuple[RunRecord, ...]
-    """Of the runs that it was made by."""
+    """The records of the runs that it was made by."""
     tables: Tables = field(repr=False)
     folder: Path
     is_complete: bool = True
@@ -121,7 +123,7 @@ class Result(Shown):
         """The kind of each model, in the order given."""
         kinds: dict[str, str] = {}
         for piece in open_table(self.tables, self.measure.name).pieces(["model", "kind"]):
-            kinds |= find_groups(piece, "model", "kind").keys()
+            kinds |= find_row_groups(piece, "model", "kind").keys()
         return kinds
 
 

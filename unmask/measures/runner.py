@@ -25,8 +25,7 @@ from unmask.base.runs import (
     read_record,
 )
 from unmask.base.tables import Parts, has_rows, write_table
-from unmask.measures.inputs import Inputs
-from unmask.measures.measure import Job, Measure, Tables
+from unmask.measures.contract import Inputs, Job, Tables
 from unmask.measures.result import (
     FolderTables,
     Result,
@@ -36,9 +35,12 @@ from unmask.measures.result import (
 )
 from unmask.measures.settings import MachineSettings
 from unmask.measures.table import find_measure
+from unmask.measures.trainings import join_trainings
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from unmask.measures.measure import Measure
 
 SUMMARY = "summary"
 
@@ -49,7 +51,7 @@ def settle(settings: CheckedSettings) -> CheckedSettings:
 
 
 def run_measure(
-    measure: Measure,
+    measure: "Measure",
     inputs: Inputs,
     settings: CheckedSettings,
     folder: Path,
@@ -86,13 +88,13 @@ def run_measure(
                 "themselves: leave it out, or start the processes one by one."
             )
         rank, world = parse_shard(shard)
-    files = list_files(measure)
+    files = list_run_files(measure)
     fresh = fresh or (world == 1 and _gives_way(measure, folder, record, loose))
     with open_run(folder, record, loose=loose, files=files, fresh=fresh, rank=rank, world=world):
         return _run_jobs(measure, jobs, settings, folder, rank, world, waits=shard is None)
 
 
-def _gives_way(measure: Measure, folder: Path, record: RunRecord, loose: frozenset[str]) -> bool:
+def _gives_way(measure: "Measure", folder: Path, record: RunRecord, loose: frozenset[str]) -> bool:
     """Whether a folder holds another run, one without a row; any other run but this is refused."""
     try:
         check_run(folder, record, loose)
@@ -113,7 +115,7 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return int(number) - 1, int(count)
 
 
-def list_files(measure: Measure) -> list[str]:
+def list_run_files(measure: "Measure") -> list[str]:
     """Patterns of all files that a run of the measure leaves in its folder."""
     tables = [f"{name}.parquet" for name in measure.tables]
     parts = [f"parts/{name}/*.parquet" for name in measure.tables]
@@ -121,7 +123,7 @@ def list_files(measure: Measure) -> list[str]:
 
 
 def _run_jobs(
-    measure: Measure,
+    measure: "Measure",
     jobs: Sequence[Job],
     settings: CheckedSettings,
     folder: Path,
@@ -169,7 +171,7 @@ def _work(job: Job, parts: Mapping[str, Parts]) -> None:
         store.write(job.key, rows.get(name, ()))
 
 
-def summary_schema(measure: Measure, name: str) -> str:
+def summary_schema(measure: "Measure", name: str) -> str:
     """A summary's tables have the version of the main table that they are made from."""
     version = next(iter(measure.tables.values())).rpartition("/")[2]
     return f"{measure.name}-{name}/{version}"
@@ -180,9 +182,9 @@ def read_result(folder: str | Path) -> Result:
     folder = find_folder(folder)
     if (folder / "averages.parquet").is_file() and not (folder / "run.json").is_file():
         # What version 0.1's `trace-report` left beside its page.
-        from unmask.measures.trace_runs import read_old
-
-        return read_old(folder, None)
+        trace = find_measure("trace")
+        assert trace.read_old is not None
+        return trace.read_old(folder, None)
     record = read_record(folder, formats=(1, RUN_FORMAT))
     measure = find_measure(record.verb)
     if record.format != RUN_FORMAT and measure.read_old is not None:
@@ -221,8 +223,6 @@ def pool_tables(results: Sequence[Result]) -> Tables:
     """Rows one below the other; where two runs have a model of one name, both are renamed, unless
     they are two trainings of it, with the roles of its facts swapped."""
     import pyarrow
-
-    from unmask.measures.trainings import join_trainings
 
     if (joined := join_trainings(results)) is not None:
         return joined

@@ -18,7 +18,7 @@ class MachineSettings(CheckedSettings):
     dtype_elsewhere: ClassVar[str] = "auto"
 
     def settle(self) -> Self:
-        """The same with the dtype that "auto" means on this machine, for the record of a run."""
+        """Settings with the dtype that "auto" means on this machine, for the record of a run."""
         from unmask.base.devices import choose_dtype
 
         on_gpu, elsewhere = self.dtype_on_gpu, self.dtype_elsewhere

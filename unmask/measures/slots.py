@@ -167,7 +167,7 @@ def judge(summary: Summary, settings: SlotSettings) -> Iterable[blocks.Verdict]:
     """Whether a fact's two states are nearer than others', and whether probes know such pairs."""
     for row in summary["tests"]:
         value = tidy.to_interval(row)
-        tested = judge_p(name_claim(row), value, row["p_layers"], row["facts"])
+        tested = judge_p(name_slot_claim(row), value, row["p_layers"], row["facts"])
         # The layer is the best of all, so that its interval counts only if the test passes.
         yield judge_interval(tested.claim, value, row["facts"]) if tested.is_clear else tested
     for row in summary["means"]:
@@ -182,13 +182,13 @@ def _is_blind(row: tidy.Record) -> bool:
     return (row["contrast"], row["feature"]) == ("unrelated", "difference")
 
 
-def name_claim(row: tidy.Record) -> str:
+def name_slot_claim(row: tidy.Record) -> str:
     """The claim that a row of the tests is judged by."""
     return f"{row['model']}: {row['group']}"
 
 
 def _name_probe(row: tidy.Record) -> str:
-    return f"{name_claim(row)}: {row['contrast']}: {row['feature']}"
+    return f"{name_slot_claim(row)}: {row['contrast']}: {row['feature']}"
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -243,7 +243,9 @@ def _tabulate_tests(result: Result) -> blocks.Table:
         "number of facts": "facts",
         blocks.Column("difference of distances", 3, has_sign=True): tidy.to_interval,
         blocks.Column("p over all layers", 5): "p_layers",
-        "one fact's two directions are": lambda row: _say_nearer(result.verdicts[name_claim(row)]),
+        "one fact's two directions are": lambda row: _say_nearer(
+            result.verdicts[name_slot_claim(row)]
+        ),
     }
     return tidy.tabulate(
         "tests",
@@ -251,7 +253,7 @@ def _tabulate_tests(result: Result) -> blocks.Table:
         "where they differ most",
         result.summary["tests"],
         columns,
-        role=result.mark(name_claim),
+        role=result.mark(name_slot_claim),
     )
 
 
@@ -291,7 +293,7 @@ def _say_nearer(verdict: blocks.Verdict) -> str:
 def _state(result: Result) -> Iterator[blocks.Finding]:
     means = {_name_probe(row): row for row in result.summary["means"]}
     for row in result.summary["tests"]:
-        name = name_claim(row)
+        name = name_slot_claim(row)
         yield blocks.Finding(
             f"In {row['model']} ({labels.GROUPS[row['group']]}), states of one fact's two "
             f"directions at the answer slot are {_say_nearer(result.verdicts[name])} than those of "

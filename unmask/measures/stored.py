@@ -26,7 +26,7 @@ class StoredResult:
     """As one would make it today."""
     read: Callable[[str], list[ReportBlock]]
     version: str = "0.2"
-    """Of this package, with whose weights it was made."""
+    """The version of this package with whose weights it was made."""
 
 
 def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:

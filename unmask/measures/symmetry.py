@@ -79,13 +79,13 @@ class Place:
     """One group of facts at one layer of one checkpoint."""
 
     key: str
-    """Of the part: all layers of a checkpoint's group."""
+    """The key of the part: all layers of a checkpoint's group."""
     columns: dict[str, Any]
     pairs: "Pairs"
     names: dict[str, str]
     """The name in each fact."""
     vectors: "pyarrow.Table"
-    """Of the whole run; pairs say which rows."""
+    """The vectors of the whole run; pairs say which rows."""
 
 
 def list_jobs(inputs: RunInputs, settings: SymmetrySettings) -> Iterator[Job]:

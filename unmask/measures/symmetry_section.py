@@ -116,7 +116,7 @@ def _state_retrieval(result: "Result", rows: tidy.Records) -> Iterator[Finding]:
 
 
 def _conclude(value: bool, v0: bool, delta: bool) -> str:
-    """What it means which of the three are clear."""
+    """The conclusion from which of the three are clear."""
     if value and v0:
         return "The states of the two prompts are alike, fact by fact, before any search."
     if value and delta:

@@ -11,10 +11,12 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
-from unmask.measures.measure import Measure
+
+if TYPE_CHECKING:
+    from unmask.measures.measure import Measure
 
 ENTRY_POINT = "unmask.measures"
 GROUPS = {
@@ -28,12 +30,12 @@ GROUPS = {
 }  # fmt: skip
 """This package's measures by heading; the order of verbs, stages and sections."""
 EXPERIMENTS = ("mending", "guidance", "correctors", "planted")
-"""Those that are folders of `unmask.experiments`; each other one is a module beside this one."""
+"""Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 OTHERS = "Measures of other packages"
-_REGISTERED: dict[str, Measure] = {}
+_REGISTERED: "dict[str, Measure]" = {}
 
 
-def list_measures() -> dict[str, Measure]:
+def list_measures() -> "dict[str, Measure]":
     """Every measure by name. One that cannot be imported is a warning, and the rest are there."""
     return _import_all() | _REGISTERED
 
@@ -43,7 +45,7 @@ def find_group(name: str) -> str:
     return next((group for group, names in GROUPS.items() if name in names), OTHERS)
 
 
-def find_measure(name: str) -> Measure:
+def find_measure(name: str) -> "Measure":
     """The measure of that name."""
     measures = list_measures()
     if name not in measures:
@@ -51,22 +53,15 @@ def find_measure(name: str) -> Measure:
     return measures[name]
 
 
-@check_arguments()
-def register(measure: Measure) -> Measure:
-    """Add a measure in this process, as a notebook does, and give it back to be called.
-
-    Args:
-        measure: Under a name that no built-in or installed measure has. One that was registered
-            before under this name is replaced.
-    """
+def add_measure(measure: "Measure") -> None:
+    """Add a measure in this process, in place of one that was added before under its name."""
     if measure.name in _import_all():
         raise UserError(f"there is a measure {measure.name!r} already: choose another name.")
     _REGISTERED[measure.name] = measure
-    return measure
 
 
 @cache
-def _import_all() -> dict[str, Measure]:
+def _import_all() -> "dict[str, Measure]":
     measures: dict[str, Measure] = {}
     for name in chain.from_iterable(GROUPS.values()):
         home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"

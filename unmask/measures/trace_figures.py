@@ -100,7 +100,7 @@ def draw_peaks(groups: Rows, kinds: Mapping[str, str], metric: str) -> Figure:
     )
 
 
-def draw_texts(texts: Rows, metric: str) -> Figure:
+def draw_text_figure(texts: Rows, metric: str) -> Figure:
     """Single texts: tokens by layers, what is restored side by side, a slider over the steps."""
     known: dict[tuple[Any, ...], list[Any]] = {}
     cells = []

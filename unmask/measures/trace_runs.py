@@ -13,6 +13,8 @@ from unmask.blocks.labels import KINDS, SPLITS
 from unmask.blocks.tidy import distinct
 from unmask.measures.measure import Tables
 from unmask.measures.result import Result
+from unmask.measures.runner import pool_tables
+from unmask.measures.table import find_measure
 from unmask.measures.trace_summary import count_facts, summarise
 from unmask.measures.trainings import concatenate, number_trainings
 
@@ -36,8 +38,6 @@ OLD_TABLES = {
 
 def pool(results: Sequence[Result]) -> Tables:
     """The tables of several runs as one, if what they say can be said together."""
-    from unmask.measures.runner import pool_tables
-
     for result in results:
         if not result.tables["trace"].num_rows:
             raise UserError(f"{result.folder} holds averages alone: draw it by itself.")
@@ -138,8 +138,6 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
     """
     import pyarrow
 
-    from unmask.measures.trace import MEASURE
-
     stored: Mapping[str, Any] = {} if record is None else record.settings
     facts = _read_old_table(folder, "facts")
     if facts is None:
@@ -179,20 +177,22 @@ def read_old(folder: Path, record: RunRecord | None) -> Result:
         versions={"unmask": "0.1"} if record is None else record.versions,
     )
     is_complete = (folder / "facts.parquet").is_file()
-    return Result(MEASURE, settings, (record,), tables, folder, is_complete=is_complete)
+    result = Result(
+        find_measure("trace"), settings, (record,), tables, folder, is_complete=is_complete
+    )
+    return result.with_summary(summary)
 
 
 def _read_old_settings(folder: Path, stored: Mapping[str, Any] | None) -> "TraceSettings":
-    """Those of a run's record that there still are; without one the metric is not known."""
-    from unmask.measures.trace import TraceSettings
-
+    """Settings of a run's record that there still are; without one the metric is not known."""
+    cls = find_measure("trace").settings
     if stored is None:
-        return TraceSettings(metric="score")
-    names = {field.name for field in fields(TraceSettings)}
+        return cls(metric="score")
+    names = {field.name for field in fields(cls)}
     chosen = {name: value for name, value in stored.items() if name in names}
     if "split" in stored:
         chosen["splits"] = tuple(name.strip() for name in stored["split"].split(","))
-    return build(TraceSettings, chosen, f"{folder}/run.json")
+    return build(cls, chosen, f"{folder}/run.json")
 
 
 def _name_models(facts: "pyarrow.Table", stored: Mapping[str, Any]) -> dict[str, str]:

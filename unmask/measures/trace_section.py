@@ -20,7 +20,7 @@ from unmask.blocks.blocks import (
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
 from unmask.measures.result import Result, open_table
-from unmask.measures.trace_shares import fold_bands, say_share, tabulate_shares
+from unmask.measures.trace_shares import fold_bands, say_chosen_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.measures.trace_words import REPLACED, RESTORING, Words, choose_words
 from unmask.tracing.averages import TOTAL
@@ -57,7 +57,7 @@ def describe(result: Result) -> Section:
     firsts = [by_model[model][0] for model in kinds if model in by_model]
     stages = tidy.distinct(groups, "stage")
     named = [group for group in groups if not labels.is_numbered(group["stage"])]
-    texts = [figures.draw_texts(summary["texts"], metric)] if summary["texts"] else []
+    texts = [figures.draw_text_figure(summary["texts"], metric)] if summary["texts"] else []
     blocks: list[ReportBlock] = []
     if texts and sum(row["prompts"] for row in counts) == 1:
         blocks += [_state_text(groups[0], summary["texts"], verdicts, metric), *texts]
@@ -227,13 +227,13 @@ def _state(
         f"{taken}. {does}{among} at {where}layer {figures.name_layer(cell)}: "
         f"{_format(cell, metric)}{of_lost}, {beside}."
     )
-    return Finding(f"{text}{say_share(shares, cell)}", verdict)
+    return Finding(f"{text}{say_chosen_share(shares, cell)}", verdict)
 
 
 def _state_text(
     group: tidy.Record, texts: Rows, verdicts: Mapping[str, Verdict], metric: str
 ) -> Finding:
-    """Of a single text, the token and the layer whose state gives back most."""
+    """The token and the layer of a single text whose state gives back most."""
     row = next((row for row in texts if row["part"] == "resid"), texts[0])
     effect, i, layer = max(
         (effect, i, layer)

@@ -9,7 +9,7 @@ from unmask.evaluation.statistics import ALPHA, ENOUGH
 from unmask.measures.measure import Rows, Summary
 from unmask.measures.trace_summary import list_pairs
 from unmask.measures.trace_words import Words
-from unmask.tracing.shares import count_outcomes, name_outcome
+from unmask.tracing.shares import count_outcomes, name_likeness_outcome
 from unmask.tracing.table import ONE_TOKEN, RESULT
 
 SHARE = ("share", "share_low", "share_high")
@@ -61,7 +61,7 @@ def tabulate_shares(shares: Rows, metric: str, words: Words) -> Iterator[Table]:
     )
 
 
-def say_share(shares: Rows, cell: tidy.Record) -> str:
+def say_chosen_share(shares: Rows, cell: tidy.Record) -> str:
     """A cell's role at the layers that other facts chose, where there are facts enough."""
     own = tidy.select(shares, control=RESULT, **{name: cell[name] for name in _CELL})
     if not own or own[0]["facts"] < ENOUGH:
@@ -149,7 +149,7 @@ def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
             Column("p of a difference beyond the margin", 3): "p_equivalent",
             Column("smallest margin"): "smallest_margin",
             Column("power"): "power",
-            "": name_outcome,
+            "": name_likeness_outcome,
         }
         | _FACTS,
         most=40,
@@ -161,7 +161,7 @@ def _judge(rows: Rows) -> str:
     """What all bands of a pair show together."""
     if rows[0]["facts"] < ENOUGH:
         return "too few facts"
-    outcomes = {name_outcome(row) for row in rows}
+    outcomes = {name_likeness_outcome(row) for row in rows}
     if len(outcomes) == 1:
         return outcomes.pop()
     if outcomes == {"alike", "no difference detected"}:

@@ -13,7 +13,7 @@ from unmask.blocks.blocks import Verdict
 from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import distinct, group_by, to_interval
 from unmask.evaluation.equivalence import MARGIN
-from unmask.evaluation.statistics import ENOUGH, is_clear
+from unmask.evaluation.statistics import ENOUGH, is_above_placebos
 from unmask.measures.measure import Rows, Summary, Tables, judge_interval, judge_p
 from unmask.measures.result import open_table
 from unmask.tracing import averages as averaging
@@ -130,7 +130,7 @@ def count_facts(facts: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _sum_seeds(rows: Rows, name: str) -> int | None:
-    """Of a column that all rows of a seed have alike, the sum over seeds."""
+    """The sum over seeds of a column that all rows of a seed have alike."""
     values = [value for _, value in distinct(rows, "seed", name)]
     return None if None in values else sum(values)
 
@@ -286,7 +286,7 @@ def _judge_cell(cell: tidy.Record) -> Verdict:
     if facts < ENOUGH:
         return Verdict(claim, "too few", value, facts)
     placebos = [to_interval(row) for row in cell["placebos"].values()]
-    outcome = "above" if is_clear(value, placebos, facts) else "unsettled"
+    outcome = "above" if is_above_placebos(value, placebos, facts) else "unsettled"
     return Verdict(claim, outcome, value, facts)
 
 

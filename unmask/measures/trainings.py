@@ -16,7 +16,7 @@ import numpy as np
 from unmask.base.errors import UserError
 from unmask.base.runs import DIGESTS
 from unmask.blocks.tidy import group_by
-from unmask.measures.measure import Rows, Tables
+from unmask.measures.contract import Rows, Tables
 from unmask.measures.result import Result, list_differences
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SHARE = 0.6
-"""Of the free memory; the rest is for what is not counted."""
+"""The share of the free memory that is counted on; the rest is for what is not counted."""
 _MOST_ON_CPU = 64
 """Rows; more of them run no faster there and show less progress."""
 _UNKNOWN = 32

@@ -58,7 +58,7 @@ class NetConfig:
     rotary_fast: float = 32.0
     """Turns within that context at which a pair is stretched in full, or not at all."""
     rotary_gain: float = 1.0
-    """Of the tables, `yarn`'s: it sharpens attention."""
+    """`yarn`'s factor of the tables, which sharpens attention."""
     rotary_tables: Literal["float32", "bfloat16"] = "float32"
     """SMDM rounds its cosine and sine tables to bfloat16; its weights expect that."""
     rotary_share: float = 1.0

@@ -49,7 +49,7 @@ class Family:
 
     @cached_property
     def digests(self) -> dict[str, dict[str, str]]:
-        """Of each member's contents, so that a run is not resumed with others."""
+        """Digests of each member's contents, so that a run is not resumed with others."""
         names = [f"{self.name}, seed {i}" for i in range(len(self.members))]
         if len(names) == 1:
             names = [self.name]
@@ -94,7 +94,7 @@ def read_training(place: str) -> dict[str, Any]:
 
 
 def pick_weights(digests: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the digests of a model, those of its weights; their order does not tell."""
+    """The digests of a model's weights among all of its own; their order does not tell."""
     return tuple(sorted(str(each) for part, each in digests.items() if part.startswith("weights")))
 
 

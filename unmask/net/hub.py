@@ -11,7 +11,7 @@ from unmask.base.files import path_exists
 from unmask.net.known import KNOWN, KnownModel
 
 _MOST_CHARACTERS = 4000
-"""Of a name; systems know no longer paths."""
+"""The longest name; systems know no longer paths."""
 RECIPE, RUN_MODEL, CHECKPOINT = "recipe.yaml", "model", "checkpoint.json"
 """What a training run holds: its recipe, its model once it is finished; and of each checkpoint."""
 # No pickled weights and no code are fetched.

@@ -220,7 +220,7 @@ def _log_softmax(
             tl.store(out + row * number + at, x.to(tl.float64) - normaliser, at < number)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def fused_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`x` [*n, H, d] turned by the angles of its tokens; tables repeat over leading dimensions."""
     heads, width = x.shape[-2:]
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -250,7 +250,9 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
-def add_and_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def fused_add_and_norm(
+    x: Tensor, added: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     """x + added [*n, D], and its norm: the bits of an addition and of `norm` after it."""
     total, out = torch.empty_like(x), torch.empty_like(x)
     _run_norm(x, added, weight, total, out, eps, adds=True)
@@ -317,7 +319,7 @@ def cross_entropy(
     return nll
 
 
-def log_softmax(logits: Tensor, banned: Tensor, guidance: float = 0.0) -> Tensor:
+def fused_log_softmax(logits: Tensor, banned: Tensor, guidance: float = 0.0) -> Tensor:
     """log p [N, V] in float64 of logits [N, V], or with guidance of [2N, V], the guided half first.
 
     `banned` [V] is True for what has no probability.

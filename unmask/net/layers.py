@@ -45,7 +45,7 @@ def add_and_norm(
     from unmask.net import kernels
 
     assert norm.eps is not None
-    return kernels.add_and_norm(x, added, norm.weight, norm.eps)
+    return kernels.fused_add_and_norm(x, added, norm.weight, norm.eps)
 
 
 def make_norm(config: NetConfig) -> nn.Module:

@@ -18,7 +18,7 @@ from unmask.net.config import NetConfig
 from unmask.net.paradigm import Kind, Paradigm, find_unknown, get_paradigm
 from unmask.net.sites import site_names
 from unmask.net.transformer import Transformer
-from unmask.net.view import check_tokens
+from unmask.net.view import check_token_rows
 from unmask.noise.gaussian import Gaussian
 from unmask.noise.process import Process
 from unmask.noise.processes import make_gaussian, make_process
@@ -113,7 +113,7 @@ class Model(Shown):
         return make_process(self.kind, self.blueprint.noise, config.logit_rows, self.mask_id)
 
     def make_gaussian(self) -> Gaussian:
-        """The same for noise on token vectors, which are the network's own."""
+        """The process of noise on token vectors, which are the network's own."""
         return make_gaussian(self.blueprint.noise, self.net.latents.table().detach().float())
 
     def encode(self, text: str) -> Encoded:
@@ -214,7 +214,7 @@ class Model(Shown):
         """
         if isinstance(tokens, str) or _are_texts(tokens):
             tokens = self.tokens(tokens)
-        check_tokens(tokens)
+        check_token_rows(tokens)
         assert isinstance(tokens, Tensor)
         tokens = tokens.to(self.device)
         real, at = (x if x is None else x.to(self.device) for x in (real, at))

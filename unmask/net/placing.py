@@ -17,8 +17,8 @@ _log = logging.getLogger(__name__)
 _NOTICED_BYTES = 1 << 29
 """Weights of this size take a while to load."""
 SHARE = 0.8
-"""Of a device's free memory, what weights may take of it where a network is cut; the rest is for
-activations."""
+"""The share of a device's free memory that weights may take where a network is cut; the rest is
+for activations."""
 
 
 def choose_places(

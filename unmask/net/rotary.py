@@ -39,7 +39,7 @@ class RotaryTables:
     def look_up(
         self, x: Tensor, where: Int[Tensor, "*B L"], past: int, longest: int
     ) -> tuple[Float[Tensor, "*B L 1 r"] | None, Float[Tensor, "*B L 1 r"] | None]:
-        """Those of the positions `where` of a stream `x`; none where positions are learned.
+        """Cosines and sines of positions `where` of a stream `x`; none where positions are learned.
 
         Without rows of their own they follow each other from `past` on.
         """
@@ -115,7 +115,7 @@ def rotate(
     if fuses(x, cos, sin) and _is_flat(x):
         from unmask.net import kernels
 
-        return kernels.rotate(x, cos, sin)
+        return kernels.fused_rotate(x, cos, sin)
     turned, half = x * cos, x.shape[-1] // 2
     if torch.is_grad_enabled():
         # Rolling by half a head swaps the halves at one pass.

@@ -78,7 +78,7 @@ def site_names(layers: int) -> tuple[str, ...]:
     return ("embed", *inner, "final", "logits")
 
 
-def check_steps(steps: Steps | None) -> frozenset[int] | None:
+def parse_steps(steps: Steps | None) -> frozenset[int] | None:
     """The steps that were named; None for all passes, of samplers or not."""
     if steps is None:
         return None
@@ -114,7 +114,7 @@ class Taps:
         self.step: int | None = None
         """The denoising step whose pass is being run; None outside samplers."""
         self.rows: Sequence[int] | None = None
-        """Of a pass of scores: which of the given items each row of the batch is about."""
+        """Which of the given items each row of the batch is about, in a pass of scores."""
 
     @property
     def attached(self) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ from unmask.net.graphs import Graphs, can_replay
 from unmask.net.layers import Embedding, PredictionNorm, make_norm
 from unmask.net.pieces import locate_layers
 from unmask.net.rotary import RotaryTables
-from unmask.net.sites import Patch, Steps, Taps, check_steps, keep_home
+from unmask.net.sites import Patch, Steps, Taps, keep_home, parse_steps
 from unmask.net.view import (
     View,
     check_length,
     check_positions,
-    check_tokens,
+    check_token_rows,
     find_places,
     mask_attention,
     mask_blocks,
@@ -35,7 +35,7 @@ from unmask.net.view import (
 Tokens = Int[Tensor, "B L"]
 Real = Bool[Tensor, "B L"]
 Seen = Bool[Tensor, "B N"]
-"""The same for all that the tokens see: with a cache or a snapshot more than they are."""
+"""What is not padding of all that tokens see: with a cache or a snapshot more than they are."""
 
 
 class Transformer(nn.Module):
@@ -117,7 +117,7 @@ class Transformer(nn.Module):
         condition: Float[Tensor, "B C"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The stream that leaves the last layer, replayed where that is faster."""
-        check_tokens(tokens)
+        check_token_rows(tokens)
         if real is None and cache is None and t is None and can_replay(self, tokens):
             check_length(self.config, tokens.shape[1])
             if (x := self.graphs.run_pass(self, tokens)) is not None:
@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """The residual stream that enters layer 0; `t` is for networks that are told the time."""
-        check_tokens(tokens)
+        check_token_rows(tokens)
         x = self.embedding(tokens)
         return self._enter(self.embed_norm(x) if self.config.embed_norm else x, real, cache, t)
 
@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         real: Seen | None = None,
         t: Float[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """The same for noised token vectors, with the last guess at the clean ones as a hint."""
+        """The stream of noised token vectors, with the last guess at the clean ones as a hint."""
         return self._enter(self.latents(z, hint), real, None, t)
 
     def _enter(
@@ -267,7 +267,7 @@ class Transformer(nn.Module):
             return act
 
         functions = {site: keep(site) for site in self.taps.find(names)}
-        with self.taps.attach(functions, check_steps(steps)):
+        with self.taps.attach(functions, parse_steps(steps)):
             yield taken
 
     @contextmanager
@@ -303,7 +303,7 @@ class Transformer(nn.Module):
                         "or open a second `with` block, which acts on what the first one left."
                     )
                 patches[site] = act
-        with self.taps.attach(patches, check_steps(steps)):
+        with self.taps.attach(patches, parse_steps(steps)):
             yield
 
     def tie_head(self) -> None:

@@ -25,11 +25,11 @@ class View:
     condition: Float[Tensor, "B C"] | None = None
     """What the layers are told of the time, in networks with adaLN."""
     local: "View | None" = None
-    """Of the layers with a window: all but every `period`-th."""
+    """The view of the layers with a window: all but every `period`-th."""
     period: int = 1
 
     def to(self, device: torch.device) -> "View":
-        """The same on another device; a cache stays where it is."""
+        """The view on another device; a cache stays where it is."""
         tensors = ("cos", "sin", "mask", "condition", "local")
         given = {name: getattr(self, name) for name in tensors}
         return replace(
@@ -41,7 +41,7 @@ class View:
         return self if self.local is None or layer % self.period == 0 else self.local
 
 
-def check_tokens(tokens: object) -> None:
+def check_token_rows(tokens: object) -> None:
     """Raise where what was given is not rows of token ids."""
     if isinstance(tokens, str):
         raise UserError(

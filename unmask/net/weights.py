@@ -89,7 +89,7 @@ class WeightFiles:
         return math.prod(self.shapes[name]) * _ITEM_BYTES.get(self.dtypes[name], 8)
 
     def read_blocks(self, name: str, most_bytes: int) -> Iterator[tuple[slice, Tensor]]:
-        """The same tensor a few rows at a time, none larger than `most_bytes` if it can be."""
+        """A tensor a few rows at a time, none larger than `most_bytes` if it can be."""
         rows = self.shapes[name][0] if self.shapes[name] else 1
         step = max(1, rows * most_bytes // max(self._count_bytes(name), 1))
         if step >= rows:

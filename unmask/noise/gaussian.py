@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import NoiseKind, Sampler, Times, check_tokens, check_vocabulary
+from unmask.noise.process import NoiseKind, Sampler, Times, check_clean_tokens, check_vocabulary
 from unmask.noise.schedules import Schedule, SigmoidSchedule, check_schedule, check_times
 
 
@@ -57,7 +57,7 @@ class Gaussian(NoiseKind):
     ) -> Float[Tensor, "B L d"]:
         """z_t of every token."""
         check_times(t)
-        check_tokens(x0, len(self.table))
+        check_clean_tokens(x0, len(self.table))
         clean = self.table[x0]
         noise = streams.normal(*clean.shape[1:]).to(clean.dtype)
         return self._signal(t) * clean + self._noise(t) * noise

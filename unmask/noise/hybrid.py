@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.base.config import SettingsError, check_values
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Times, check_tokens, check_vocabulary
+from unmask.noise.process import Process, Times, check_clean_tokens, check_vocabulary
 from unmask.noise.rates import bound_rate
 from unmask.noise.schedules import (
     BumpSchedule,
@@ -108,7 +108,7 @@ class Hybrid(Process):
 
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
-        check_tokens(x0, self.num_tokens, self.mask_id)
+        check_clean_tokens(x0, self.num_tokens, self.mask_id)
         # Three numbers per position, side by side: what one draws is independent of the length.
         chance, *noise = streams.uniform(x0.shape[1], 3).unbind(-1)
         noised = chance < self.schedule.noised(t.double())

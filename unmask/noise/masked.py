@@ -16,7 +16,7 @@ from unmask.base.config import LARGEST
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.noise.guidance import mix
-from unmask.noise.process import Process, Sampler, Times, check_tokens, check_vocabulary
+from unmask.noise.process import Process, Sampler, Times, check_clean_tokens, check_vocabulary
 from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
 
@@ -76,7 +76,7 @@ class Masked(Process):
 
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
-        check_tokens(x0, self.num_states, self.mask_id)
+        check_clean_tokens(x0, self.num_states, self.mask_id)
         hidden = streams.uniform(*x0.shape[1:]) < self.schedule.noised(t.double())
         return torch.where(hidden, self.mask_id, x0)
 

@@ -144,7 +144,7 @@ def step_nll(
     return torch.where(true == -torch.inf, 0.0, terms).sum(-1).clamp(min=0)
 
 
-def check_tokens(x0: Tensor, num_tokens: int, mask_id: int | None = None) -> None:
+def check_clean_tokens(x0: Tensor, num_tokens: int, mask_id: int | None = None) -> None:
     """Raise where clean tokens hold the mask or something outside the vocabulary.
 
     Looked at on the CPU only: on another device the host would have to wait for the answer.

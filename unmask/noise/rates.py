@@ -58,7 +58,7 @@ def bound_rate(
 
 
 class _Sums(torch.autograd.Function):
-    """Of probabilities p [*S, V] the sum of log(1 + scale p), and p at two indices.
+    """The sum of log(1 + scale p) over probabilities p [*S, V], and p at two indices.
 
     As one function it keeps p alone, and its gradient is written once: torch's own operations keep
     three tensors as wide as the vocabulary and write ten.

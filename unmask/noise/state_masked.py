@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Sampler, Times, check_tokens
+from unmask.noise.process import Process, Sampler, Times, check_clean_tokens
 from unmask.noise.schedules import LinearSchedule, Schedule, check_times, clamp_open
 
 
@@ -43,7 +43,7 @@ class StateMasked(Process):
 
     powers: Float[Tensor, "V"]
     schedule: Schedule = field(default_factory=LinearSchedule)
-    """Of a token whose power is 1."""
+    """The schedule of a token whose power is 1."""
 
     def __post_init__(self) -> None:
         if self.powers.ndim != 1 or len(self.powers) < 2 or not bool((self.powers > 0).all()):
@@ -73,7 +73,7 @@ class StateMasked(Process):
 
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
-        check_tokens(x0, self.num_tokens, self.mask_id)
+        check_clean_tokens(x0, self.num_tokens, self.mask_id)
         hidden = streams.uniform(x0.shape[1]) < self.hidden_chance(x0, t.double())
         return torch.where(hidden, self.mask_id, x0)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.streams import RowStreams
-from unmask.noise.process import Process, Times, check_tokens, check_vocabulary, log_linear
+from unmask.noise.process import Process, Times, check_clean_tokens, check_vocabulary, log_linear
 from unmask.noise.rates import bound_rate, uniform_score_entropy
 from unmask.noise.schedules import LinearSchedule, Schedule, check_schedule, check_times, clamp_open
 from unmask.noise.settings import NoiseConfig
@@ -68,7 +68,7 @@ class Uniform(Process):
 
     def corrupt(self, x0: Int[Tensor, "B L"], t: Times, streams: RowStreams) -> Int[Tensor, "B L"]:
         check_times(t)
-        check_tokens(x0, self.num_tokens)
+        check_clean_tokens(x0, self.num_tokens)
         # Two numbers per position, side by side: what one draws is independent of the length.
         chance, value = streams.uniform(x0.shape[1], 2).unbind(-1)
         redrawn = chance < self.schedule.noised(t.double())

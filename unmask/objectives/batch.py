@@ -18,9 +18,9 @@ class Batch:
     prompt_length: Int[Tensor, "B"] | None = None
     length: Int[Tensor, "B"] | None = None
     entities: Int[Tensor, "B 4"] | None = None
-    """Of facts, where the subject begins and ends, and where the object does."""
+    """Where a fact's subject begins and ends, and where its object does."""
     foreign: Int[Tensor, "B K L"] | None = None
-    """Of facts, answers of K other lines, laid out where each row's own answer stands."""
+    """Answers of K other lines of facts, laid out where each row's own answer stands."""
 
     @property
     def positions(self) -> Int[Tensor, "L"]:

@@ -23,7 +23,7 @@ from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
 from unmask.noise.guidance import mix
 from unmask.noise.masked import Masked
-from unmask.noise.process import check_tokens
+from unmask.noise.process import check_clean_tokens
 from unmask.noise.schedules import Schedule, check_closed
 
 Logits = Callable[[Tensor], Tensor]
@@ -50,7 +50,7 @@ class Estimate:
         return self.nll / math.log(2) / len(text)
 
     def __add__(self, other: "Estimate") -> "Estimate":
-        """Of two texts together; estimated with different seeds, else their errors add up."""
+        """The estimate of two texts together; if their seeds differ, else their errors add up."""
         error = math.hypot(self.error, other.error)
         return Estimate(self.nll + other.nll, error, self.tokens + other.tokens)
 
@@ -148,7 +148,7 @@ class Scorer:
         return Estimate(-float(logp[rows, steps].sum()), 0.0, len(order))
 
     def _find_unknown(self, x0: Tensor, given: Tensor | None) -> Bool[Tensor, "L"]:
-        check_tokens(x0, self.process.num_states, self.process.mask_id)
+        check_clean_tokens(x0, self.process.num_states, self.process.mask_id)
         unknown = torch.ones_like(x0, dtype=torch.bool) if given is None else ~given
         if not unknown.any():
             raise UserError("all tokens are given: nothing is left whose likelihood is asked.")

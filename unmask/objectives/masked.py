@@ -24,7 +24,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.base.streams import RowStreams
 from unmask.net.transformer import Transformer
 from unmask.noise.masked import Masked
-from unmask.noise.process import check_tokens
+from unmask.noise.process import check_clean_tokens
 from unmask.noise.schedules import LinearSchedule, check_closed, check_times, clamp_open
 from unmask.objectives.batch import Batch, choose_noised, drop_prompts
 from unmask.objectives.targets import hidden_targets, targets_loss
@@ -111,7 +111,7 @@ class Noised:
     xt: Tensor
     hidden: Bool[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
-    """Of the cross-entropy of each hidden position, all division done."""
+    """Weights of each hidden position's cross-entropy, all division done."""
 
 
 def noise_batch(
@@ -126,7 +126,7 @@ def noise_batch(
 ) -> Noised:
     """Mask the batch at times t, row by row, and weigh what was masked."""
     check_times(t)
-    check_tokens(batch.tokens, process.num_states, process.mask_id)
+    check_clean_tokens(batch.tokens, process.num_states, process.mask_id)
     weighting.check(process)
     may = choose_noised(batch, response_only, noise_filling)
     chance = weighting.chance(process, t.double())[:, None]

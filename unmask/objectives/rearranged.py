@@ -25,7 +25,7 @@ class Rearranged:
     tokens: Int[Tensor, "B N"]
     targets: Targets
     positions: Int[Tensor, "B N"] | None = None
-    """Of the tokens, where they do not stand in their order."""
+    """Positions of the tokens, where they do not stand in their order."""
 
 
 def hide_suffix(

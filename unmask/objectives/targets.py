@@ -25,7 +25,7 @@ class Targets:
     tokens: Int[Tensor, "N"]
     """The true token of each prediction."""
     weights: Float[Tensor, "N"]
-    """Of each cross-entropy, all division done."""
+    """The weight of each cross-entropy, all division done."""
 
     def pad(self, multiple: int) -> "Targets":
         """As many targets as the next multiple says; those added weigh nothing.

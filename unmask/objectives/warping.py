@@ -16,7 +16,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 
 _NODES, _REACH = 2001, 12.0
-"""Of the quadrature over a standard normal."""
+"""Nodes and reach of the quadrature over a standard normal."""
 
 
 class TimeWarp(nn.Module):
@@ -32,9 +32,9 @@ class TimeWarp(nn.Module):
         if bins < 2:
             raise UserError(f"{bins} bins of time were asked for: expected at least 2.")
         self.widths = nn.Parameter(torch.zeros(bins))
-        """Of bins on the axis of time, before softmax."""
+        """Widths of bins on the axis of time, before softmax."""
         self.heights = nn.Parameter(torch.zeros(bins))
-        """Of bins on the axis of the loss, before softmax."""
+        """Heights of bins on the axis of the loss, before softmax."""
         self.scale = nn.Parameter(torch.zeros(()))
         """log of the loss at t = 1."""
 

@@ -20,7 +20,7 @@ from unmask.measures.result import Result, list_differences, name_folders
 from unmask.measures.runner import pool_results, read_result
 from unmask.measures.table import find_measure, list_measures
 from unmask.measures.trainings import join_openings
-from unmask.report.provenance import describe_runs, list_changes, show_value
+from unmask.report.provenance import describe_runs, list_changed_settings, show_value
 from unmask.report.stored import add_stored
 
 STUDY = "study"
@@ -287,7 +287,7 @@ def _compare(runs: Sequence[Run]) -> str:
         group = [record for record in records if record.verb == verb]
         if len(group) == 1:
             continue
-        changes = [list_changes(record) for record in group]
+        changes = [list_changed_settings(record) for record in group]
         for name in dict.fromkeys(name for record in group for name in record.settings):
             values = [record.settings.get(name) for record in group]
             if any(value != values[0] for value in values):

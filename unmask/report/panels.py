@@ -21,7 +21,7 @@ SIGNS_PER_INCH = 13.5
 TEXT_SIGNS = int(WIDTHS["unmasking"] * 13.5)
 """Signs of fixed width in a line of a text that is un-masked."""
 MOST_SIGNS = 44
-"""Of a label at the side."""
+"""The longest label at the side."""
 HEIGHT_SIGNS = 20
 """In a line of the label that stands upright beside a panel."""
 _STYLES = {"solid": "-", "dash": "--", "dot": ":"}

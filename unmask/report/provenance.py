@@ -115,12 +115,12 @@ def write_command(record: RunRecord) -> str:
     words += record.inputs.get("runs", {}).values()
     if _is_path(data := record.inputs.get("data", "")):
         words += ["--data", data]
-    for name, value in list_changes(record).items():
+    for name, value in list_changed_settings(record).items():
         words += _write_option(name, value)
     return shlex.join(map(str, words))
 
 
-def list_changes(record: RunRecord) -> dict[str, Any]:
+def list_changed_settings(record: RunRecord) -> dict[str, Any]:
     """The settings of a run that are not its measure's defaults."""
     defaults = {field.name: field.default for field in _list_fields(record.verb)}
     defaults |= {name: list(own) for name, own in defaults.items() if isinstance(own, tuple)}

@@ -111,7 +111,7 @@ def escape(text: str, signs: re.Pattern[str] = _SIGNS) -> str:
 
 
 def _write_paragraph(text: str) -> str:
-    """The same for a paragraph, where what stands between backticks is code."""
+    """A paragraph in Markdown, where what stands between backticks is code."""
     pieces = CODE.split(" ".join(text.split()))
     written = "".join(
         f"`{piece}`" if i % 2 else _SIGNS.sub(r"\\\g<0>", piece) for i, piece in enumerate(pieces)

@@ -35,7 +35,7 @@ _STYLES: dict[RowRole, str] = {
 SHADES = " ░▒▓█"
 """Readable without colours, too."""
 MOST_VIEWS, MOST_PANELS, MOST_ROWS = 2, 3, 60
-"""Of a heatmap that is shown; a larger one is for a page."""
+"""Views, panels and rows of the largest heatmap that is shown; a larger one is for a page."""
 MARGIN = 3
 """What a column of a table takes besides its text: a space either side, and a line."""
 

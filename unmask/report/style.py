@@ -42,12 +42,12 @@ SCALES: dict[str, dict[str, Sequence[str]]] = {
 }
 PAPER_SCALES = SCALES["light"]
 CONFIDENCE = ("#8a5a9e", "#4a67a8", "#237575", "#2f772f", "#6f6800")
-"""Of a token when it was written, a fifth each; the page's style sheet has the same."""
+"""Colours of a token's confidence when it was written, a fifth each; as in the style sheet."""
 NUM_COLOURS = 8
 PALETTE = tuple(COLOURS["light"][f"p{i}"] for i in range(NUM_COLOURS))
 DIFFUSION, CAUSAL, CONTROL = (COLOURS["light"][each] for each in ("diffusion", "causal", "control"))
 MARGIN = 0.05
-"""Of the range of an axis, so that the end of an interval is seen to be its end."""
+"""The share of an axis's range beside it, so that the end of an interval is seen to be its end."""
 
 _SETTINGS: dict[Any, Any] = {
     "figure.dpi": 150,

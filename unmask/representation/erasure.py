@@ -45,7 +45,7 @@ from unmask.representation.prompts import put_before
 LEAST_CORRELATION = 1e-7
 """Canonical correlations of states and labels below this are rounding."""
 _HALVINGS = 60
-"""Of the interval in which a random subspace is looked for."""
+"""Halvings of the interval in which a random subspace is looked for."""
 
 
 class StateSet:
@@ -93,7 +93,7 @@ class Eraser:
         return len(self.inward)
 
     def recentre(self, states: StateSet | Float[np.ndarray, "N D"]) -> "Eraser":
-        """The same directions around the mean of other states, such as the other direction's.
+        """An eraser of these directions around the mean of other states, such as reversed ones.
 
         What all of those share is then left alone, and only what tells them apart is taken.
         """

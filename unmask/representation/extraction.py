@@ -54,7 +54,7 @@ class ChosenFact:
         }
 
 
-def choose_facts(
+def choose_group_facts(
     corpus: Corpus,
     groups: Sequence[str],
     directions: Sequence[str],

@@ -62,7 +62,7 @@ class StateSwap:
     answer: Fact
     """A fact whose object is the donor's answer to what the recipient is asked."""
     half: int = 0
-    """Of the people: the layer is chosen on the other one."""
+    """The half of the people that it is in: the layer is chosen on the other one."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _tabulate(
     ]
 
 
-def cross_fit(
+def cross_fit_source(
     rows: Sequence[Mapping[str, Any]],
     source: str,
     score: str = "says_donor",

@@ -40,7 +40,7 @@ class Lens(Shown):
     rank: Int[Tensor, "S layers P"]
     """Its rank, 1 for the likeliest token."""
     entropy: Float[Tensor, "S layers P"]
-    """Of what a layer would say, in nats."""
+    """The entropy of what a layer would say, in nats."""
     ids: Int[Tensor, "S layers P k"]
     """The likeliest tokens."""
     p: Float[Tensor, "S layers P k"]

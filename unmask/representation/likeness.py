@@ -41,7 +41,7 @@ class Score:
     train: Values | None = None
     """`procrustes` on the facts that the rotation was fitted to."""
     cosines: Float[np.ndarray, "*R r"] | None = None
-    """Of the principal angles."""
+    """Cosines of the principal angles."""
 
 
 @dataclass(frozen=True)

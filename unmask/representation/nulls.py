@@ -44,7 +44,7 @@ class Assessed:
     per_fact: Float[np.ndarray, "N"]
     """What each fact gives; the mean is the value."""
     score: Score
-    """Of the true pairs."""
+    """The score of the true pairs."""
 
     @property
     def is_measured(self) -> bool:

@@ -91,7 +91,7 @@ def score_each_patched(
     variants: Sequence[Mapping[int, StateChange]],
     length: int | None = None,
 ) -> list[list[list[AnswerScore]]]:
-    """The same answers under each of several sets of changes, by set: layers below are run once."""
+    """Scores of answers under several sets of changes, by set: layers below are run once."""
     model.net.taps.require_none("scoring under changes of one's own")
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none

@@ -32,7 +32,7 @@ class LossTerms:
     norm: Float[Tensor, "N"]
     """||delta|| / ||v0||^2."""
     logp: Float[Tensor, "N"]
-    """Of the whole object, without a prefix, in the first mask pattern: a sum over its tokens."""
+    """log p of the object, without a prefix, in the first mask pattern: a sum over its tokens."""
 
 
 class ValueLoss:

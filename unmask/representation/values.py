@@ -59,7 +59,7 @@ class Value:
 
     @property
     def relative_distance(self) -> float:
-        """The same in lengths of v0; infinite where v0 is nothing."""
+        """The distance from v0 in lengths of v0; infinite where v0 is nothing."""
         size = float(torch.linalg.vector_norm(self.v0))
         return self.distance / size if size else float("inf")
 

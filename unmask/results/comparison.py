@@ -130,9 +130,9 @@ class Comparison:
     counted: str = "facts"
     """What an interval is over, in words."""
     title: str
-    """Of the figure."""
+    """What stands above the figure."""
     caption: str = "Bands and bars are 95 % intervals by fact."
-    """Of the figure."""
+    """What stands below the figure."""
     means: str = "Means"
     """The caption of the table of means."""
     differences: str = "Each variant minus its control"

@@ -73,7 +73,7 @@ class Canvas:
         return [tuple(row[:end]) for row, end in zip(given.tolist(), ends, strict=True)]
 
 
-def list_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def list_prompt_rows(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """The prompts of a batch; a single one, text or ids, is a batch of one."""
     _check_prompt(given)
     if not isinstance(given, str | Sequence | Tensor) and hasattr(given, "tolist"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Model
-from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, list_rows
+from unmask.sampling.canvas import Canvas, Prompt, encode_prompt, list_prompt_rows
 from unmask.sampling.denoiser import Denoiser
 
 Token = str | int
@@ -40,7 +40,7 @@ class Constraints:
         """The constraints; a single token or text is one of its kind."""
         is_one = isinstance(forbid, str | bytes) or not isinstance(forbid, Sequence)
         tokens: Any = [forbid] if is_one else forbid
-        return cls(fixed or {}, tokens, list_rows(require))
+        return cls(fixed or {}, tokens, list_prompt_rows(require))
 
     def find_forbidden(self, model: Model) -> Int[Tensor, "n"] | None:
         """The ids that are never written; None for none."""
@@ -167,7 +167,7 @@ def _score_starts(
 
 def _encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
     """The ids of something that must stand in the text, which holds no mask in the end."""
-    ids = encode_prompt(model, *list_rows([what]))
+    ids = encode_prompt(model, *list_prompt_rows([what]))
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
             raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
@@ -181,7 +181,7 @@ def _find_token(model: Model, token: Token) -> int:
         if not 0 <= token < rows:
             raise UserError(f"token {token} was forbidden, but tokens run from 0 to {rows - 1}.")
         return token
-    ids = encode_prompt(model, *list_rows([token]))
+    ids = encode_prompt(model, *list_prompt_rows([token]))
     if len(ids) != 1:
         raise UserError(
             f"{token!r} was forbidden, but is {len(ids)} tokens: forbid single ones; inside a text "

@@ -68,11 +68,11 @@ class WrittenText:
     written: Positions
     """What the corrector may rewrite: tokens of this block that steps wrote."""
     num_written: Sequence[int]
-    """Of each row; on the host, so that the device need not be asked."""
+    """Written tokens of each row; on the host, so that the device need not be asked."""
     confidence: Float[Tensor, "B L"]
     """The probability a token had when it was written."""
     entropy: Float[Tensor, "B L"]
-    """Of the prediction it was chosen from, in nats."""
+    """Entropy of the prediction that each token was chosen from, in nats."""
     mask_id: int
     predict: Predict
     sampler: TokenSampler

@@ -93,7 +93,7 @@ class Denoiser:
         if inner is None and fuses(logits) and logits.stride(-1) == 1:
             from unmask.net import kernels
 
-            return kernels.log_softmax(logits, self.banned, guidance)
+            return kernels.fused_log_softmax(logits, self.banned, guidance)
         logits = mix_halves(logits, guidance) if guidance else logits
         # Not written into the network's own tensor, which a capture may hold.
         if len(self.never):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.net.model import Model
-from unmask.sampling.canvas import Prompt, encode_prompt, list_rows
+from unmask.sampling.canvas import Prompt, encode_prompt, list_prompt_rows
 
 Plants = Mapping[int, Mapping[int, Prompt]]
 """Texts or token ids by step and by the position they start at."""
@@ -38,7 +38,7 @@ class Planting:
     by_step: Mapping[int, Int[Tensor, "B L"]] = field(default_factory=dict)
 
     def pick(self, rows: Int[Tensor, "n"]) -> "Planting":
-        """Those of some rows."""
+        """The plants of some rows."""
         return Planting({step: tokens[rows] for step, tokens in self.by_step.items()})
 
     def merge(self) -> Int[Tensor, "B L"] | None:
@@ -103,7 +103,7 @@ def _check_mapping(given: Any) -> Mapping[int, Any]:
 
 def _encode(model: Model, what: Prompt) -> list[int]:
     """The ids of a plant; masks and what the network never writes are refused."""
-    ids = encode_prompt(model, *list_rows([what]))
+    ids = encode_prompt(model, *list_prompt_rows([what]))
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
             raise UserError(f"token {token} was planted, but is never part of a text.")

@@ -18,7 +18,7 @@ from unmask.base.files import replace_file
 from unmask.base.reading import read_tensors
 from unmask.base.streams import RowStreams
 from unmask.net.model import Model
-from unmask.sampling.canvas import Prompt, encode_prompt, list_rows
+from unmask.sampling.canvas import Prompt, encode_prompt, list_prompt_rows
 
 FORMAT = "1"
 ROWS_AT_ONCE = 64
@@ -117,7 +117,7 @@ def train_probe(
         seed: Of the noise.
     """
     labels = [bool(label) for label in labels]
-    rows = [encode_prompt(model, text) for text in list_rows(texts)]
+    rows = [encode_prompt(model, text) for text in list_prompt_rows(texts)]
     if len(rows) != len(labels) or len(set(labels)) < 2 or not all(rows):
         raise UserError(
             f"{len(rows)} texts with {len(labels)} labels were given, {sum(labels)} of them with "

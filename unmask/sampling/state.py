@@ -121,7 +121,7 @@ class StepState:
     step: int
     """Within the block, from 1."""
     steps: int
-    """Of the block; the last one commits whatever is left."""
+    """How many steps the block has; the last one commits whatever is left."""
     num_start: Int[Tensor, "B"]
     """Masks of each row at the block's start."""
     times: StepTimes
@@ -130,7 +130,7 @@ class StepState:
     predictions: Predictions
     """What the summaries are made of; how it is laid out may change."""
     last: Predictions | None = None
-    """The same of the block's step before this one; None at its first."""
+    """Predictions of the block's step before this one; None at its first."""
 
     @property
     def open(self) -> Bool[Tensor, "B L"]:
@@ -155,7 +155,7 @@ class StepState:
 
     @property
     def entropy(self) -> Float[Tensor, "B L"]:
-        """Of each prediction, in nats; 0 at positions that are not open."""
+        """The entropy of each prediction, in nats; 0 at positions that are not open."""
         return self.predictions.entropy
 
     @cached_property
@@ -189,7 +189,7 @@ class StepState:
 
 
 def find_entropy(logp: Float[Tensor, "*N V"]) -> Float[Tensor, "*N"]:
-    """Of each distribution, in nats."""
+    """The entropy of each distribution, in nats."""
     return torch.special.entr(logp.exp()).sum(-1)
 
 

@@ -21,7 +21,7 @@ from unmask.sampling.canvas import (
     encode_prompt,
     lay_out_patterns,
     lay_out_prompts,
-    list_rows,
+    list_prompt_rows,
     name_streams,
 )
 from unmask.sampling.constraints import Constraints, fix_tokens
@@ -72,7 +72,7 @@ def sample(
     """
     check_model(model)
     settings = adjust(sample, Sampling, settings, changes)
-    return draw_rows(model, list_rows(prompts), settings)
+    return draw_rows(model, list_prompt_rows(prompts), settings)
 
 
 def draw_rows(
@@ -153,7 +153,7 @@ def infill(
     if model.paradigm.sampler == "causal":
         raise UserError("an autoregressive model cannot fill masks: use a diffusion model.")
     constraints = Constraints.make(forbid=settings.forbid, require=settings.require)
-    return _fill(model, lay_out_patterns(model, list_rows(texts)), settings, constraints)
+    return _fill(model, lay_out_patterns(model, list_prompt_rows(texts)), settings, constraints)
 
 
 def _fill(

@@ -70,13 +70,13 @@ class Trajectory(Shown):
     tokens: Int[Tensor, "B L"]
     """The last state."""
     lengths: Int[Tensor, "B"]
-    """Of each row: what comes after that in a batch of longer ones is not part of it."""
+    """The length of each row: what comes after it in a batch of longer ones is not part of it."""
     committed_at: Int[Tensor, "B L"]
     """The step that wrote each token, the last one if it was rewritten; 0 where it was given."""
     confidence: Float[Tensor, "B L"]
     """The probability a token had when it was written; 1 where it was given."""
     entropy: Float[Tensor, "B L"]
-    """Of the prediction it was chosen from, in nats; 0 where it was given."""
+    """Entropy of the prediction that a token was chosen from, in nats; 0 where it was given."""
     calls: int
     """Forward passes, those of correctors and probes included; with guidance by the prompt they
     have twice the rows."""
@@ -91,7 +91,7 @@ class Trajectory(Shown):
     guess_p: Float[Tensor, "S B L k"] | None = None
     """Their probabilities."""
     tokenizer: Tokenizer | None = None
-    """Of the model that wrote it; a file does not keep it."""
+    """The tokenizer of the model that wrote it; a file does not keep it."""
     mask_id: int | None = None
     """What stands where nothing is written yet; None for models without masks."""
 

@@ -174,19 +174,19 @@ def _open(settings: StudySettings, out: Path, fresh: bool) -> Generator[StudyRun
     }
     machine = describe_machine(settings.device)
     record = make_record("study", settings.to_record(), inputs, machine=machine)
-    files = list_files(settings.data is None)
+    files = list_study_files(settings.data is None)
     with open_run(out, record, loose=frozenset({"device"}), files=files, fresh=fresh) as folder:
         if settings.data is None and not (folder / CORPUS / "corpus.json").is_file():
             _save_corpus(corpus, folder / CORPUS, families[0])
         yield StudyRun(folder)
 
 
-def list_files(makes_corpus: bool) -> list[str]:
+def list_study_files(makes_corpus: bool) -> list[str]:
     """Patterns of all files that a study leaves in its folder, those of its stages among them."""
     stages = [
         f"{stage}/{pattern}"
         for stage, (measure, _) in list_stages().items()
-        for pattern in (*runner.list_files(measure), RECORD)
+        for pattern in (*runner.list_run_files(measure), RECORD)
     ]
     corpus = [f"{CORPUS}/{name}" for name in ("*.jsonl", "*.json")] if makes_corpus else []
     return [*stages, *corpus, STAGES_FILE]

@@ -29,7 +29,7 @@ _COMPARED = (*MEASURED, "measure", "seeds", "likelihood", "mean", "low", "high")
 """Columns of the sweep's own table, which no axis may be named like."""
 
 
-def find_problems(sweep: "Sweep") -> Iterator[str]:
+def find_sweep_problems(sweep: "Sweep") -> Iterator[str]:
     """What is wrong with the file, beyond the form of each entry."""
     yield from _check_names(sweep)
     for name, entry in sweep.measures.items():

@@ -29,12 +29,12 @@ from unmask.base.config import SettingsError, build
 from unmask.base.errors import UserError
 from unmask.base.identity import digest_values
 from unmask.base.reading import parse_yaml, read_text
-from unmask.sweep.checks import find_missing, find_problems
+from unmask.sweep.checks import find_missing, find_sweep_problems
 from unmask.training.recipe import Recipe
 from unmask.training.recipes_io import read_entries, read_recipe
 
 _MOST_BYTES = 255
-"""Of a folder's name, on most disks."""
+"""The longest name of a folder on most disks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class MeasureEntry:
     by: tuple[str, ...] = ()
     """Columns whose values are kept apart, such as `split` or `steps`."""
     within: tuple[str, ...] = ()
-    """Of `by`: rows are compared only with rows of the same value here, such as of one `split`."""
+    """Columns among `by` in which rows must agree to be compared, such as `split`."""
     where: dict = field(default_factory=dict)
     """Only rows that have these values."""
     label: str = ""
@@ -66,7 +66,7 @@ class MeasureEntry:
     of: str | None = None
     """Another entry of the same verb, whose run is read instead of a run of its own."""
     last_only: bool = False
-    """Of copies that cool down: whether the last alone is measured."""
+    """Whether, of copies that cool down, the last alone is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ def make_sweep(
     cells = list(_list_cells(file, forced, path, known))
     everything = values | {"forced": forced, "recipes": known}
     sweep = Sweep(file, cells, measures, figures, cooldowns, everything)
-    if problems := list(find_problems(sweep)):
+    if problems := list(find_sweep_problems(sweep)):
         raise SettingsError(str(path), problems)
     return sweep
 

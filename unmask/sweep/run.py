@@ -45,7 +45,7 @@ from unmask.toy.examples import SOURCES
 from unmask.training.journal import FILE as JOURNAL
 from unmask.training.loop import CHECKPOINTS
 from unmask.training.recipe import BudgetSettings
-from unmask.training.run import Watch, train
+from unmask.training.run import Watch, choose_folder, train
 
 _log = logging.getLogger(__name__)
 
@@ -151,12 +151,7 @@ def _join_sweep(share: MachineShare, arguments: tuple[Any, ...], settings: dict[
         run_sweep(*arguments, **settings)
 
 
-def choose_folder(file: str | Path, out: str | Path | None) -> Path:
-    """The folder that was named, else one named after the file."""
-    return Path(out) if out is not None else Path("runs", Path(file).stem)
-
-
-def list_points(sweep: Sweep, folder: Path) -> Iterator[SweepPoint]:
+def list_sweep_points(sweep: Sweep, folder: Path) -> Iterator[SweepPoint]:
     """Every model of the sweep, and where its run and its measures lie."""
     for cell in sweep.cells:
         yield from _list_own(sweep, cell, folder / CELLS / cell.name)

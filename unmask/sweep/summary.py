@@ -17,7 +17,7 @@ from unmask.net.hub import RUN_MODEL
 from unmask.sweep.checks import SEED
 from unmask.sweep.folder import read_rows
 from unmask.sweep.grid import MeasureEntry, Sweep
-from unmask.sweep.run import SweepPoint, list_points
+from unmask.sweep.run import SweepPoint, list_sweep_points
 from unmask.training.journal import read_journal
 from unmask.training.speed import count_training_flops
 
@@ -69,7 +69,7 @@ def list_axes(sweep: Sweep) -> list[str]:
 
 def _list_members(sweep: Sweep, folder: Path) -> list[_TrainedMember]:
     """The models that are there."""
-    points = list_points(sweep, folder)
+    points = list_sweep_points(sweep, folder)
     return [
         _read_member(sweep, each) for each in points if (each.folder / "train" / RUN_MODEL).is_dir()
     ]

@@ -99,12 +99,12 @@ def run_toy(
     with multiprocessing.get_context("spawn").Pool(workers, _prepare_worker) as pool:
         measured = pool.imap(partial(measure, settings=settings), names)
         outcomes = list(track(measured, "learning the toy language", total=len(names)))
-    report = summarise(outcomes, settings)
+    report = report_outcomes(outcomes, settings)
     write_json(Path(out) / "toy.json", report.to_json())
     return report
 
 
-def summarise(outcomes: list[ToyOutcome], settings: ToySettings) -> ToyReport:
+def report_outcomes(outcomes: list[ToyOutcome], settings: ToySettings) -> ToyReport:
     """The report on outcomes that were measured under these settings."""
     sentences = list_sentences()
     least_loss = math.log(len(sentences)) / len(sentences[0])

@@ -224,7 +224,7 @@ class GaussianVariant:
 
 @dataclass(frozen=True)
 class WarpedVariant(GaussianVariant):
-    """The same with times drawn where the loss changes, by a map that is learned beside (CDCD)."""
+    """Gaussian noise with times drawn where the loss changes, by a map learned beside it (CDCD)."""
 
     def prepare(self, net: Transformer) -> None:
         net.add_module("time_warp", TimeWarp())
@@ -259,7 +259,7 @@ VARIANTS: dict[str, Variant] = {
     "masked": OneByOne(Masked(NUM_UNITS, MASK)),
     "causal": CausalVariant(replace(BLIND, causal=True)),
 }
-"""Those that take longest stand first, so that side by side they end together."""
+"""All variants, those that take longest first, so that side by side they end together."""
 
 
 def get_variant(name: str) -> Variant:

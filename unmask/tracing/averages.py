@@ -171,7 +171,7 @@ class _Numbers:
 def _cut_between_prompts(
     pieces: "pyarrow.Table | Iterable[pyarrow.Table]",
 ) -> "Iterator[pyarrow.Table]":
-    """The same rows in the same order, in pieces that hold all rows of a prompt."""
+    """The rows in their order, in pieces that hold all rows of a prompt."""
     import pyarrow
 
     held: pyarrow.Table | None = None
@@ -247,7 +247,7 @@ def compare_groups(effects: dict[GroupKey, GroupEffects], seed: int = 0) -> list
     rows = []
     for one, other in find_pairs(effects):
         differences: list[tuple[str, str, Difference]] = []
-        for part, role in find_roles(effects[one].cells):
+        for part, role in list_part_roles(effects[one].cells):
             means = [effects[group].average_layers(part, role) for group in (one, other)]
             difference = compare(*means, seed=seed)
             if difference is not None:
@@ -275,6 +275,6 @@ def find_pairs(groups: Iterable[GroupKey]) -> Iterable[tuple[GroupKey, GroupKey]
                 yield one, other
 
 
-def find_roles(cells: Iterable[CellKey]) -> list[tuple[str, str]]:
+def list_part_roles(cells: Iterable[CellKey]) -> list[tuple[str, str]]:
     roles = dict.fromkeys((part, role) for part, _, head, role in cells if head < 0)
     return [each for each in roles if each[0] != ASKED]

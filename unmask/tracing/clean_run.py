@@ -140,7 +140,7 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
     """
     tokens = tokenize_fact(fact, require_tokenizer(model))
     prompt = tokens.ids[: tokens.prompt_length]
-    length = choose_length(model, [tokens], settings)
+    length = choose_canvas_length(model, [tokens], settings)
     if tokens.object[1] > length:
         raise NotTracedError(
             "too long",
@@ -245,7 +245,7 @@ def _choose_sampling(model: Model, settings: Tracing) -> dict[str, Any]:
     return chosen
 
 
-def choose_length(model: Model, facts: Sequence[FactTokens], settings: Tracing) -> int:
+def choose_canvas_length(model: Model, facts: Sequence[FactTokens], settings: Tracing) -> int:
     """Positions of the canvas: the setting, or room for the facts and what a study gives them."""
     longest = max([STUDY_LENGTH, *(tokens.object[1] for tokens in facts)])
     return settings.length or min(longest, model.net.config.context)
@@ -271,7 +271,7 @@ def rank_facts(model: Model, facts: Sequence[Fact], settings: Tracing) -> tuple[
     """
     tokenizer = require_tokenizer(model)
     tokens = [tokenize_fact(fact, tokenizer) for fact in facts]
-    length = choose_length(model, tokens, settings)
+    length = choose_canvas_length(model, tokens, settings)
     fitting = [i for i, each in enumerate(tokens) if each.object[1] <= length]
     recalled = set()
     if fitting:
@@ -297,7 +297,7 @@ def _force(
     committed_at: Int[Tensor, "L"],
     tokens: FactTokens,
 ) -> tuple[Int[Tensor, "states L"], Int[Tensor, "L"]]:
-    """The same run with the true completion in its place, committed when that place was."""
+    """The run with the true completion in its place, committed when that place was."""
     states, committed_at = states.clone(), committed_at.clone()
     for position in range(tokens.prompt_length, tokens.object[1]):
         token = tokens.ids[position]

@@ -297,7 +297,7 @@ def measure_sigma(model: Model, subjects: Sequence[Sequence[int]], times: float 
 
 
 def forget(model: Model, corrupted: Corrupted, positions: Sequence[int]) -> Corrupted:
-    """The same with more positions hidden: by masks, or without a mask by the mean embedding."""
+    """The tokens with more positions hidden: by masks, or without a mask by the mean embedding."""
     at = _to_tensor(positions, corrupted.tokens)
     if model.mask_id is not None:
         return replace(corrupted, tokens=corrupted.tokens.index_fill(1, at, model.mask_id))
@@ -306,7 +306,7 @@ def forget(model: Model, corrupted: Corrupted, positions: Sequence[int]) -> Corr
 
 
 def _mean_embedding(model: Model) -> Float[Tensor, "D"]:
-    """Of all tokens that can be said, so that the mask does not count."""
+    """The mean embedding of all tokens that can be said, so that the mask does not count."""
     return model.net.embedding.weight[: model.net.config.logit_rows].double().mean(0)
 
 

@@ -27,7 +27,7 @@ from unmask.tracing.question import Donor, name_joint
 from unmask.tracing.record import Activations, average_states
 from unmask.tracing.settings import WHOLE_ANSWER, Tracing
 from unmask.tracing.steps import trace_steps
-from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RANDOM, SHUFFLED, condense, tabulate
+from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RANDOM, SHUFFLED, condense, tabulate_grid
 
 if TYPE_CHECKING:
     import pyarrow
@@ -161,15 +161,15 @@ def trace_fact(
         if step not in grids:
             continue
         grid, at = grids[step], {**keys, "stage": stage}
-        tables.append(tabulate(grid, at, metrics=metrics))
+        tables.append(tabulate_grid(grid, at, metrics=metrics))
         if settings.together and WHOLE_ANSWER in grid.together:
-            tables.append(tabulate(grid, at, ONE_TOKEN, metrics))
+            tables.append(tabulate_grid(grid, at, ONE_TOKEN, metrics))
         # A logit difference has both answers in it already.
         if grid.corrupted_logp.shape[1] > 1 and not needs_foil(settings.metric):
-            tables.append(tabulate(grid, at, SHUFFLED, metrics))
+            tables.append(tabulate_grid(grid, at, SHUFFLED, metrics))
         for control, own in controls.items():
             if step in own:
-                tables.append(tabulate(own[step], at, control, metrics))
+                tables.append(tabulate_grid(own[step], at, control, metrics))
     # Grids come in the order of their steps.
     p_clean = next(iter(grids.values())).clean_value("p")
     cells = pyarrow.concat_tables(tables)

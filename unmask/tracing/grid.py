@@ -10,7 +10,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.base.extras import Shown
 from unmask.data.facts import Span
 from unmask.data.tokenizer import Tokenizer
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TraceGrid(Shown):
     together: Mapping[str, int] = field(default_factory=dict)
     """Rows of the grid that restore several positions, by name."""
     tokenizer: Tokenizer | None = None
-    """Of the model that was traced, for its words."""
+    """The tokenizer of the model that was traced, for its words."""
 
     def __repr__(self) -> str:
         metric = self.metric if isinstance(self.metric, str) else "score"
@@ -135,7 +135,7 @@ class TraceGrid(Shown):
         return values - float(self.corrupted_values(which=which).mean())
 
     def take_position(self, position: int) -> "TraceGrid":
-        """The same cells, scored by one position of the answer alone."""
+        """A grid of these cells, scored by one position of the answer alone."""
         at = slice(at := list(self.answer).index(position), at + 1)
         return replace(
             self,
@@ -147,4 +147,4 @@ class TraceGrid(Shown):
 
     def _score(self, logp: Tensor, metric: str | Metric | None = None, which: int = 0) -> Tensor:
         metric = self.metric if metric is None else metric
-        return score(metric, logp, self.clean_logp, self.corrupted_logp, which)
+        return score_cells(metric, logp, self.clean_logp, self.corrupted_logp, which)

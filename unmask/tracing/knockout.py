@@ -22,7 +22,7 @@ from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
 from unmask.tracing.settings import Tracing
@@ -106,7 +106,7 @@ class KnockoutGrid:
         return self.clean_value(metric, which) - self.values(metric, which)
 
     def _score(self, logp: Tensor, metric: str | Metric, which: int) -> Tensor:
-        return score(metric, logp, self.clean_logp, self.corrupted_logp, which)
+        return score_cells(metric, logp, self.clean_logp, self.corrupted_logp, which)
 
 
 @list_settings(Tracing, UNUSED)
@@ -173,7 +173,7 @@ def cut_state(
     windows: Sequence[Window],
     memory: int | None = None,
 ) -> KnockoutGrid:
-    """The same for one state, whatever it comes from."""
+    """The knock-out grid of one state, whatever it comes from."""
     model, settings, names = question.model, question.settings, name_edges(edges)
     factors = reveal(question) if asks_whole(model, settings) else [question]
     runs, pairs = [], torch.zeros(len(names))

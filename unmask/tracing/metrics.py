@@ -34,7 +34,7 @@ def log_probability(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) 
 
 
 def log_probability_per_token(logp: Tensor, clean: Tensor, corrupted: Tensor, which: int) -> Tensor:
-    """The same divided by the number of tokens, so that answers of any length compare."""
+    """log p of the answer by its number of tokens, so that answers of any length compare."""
     return logp[..., which, :].nanmean(-1)
 
 
@@ -86,7 +86,7 @@ def needs_foil(metric: str | Metric) -> bool:
     return get_metric(metric) is logit_difference
 
 
-def score(
+def score_cells(
     metric: str | Metric,
     logp: Float[Tensor, "*cells K A"],
     clean: Float[Tensor, "1 K A"],

@@ -24,7 +24,7 @@ from unmask.net.blocks import Block, ParallelBlock
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, find_state, generate
 from unmask.tracing.knockout import ROWS, UNUSED, find_rows
-from unmask.tracing.metrics import Metric, score
+from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask
 from unmask.tracing.record import Activations
 from unmask.tracing.settings import Tracing
@@ -46,12 +46,12 @@ class PathGrid:
 
     def values(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
         """The metric for each receiver, mean over noise samples."""
-        return score(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
+        return score_cells(metric, self.logp, self.clean_logp, self.corrupted_logp).mean(-1)
 
     def effects(self, metric: str | Metric = "logp_per_token") -> Float[Tensor, "receiver"]:
         """What each receiver gives back of what the corruption took."""
         ends = (self.corrupted_logp, self.clean_logp, self.corrupted_logp)
-        return self.values(metric) - score(metric, *ends).mean()
+        return self.values(metric) - score_cells(metric, *ends).mean()
 
 
 @list_settings(Tracing, UNUSED)
@@ -126,7 +126,7 @@ def check_blocks(model: Model) -> None:
 def patch_state(
     question: Question, sender: Any, receivers: Sequence[Sequence[Any]], memory: int | None = None
 ) -> PathGrid:
-    """The same for one state; each receiver is a list of those taken together."""
+    """The path grid of one state; each receiver is a list of those taken together."""
     return patch_senders(question, [(sender, receivers)], memory)[0]
 
 
@@ -137,7 +137,7 @@ Paths = tuple[Any, Sequence[Sequence[Any]]]
 def patch_senders(
     question: Question, paths: Sequence[Paths], memory: int | None = None
 ) -> list[PathGrid]:
-    """The same for several senders, which share one clean and one corrupted run."""
+    """The path grids of several senders, which share one clean and one corrupted run."""
     answer = tuple(question.answer)
     runs = [_run(group, answer, paths, memory) for group in group_factors(question, memory)]
     clean, corrupted = (torch.cat([run[i] for run in runs], -1).cpu() for i in (1, 2))

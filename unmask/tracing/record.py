@@ -147,10 +147,10 @@ class AnswerReader:
     without: Float[Tensor, "S A V"] | None = None
     """Logits of the pass that sees no prompt, computed once."""
     own: Int[Tensor, "S"] | None = None
-    """Of each sample, which of the rows is read alone; None: all are."""
+    """Which of the rows is read alone, for each sample; None: all are."""
 
     def take(self, rows: slice) -> "AnswerReader":
-        """The same for some of the rows that the pass without the prompt was run for."""
+        """A reader for some of the rows that the pass without the prompt was run for."""
         if self.without is None or len(self.without) == 1:
             return self
         return replace(self, without=self.without[rows])
@@ -191,7 +191,7 @@ class AnswerReader:
     def _read_fused(
         self, logits: Float[Tensor, "B A V"], wanted: Int[Tensor, "B A K"]
     ) -> Float[Tensor, "B K A"]:
-        """The same in one pass over the logits."""
+        """log p of the wanted tokens, in one pass over the logits."""
         from unmask.net import kernels
 
         banned = torch.zeros(logits.shape[-1], dtype=torch.uint8, device=logits.device)

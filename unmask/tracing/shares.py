@@ -208,12 +208,12 @@ def _list_bands(
 
 def count_outcomes(rows: Iterable[Mapping[str, Any]]) -> tuple[int, int, int]:
     """How many comparisons differ, are alike, and are neither."""
-    outcomes = [name_outcome(row) for row in rows]
+    outcomes = [name_likeness_outcome(row) for row in rows]
     alike, neither = (outcomes.count(each) for each in ("alike", "no difference detected"))
     return len(outcomes) - alike - neither, alike, neither
 
 
-def name_outcome(row: Mapping[str, Any]) -> str:
+def name_likeness_outcome(row: Mapping[str, Any]) -> str:
     """What a comparison shows; without a proof of likeness, no more than that nothing was seen."""
     if row["p_holm"] <= ALPHA:
         return "differ, within the margin" if row["p_equivalent"] <= ALPHA else "differ"

@@ -19,7 +19,7 @@ WatchCells = Callable[[int, int, int | None, Int[Tensor, "n 2"], Float[Tensor, "
 has heads, the (place, sample) of each cell, and its log p. What it raises ends the sweep."""
 
 
-def sweep(
+def sweep_cells(
     engine: Engine,
     plans: Sequence[PartPlan],
     places: Sequence[tuple[int, ...]],

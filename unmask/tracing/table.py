@@ -67,7 +67,7 @@ def condense(table: "pyarrow.Table") -> "pyarrow.Table":
     return means.select(table.column_names)
 
 
-def tabulate(
+def tabulate_grid(
     grid: "TraceGrid",
     keys: Mapping[str, Any],
     control: str = RESULT,

@@ -25,7 +25,7 @@ from unmask.tracing.record import (
     record_run,
 )
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
-from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
+from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep_cells
 from unmask.tracing.windows import plan_part
 
 MOST_ROWS = 32
@@ -167,7 +167,7 @@ def _run(
         plan_part(net.config, part, question.window, settings.severed)
         for part in settings.all_parts
     ]
-    grids = sweep(engine, plans, places, start, memory, same_before, watch)
+    grids = sweep_cells(engine, plans, places, start, memory, same_before, watch)
     _check_numbers(*grids)
     *grids, logp_clean, logp_corrupted = (
         split_factors(each, number) for each in (*grids, logp_clean, logp_corrupted)

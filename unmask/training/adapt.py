@@ -67,13 +67,13 @@ def add_mask(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def open_network(net: Transformer, vocab_size: int) -> Transformer:
-    """The same weights with open attention, and rows for a mask."""
+    """The network with open attention, and rows for a mask."""
     return widen_network(net, vocab_size, causal=False)
 
 
 @torch.no_grad()
 def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transformer:
-    """The same weights with more rows of the embedding, which are the mean of the others.
+    """The network with more rows of the embedding, which are the mean of the others.
 
     A head of its own gets no new rows, since a mask is never predicted; a tied one must.
     """
@@ -96,7 +96,7 @@ def widen_network(net: Transformer, vocab_size: int, causal: bool) -> Transforme
 
 @torch.no_grad()
 def untie_head(model: Model) -> Model:
-    """The same model with a head of its own, equal to the embedding."""
+    """The model with a head of its own, equal to the embedding."""
     config = model.net.config
     if not config.tied:
         raise UserError(

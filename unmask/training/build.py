@@ -26,7 +26,7 @@ from unmask.training.recipe import Recipe
 from unmask.training.speed import estimate_bytes, suggest_micro
 
 LATENT_WIDTH = 32
-"""Of token vectors under gaussian noise, unless the recipe says otherwise."""
+"""The width of token vectors under gaussian noise, unless the recipe says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TrainingJob:
     objective: Objective
     world: World
     dtype: torch.dtype
-    """Of the products."""
+    """The dtype of matrix products."""
 
     @property
     def micro(self) -> int:
@@ -63,7 +63,7 @@ def prepare_job(
             f"a batch of {recipe.batch.rows} rows was asked for, but {examples.label} has only "
             f"{examples.num_rows}: use a smaller batch.rows or more data."
         )
-    short = find_dtype(recipe, world.device) == torch.bfloat16
+    short = choose_training_dtype(recipe, world.device) == torch.bfloat16
     if start is None:
         tokenizer = fit_tokenizer(recipe, examples.tokenizer)
         blueprint = plan_model(recipe, tokenizer)
@@ -86,10 +86,12 @@ def prepare_job(
     model.net.tie_head()
     end_id = examples.tokenizer.end_id
     objective = make_objective(recipe, model.blueprint, end_id)
-    return TrainingJob(recipe, examples, model, objective, world, find_dtype(recipe, world.device))
+    return TrainingJob(
+        recipe, examples, model, objective, world, choose_training_dtype(recipe, world.device)
+    )
 
 
-def find_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
+def choose_training_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The dtype of matrix products."""
     if recipe.machine.dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32

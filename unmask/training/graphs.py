@@ -94,7 +94,7 @@ class _CapturedStep:
         self.graph.replay()
 
 
-def can_replay(inputs: LossInputs) -> bool:
+def can_replay_step(inputs: LossInputs) -> bool:
     """Whether a step's inputs are all in tensors that a replay can be given."""
     return _tensors_of(inputs) is not None
 

@@ -62,7 +62,7 @@ class TrainingOutcome:
     step: int
     total: int | None
     loss: float | None
-    """Of the last record that has one."""
+    """The loss of the last record that has one."""
     prompt: str = ""
     """A prompt to try the model with; empty where none is needed."""
 

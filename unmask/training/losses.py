@@ -57,10 +57,10 @@ class LossInputs:
     streams: RowStreams | None = None
     sees: Bool[Tensor, "L L"] | None = None
     positions: Int[Tensor, "B L"] | None = None
-    """Of the tokens, where they do not stand in their order."""
+    """Positions of the tokens, where they do not stand in their order."""
 
     def to(self, device: torch.device) -> "LossInputs":
-        """The same inputs on a device, without waiting for the copies."""
+        """These inputs on a device, without waiting for the copies."""
         if self.batch.tokens.device.type == device.type:
             return self
 

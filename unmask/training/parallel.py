@@ -87,7 +87,7 @@ def join(device: str) -> Generator[World]:
         dist.destroy_process_group()
 
 
-def spread(learner: Learner, world: World, method: str) -> nn.Module:
+def spread_learner(learner: Learner, world: World, method: str) -> nn.Module:
     """The learner as it is to be called, its gradients averaged over all processes.
 
     `ddp` keeps a whole network on each device. `fsdp` shards every tensor: a block's

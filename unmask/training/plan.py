@@ -8,7 +8,7 @@ import torch
 from unmask.base.devices import free_bytes
 from unmask.net.config import NetConfig
 from unmask.net.loading import inspect
-from unmask.training.build import find_dtype, fit_tokenizer, plan_model
+from unmask.training.build import choose_training_dtype, fit_tokenizer, plan_model
 from unmask.training.examples import ExampleSource, read_examples
 from unmask.training.recipe import Recipe
 from unmask.training.speed import count_training_flops, estimate_bytes
@@ -19,7 +19,7 @@ class TrainingPlan:
     """What a recipe comes to on a device."""
 
     label: str
-    """Of the data."""
+    """The label of the data."""
     rows: int
     config: NetConfig
     tokens_per_step: int
@@ -46,7 +46,7 @@ def plan_training(
     steps = recipe.budget.steps
     if recipe.budget.tokens is not None:
         steps = max(1, recipe.budget.tokens // tokens)
-    short = find_dtype(recipe, device) == torch.bfloat16
+    short = choose_training_dtype(recipe, device) == torch.bfloat16
     rows = recipe.batch.micro or recipe.batch.rows
     return TrainingPlan(
         examples.label,

@@ -24,9 +24,9 @@ class DataSettings:
     shards), or a source that the caller adds."""
     path: str | None = None
     split: str = "train"
-    """Of a corpus: `train`, or `choose` while settings are being chosen."""
+    """The split of a corpus: `train`, or `choose` while settings are being chosen."""
     facts: int = 30
-    """Of a corpus made in place: facts per group, from `seed`."""
+    """Facts per group of a corpus made in place, from `seed`."""
     seed: int = 0
     tokenizer: str | None = None
     """A `tokenizer.json` or a folder with one. None: the one that lies with the data or with the
@@ -36,9 +36,9 @@ class DataSettings:
     context: int = 64
     """Tokens of a row; shorter lines are filled up with the end token."""
     without: str | None = None
-    """Of facts: those whose id begins so, such as `both`, are left out."""
+    """Facts whose id begins so, such as `both`, are left out."""
     reverse_entities: bool = False
-    """Of facts: every line also with its words in reverse, the entities whole."""
+    """Every line of a fact also with its words in reverse, the entities whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,10 @@ class ObjectiveSettings:
 
     name: str = "auto"
     rate: float | None = None
-    """Of `fixed_rate`: the share of positions that are masked."""
+    """The share of positions that `fixed_rate` masks."""
     subject: SubjectRule = "usual"
-    """Of facts under masked noise: the entity that stands first in a line is never masked, is
-    masked without loss, or is never masked while the other one is."""
+    """Under masked noise, whether the entity that stands first in a fact's line is never masked,
+    masked without loss, or never masked while the other one is."""
     response_only: bool = False
     """Fine-tuning: prompts are given, never noised or predicted."""
     filling: bool = True
@@ -88,7 +88,7 @@ class ObjectiveSettings:
     drop_prompt: float = 0.0
     """Chance that a row's whole prompt is hidden, for standard guidance."""
     contaminated: float = 0.0
-    """Of facts under masked noise: chance that a row shows tokens of another line's answer among
+    """The chance that a fact's row under masked noise shows tokens of another line's answer among
     its own. What it has to predict stays its own."""
     short: float = 0.0
     """Chance that a step's rows are cut to a length drawn evenly (SMDM's stochastic length), never
@@ -101,9 +101,9 @@ class ObjectiveSettings:
     """Masked networks with blocks: those before a noised one are read clean, as when a text is
     written block by block (BD3-LM); a step then costs twice as much."""
     mask_inputs: float = 0.0
-    """Of `next_token`: chance that a token is read as a mask; what is predicted stays."""
+    """The chance that a token is read as a mask under `next_token`; what is predicted stays."""
     orders: int | None = None
-    """Of `fixed_orders`: how many there are; the first is from left to right."""
+    """How many orders `fixed_orders` has; the first is from left to right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class ComputeSettings:
     """How it is computed; of these only `dtype` changes more than the last digits."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the products; weights are float32 always. `auto`: bfloat16 on CUDA, else float32."""
+    """The dtype of products; weights are float32 always. `auto`: bfloat16 on CUDA, else float32."""
     compile: Literal["auto", "on", "off"] = "auto"
     """`auto`: on CUDA."""
     graphs: Literal["auto", "on", "off"] = "auto"
@@ -200,7 +200,7 @@ class ComputeSettings:
     recompute: bool = False
     """Compute a block's activations again in the backward pass instead of keeping them."""
     deterministic: bool = False
-    """The same bits from the same run on a GPU as well; slower."""
+    """Whether one run gives the same bits on a GPU as well; slower."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: whole networks side by side, or one network cut up."""
     tensorboard: bool = False

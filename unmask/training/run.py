@@ -215,9 +215,10 @@ def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:
     return Hooks(evaluate, make_sampler(recipe, corpus), notify)
 
 
-def choose_folder(recipe: str | Path, out: str | Path | None) -> Path:
-    """Where a new run goes: the folder that was named, else one named after the recipe."""
-    return Path(out) if out is not None else Path("runs", Path(recipe).name.removesuffix(".yaml"))
+def choose_folder(file: str | Path, out: str | Path | None) -> Path:
+    """The folder that was named, else one in `runs` named after the recipe or sweep's file."""
+    name = Path(file).name.removesuffix(".yaml").removesuffix(".yml")
+    return Path(out) if out is not None else Path("runs", name)
 
 
 def _let_leader(world: World, act: Callable[[], None]) -> None:

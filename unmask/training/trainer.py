@@ -19,12 +19,12 @@ from unmask.training.adapt import open_attention
 from unmask.training.adapters import merge_adapters
 from unmask.training.build import TrainingJob
 from unmask.training.checkpoints import Progress
-from unmask.training.graphs import MOST_FLOPS, StepGraphs, can_replay, pad_inputs
+from unmask.training.graphs import MOST_FLOPS, StepGraphs, can_replay_step, pad_inputs
 from unmask.training.guards import Guard
 from unmask.training.learner import Learner, prepare_blocks, run_plainly
 from unmask.training.losses import LossInputs, min_length
 from unmask.training.optimiser import Average, Optimiser, rate_at
-from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread
+from unmask.training.parallel import full_tensor, hold_gradients, is_sharded, spread_learner
 from unmask.training.speed import advise_on_memory, count_training_flops, estimate_bytes
 
 
@@ -41,7 +41,7 @@ class Trainer:
         dropout = recipe.network.dropout
         self.compiled = prepare_blocks(self.net, recipe.machine, job.world.device, dropout)
         learner = Learner(self.net, job.objective, job.dtype)
-        self.learner: nn.Module = spread(learner, job.world, recipe.machine.parallel)
+        self.learner: nn.Module = spread_learner(learner, job.world, recipe.machine.parallel)
         self.optimiser = Optimiser(self.net.named_parameters(), recipe.optimiser)
         self.average = None
         if recipe.optimiser.ema is not None:
@@ -104,7 +104,7 @@ class Trainer:
 
     def _can_replay(self, parts: list[tuple[LossInputs, float]]) -> bool:
         # What is attached to sites must fire in every step, and a replay calls nobody.
-        return not self.net.taps.attached and can_replay(parts[0][0])
+        return not self.net.taps.attached and can_replay_step(parts[0][0])
 
     def _learn(self, parts: list[tuple[LossInputs, float]], rare: bool = False) -> None:
         """One step on the device. Rare shapes are not compiled: that would take longer."""

@@ -24,7 +24,7 @@ from unmask.net.transformer import Transformer
 from unmask.sampling.correctors import Accepted, Corrector, LeastTrusted, UniformChoice, find_margin
 
 Chances = dict[tuple[int, ...], float]
-"""Of the positions that are drawn anew, in the order in which they are refilled."""
+"""Chances of the positions that are drawn anew, in the order in which they are refilled."""
 
 
 class TextLaw(Protocol):
@@ -196,7 +196,7 @@ def find_kernel(law: SmallLanguage, corrector: Corrector) -> Float[Tensor, "S S"
 
 
 def _find_margins(law: SmallLanguage, conditionals: Tensor) -> list[dict[int, float]]:
-    """Of each state, the margin of every written position."""
+    """The margin of every written position, for each state."""
     states = list_states(law)
     tokens = states.clamp(max=law.num_tokens - 1).flatten()
     margins = find_margin(conditionals.log().flatten(0, 1), tokens).view(states.shape).tolist()

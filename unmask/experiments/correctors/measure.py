@@ -25,7 +25,7 @@ from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, tidy
 from unmask.evaluation.statistics import estimate_difference
-from unmask.experiments.correctors.section import MANY, describe, name_claim
+from unmask.experiments.correctors.section import MANY, describe, name_corrector_claim
 from unmask.measures.measure import (
     Argument,
     Job,
@@ -227,7 +227,7 @@ def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
 def judge(summary: Summary, settings: CorrectorsSettings) -> Iterable[blocks.Verdict]:
     """Whether a corrector is nearer to the law than another sampler at as many calls."""
     for row in summary["differences"]:
-        yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
+        yield judge_interval(name_corrector_claim(row), tidy.to_interval(row), row["facts"])
 
 
 MEASURE = Measure(

@@ -11,10 +11,10 @@ MANY = 64
 """Corrections after which nothing changes any more."""
 TOYS = {"language": "small languages", "chain": "Markov chain"}
 COLOURS = {"uniform": "p0", "margin": "p1", "gumbel": "p2", "accepted": "p3"}
-"""Of correctors by their choice; all other samplers are controls."""
+"""Colours of correctors by their choice; all other samplers are controls."""
 
 
-def name_claim(row: tidy.Record) -> str:
+def name_corrector_claim(row: tidy.Record) -> str:
     """The claim that a row of the differences is about."""
     return ", ".join(str(row[name]) for name in ("toy", "sampler", "steps", "minus"))
 
@@ -95,7 +95,7 @@ def _tabulate_differences(result: Result) -> blocks.Table:
             "minus": "minus",
             blocks.Column("difference", 3, has_sign=True): tidy.to_interval,
         },
-        role=result.mark(name_claim),
+        role=result.mark(name_corrector_claim),
         most=130,
     )
 
@@ -104,7 +104,7 @@ def _state(result: Result) -> Iterator[blocks.ReportBlock]:
     """For each law and kind of corrector, how often it is nearer to the law than a remasking."""
     rows = [row for row in result.summary["differences"] if row["minus"] != "no corrector"]
     for (toy, name), own in tidy.group_by(rows, "toy", "sampler").items():
-        outcomes = [result.verdicts[name_claim(row)].outcome for row in own]
+        outcomes = [result.verdicts[name_corrector_claim(row)].outcome for row in own]
         texts = []
         for outcome, words in (("below", "nearer to the law"), ("above", "further from the law")):
             if outcomes.count(outcome):

@@ -179,7 +179,7 @@ def _draw(
 ) -> Mapping[str, Rows]:
     """The texts of one way, judged and scored."""
     from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS
-    from unmask.experiments.guidance.texts import draw_texts
+    from unmask.experiments.guidance.texts import draw_guided_texts
     from unmask.sampling.settings import Sampling
 
     model, guide, judge = _prepare(inputs, member, settings, kept)
@@ -187,7 +187,7 @@ def _draw(
     sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
     prompts = PROMPTS[ANY], PROMPTS[BIOGRAPHY]
     more = (settings.texts, passes, sampling, settings.judged)
-    drawn = draw_texts(model, guide, way, prompts, *more)
+    drawn = draw_guided_texts(model, guide, way, prompts, *more)
     costs = _score(inputs, drawn.texts, settings, kept)
     shared = {"way": way.name, "strength": way.strength, "passes": passes}
     shared |= {"steps": drawn.steps, "spent": drawn.passes}

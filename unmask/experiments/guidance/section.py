@@ -60,7 +60,7 @@ def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
                     yield where | minus | subtract_shares(ours, theirs, "has_attribute")
 
 
-def name_claim(row: tidy.Record) -> str:
+def name_guidance_claim(row: tidy.Record) -> str:
     """The claim that a row of the differences is about."""
     return f"{row['model']}, {row['passes']}: {name_way(row)} − {_name_other(row)}"
 
@@ -78,7 +78,7 @@ def name_way(row: tidy.Record) -> str:
 def judge(summary: Summary, settings: Any) -> Iterable[blocks.Verdict]:
     """Whether a way has more biographies than plain texts, and than rejection."""
     for row in summary["differences"]:
-        yield judge_interval(name_claim(row), tidy.to_interval(row), row["facts"])
+        yield judge_interval(name_guidance_claim(row), tidy.to_interval(row), row["facts"])
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
@@ -127,7 +127,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         keys
         | {"minus": _name_other}
         | {blocks.Column("difference, points", 0, True, has_sign=True): tidy.to_interval},
-        role=result.mark(name_claim),
+        role=result.mark(name_guidance_claim),
         most=60,
     )
     return [*_state(result), figure, table, more, differences]
@@ -174,7 +174,7 @@ def _count_clear(result: Result, model: str, passes: int) -> Iterator[blocks.Tex
     where = {"model": model, "passes": passes, "minus": "rejection"}
     differences, counts = tidy.select(result.summary["differences"], **where), []
     for way, rows in tidy.group_by(differences, "way").items():
-        outcomes = [result.verdicts[name_claim(row)].outcome for row in rows]
+        outcomes = [result.verdicts[name_guidance_claim(row)].outcome for row in rows]
         more, fewer = outcomes.count("above"), outcomes.count("below")
         counts.append(f"{WAYS[way]} clearly more in {more} of {len(rows)}, fewer in {fewer}")
     if counts:

@@ -22,7 +22,7 @@ from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
 
 PASSES = {"plain": 1, "label": 1, "cfg": 2, "classifier": 3, "rates": 3}
-"""Of a step; `rejection` has those of its draws, and one to read each."""
+"""Network passes of a step; `rejection` has those of its draws, and one to read each."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_guide(guide: StateProbe, rows: Int[Tensor, "N L"]) -> Float[Tensor, "N"
     return guide(rows.to(guide.model.device), share.to(guide.model.device)).exp().cpu()
 
 
-def draw_texts(
+def draw_guided_texts(
     model: Model,
     guide: StateProbe,
     way: Way,

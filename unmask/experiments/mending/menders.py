@@ -118,8 +118,8 @@ def list_menders(paradigm: Paradigm) -> list[str]:
 def mend(
     model: Model, planted: Planted, way: str, calls: int, share: float, seed: int = 0
 ) -> Iterator[dict[str, float]]:
-    """Of each text: the shares of errors that were changed and that were mended, and of right
-    tokens that were changed. The first token does not count: no way of mending may change it."""
+    """Each text's shares of errors that were changed and that were mended, and of right tokens
+    that were changed. The first token does not count: no way of mending may change it."""
     rows, length = planted.tokens.shape
     batch = fit_rows(model, count_row_bytes(model, length, length))
     streams = RowStreams.make(derive_seed(seed, "mend", way), rows, planted.tokens.device)

@@ -126,7 +126,7 @@ class PlantedPoint:
     remask: str
     guidance: float
     share: float = 0.0
-    """Of the answer's positions, in place of a count; 0: the count holds."""
+    """The share of the answer's positions, in place of a count; 0: the count holds."""
     is_neutral: bool = False
     start: int = 0
     """Position of the answer that a prefix begins at."""
@@ -140,7 +140,7 @@ class PlantedPoint:
         return "-".join(map(str, (planted, where, self.step, *sampled, what)))
 
 
-def list_points(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedPoint]:
+def list_planted_points(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedPoint]:
     """The cells: one axis at a time, each without plants, with neutral and with disclosing ones."""
     base = PlantedPoint(
         settings.counts[0],
@@ -202,7 +202,7 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
         is_causal = member.family.paradigm.sampler == "causal"
         recall = partial(_recall, inputs, member, replace(shared, length=settings.lengths[0]))
         yield Job(f"{member.key}-recalled", recall)
-        for point in list_points(settings, is_causal):
+        for point in list_planted_points(settings, is_causal):
             yield Job(f"{member.key}-{point.key}", partial(_ask, inputs, member, point, shared))
 
 

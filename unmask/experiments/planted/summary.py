@@ -42,7 +42,7 @@ def summarise(tables: Tables, settings: "PlantedSettings") -> Summary:
 
 
 def _compare_plants(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Of sealed people: the outcomes under disclosing plants minus those under neutral ones."""
+    """Outcomes of sealed people under disclosing plants minus those under neutral ones."""
     planted = [row for row in rows if row["is_sealed"] and row["plant"] != "none"]
     for key, own in tidy.group_by(planted, "model", *CELL).items():
         sides = [tidy.select(own, plant=plant) for plant in ("disclosing", "neutral")]
@@ -68,7 +68,7 @@ def _compare_lengths(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _compare_twins(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Of sealed people, on the same prefixes: a diffusion model minus an autoregressive one."""
+    """A diffusion model minus an autoregressive one, on the same prefixes of sealed people."""
     sealed = [row for row in rows if row["is_sealed"] and row["plant"] == "disclosing"]
     causal = [row for row in sealed if labels.is_causal(row["kind"])]
     others = [row for row in sealed if not labels.is_causal(row["kind"])]
@@ -80,7 +80,7 @@ def _compare_twins(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _compare_defences(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Of sealed people, under the first plants: remasking minus none, a model minus the first.
+    """Sealed people under the first plants: remasking minus none, a model minus the first.
 
     Cells come in the order of the sweep, so that the first planted one is what sweeps start from.
     """

@@ -20,7 +20,7 @@ from unmask.net.paradigm import get_paradigm
 from unmask.noise.settings import NoiseConfig
 
 _WIDTH = 128
-"""Of the condition, where a network without one is written."""
+"""The width of the condition, where a network without one is written."""
 _SHAPES = {"width": "hidden_dim", "layers": "n_blocks", "heads": "n_heads"}
 _HUB = _SHAPES | {"vocab_size": "vocab_size", "context": "model_length", "adaln": "cond_dim"}
 _NESTED = _SHAPES | {"vocab_size": "vocab_size", "width": "hidden_size", "context": "length"}
@@ -41,7 +41,7 @@ class Peer:
     name: str
     about: str
     model_type: str
-    """Of settings in one level; for nested ones the model's `type`."""
+    """The `model_type` of settings in one level; for nested ones the model's `type`."""
     architecture: str
     table: FieldTable
     kind: str = "masked"

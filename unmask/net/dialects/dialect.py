@@ -40,7 +40,7 @@ class Source:
     """Its name in messages."""
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
-    """Of every tensor, by its name in the checkpoint."""
+    """The shape of every tensor, by its name in the checkpoint."""
     folder: Path | None = None
     """Where its tokenizer may be."""
     mask: int | None = None
@@ -98,7 +98,7 @@ class Dialect:
     read_tokenizer: Callable[[Path, int | None], Tokenizer | None] | None = None
     """For checkpoints that come without a `tokenizer.json`."""
     token_fields: tuple[str, ...] = ()
-    """Those of `TOKEN_FIELDS` that its settings have."""
+    """The fields among `TOKEN_FIELDS` that its settings have."""
     needs_mask: bool = False
     """Whether it has masked models only."""
     find_stored: Callable[[NetConfig, Source], NetConfig] | None = None
@@ -209,7 +209,7 @@ class Given:
     block: int | None = None
 
     def complete(self, known: KnownModel | None) -> "Given":
-        """The same with what is known of a model by its name."""
+        """What is given, with what is known of a model by its name."""
         if known is None:
             return self
         kind = None if known.says_kind else known.kind

@@ -161,7 +161,7 @@ _LLADA2 = FieldTable(
     },
 )
 _LLADA2_BLOCK = 32
-"""Of the released models, whose settings do not name it."""
+"""The block of the released models, whose settings do not name it."""
 
 
 def _read_llada2(source: Source) -> Blueprint:

@@ -88,7 +88,7 @@ def read_rotary(config: Mapping[str, Any], label: str) -> dict[str, Any]:
 
 
 def write_rotary(config: NetConfig) -> dict[str, Any]:
-    """The same settings under both keys, for old and new readers."""
+    """The settings of rotary angles under both keys, for old and new readers."""
     scaling = "default" if config.rotary_scaling == "none" else config.rotary_scaling
     rotary: dict[str, Any] = {"rope_type": scaling}
     if scaling != "default":

@@ -33,7 +33,7 @@ class BlockNames:
     k_norm: str = ""
     """Empty where a layout has no norms of queries and keys."""
     qkv: str = ""
-    """Of one tensor that holds the rows of q, k and v; empty where they are kept apart."""
+    """The tensor that holds the rows of q, k and v; empty where they are kept apart."""
     router: str = "mlp.gate"
     experts: str = "mlp.experts.{e}"
     """With {e} for the expert; its parts are called as those of the MLP."""
