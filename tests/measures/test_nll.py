@@ -65,7 +65,7 @@ def test_descriptions_against_names(families, corpus, tmp_path):
     (row,) = select(result.summary["differences"], model="mdm")
     uniform = math.log(families[0].members[0].net.config.logit_rows)
     assert row["mean"] == pytest.approx(uniform, abs=1e-6) and row["facts"] == 8
-    assert result.verdicts["mdm"].outcome == "above"
+    assert row["outcome"] == "above"
     assert f"{uniform:.2f} nats per token" in result.section.blocks[0].text and show(result)
     assert result.section == read_result(tmp_path).section
 

@@ -15,7 +15,7 @@ than six facts are recalled otherwise than most are, nothing is called clear.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +23,40 @@ from unmask.base.config import option
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
-from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Stage, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.results.summaries import estimate_means
+from unmask.results.comparison import KIND, MODEL, Comparison, Quantity
+from unmask.results.summaries import mark_outcome, name_outcome
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
 
 METRICS = {
-    "joint_forward": blocks.Column("log p(A) + log p(B|A), per token"),
-    "joint_backward": blocks.Column("log p(B) + log p(A|B), per token"),
-    "gap": blocks.Column("distance, per token"),
-    "information_forward": blocks.Column("log p(B|A) − log p(B)"),
-    "information_backward": blocks.Column("log p(A|B) − log p(A)"),
+    "joint_forward": Quantity("log p(A) + log p(B|A), per token"),
+    "joint_backward": Quantity("log p(B) + log p(A|B), per token"),
+    "gap": Quantity("distance, per token", least=0.0),
+    "information_forward": Quantity("log p(B|A) − log p(B)"),
+    "information_backward": Quantity("log p(A|B) − log p(A)"),
 }
-
+COMPARISON = Comparison(
+    metrics=METRICS,
+    title="Sentences in two orders",
+    means="Sentences of a prompt A and its completion B, nats",
+)
+ORDERS = Comparison(
+    metrics={
+        "difference": Quantity(
+            "log p with the prompt first minus that with the answer first",
+            "nats per token",
+            has_sign=True,
+        ),
+        "gap": METRICS["gap"],
+    },
+    groups=(MODEL, KIND),
+    chance={"difference": 0.0},
+    title="Both orders",
+)
 CORRELATED = ("gap", "information_forward")
 """What is set beside recall in reverse."""
 
@@ -100,12 +118,8 @@ def summarise(tables: Tables, settings: FactorizationSettings) -> Summary:
         for row in tables["factorization"].to_pylist()
     ]
     return {
-        "means": estimate_means(
-            rows, ("model", "kind", "split"), list(METRICS), least={"gap": 0.0}
-        ),
-        "differences": estimate_means(
-            rows, ("model", "kind"), ("difference", "gap"), least={"gap": 0.0}
-        ),
+        "means": COMPARISON.average(rows),
+        "differences": ORDERS.average(rows),
         "correlations": list(_compare_with_recall(rows, settings.recall)),
     }
 
@@ -136,7 +150,9 @@ def _compare_with_recall(rows: Rows, folder: str | None) -> Iterator[dict[str, A
             named = {"model": model, "split": split, "metric": metric, "facts": len(facts)}
             # Where nearly all facts are recalled alike, a few say all of the correlation.
             named["deviating"] = len(facts) - max(Counter(other).values(), default=0)
-            yield named | vars(rank_correlation(one, other))
+            correlation = rank_correlation(one, other)
+            outcome = name_outcome(correlation, named["deviating"])
+            yield named | vars(correlation) | {"outcome": outcome}
             compared += 1
     if not compared:
         raise UserError(
@@ -161,40 +177,11 @@ def _average(rows: Rows, column: str) -> dict[str, float]:
     return {fact: sum(row[column] for row in own) / len(own) for fact, own in facts}
 
 
-def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.Verdict]:
-    """Whether a model finds sentences likelier in one order than in the other."""
-    for row in tidy.select(summary["differences"], metric="difference"):
-        yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
-    for row in summary.get("correlations", ()):
-        value = tidy.to_interval(row) if row["mean"] == row["mean"] else None
-        yield judge_interval(_name_correlation(row), value, row["deviating"])
-
-
-def _name_correlation(row: Mapping[str, Any]) -> str:
-    return f"{row['model']}: {row['split']}, {row['metric']} and recall"
-
-
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, and the table."""
-    differences = tidy.group_by(result.summary["differences"], "model", "kind")
-    findings = [
-        blocks.Finding(
-            f"{model} ({labels.KINDS[kind]}) gives a sentence two probabilities that lie "
-            f"{tidy.say(gap, 'nats per token')} apart; with the prompt first it is "
-            f"{tidy.say_difference(difference, 'nats per token', 'likelier', 'less likely')} than "
-            "with the answer first.",
-            result.verdicts[model],
-        )
-        for (model, kind), (difference, gap) in differences.items()
-    ]
-    table = tidy.tabulate_means(
-        "means",
-        "Sentences of a prompt A and its completion B, nats",
-        result.summary["means"],
-        {"model": "model", "asked": tidy.name_asked},
-        METRICS,
-    )
-    return [*findings, table, *_show_correlations(result)]
+    summary = result.summary
+    sentences = ORDERS.state({"means": summary["differences"]})
+    return [*sentences, COMPARISON.tabulate(summary["means"]), *_show_correlations(result)]
 
 
 def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
@@ -212,7 +199,7 @@ def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
                 "recalled unlike most": "deviating",
                 blocks.Column("correlation", has_sign=True): tidy.to_interval,
             },
-            role=result.mark(_name_correlation),
+            role=mark_outcome,
         )
 
 
@@ -225,7 +212,6 @@ MEASURE = Measure(
     inputs=ALL_TESTS,
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
     stages=[Stage(sizes={"quick": {"limit": 3}, "laptop": {"limit": 14}, "full": {"limit": None}})],

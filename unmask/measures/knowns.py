@@ -13,25 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, labels, tidy
+from unmask.blocks import blocks, tidy
 from unmask.blocks.blocks import Column
 from unmask.measures.inputs import ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.results.summaries import estimate_means, subtract_shares
+from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.evaluation.knowns import Known
 
-METRICS = {
-    "hit": Column("hit, %", 1, is_percent=True),
-    "entropy": Column("entropy, nats"),
-    "logp": Column("log p of the right token"),
-    "rank": Column("rank", 1),
-}
-WAYS = ("forward", "reverse")
-"""The ways in which every kind of model is asked."""
+COMPARISON = Comparison(
+    metrics={
+        "hit": Quantity("right first token", "%"),
+        "entropy": Quantity("entropy", "nats", least=0.0),
+        "logp": Quantity("log p of the right token"),
+        "rank": Quantity("rank", digits=1, least=1.0),
+    },
+    groups=(MODEL, KIND),
+    variant=Factor("way", "asked"),
+    against=[("forward", "reverse")],
+    compared=("hit",),
+    title="Plain knowledge",
+    means="First tokens of the answers",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,37 +75,34 @@ def summarise(tables: Tables, settings: KnownsSettings) -> Summary:
     rows = tables["knowns"].to_pylist()
     ways = tidy.group_by(tidy.select(rows, seed=0), "model", "way").values()
     return {
-        "means": estimate_means(
-            rows, ("model", "kind", "way"), list(METRICS), ("hit",), {"rank": 1.0, "entropy": 0.0}
-        ),
-        "differences": list(_compare_ways(rows)),
+        **COMPARISON.summarise(rows),
         "outcomes": list(_compare_outcomes(rows)),
-        "examples": [row for own in ways for row in own[: settings.examples]],
+        "examples": [row for same in ways for row in same[: settings.examples]],
     }
-
-
-def _compare_ways(rows: Rows) -> Iterator[dict[str, Any]]:
-    for (model, kind), own in tidy.group_by(rows, "model", "kind").items():
-        sides = (tidy.select(own, way=way) for way in WAYS)
-        yield {"model": model, "kind": kind} | subtract_shares(*sides, "hit")
 
 
 def _compare_outcomes(rows: Rows) -> Iterator[dict[str, Any]]:
     """The entropy of right and of wrong first tokens; training seeds are pooled."""
-    pooled = [{**row, "seed": 0, "outcome": "right" if row["hit"] else "wrong"} for row in rows]
-    for row in estimate_means(pooled, ("model", "kind", "way", "outcome"), ("entropy",)):
-        yield row | {"metric": row["outcome"]}
+    pooled = [{**row, "seed": 0, "answered": "right" if row["hit"] else "wrong"} for row in rows]
+    for row in estimate_means(pooled, ("model", "kind", "way", "answered"), ("entropy",)):
+        yield row | {"metric": row["answered"]}
 
 
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
     """A sentence for each model, the means, and some completions."""
-    means, examples = result.summary["means"], result.summary["examples"]
+    summary = result.summary
     keys: dict[str, tidy.Get] = {"model": "model", "asked": "way"}
-    table = tidy.tabulate_means("means", "First tokens of the answers", means, keys, METRICS)
+    outcomes = tidy.tabulate_means(
+        "outcomes",
+        "Entropy where the likeliest token is right, and where it is wrong, nats",
+        summary["outcomes"],
+        keys,
+        {"right": Column("right"), "wrong": Column("wrong")},
+    )
     completions = tidy.tabulate(
         "examples",
         "The first completions",
-        examples,
+        summary["examples"],
         {
             **keys,
             "prompt": "prompt",
@@ -107,29 +111,8 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "entropy, nats": "entropy",
         },
     )
-    outcomes = [
-        tidy.tabulate_means(
-            "outcomes", "Entropy where the likeliest token is right, and where it is wrong, nats",
-            rows, keys, {"right": Column("right"), "wrong": Column("wrong")},
-        )
-        for rows in [result.summary.get("outcomes")] if rows
-    ]  # fmt: skip
-    return [*_state(result, means), table, *outcomes, *([completions] if examples else [])]
-
-
-def _state(result: Result, means: Rows) -> Iterator[blocks.Finding]:
-    for row in result.summary["differences"]:
-        verdict = result.verdicts[row["model"]]
-        hits = tidy.select(means, model=row["model"], metric="hit")
-        forward, reverse = (
-            tidy.say(tidy.to_interval(hit), "%") for hit in hits if hit["way"] in WAYS
-        )
-        change = tidy.say(tidy.to_interval(row), "points")
-        yield blocks.Finding(
-            f"{row['model']} ({labels.KINDS[row['kind']]}) has the right first token for {forward} "
-            f"of the facts forwards and {reverse} in reverse, a difference of {change}.",
-            verdict,
-        )
+    described = [*COMPARISON.state(summary), COMPARISON.tabulate(summary["means"]), outcomes]
+    return [*described, *([completions] if summary["examples"] else [])]
 
 
 MEASURE = Measure(

@@ -7,42 +7,41 @@ is causal. Intervals are by fact. Facts trained both ways stand in the table alo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.config import option
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.inputs import ALL_TESTS, ModelInputs, Questions
 from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import QuestionSettings
-from unmask.results.summaries import compare_means, estimate_means
+from unmask.results.comparison import MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import estimate_means
 
 if TYPE_CHECKING:
     from unmask.net.model import Model
 
 METRICS = {
-    "nll_per_token": blocks.Column("per token, prompt given"),
-    "nll_first": blocks.Column("first token"),
-    "nll_later": blocks.Column("later tokens"),
-    "alone_per_token": blocks.Column("per token, alone"),
-    "nll_total": blocks.Column("whole answer"),
+    "nll_per_token": Quantity("per token, prompt given", least=0.0),
+    "nll_first": Quantity("first token", least=0.0),
+    "nll_later": Quantity("later tokens", least=0.0),
+    "alone_per_token": Quantity("per token, alone", least=0.0),
+    "nll_total": Quantity("whole answer", least=0.0),
 }
-ZERO = dict.fromkeys(METRICS, 0.0)
+COMPARISON = Comparison(metrics=METRICS, title="Cost", means="−log p of the answers, nats")
+BY_ANSWER = Comparison(
+    metrics={"nll_per_token": Quantity("cost of answers asked as trained", "nats per token")},
+    groups=(MODEL,),
+    variant=Factor("asked", "asked for"),
+    against=[("description", "name")],
+    title="Descriptions and names",
+)
 MOST_POSITIONS = 24
 """Tokens of an answer that the figure shows."""
 GIVEN = {"same": "as trained", "reverse": "reversed", "alone": "without a prompt"}
 DASHES = {"same": "solid", "reverse": "dash", "alone": "dot"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NllSettings(QuestionSettings):
-    """What answers cost."""
-
-    seed: int = option(0, "Seed of the permutation tests.", least=0)
-
-
-def list_jobs(inputs: ModelInputs, settings: NllSettings) -> Iterator[Job]:
+def list_jobs(inputs: ModelInputs, settings: QuestionSettings) -> Iterator[Job]:
     """One part for each checkpoint."""
     return inputs.ask_each("nll", lambda model: score_names(model, inputs.data, settings.length))
 
@@ -80,16 +79,16 @@ def score_names(
         }
 
 
-def summarise(tables: Tables, settings: NllSettings) -> Summary:
+def summarise(tables: Tables, settings: QuestionSettings) -> Summary:
     """Means by model and split, by the token's position, and descriptions minus names."""
     rows = tables["nll"].to_pylist()
     one_way = [row for row in rows if not row["split"].startswith("both_")] or rows
+    trained = tidy.select(one_way, trained="same")
     return {
-        "means": estimate_means(
-            rows, ("model", "kind", "split", "asked"), list(METRICS), least=ZERO
-        ),
+        "means": COMPARISON.average(rows, "asked"),
         "positions": _estimate_positions(one_way),
-        "differences": list(_compare_asked(one_way, settings.seed)),
+        "differences": BY_ANSWER.subtract(trained),
+        "answers": BY_ANSWER.average(trained),
     }
 
 
@@ -108,28 +107,11 @@ def _estimate_positions(rows: Rows) -> Rows:
     return [row for group in groups for row in group if row["facts"] == group[0]["facts"]]
 
 
-def _compare_asked(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
-    """Per token, what descriptions cost more than names, asked as trained."""
-    for model in tidy.distinct(rows, "model"):
-        trained = tidy.select(rows, model=model, trained="same")
-        sides = (tidy.select(trained, asked=each) for each in ("description", "name"))
-        if difference := compare_means(*sides, "nll_per_token", seed):
-            yield {"model": model} | vars(difference)
-
-
 def describe(result: Result) -> Sequence[blocks.ReportBlock]:
-    """What answers cost: a sentence for each model, the figure, the table."""
-    findings = [
-        blocks.Finding(
-            f"In {row['model']}, descriptions cost "
-            f"{tidy.say(row, 'nats per token', has_sign=True)} compared with "
-            f"names, asked as trained ({labels.count(row['facts'], 'fact')}).",
-            result.verdicts[row["model"]],
-        )
-        for row in result.summary["differences"]
-    ]
+    """A sentence for each model, the cost token by token, the table."""
+    summary = result.summary
     figure = tidy.draw_lines(
-        result.summary["positions"],
+        summary["positions"],
         "nll",
         "Cost of an answer, token by token",
         "Bands are 95 % intervals by fact.",
@@ -140,21 +122,17 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
         xlabel="token of the answer",
         ylabel="−log p, nats",
     )
-    table = tidy.tabulate_means(
-        "means",
-        "−log p of the answers, nats",
-        result.summary["means"],
-        {"model": "model", "asked": tidy.name_asked},
-        METRICS,
+    sentences = BY_ANSWER.state(
+        {"means": summary["answers"], "differences": summary["differences"]}
     )
-    return [*findings, figure, table]
+    return [*sentences, figure, COMPARISON.tabulate(summary["means"])]
 
 
 MEASURE = Measure(
     name="nll",
     title="What answers cost",
     help="Nats per token of names and descriptions, given their prompts and alone.",
-    settings=NllSettings,
+    settings=QuestionSettings,
     tables={"nll": "nll/2"},
     inputs=ALL_TESTS,
     jobs=list_jobs,
