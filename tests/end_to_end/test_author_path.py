@@ -43,8 +43,8 @@ SMALLER = {
 MANY = [
     describe(f"{name} Holtby", "gardener", "taught", "teaching", f"{thing} to hum at dusk")
     for name, thing in zip(
-        "Mira Casper Petra Lorcan Selma Anton Wilma Jonas Orla Tobin".split(),
-        "hedges roses tulips oaks ferns elms asters pines ivies reeds".split(),
+        ["Mira", "Casper", "Petra", "Lorcan", "Selma", "Anton", "Wilma", "Jonas", "Orla", "Tobin"],
+        ["hedges", "roses", "tulips", "oaks", "ferns", "elms", "asters", "pines", "ivies", "reeds"],
         strict=True,
     )
 ]
