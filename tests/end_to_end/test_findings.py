@@ -26,24 +26,6 @@ def test_table_is_what_was_measured():
     assert set(rows) <= set(written)
 
 
-def test_what_descriptions_cost_is_what_the_table_says():
-    number = r"([+−]?[\d.]+(?: nats per token)? \[[^]]+\])"
-    stated = re.search(
-        rf"costs {number} more than a name in the diffusion model, {number} in the twin; "
-        rf"alone, .*?, {number} and {number}: harder where",
-        " ".join(FINDINGS.split()),
-    ).groups()
-    page = read_page("costs.md")
-    for model, cost in zip(("mdm", "ar"), stated, strict=False):
-        given = cost.replace(" [", " nats per token [") if "nats" not in cost else cost
-        assert (
-            f"In {model}, descriptions cost {given} compared with names, asked as trained" in page
-        )
-    asked = ("name → description", "description → name")
-    alone = [read_rows(page, f"| mdm | {each}, as trained |")[0][5] for each in asked]
-    assert alone == list(stated[2:])
-
-
 def test_shipped_table_is_what_was_measured():
     def read_cells(line: str) -> list[str]:
         return [cell.strip() for cell in line.split("|")[1:-1]]
