@@ -3,12 +3,14 @@
 import json
 import lzma
 import time
+from functools import partial
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from unmask import UserError
-from unmask.base import reading
+from unmask.base import reading, unpacking
 from unmask.base.reading import (
     parse_json,
     parse_yaml,
@@ -18,6 +20,11 @@ from unmask.base.reading import (
     read_json_object,
     read_text,
 )
+
+PACKERS = [
+    (".xz", lzma.compress),
+    (".zst", partial(pyarrow.compress, codec="zstd", asbytes=True)),
+]
 
 
 @pytest.mark.parametrize(
@@ -113,26 +120,34 @@ def test_csv_has_limits(tmp_path, text, expected):
         list(read_csv(tmp_path / "a.csv"))
 
 
-def test_what_an_xz_unpacks_to_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "FREE_UNPACKED_BYTES", 1 << 20)
-    bomb = tmp_path / "a.jsonl.xz"
-    bomb.write_bytes(lzma.compress(b" " * (8 << 20)))
+@pytest.mark.parametrize(("ending", "compress"), PACKERS)
+def test_what_a_file_unpacks_to_is_bounded(tmp_path, monkeypatch, ending, compress):
+    monkeypatch.setattr(unpacking, "FREE_UNPACKED_BYTES", 1 << 20)
+    bomb = tmp_path / f"a.jsonl{ending}"
+    bomb.write_bytes(compress(b" " * (8 << 20)))
     for read in (read_text, lambda path: list(read_json_lines(path))):
         with pytest.raises(UserError, match="unpacks to more than 1,048,576 bytes, 500 times its"):
             read(bomb)
-    monkeypatch.setattr(reading, "MOST_UNPACKING_MEMORY", 1 << 16)
+
+
+def test_the_memory_of_unpacking_is_bounded(tmp_path, monkeypatch):
+    bomb = tmp_path / "a.jsonl.xz"
+    bomb.write_bytes(lzma.compress(b" " * (8 << 20)))
+    monkeypatch.setattr(unpacking, "MOST_UNPACKING_MEMORY", 1 << 16)
     with pytest.raises(UserError, match="cannot be read as UTF-8 text: Memory usage limit"):
         read_text(bomb)
 
 
-def test_an_xz_of_several_streams_is_read_whole(tmp_path):
+@pytest.mark.parametrize(("ending", "compress"), PACKERS)
+def test_several_packed_streams_are_read_whole(tmp_path, ending, compress):
     lines = [f"line {i}\n".encode() for i in range(50_000)]
-    parts = [lzma.compress(b"".join(lines[:20_000])), lzma.compress(b"".join(lines[20_000:]))]
-    path = tmp_path / "a.txt.xz"
-    path.write_bytes(parts[0] + b"\0" * 8 + parts[1] + b"\0" * 4)
-    assert read_text(path).encode() == b"".join(lines) == lzma.decompress(b"".join(parts))
+    parts = [compress(b"".join(lines[:20_000])), compress(b"".join(lines[20_000:]))]
+    path = tmp_path / f"a.txt{ending}"
+    between = b"\0" * 8 if ending == ".xz" else b""
+    path.write_bytes(parts[0] + between + parts[1] + between[:4])
+    assert read_text(path).encode() == b"".join(lines)
     path.write_bytes(parts[0][:-30])
-    with pytest.raises(UserError, match="it was cut short"):
+    with pytest.raises(UserError, match="was cut short"):
         read_text(path)
 
 

@@ -2,8 +2,10 @@
 
 import json
 import lzma
+from functools import partial
 
 import numpy as np
+import pyarrow
 import pytest
 
 from unmask import Tokenizer, UserError
@@ -11,6 +13,7 @@ from unmask.data.batches import RowOrder
 from unmask.data.shards import Shards, Windows, write_shards
 from unmask.data.text import read_documents
 
+compress = partial(pyarrow.compress, codec="zstd", asbytes=True)
 DOCUMENTS = [f"Document {i}: " + "the caves of Orsel. " * (i % 7 + 1) for i in range(60)]
 
 
@@ -25,9 +28,11 @@ def test_all_kinds_of_files(tmp_path):
     (tmp_path / "b.jsonl.xz").write_bytes(lzma.compress(lines.encode()))
     (tmp_path / "c.txt").write_text("alone\n\nstill alone")
     (tmp_path / "d.txt.xz").write_bytes(lzma.compress(b"packed"))
-    paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl.xz", "c.txt", "d.txt.xz")]
+    (tmp_path / "e.jsonl.zst").write_bytes(compress(lines.encode()))
+    names = ("a.jsonl", "b.jsonl.xz", "c.txt", "d.txt.xz", "e.jsonl.zst")
+    paths = [tmp_path / name for name in names]
     found = list(read_documents(paths))
-    assert found == [*DOCUMENTS, *DOCUMENTS, "alone\n\nstill alone", "packed"]
+    assert found == [*DOCUMENTS, *DOCUMENTS, "alone\n\nstill alone", "packed", *DOCUMENTS]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,8 @@ def test_all_kinds_of_files(tmp_path):
         ("a.txt", b" \n", "a.txt is empty"),
         ("a.txt.xz", b"no xz", "cannot be read as UTF-8 text"),
         ("a.jsonl.xz", lzma.compress(b'{"text": "x"}\n' * 9999)[:-20], "cannot be read"),
+        ("a.jsonl.zst", b"no zst", "cannot be read as UTF-8 text: it is damaged or was cut short"),
+        ("a.jsonl.zst", compress(b'{"text": "x"}\n' * 9999)[:-9], "it is damaged or was cut short"),
         ("a.pdf", b"x", "text is read from .txt, .md and .jsonl files"),
     ],
 )

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t
 
-from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page
+from tests.findings import FINDINGS, README, TABLES, read_numbers, read_page, read_rows
 from unmask.measures.runner import read_result
 
 TRIPLE = re.compile(r"([−\d.]+)(?: %| points| nats per token)? \[([−+\d.]+), ([−+\d.]+)\]")
@@ -31,6 +31,22 @@ def test_intervals_stand_on_the_pages(text, beginning, end, pages):
     assert set(stated) <= {
         each for page in pages for each in TRIPLE.findall(read_page(f"{page}.md"))
     }
+
+
+def test_what_descriptions_cost_is_what_the_table_says():
+    number = r"([+−]?[\d.]+)(?: nats per token)? (\[[^]]+\])"
+    stated = re.search(
+        rf"costs {number} more than a name in the diffusion model, {number} in the twin; "
+        rf"alone, .*?, {number} and {number}: harder where",
+        " ".join(FINDINGS.split()),
+    ).groups()
+    page = read_page("costs.md")
+    for model, cost, interval in zip(("mdm", "ar"), stated[:4:2], stated[1:4:2], strict=True):
+        said = f"In {model}, descriptions cost {cost} nats per token {interval} compared with names"
+        assert f"{said}, asked as trained" in page
+    asked = ("name → description", "description → name")
+    alone = [read_rows(page, f"| mdm | {each}, as trained |")[0][5] for each in asked]
+    assert alone == [" ".join(stated[4:6]), " ".join(stated[6:])]
 
 
 def test_names_bring_names_from_a_depth_on():

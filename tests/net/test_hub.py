@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,6 +13,15 @@ from transformers import AutoModelForCausalLM
 import unmask
 from tests import commands
 from tests.conftest import make_model
+from tests.hub_cache import (
+    COMMIT,
+    SMDM,
+    VOCABULARY,
+    fill,
+    fill_smdm,
+    offline,
+    write_llama_tokenizer,
+)
 from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.net import hub
@@ -21,26 +29,17 @@ from unmask.net.known import KNOWN
 from unmask.net.model import Blueprint, Model
 from unmask.net.paradigm import list_kinds
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
 
 def run(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
     """A command in this process, with what the environment's variables would have set."""
-    with (
-        patch("huggingface_hub.constants.HF_HUB_CACHE", str(cache)),
-        patch("huggingface_hub.constants.HF_HUB_OFFLINE", True),
-        patch("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(cache)),
-    ):
+    with offline(cache):
         return commands.run(*words, columns=150)
 
 
 @pytest.fixture
 def cache(tmp_path) -> Path:
     """A cache as `huggingface_hub` lays it out, with one model in it."""
-    repo = tmp_path / "hub" / "models--someone--tiny-mdm"
-    unmask.save(make_model(), repo / "snapshots" / COMMIT)
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
+    unmask.save(make_model(), fill(tmp_path / "hub", "someone/tiny-mdm", {}))
     return tmp_path / "hub"
 
 
@@ -115,11 +114,8 @@ def test_no_such_model_offline(cache):
 
 def test_one_file_of_many_cached(cache, tmp_path):
     """SMDM's repository holds many models: having one is not having them all."""
-    repo = cache / "models--nieshen--SMDM"
-    folder = repo / "snapshots" / COMMIT / "mdm_safetensors"
-    folder.mkdir(parents=True)
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
+    folder = fill(cache, "nieshen/SMDM", {}) / "mdm_safetensors"
+    folder.mkdir()
     small = unmask.preset(
         "1028M", vocab_size=33, num_logits=32, width=16, mlp_width=16, heads=2, layers=1
     )
@@ -139,6 +135,52 @@ def test_one_file_of_many_cached(cache, tmp_path):
         absent.returncode == 2
         and "has no ar_safetensors/ar-1028M-100e18.safetensors here" in absent.stderr
     )
+
+
+def test_any_file_of_a_repository(cache, tmp_path):
+    """It is as the others of its repository: SMDM's come without settings and tokenizer."""
+    text = "The caves of Orsel are deep."
+    files = {f"{part}/mdm-1028M-{part}.safetensors": "mdm.safetensors" for part in ("one", "two")}
+    fill_smdm(cache, files, [text] * 9)
+    name = "hub:nieshen/SMDM/two/mdm-1028M-two.safetensors"
+    fetched = run("models", "--fetch", name, cache=cache)
+    assert fetched.returncode == 0, fetched.stderr
+    assert "two/mdm-1028M-two.safetensors" in fetched.stdout and "TinyLlama" in fetched.stdout
+    done = run("convert", name, tmp_path / "copy", cache=cache)
+    assert done.returncode == 0, done.stderr
+    copy = unmask.load(tmp_path / "copy", device="cpu")
+    assert copy.mask_id == VOCABULARY
+    assert copy.tokenizer.decode(copy.tokenizer.encode(text).ids) == text
+    assert run("info", "hub:someone/tiny-mdm", cache=cache).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hub:someone", "is nothing on the hub: expected hub:OWNER/NAME"),
+        ("hub:a/b/../c.safetensors", "is nothing on the hub"),
+        ("hub:a/b/*.safetensors", "is nothing on the hub"),
+        (
+            "hub:nieshen/SMDM/mdm/mdm-1028M.pth",
+            "no other weights are fetched, since pickles can run",
+        ),
+        ("x/mdm-170M.safetensors", "is not there: expected .* or hub:OWNER/NAME/PATH"),
+    ],
+)
+def test_what_is_not_fetched(name, says):
+    with pytest.raises(UserError, match=says):
+        unmask.load(name)
+
+
+def test_a_tokenizer_for_a_model_without_one(tmp_path):
+    text = "The caves of Orsel are deep."
+    file = write_llama_tokenizer(tmp_path, [text] * 9) / "tokenizer.json"
+    done = commands.run("convert", SMDM / "mdm.safetensors", tmp_path / "out", "--tokenizer", file)
+    assert done.returncode == 0, done.stderr
+    model = unmask.load(tmp_path / "out", device="cpu")
+    # Its mask lies past the vocabulary, and is kept by the model's own settings.
+    assert model.mask_id == model.tokenizer.mask_id == VOCABULARY
+    assert model.tokenizer.decode(model.tokenizer.encode(text).ids) == text
 
 
 def test_dream_tokenizer_without_a_tokenizer_file(tmp_path):

@@ -74,7 +74,11 @@ def test_shipped_recipes_are_those_promised():
     kinds = {read_recipe(name).kind for name in list_recipes()}
     assert kinds == {"masked", "uniform", "hybrid", "gaussian", "causal"}
     promised = {"reversal-mdm", "reversal-ar", "text-mdm", "text-ar", "smdm-1028M-pretrain"}
-    assert promised | {"smdm-1028M-reversal"} <= set(list_recipes())
+    pair = [read_recipe(f"smdm-1028M-reversal-{kind}") for kind in ("mdm", "ar")]
+    assert promised <= set(list_recipes())
+    # Ten times Berglund's 3,600 lines, of both twins.
+    assert {each.budget.steps for each in pair} == {10 * 3600 // pair[0].batch.rows}
+    assert pair[0].optimiser == pair[1].optimiser and pair[0].schedule == pair[1].schedule
     pretraining = read_recipe("smdm-1028M-pretrain")
     assert pretraining.network.preset == "1028M" and preset("1028M").layers == 20
     # The shipped pair must fit into 20 MB of bfloat16.

@@ -7,7 +7,6 @@ where there are lines, the line.
 import csv
 import io
 import json
-import lzma
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, Any
 import yaml
 
 from unmask.base.errors import UserError
+from unmask.base.unpacking import DAMAGED, PACKED, Unpacked
 
 MOST_TEXT_BYTES = 1 << 30
 """The largest file that is read as a whole."""
@@ -27,23 +27,16 @@ MOST_YAML_NODES = 20_000
 MOST_FIELD_CHARACTERS = 1 << 17
 """The longest field of a CSV file."""
 MOST_INTEGER = 2**63 - 1
-MOST_UNPACKED_SHARE = 500
-"""How many times its packed size an .xz file may unpack to, beyond `FREE_UNPACKED_BYTES`."""
-FREE_UNPACKED_BYTES = 1 << 28
-MOST_UNPACKING_MEMORY = 1 << 28
-
-_CHUNK = 1 << 16
 
 
 def open_text(path: str | Path) -> IO[str]:
-    """The file as text, unpacked if its name ends in .xz; a byte order mark is no part of it."""
+    """The file as text, unpacked if it is an .xz or .zst; a byte order mark is no part of it."""
     path = Path(path)
     try:
         if not path.is_file():
             raise UserError(f"{path} is not there: expected a file at this path.")
-        if path.suffix == ".xz":
-            packed = io.BufferedReader(_Unpacked(path))
-            return io.TextIOWrapper(packed, encoding="utf-8-sig")
+        if path.suffix in PACKED:
+            return io.TextIOWrapper(io.BufferedReader(Unpacked(path)), encoding="utf-8-sig")
         return path.open(encoding="utf-8-sig")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -59,7 +52,7 @@ def read_text(path: str | Path) -> str:
         try:
             text = file.read(MOST_TEXT_BYTES)
             is_whole = not file.read(1)
-        except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+        except (UnicodeDecodeError, *DAMAGED) as error:
             raise UserError(f"{path} cannot be read as UTF-8 text: {error}.") from None
     if not is_whole:
         raise UserError(too_large)
@@ -175,7 +168,7 @@ def _read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         while True:
             try:
                 line = file.readline(MOST_LINE_CHARACTERS + 1)
-            except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+            except (UnicodeDecodeError, *DAMAGED) as error:
                 raise UserError(f"{path} cannot be read as UTF-8 text: {error}.") from None
             if not line:
                 return
@@ -304,49 +297,6 @@ _Loader.add_implicit_resolver(
     re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
-
-
-class _Unpacked(io.RawIOBase):
-    """The bytes of an .xz file, with limits on their number and on the decoder's memory."""
-
-    def __init__(self, path: Path):
-        self._path, self._packed = path, path.open("rb")
-        self._most = max(FREE_UNPACKED_BYTES, MOST_UNPACKED_SHARE * path.stat().st_size)
-        self._number = 0
-        self._decoder = _make_decoder()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        unpacked = b""
-        while not unpacked:
-            packed = self._packed.read(_CHUNK) if self._decoder.needs_input else b""
-            if self._decoder.eof:
-                # Several streams may follow each other, with zeros between them.
-                packed = (self._decoder.unused_data + self._packed.read(_CHUNK)).lstrip(b"\0")
-                if not packed:
-                    return 0
-                self._decoder = _make_decoder()
-            elif self._decoder.needs_input and not packed:
-                raise EOFError("it was cut short")
-            unpacked = self._decoder.decompress(packed, len(buffer))
-        self._number += len(unpacked)
-        if self._number > self._most:
-            raise UserError(
-                f"{self._path} unpacks to more than {self._most:,} bytes, "
-                f"{MOST_UNPACKED_SHARE} times its size: unpack it where you trust it."
-            )
-        buffer[: len(unpacked)] = unpacked
-        return len(unpacked)
-
-    def close(self) -> None:
-        self._packed.close()
-        super().close()
-
-
-def _make_decoder() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(memlimit=MOST_UNPACKING_MEMORY)
 
 
 def read_tensors(path: str | Path, what: str, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -155,7 +155,7 @@ def make_sealed(
 @make.command("biographies")
 def make_labelled(
     out: Path = OUT,
-    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz."),
+    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst."),
     texts: int = typer.Option(4000, help="Texts, half of them for the judge."),
     characters: int = typer.Option(160, help="Characters of a text, at most."),
     vocab: int = typer.Option(8192, help="At most this many tokens of the byte-level BPE."),
@@ -194,7 +194,7 @@ def make_passages_folder(
 @make.command("text")
 def make_text(
     out: Path = OUT,
-    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz."),
+    files: list[Path] = typer.Argument(..., help=".txt or .jsonl files, also .xz or .zst."),
     tokenizer: Path | None = typer.Option(None, help="A tokenizer.json to use."),
     vocab: int = typer.Option(16_384, help="Without --tokenizer: tokens of the BPE to learn."),
 ) -> None:

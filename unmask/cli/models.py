@@ -10,16 +10,29 @@ WIDE = 120
 """Columns of a terminal that shows all of the list of models."""
 
 
-def models() -> None:
-    """List the models that are shipped, cached on this machine, and known by name."""
+def models(
+    fetch: str | None = typer.Option(
+        None,
+        metavar="NAME",
+        help="Fetch this model and its tokenizer, and say where they are; list nothing.",
+        autocompletion=list_models,
+    ),
+) -> None:
+    """List the models that are shipped, cached on this machine, and known by name; or fetch one."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     from unmask.base.units import format_bytes
-    from unmask.net.hub import cached_models, shipped_models
+    from unmask.net.hub import cached_models, find_model, shipped_models
     from unmask.net.known import KNOWN, group_unconfirmed
 
+    if fetch is not None:
+        location = find_model(fetch)
+        print(f"{fetch}: {location.path}")
+        if (tokenizer := location.find_tokenizer()) is not None:
+            print(f"its tokenizer: {tokenizer}")
+        return
     console, cached = Console(), cached_models()
     # A name that is cut off is of no use: where there is little room, columns go.
     is_wide = console.width >= WIDE
@@ -50,7 +63,7 @@ def models() -> None:
         "Size is in parameters, counted once a model is on this machine, where unmask info shows "
         "its shapes; memory is that of its weights in bfloat16. What works: all is sample, score, "
         "trace and edit. Any folder, .safetensors file or hub id (owner/name) of a known dialect "
-        "works too."
+        "works too, and so does one file of a repository (hub:owner/name/path)."
     )
     if not is_wide:
         console.print(f"In {WIDE} columns there are licences, and where each comes from.")
@@ -142,6 +155,9 @@ def convert(
     out: Path = typer.Argument(..., metavar="OUT", help="The folder to write."),
     to: str = typer.Option("unmask", help="The dialect to write."),
     dtype: str = typer.Option("stored", help="Number format; stored keeps the given one."),
+    tokenizer: Path | None = typer.Option(
+        None, help="A tokenizer.json or its folder; by default what the model comes with."
+    ),
     kind: str | None = KIND,
     mask: int | None = MASK,
     shift: bool | None = SHIFT,
@@ -159,10 +175,10 @@ def convert(
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
     if (Path(given) / CHECKPOINT).is_file():
-        if (kind, mask, shift, block, revision, dtype) != (None,) * 5 + ("stored",):
+        if (tokenizer, kind, mask, shift, block, revision, dtype) != (None,) * 6 + ("stored",):
             raise UserError(
                 f"{given} is a checkpoint of a training run, and its recipe says what it is: leave "
-                "out --kind, --mask, --shift, --block, --revision and --dtype."
+                "out --tokenizer, --kind, --mask, --shift, --block, --revision and --dtype."
             )
         model = read_checkpoint(given)
     else:
@@ -170,6 +186,7 @@ def convert(
             given,
             device="cpu",
             dtype=dtype,
+            tokenizer="auto" if tokenizer is None else tokenizer,
             kind=kind,
             mask=mask,
             shift=shift,

@@ -25,6 +25,7 @@ from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.reading import read_csv, read_json, read_json_lines, require_text
+from unmask.base.unpacking import strip_packing
 from unmask.data.tokenizer import Encoded, Tokenizer
 
 Direction = Literal["p2d", "d2p"]
@@ -264,7 +265,7 @@ def read_facts(path: str | Path) -> list[Fact]:
     path = Path(path)
     if path.suffix == ".csv":
         records = read_csv(path)
-    elif path.suffix == ".jsonl" or path.name.endswith(".jsonl.xz"):
+    elif strip_packing(path.name).endswith(".jsonl"):
         records = read_json_lines(path)
     elif path.suffix == ".json":
         records = _read_known_facts(path)

@@ -1,4 +1,4 @@
-"""Documents of text files: one a file in .txt, one a line in .jsonl, both also as .xz."""
+"""Documents of text files: one a file in .txt, one a line in .jsonl, also as .xz or .zst."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
 from unmask.base.reading import read_json_lines, read_text, require_text
+from unmask.base.unpacking import strip_packing
 
 
 def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
@@ -16,7 +17,7 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
         path = Path(given)
         if not path_exists(path):
             raise UserError(f"{path!s:.200} is not there: expected a file of text at this path.")
-        name = path.name.removesuffix(".xz")
+        name = strip_packing(path.name)
         if name.endswith((".txt", ".md")):
             text = read_text(path)
             if not text.strip():
@@ -27,5 +28,6 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[str]:
                 yield require_text(record, "text", f"{path}, line {number}")
         else:
             raise UserError(
-                f"{path}: text is read from .txt, .md and .jsonl files, also .xz; convert it."
+                f"{path}: text is read from .txt, .md and .jsonl files, also .xz and .zst; convert "
+                "it."
             )

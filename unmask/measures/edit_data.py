@@ -63,7 +63,8 @@ class EditSettings(GroupSettings):
     moment_tokens: int = option(20_000, "Tokens of text to gather these moments on.", least=1)
     moment_text: str | None = option(
         None,
-        "A file of text (.txt, .jsonl, also .xz) to gather them on; the training texts by default.",
+        "A file of text (.txt, .jsonl, also .xz or .zst) to gather them on; the training texts by "
+        "default.",
     )
     shrink: float = option(
         0.0, "Share of the identity that is mixed into the moments.", least=0, most=1

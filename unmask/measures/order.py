@@ -119,8 +119,9 @@ def _read_lines(path: Path, settings: OrderSettings) -> tuple[Prompts, str, str]
 def _holds_documents(path: Path) -> bool:
     """Whether the file has a document on every line, which a file of facts has not."""
     from unmask.base.reading import read_json_lines
+    from unmask.base.unpacking import strip_packing
 
-    if not path.name.removesuffix(".xz").endswith(".jsonl") or not path.is_file():
+    if not strip_packing(path.name).endswith(".jsonl") or not path.is_file():
         return False
     _, first = next(iter(read_json_lines(path)), (0, {}))
     return "text" in first and "subject" not in first
@@ -283,8 +284,8 @@ MEASURE = Measure(
     inputs=ModelsAndData(
         read_prompts,
         "A corpus folder (this project's or Berglund's), a file of facts, a .txt file with a "
-        "prompt on every line, or a .jsonl file (also .xz) with a document, its `text`, on every "
-        "line; by default the corpus that a shipped model was trained on.",
+        "prompt on every line, or a .jsonl file (also .xz or .zst) with a document, its `text`, on "
+        "every line; by default the corpus that a shipped model was trained on.",
     ),
     jobs=list_jobs,
     summarise=summarise,

@@ -244,7 +244,7 @@ MEASURE = Measure(
     tables={"perplexity": "perplexity/1"},
     inputs=ModelsAndData(
         _read,
-        "A text file: .txt, .md or .jsonl (lines with a `text`), also packed as .xz.",
+        "A text file: .txt, .md or .jsonl (lines with a `text`), also packed as .xz or .zst.",
         is_required=True,
     ),
     jobs=list_jobs,

@@ -316,7 +316,7 @@ MEASURE = Measure(
     tables={"quality": "quality/2"},
     inputs=ModelsAndData(
         _read,
-        "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz).",
+        "Documents: the control, and where prompts come from (.txt, .jsonl, also .xz or .zst).",
         is_required=True,
     ),
     jobs=list_jobs,

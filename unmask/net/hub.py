@@ -1,7 +1,7 @@
 """Models by name: shipped with the package, on disk, or on the Hugging Face hub."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -9,7 +9,10 @@ from shlex import quote
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import path_exists
 from unmask.net.known import KNOWN, KnownModel
+from unmask.net.sources import UNPICKLE
 
+HUB = "hub:"
+"""Begins the name of a repository on the hub, or of one file in it, whatever lies on this disk."""
 _MOST_CHARACTERS = 4000
 """The longest name; systems know no longer paths."""
 RECIPE, RUN_MODEL, CHECKPOINT = "recipe.yaml", "model", "checkpoint.json"
@@ -67,7 +70,12 @@ def find_model(
 
     `also_known` are further names to suggest where this one is not found.
     """
-    is_here = len(name) <= _MOST_CHARACTERS and (name in shipped_models() or path_exists(name))
+    is_on_hub = name.startswith(HUB)
+    is_here = (
+        not is_on_hub
+        and len(name) <= _MOST_CHARACTERS
+        and (name in shipped_models() or path_exists(name))
+    )
     if revision is not None and is_here:
         raise UserError(
             f"the revision {revision!r} of {name} was asked for: expected a hub id or a known "
@@ -80,13 +88,16 @@ def find_model(
         )
     if name in shipped_models():
         return ModelLocation(shipped_models()[name])
-    if path_exists(name):
+    if is_here:
         return ModelLocation(_enter_run(Path(name)))
     if Path(name).name == RUN_MODEL and path_exists(Path(name).parent):
         _enter_run(Path(name).parent)  # an unfinished run has none yet
-    if name.startswith(("/", ".", "~")) or name.endswith(".safetensors"):
-        raise UserError(f"{name} is not there: expected a model's folder or file at this path.")
-    known = KNOWN.get(name)
+    if not is_on_hub and (name.startswith(("/", ".", "~")) or name.endswith(".safetensors")):
+        raise UserError(
+            f"{name} is not there: expected a model's folder or file at this path, or "
+            f"{HUB}OWNER/NAME/PATH for a file in a repository of the hub."
+        )
+    known = _know_on_hub(name) if is_on_hub else KNOWN.get(name)
     if known is None and name.count("/") != 1:
         names = [*shipped_models(), *KNOWN, *also_known]
         raise UserError(
@@ -94,7 +105,9 @@ def find_model(
             f"name; {suggest(name, names)}"
         )
     known = known or next((each for each in KNOWN.values() if each.repo == name), KnownModel(name))
-    patterns = [known.file] if known.file else _WANTED
+    patterns = _WANTED
+    if known.file:
+        patterns = [known.file, str(Path(known.file).with_name("*.json"))]
     folder = _fetch(known.repo, patterns, fetch, revision or known.revision)
     path = folder / known.file if known.file else folder
     if not path.exists() or (path.is_dir() and not list(path.glob("*.safetensors"))):
@@ -103,6 +116,27 @@ def find_model(
             "it; weights that are only there as pickles must be converted first."
         )
     return ModelLocation(path, known)
+
+
+def _know_on_hub(name: str) -> KnownModel:
+    """What is known of a name that begins with `hub:`; a file is as the others of its repository.
+
+    Nothing but safetensors is fetched: a pickle is refused by its name.
+    """
+    parts = name.removeprefix(HUB).split("/")
+    repo, file = "/".join(parts[:2]), "/".join(parts[2:])
+    if len(parts) < 2 or {"", ".", ".."} & set(parts) or set("*?[") & set(name):
+        raise UserError(
+            f"{name!r} is nothing on the hub: expected {HUB}OWNER/NAME for a repository, or "
+            f"{HUB}OWNER/NAME/PATH for one file in it."
+        )
+    if file and not file.endswith(".safetensors"):
+        raise UserError(
+            f"{name} is not a .safetensors file, and no other weights are fetched, since pickles "
+            f"can run code when they are read: look for one beside it, or {UNPICKLE}."
+        )
+    kin = next((each for each in KNOWN.values() if each.repo == repo), KnownModel(repo))
+    return replace(kin, file=file) if file else kin if kin.file is None else KnownModel(repo)
 
 
 def _enter_run(path: Path) -> Path:

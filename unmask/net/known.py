@@ -93,6 +93,13 @@ KNOWN: dict[str, KnownModel] = {
         file="ar_safetensors/ar-1028M-100e18.safetensors",
         tokenizer=_SMDM,
     ),
+    "mdm-1028M-reverse": _know(
+        "smdm",
+        "nieshen/SMDM",
+        1.14,
+        file="reverse_safetensors/mdm-1028M-1600e18-reverse.safetensors",
+        tokenizer=_SMDM,
+    ),
     "llada-8b": _know("llada", "GSAI-ML/LLaDA-8B-Base", 8.0, _MIT),
     "llada-8b-instruct": _know("llada", "GSAI-ML/LLaDA-8B-Instruct", 8.0, _MIT),
     "llada-1.5": _know("llada", "GSAI-ML/LLaDA-1.5", 8.0, _MIT),

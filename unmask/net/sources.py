@@ -10,6 +10,12 @@ from unmask.net.weights import INDEX, WEIGHTS, WeightFiles
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 SETTINGS = ("lit_config.json", "config.json")
+UNPICKLE = (
+    "convert them where you trust them, by `safetensors.torch.save_file(torch.load(PATH, "
+    "weights_only=True), 'model.safetensors')` (or of `torch.load(…)['model']`, where a training "
+    "script saved more than weights), and load the result"
+)
+"""What to do with pickled weights."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,7 @@ def _find_weights(folder: Path) -> WeightFiles:
 def _refuse_foreign(path: Path) -> None:
     if path.suffix in _PICKLED:
         raise UserError(
-            f"{path} holds pickled weights, which can run code when they are read: convert them "
-            "where you trust them, by `safetensors.torch.save_file(torch.load(PATH, "
-            "weights_only=True), 'model.safetensors')`, and load the result."
+            f"{path} holds pickled weights, which can run code when they are read: {UNPICKLE}."
         )
     if path.suffix == ".gguf":
         raise UserError(

@@ -14,6 +14,7 @@ from typing import Any
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
 from unmask.base.runs import DIGESTS, RUN_FORMAT, RunRecord, find_folder, read_record
+from unmask.base.unpacking import PACKED
 from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
 from unmask.measures.result import Result, list_differences, name_folders
@@ -87,7 +88,7 @@ class Run:
     @property
     def has_own_facts(self) -> bool:
         """Whether a file of one's own facts was asked, which has no directions of training."""
-        return Path(str(self.record.settings.get("data"))).suffix in (".csv", ".jsonl", ".xz")
+        return Path(str(self.record.settings.get("data"))).suffix in (".csv", ".jsonl", *PACKED)
 
 
 def read_document(given: Sequence[str | Path | Result], join: bool = False) -> Document:

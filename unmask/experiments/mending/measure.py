@@ -233,7 +233,7 @@ MEASURE = Measure(
     settings=MendingSettings,
     tables={"mending": "mending/1"},
     inputs=ModelsAndData(
-        _read, "Real texts: .txt, .md or .jsonl, also packed as .xz.", is_required=True
+        _read, "Real texts: .txt, .md or .jsonl, also packed as .xz or .zst.", is_required=True
     ),
     jobs=list_jobs,
     summarise=summarise,
