@@ -95,6 +95,7 @@ def score_each_patched(
     model.net.taps.require_none("scoring under changes of one's own")
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none
+    # 1. A row for each token of each answer, or one for all of a causal model's; `keys` say whose.
     canvas = choose_canvas(model, prompts, length)
     keys, rows = list[tuple[int, int]](), list[PromptRow]()
     for i, prompt in enumerate(prompts):
@@ -108,6 +109,7 @@ def score_each_patched(
         owners = torch.tensor([keys[n][0] for n in batch], device=model.device)
         return _score_rows(model, [rows[n] for n in batch], owners, variants)
 
+    # 2. Rows of about one length run together, all variants of a row one after the other.
     for group in model.paradigm.group_rows([len(row.tokens) for row in rows]):
         group.sort(key=lambda n: (len(rows[n].tokens), n))
         longest = max(len(rows[n].tokens) for n in group)
@@ -115,18 +117,19 @@ def score_each_patched(
         size = fit_rows(model, count_row_bytes(model, longest, most))
         for numbers, results in map_batches(group, size, score):
             scored |= zip(numbers, results, strict=True)
+    # 3. Each row's terms under every variant, put together by answer again.
     joined: list[list[list[TokenScores]]] = [
         [[[] for _ in prompt.answers] for prompt in prompts] for _ in variants
     ]
     for n, (i, j) in enumerate(keys):
-        for own, terms in zip(joined, scored[n], strict=True):
-            own[i][j] += terms
+        for by_prompt, terms in zip(joined, scored[n], strict=True):
+            by_prompt[i][j] += terms
     return [
         [
             [AnswerScore([x for x, _ in terms], all(hit for _, hit in terms)) for terms in answers]
-            for answers in own
+            for answers in by_prompt
         ]
-        for own in joined
+        for by_prompt in joined
     ]
 
 
@@ -159,6 +162,7 @@ def collect_subjects(
     model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
 ) -> list[Float[Tensor, "layers S D"]]:
     """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
+    # 1. One row for all prompts that are equal.
     rows = {
         (tuple(prompt.tokens), prompt.subject): PromptRow(
             pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
@@ -173,6 +177,7 @@ def collect_subjects(
         tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
         with model.net.capture(*sites) as taken:
             model.net.run_layers(model.net.embed(tokens))
+        # 2. Of each row's stream [L, D] after every layer, the S subject tokens [layers, S, D].
         spans = [slice(*keys[n][1]) for n in batch]
         return [
             torch.stack([taken[site][row, span] for site in sites])
@@ -183,7 +188,8 @@ def collect_subjects(
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
     for group in model.paradigm.group_rows(lengths):
         for numbers, results in map_batches(group, size, read):
-            states |= {keys[n]: each for n, each in zip(numbers, results, strict=True)}
+            states |= {keys[n]: taken for n, taken in zip(numbers, results, strict=True)}
+    # 3. The states of every prompt, equal ones again.
     return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
 
 

@@ -80,26 +80,29 @@ def compare_slots(
     numbers = [fact.phrasing for fact in facts]
     same_phrasing = np.equal.outer(numbers, numbers)
     for layer in range(states.shape[1]):
+        # 1. Cosine distances of all prompts N of a layer [N, N].
         unit = states[:, layer] / np.linalg.norm(states[:, layer], axis=-1, keepdims=True)
         distance = 1 - (unit @ unit.T).astype(np.float64)
         for i, fact in enumerate(people):
+            # 2. Which prompts ask of this fact, one way and the other [N]; across are the blocks
+            #    between this fact's and every fact's.
             forward, backward = ways["p2d"] == i, ways["d2p"] == i
             for j, other in enumerate(people):
                 block = distance[np.ix_(forward, ways["d2p"] == j)]
                 yield _row(layer, "across", fact, other, block.mean())
-            near = [distance[np.ix_(own, own)][~same_phrasing[np.ix_(own, own)]]
-                    for own in (forward, backward)]  # fmt: skip
-            if all(len(each) for each in near):
-                mean = np.mean([each.mean() for each in near])
+            # 3. Within a direction, the same fact in another phrasing.
+            near = [distance[np.ix_(side, side)][~same_phrasing[np.ix_(side, side)]]
+                    for side in (forward, backward)]  # fmt: skip
+            if all(map(len, near)):
+                mean = np.mean([distances.mean() for distances in near])
                 yield _row(layer, "phrasing", fact, fact, mean)
-            far = [
-                distance[own][:, (ways[way] >= 0) & ~own][
-                    same_phrasing[own][:, (ways[way] >= 0) & ~own]
-                ]
-                for way, own in (("p2d", forward), ("d2p", backward))
-            ]
-            if all(len(each) for each in far):
-                mean = np.mean([each.mean() for each in far])
+            # 4. Within a direction, another fact in the same phrasing.
+            far = []
+            for way, side in (("p2d", forward), ("d2p", backward)):
+                strangers = (ways[way] >= 0) & ~side
+                far.append(distance[side][:, strangers][same_phrasing[side][:, strangers]])
+            if all(map(len, far)):
+                mean = np.mean([distances.mean() for distances in far])
                 yield _row(layer, "relation", fact, None, mean)
 
 
@@ -116,6 +119,7 @@ def probe_differences(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    # 1. Folds of facts; pairs of states as (fact, one, two, whether they are its two directions).
     people, ways = _index(facts)
     folds = np.arange(len(people)) % min(FOLDS, len(people) // 2)
     pairs: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in CONTRASTS}
@@ -132,11 +136,13 @@ def probe_differences(
     for contrast, members in pairs.items():
         if not members:
             continue
+        # 2. What the probe sees of N pairs [N, F]: differences, or their squares.
         owner, one, two, label = np.array(members).T
         for layer, feature in product(range(states.shape[1]), FEATURES):
             gaps = states[one, layer].astype(np.float64) - states[two, layer]
             gaps = gaps**2 if feature == "squared" else gaps
             for fold in np.unique(folds):
+                # 3. Fitted on all folds but one, asked of that one, fact by fact.
                 out = folds[owner] == fold
                 probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
                 hits = probe.fit(gaps[~out], label[~out]).predict(gaps[out]) == label[out]
