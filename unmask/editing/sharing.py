@@ -40,9 +40,7 @@ LEAST_FACTS = 3
 
 
 def read_shares(
-    examination: Examination,
-    edits: Sequence[tuple[int, Edit]],
-    replies: Sequence[Sequence[Reply]],
+    examination: Examination, edits: Sequence[tuple[int, Edit]], replies: Sequence[Sequence[Reply]]
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """For each edit and question a row for each state: how much of the edit acts, and where.
 

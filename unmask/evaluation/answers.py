@@ -15,13 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.evaluation.chain import (
-    Chain,
-    entropy,
-    log_softmax,
-    score_chains,
-    score_continuations,
-)
+from unmask.evaluation.chain import Chain, entropy, log_softmax, score_chains, score_continuations
 from unmask.evaluation.metrics import rank_of
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model

@@ -211,10 +211,7 @@ def collect_labelled(
 
 
 def ask_erased(
-    model: Model,
-    facts: Sequence[Fact],
-    erasers: Mapping[int, Eraser],
-    length: int | None = None,
+    model: Model, facts: Sequence[Fact], erasers: Mapping[int, Eraser], length: int | None = None
 ) -> list[AnswerScore]:
     """Each fact's own answer, with the erasers of some layers applied at all its subject tokens.
 

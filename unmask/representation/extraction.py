@@ -55,11 +55,7 @@ class ChosenFact:
 
 
 def choose_facts(
-    corpus: Corpus,
-    groups: Sequence[str],
-    directions: Sequence[str],
-    number: int,
-    phrasing: int = 0,
+    corpus: Corpus, groups: Sequence[str], directions: Sequence[str], number: int, phrasing: int = 0
 ) -> list[ChosenFact]:
     """The first `number` facts of each group, in one phrasing for each direction.
 

@@ -44,11 +44,7 @@ PENALTY = 1.0
 
 
 def read_facts_by_layer(
-    model: Model,
-    facts: Sequence[Fact],
-    steps: int = 4,
-    length: int | None = None,
-    seed: int = 0,
+    model: Model, facts: Sequence[Fact], steps: int = 4, length: int | None = None, seed: int = 0
 ) -> list[list[dict[str, Any]]]:
     """For each fact, a row for each layer and moment: log p, rank and hits of its hidden tokens.
 

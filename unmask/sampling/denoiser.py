@@ -263,11 +263,7 @@ def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N 
     return mix(*both.to(wide).chunk(2), guidance)
 
 
-DENOISERS = {
-    "none": Denoiser,
-    "exact": ExactCacheDenoiser,
-    "approximate": PrefixCacheDenoiser,
-}
+DENOISERS = {"none": Denoiser, "exact": ExactCacheDenoiser, "approximate": PrefixCacheDenoiser}
 
 
 def make_denoiser(

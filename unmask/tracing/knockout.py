@@ -168,10 +168,7 @@ def cut_edges(
 
 
 def cut_state(
-    question: Question,
-    edges: Sequence[Any],
-    windows: Sequence[Window],
-    memory: int | None = None,
+    question: Question, edges: Sequence[Any], windows: Sequence[Window], memory: int | None = None
 ) -> KnockoutGrid:
     """The same for one state, whatever it comes from."""
     model, settings, names = question.model, question.settings, name_edges(edges)
@@ -298,10 +295,7 @@ CutCell = tuple[int, Window]
 
 
 def _run(
-    question: Question,
-    cuts: Bool[Tensor, "E L L"],
-    windows: Sequence[Window],
-    memory: int | None,
+    question: Question, cuts: Bool[Tensor, "E L L"], windows: Sequence[Window], memory: int | None
 ) -> tuple[
     Float[Tensor, "E W K A"], Float[Tensor, "1 K A"], Float[Tensor, "S K A"], Float[Tensor, "E"]
 ]:

@@ -68,10 +68,7 @@ def condense(table: "pyarrow.Table") -> "pyarrow.Table":
 
 
 def tabulate(
-    grid: "TraceGrid",
-    keys: Mapping[str, Any],
-    control: str = RESULT,
-    metrics: Sequence[str] = (),
+    grid: "TraceGrid", keys: Mapping[str, Any], control: str = RESULT, metrics: Sequence[str] = ()
 ) -> "pyarrow.Table":
     """The rows of one grid; of a shuffled answer only the mean over samples (sample -1).
 

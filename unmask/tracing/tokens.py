@@ -17,13 +17,7 @@ from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
-from unmask.tracing.record import (
-    Activations,
-    AnswerReader,
-    make_constant,
-    make_random,
-    record_run,
-)
+from unmask.tracing.record import Activations, AnswerReader, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
 from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
 from unmask.tracing.windows import plan_part
