@@ -30,7 +30,7 @@ from unmask.net.model import Model
 from unmask.representation.extraction import find_groups
 from unmask.representation.likeness import compare_cosine, prepare_directions
 from unmask.representation.prompts import lay_out_case
-from unmask.representation.readout import HELD_OUT, can_probe
+from unmask.representation.readout import can_probe, hold_out
 from unmask.representation.settings import Extraction
 
 PHRASINGS = 6
@@ -186,14 +186,12 @@ def probe_directions(
     ways = {fact.direction for fact in prompts}
     if len(ways) < 2 or not can_probe(prompts):
         return {}
-    # 1. The stream at each prompt's last subject token [N, D]; every HELD_OUT-th phrasing is kept
-    #    for testing.
+    # 1. The stream at each prompt's last subject token [N, D]; some phrasings are held out.
     cases = [lay_out_case(model, fact, ("",), Extraction(length=length)) for fact in prompts]
     streams = read_streams(model, cases, layer).numpy()
     labels = np.array([fact.fact_id for fact in prompts])
     directions = np.array([fact.direction for fact in prompts])
-    numbers = sorted({fact.phrasing for fact in prompts})
-    held_out = set(numbers[HELD_OUT - 1 :: HELD_OUT])
+    held_out = hold_out(prompts)
     is_out = np.array([fact.phrasing in held_out for fact in prompts])
     # 2. Fitted to one direction, asked in the other one, both ways round.
     log_odds: dict[tuple[str, str], list[float]] = {}

@@ -19,7 +19,6 @@ from unmask.evaluation.chain import Chain, entropy, log_softmax, score_chains, s
 from unmask.evaluation.metrics import rank_of
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.canvas import require_mask
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def _score_next(
     model: Model, length: int, batch: Sequence[tuple[list[int], list[int]]]
 ) -> list[Iterator[float]]:
     """log p of some tokens, each as the next one of its text, all after it masked."""
-    canvas = torch.full((len(batch), length), require_mask(model))
+    canvas = torch.full((len(batch), length), model.require_mask())
     for row, (text, _) in enumerate(batch):
         canvas[row, : len(text)] = torch.tensor(text)
     at = torch.tensor([[len(text)] for text, _ in batch], device=model.device)
@@ -173,7 +172,7 @@ def _score_next(
 @torch.inference_mode()
 def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
     """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
-    mask_id, device = require_mask(model), model.device
+    mask_id, device = model.require_mask(), model.device
     lists = {id(some): some for asked in questions for some in (asked.answers, asked.rivals)}
     longest = max(len(answer) for answers in lists.values() for answer in answers)
     padded = {key: _pad(answers, longest) for key, answers in lists.items()}

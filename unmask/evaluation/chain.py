@@ -16,7 +16,6 @@ from torch import Tensor
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.canvas import require_mask
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def score_chains(
     """
     # 1. All texts [C, L], and when each token is written [C, L]: -1 given, L never.
     about = range(len(chains)) if items is None else items
-    mask_id, device = require_mask(model), model.device
+    mask_id, device = model.require_mask(), model.device
     tokens = torch.full((len(chains), length), mask_id)
     rank = torch.full((len(chains), length), length)
     for i, chain in enumerate(chains):

@@ -185,8 +185,13 @@ class NetConfig:
         is_share = 0 < self.rotary_share <= 1
         if not is_share:
             yield f"'rotary_share' is {self.rotary_share}, expected a number above 0 and at most 1"
-        counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
-        counts += (
+        counts = [
+            "vocab_size",
+            "width",
+            "layers",
+            "heads",
+            "mlp_width",
+            "context",
             "num_logits",
             "kv_heads",
             "head_width",
@@ -204,7 +209,7 @@ class NetConfig:
             "shared_width",
             "router_groups",
             "router_top_groups",
-        )
+        ]
         given = {name: value for name in counts if (value := getattr(self, name)) is not None}
         small = [name for name, value in given.items() if value < 1]
         for name in small:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -122,12 +122,25 @@ def map_cases(
         longest, most = max(case.length for case in cases), max(case.num_targets for case in cases)
         row_bytes = count_row_bytes(model, longest, most)
     size = max(1, fit_rows(model, row_bytes) // len(cases[0].rows))
-    results: dict[int, R] = {}
-    for group in model.paradigm.group_rows([case.length for case in cases]):
-        group.sort(key=lambda i: (cases[i].num_targets, cases[i].length))
-        for numbers, made in map_batches(group, size, lambda some: call([cases[i] for i in some])):
-            results |= zip(numbers, made, strict=True)
-    return [results[i] for i in range(len(cases))]
+    sizes = [(case.num_targets, case.length) for case in cases]
+    lengths = [case.length for case in cases]
+    return map_rows(model, lengths, size, lambda some: call([cases[i] for i in some]), sizes)
+
+
+def map_rows(
+    model: Model,
+    lengths: Sequence[int],
+    most: int,
+    call: Callable[[Sequence[int]], Sequence[R]],
+    order: Sequence[Any] | None = None,
+) -> list[R]:
+    """What `call` makes of rows, by number; at a time `most` at most, which can share a batch."""
+    made: dict[int, R] = {}
+    for group in model.paradigm.group_rows(lengths):
+        group.sort(key=None if order is None else order.__getitem__)
+        for numbers, results in map_batches(group, most, call):
+            made |= zip(numbers, results, strict=True)
+    return [made[number] for number in range(len(lengths))]
 
 
 def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -> Case:

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
-from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
 from unmask.representation.patched import choose_canvas, lay_out_prompt, pad_canvas
-from unmask.representation.prompts import PromptRow, stack_rows
+from unmask.representation.prompts import PromptRow, map_rows, stack_rows
 
 FOLDS = 5
 CONTRASTS = ("unrelated", "phrasing")
@@ -50,21 +50,19 @@ def collect_slots(
         for prompt in prompts
     ]
     sites = [f"layers.{layer}.mlp_key" for layer in range(model.net.config.layers)]
-    states: dict[int, Tensor] = {}
 
     def read(numbers: Sequence[int]) -> list[Tensor]:
         batch = stack_rows([rows[i] for i in numbers], model.device)
         with model.net.capture(*sites) as taken:
             model.net.run_layers(model.net.embed(batch.tokens))
         at = torch.arange(len(numbers), device=model.device)
-        return list(torch.stack([taken[site][at, batch.position] for site in sites], 1).float())
+        return list(
+            torch.stack([taken[site][at, batch.position] for site in sites], 1).float().cpu()
+        )
 
     lengths = [len(row.tokens) for row in rows]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * 2)
-    for group in model.paradigm.group_rows(lengths):
-        for numbers, made in map_batches(group, size, read):
-            states |= {i: each.cpu() for i, each in zip(numbers, made, strict=True)}
-    return torch.stack([states[i] for i in range(len(facts))]).numpy()
+    return torch.stack(map_rows(model, lengths, size, read)).numpy()
 
 
 def compare_slots(

@@ -79,8 +79,13 @@ def walk_back(
     Given tokens stay clean at all times. A token counts as committed at the step that changed it
     last, the first one if none did, with the probability that this step gave it.
     """
+
+    def begin(tokens: Tensor) -> TrajectoryRecord:
+        in_front, guesses = canvas.in_front, strategy.guesses
+        return TrajectoryRecord(model, tokens, canvas.real, in_front, keep_states, watch, guesses)
+
     walk = _walk_vectors if model.paradigm.noises_vectors else _walk_tokens
-    return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
+    return walk(model, canvas, strategy, streams, constraints, begin)
 
 
 def _walk_tokens(
@@ -89,8 +94,7 @@ def _walk_tokens(
     strategy: Strategy,
     streams: RowStreams,
     constraints: Constraints,
-    keep_states: bool,
-    watch: StateCallback | None,
+    begin: Callable[[Tensor], TrajectoryRecord],
 ) -> Trajectory:
     process, forbidden = model.make_process(), constraints.find_forbidden(model)
     length, times = canvas.tokens.shape[1], _times(strategy.steps, streams)
@@ -98,8 +102,7 @@ def _walk_tokens(
     # 1. The state at t = 1 [B, L]: noise wherever no token is given.
     noise = process.prior(length, streams.at("prior"))
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
-    record, calls = TrajectoryRecord(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
-    record.num_guesses = strategy.guesses
+    record, calls = begin(xt), 0
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -139,8 +142,7 @@ def _walk_vectors(
     strategy: Strategy,
     streams: RowStreams,
     constraints: Constraints,
-    keep_states: bool,
-    watch: StateCallback | None,
+    begin: Callable[[Tensor], TrajectoryRecord],
 ) -> Trajectory:
     if any(guidance_schedule(strategy.guidance, strategy.steps)):
         raise UserError("guidance of gaussian models is not known here: use guidance 0.")
@@ -150,15 +152,7 @@ def _walk_vectors(
     fixed = canvas.fixed[..., None]
     given = process.table[canvas.tokens.clamp(max=len(process.table) - 1)]
     zt, hint = torch.where(fixed, given, process.prior(length, streams.at("prior"))), None
-    record = TrajectoryRecord(
-        model,
-        torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
-        canvas.real,
-        canvas.in_front,
-        keep_states,
-        watch,
-    )
-    record.num_guesses = strategy.guesses
+    record = begin(torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)))
     for step, (t, s) in enumerate(_times(strategy.steps, streams), 1):
         # 2. Logits of the clean tokens [B, L, V], from the vectors and the last step's hint.
         with model.net.taps.in_step(step):

@@ -52,9 +52,8 @@ def decode_causal(
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
     record = TrajectoryRecord(
-        model, canvas, positions < limits[:, None], counts, keep_states, watch
+        model, canvas, positions < limits[:, None], counts, keep_states, watch, guesses
     )
-    record.num_guesses = guesses
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = sampler.stochastic * (limits - counts).double()

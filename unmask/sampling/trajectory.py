@@ -204,6 +204,7 @@ class TrajectoryRecord:
         in_front: Int[Tensor, "B"] | None = None,
         keep_states: bool = True,
         watch: StateCallback | None = None,
+        guesses: int = 0,
     ):
         self.tokenizer, self.in_front = model.tokenizer, in_front
         self.mask_id = model.mask_id if model.paradigm.has_mask else None
@@ -214,7 +215,7 @@ class TrajectoryRecord:
         self.confidence = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
         self.entropy = torch.zeros_like(self.confidence)
         self.states = [tokens] if keep_states else None
-        self.num_guesses = 0
+        self.num_guesses = guesses
         """Likeliest tokens to keep of every prediction."""
         self.guess_ids, self.guess_p = list[Tensor](), list[Tensor]()
         self.step = 0

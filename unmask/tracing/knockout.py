@@ -20,13 +20,14 @@ from torch import Tensor
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
+from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
 from unmask.tracing.metrics import Metric, score
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
 from unmask.tracing.settings import Tracing
-from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes, ran_out_of_memory
+from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
 from unmask.tracing.windows import Window, window_of
 
 ROWS = {

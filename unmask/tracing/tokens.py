@@ -11,6 +11,7 @@ from torch import Tensor
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
+from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import asks_whole
 from unmask.tracing.engine import Engine
@@ -19,7 +20,7 @@ from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
 from unmask.tracing.record import Activations, AnswerReader, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
-from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep
+from unmask.tracing.sweep import WatchCells, sweep
 from unmask.tracing.windows import plan_part
 
 MOST_ROWS = 32
