@@ -173,7 +173,9 @@ def _score_next(
 def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
     """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
     mask_id, device = model.require_mask(), model.device
-    lists = {id(some): some for asked in questions for some in (asked.answers, asked.rivals)}
+    lists = {
+        id(some): some for question in questions for some in (question.answers, question.rivals)
+    }
     longest = max(len(answer) for answers in lists.values() for answer in answers)
     padded = {key: _pad(answers, longest) for key, answers in lists.items()}
 
@@ -181,14 +183,14 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
         # 1. Prompts and masks after them [B, L]; answers and rivals [B, K, A], filled up with -1.
         batch = [questions[i] for i in numbers]
         canvas = torch.full((len(batch), length), mask_id)
-        most = max(len(asked.answers + asked.rivals) for asked in batch)
+        most = max(len(question.answers + question.rivals) for question in batch)
         answers = torch.full((len(batch), most, longest), -1)
-        for i, asked in enumerate(batch):
-            canvas[i, : len(asked.prompt)] = torch.tensor(asked.prompt)
-            both = torch.cat([padded[id(asked.answers)], padded[id(asked.rivals)]])
+        for i, question in enumerate(batch):
+            canvas[i, : len(question.prompt)] = torch.tensor(question.prompt)
+            both = torch.cat([padded[id(question.answers)], padded[id(question.rivals)]])
             answers[i, : len(both)] = both
         # 2. One pass, read at the A positions after each prompt [B, A, V].
-        start = torch.tensor([[len(asked.prompt)] for asked in batch])
+        start = torch.tensor([[len(question.prompt)] for question in batch])
         at = (start + torch.arange(longest)).clamp(max=length - 1)
         with model.net.taps.in_rows(numbers):
             logp = log_softmax(model, model.logits(canvas, None, at))
@@ -196,7 +198,9 @@ def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[l
         wanted = answers.transpose(1, 2).to(device)
         joint = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
         rows = zip(batch, joint.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
-        return [(row[: len(asked.answers + asked.rivals)], first) for asked, row, first in rows]
+        return [
+            (row[: len(question.answers + question.rivals)], first) for question, row, first in rows
+        ]
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
     numbers = range(len(questions))

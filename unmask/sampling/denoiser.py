@@ -10,7 +10,7 @@ from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
 from unmask.net.fused import fuses
 from unmask.net.model import Model
-from unmask.net.transformer import Tokens, locate
+from unmask.net.transformer import Real, Tokens, locate
 from unmask.net.view import place
 from unmask.noise.guidance import find_log_rate, mix
 from unmask.sampling.canvas import Canvas
@@ -18,7 +18,6 @@ from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions
 
 Open = Bool[Tensor, "B L"]
-Real = Open | None
 
 
 class Denoiser:
@@ -66,7 +65,7 @@ class Denoiser:
         return Predictions(open_, self._finish(logits, inner, guidance), log_z)
 
     def _run(
-        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real, prompt: Open
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
         t = self.model.find_time(xt, real)
@@ -169,7 +168,7 @@ class PrefixCacheDenoiser(Denoiser):
         self._valid, self._positions = positions < length, positions.clamp(max=length - 1)
 
     def _run(
-        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real, prompt: Open
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._positions is not None, "enter_block comes first"
         xt, open_, real, positions, valid = self._begin_pass(
@@ -216,7 +215,7 @@ class BlockCacheDenoiser(Denoiser):
         self._start, self._end = start, (last + block - at_last % block).clamp(max=length)
 
     def _run(
-        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real, prompt: Open
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._start is not None, "enter_block comes first"
         xt, open_, real, begin, end = self._begin_pass(

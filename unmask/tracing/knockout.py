@@ -344,8 +344,8 @@ def _run(
             most = len(chunk) // 2
             continue
         for (edge, window), value in zip(chunk, read, strict=True):
-            for column, asked in enumerate(windows):
-                if asked == window:
+            for column, other in enumerate(windows):
+                if other == window:
                     grid[edge, column] = value
         todo = todo[len(chunk) :]
     return grid, clean, logp, pairs.float().mean(0)
