@@ -147,14 +147,20 @@ def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
     fact = as_fact(fact)
     model.net.taps.require_none("reading keys and values")
-    layers, prefixes = model.net.config.layers, settings.prefixes
+    layers = model.net.config.layers
     if not 0 <= layer < layers:
         raise UserError(
             f"layer {layer} is out of range: {model.name} has layers 0 to {layers - 1}."
         )
+    return lay_out_case(model, fact, choose_prefixes(model, settings), settings)
+
+
+def choose_prefixes(model: Model, settings: Extraction) -> tuple[str, ...]:
+    """The prefixes that the settings name, or as many as they ask for; the empty one is first."""
+    prefixes = settings.prefixes
     if isinstance(prefixes, int):
         prefixes = make_prefixes(model, prefixes, settings.seed)
-    return lay_out_case(model, fact, ("", *(text for text in prefixes if text)), settings)
+    return ("", *(text for text in prefixes if text))
 
 
 def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Extraction) -> Case:
