@@ -25,7 +25,6 @@ from unmask.net.loading import save
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.report.style import CAUSAL, DIFFUSION, new_figure, save_figure
-from unmask.sampling.canvas import require_mask
 
 GUIDANCE, STEPS, CONTEXT = 0.8, 16, 52
 
@@ -64,7 +63,7 @@ def make_peer(model: Model) -> Callable[[Tensor], Tensor]:
 @torch.inference_mode()
 def sample_plainly(model: Model, network: Callable[[Tensor], Tensor], prompt: list[int]) -> Tensor:
     """One prompt as a peer's evaluation takes it: all logits, float64 softmax, batch of one."""
-    mask_id, device = require_mask(model), model.device
+    mask_id, device = model.require_mask(), model.device
     x = torch.full((1, CONTEXT), mask_id, device=device)
     x[0, : len(prompt)] = torch.tensor(prompt, device=device)
     given = torch.arange(CONTEXT, device=device) < len(prompt)
@@ -89,7 +88,7 @@ def sample_plainly(model: Model, network: Callable[[Tensor], Tensor], prompt: li
 @torch.inference_mode()
 def replay_network(model: Model, states: Tensor, prompts: list[list[int]]) -> None:
     """The same forward passes over the same states, and nothing else."""
-    mask_id = require_mask(model)
+    mask_id = model.require_mask()
     counts = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     given = torch.arange(CONTEXT, device=model.device) < counts[:, None]
     for xt in states[:-1]:

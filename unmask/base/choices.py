@@ -35,6 +35,18 @@ def make_choice(what: str, given: Any, known: Mapping[str, Any]) -> Any:
         raise UserError(f"{what} {name!r} takes no number: write just {name}.") from None
 
 
+def choose(
+    what: str, given: Any, known: Mapping[str, Any], kind: Any, wrap: Any, expected: str
+) -> Any:
+    """What `make_choice` finds, if it is of that kind; a function of the caller's own wrapped."""
+    chosen = make_choice(what, given, known)
+    if isinstance(chosen, kind):
+        return chosen
+    if callable(chosen):
+        return wrap(chosen)
+    raise refuse_type(f"the {what}", given, expected, known)
+
+
 def refuse_type(what: str, given: object, expected: str, known: Mapping[str, Any]) -> UserError:
     """The error about a choice that is neither a name nor an object or function of its kind."""
     return UserError(

@@ -28,8 +28,8 @@ from unmask.representation.keys import record_layer
 from unmask.representation.prompts import (
     Case,
     PromptRow,
+    choose_prefixes,
     lay_out_case,
-    make_prefixes,
     map_cases,
     stack_rows,
 )
@@ -194,10 +194,7 @@ def _prepare(
     chosen = list_layers(model, layers)
     matrices = {layer: None if moments is None else _fit(model, moments, layer) for layer in chosen}
     weigh = {layer: _choose_weighing(matrix, settings) for layer, matrix in matrices.items()}
-    prefixes = settings.prefixes
-    if isinstance(prefixes, int):
-        prefixes = make_prefixes(model, prefixes, settings.seed)
-    prefixes = ("", *(text for text in prefixes if text))
+    prefixes = choose_prefixes(model, settings)
     cases = [lay_out_case(model, fact, prefixes, settings) for fact in targets]
     kept = _choose_objects(_list_facts(keep), None, least=0)
     if kept and settings.method == "rome":

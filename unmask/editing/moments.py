@@ -108,7 +108,7 @@ def moments(
             f"rows of {length} tokens were asked for: {model.name} has a context of "
             f"{model.net.config.context}."
         )
-    # MPS has no float64.
+    # 1. A sum for each layer [F, F], in float64, which MPS does not have.
     device = torch.device("cpu") if model.device.type == "mps" else model.device
     sums = {layer: torch.zeros(width, width, device=device).double() for layer in names}
     most = max(1, tokens // length)
@@ -123,6 +123,7 @@ def moments(
             sums[layer] += added[layer]
         return list(numbers)
 
+    # 2. Rows of tokens as they are read, batch by batch: the sum of k k^T over all their keys.
     rows = enumerate(islice(cut_rows(model, texts, length), most))
     while batch := list(islice(rows, size)):
         num_rows += sum(len(done) for done, _ in map_batches(batch, size, gather))
@@ -134,6 +135,7 @@ def moments(
             "larger `tokens` (of `unmask edit`: --moment-text and --moment-tokens), or shrink it "
             "towards the identity, such as shrink=0.1 (--shrink 0.1)."
         )
+    # 3. The mean, mixed with an identity of the same trace.
     eye = torch.eye(width).double()
     matrices = {layer: total.cpu() / count for layer, total in sums.items()}
     matrices = {

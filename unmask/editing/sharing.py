@@ -30,7 +30,7 @@ from unmask.net.model import Model
 from unmask.representation.extraction import find_groups
 from unmask.representation.likeness import compare_cosine, prepare_directions
 from unmask.representation.prompts import lay_out_case
-from unmask.representation.readout import HELD_OUT, can_probe
+from unmask.representation.readout import can_probe, hold_out
 from unmask.representation.settings import Extraction
 
 PHRASINGS = 6
@@ -40,9 +40,7 @@ LEAST_FACTS = 3
 
 
 def read_shares(
-    examination: Examination,
-    edits: Sequence[tuple[int, Edit]],
-    replies: Sequence[Sequence[Reply]],
+    examination: Examination, edits: Sequence[tuple[int, Edit]], replies: Sequence[Sequence[Reply]]
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """For each edit and question a row for each state: how much of the edit acts, and where.
 
@@ -188,22 +186,26 @@ def probe_directions(
     ways = {fact.direction for fact in prompts}
     if len(ways) < 2 or not can_probe(prompts):
         return {}
+    # 1. The stream at each prompt's last subject token [N, D]; some phrasings are held out.
     cases = [lay_out_case(model, fact, ("",), Extraction(length=length)) for fact in prompts]
     streams = read_streams(model, cases, layer).numpy()
     labels = np.array([fact.fact_id for fact in prompts])
     directions = np.array([fact.direction for fact in prompts])
-    numbers = sorted({fact.phrasing for fact in prompts})
-    held_out = set(numbers[HELD_OUT - 1 :: HELD_OUT])
+    held_out = hold_out(prompts)
     is_out = np.array([fact.phrasing in held_out for fact in prompts])
+    # 2. Fitted to one direction, asked in the other one, both ways round.
     log_odds: dict[tuple[str, str], list[float]] = {}
     for way in sorted(ways):
         fitted = ~is_out & (directions == way)
         tested = is_out & (directions == OTHER[way])
         spread = streams[fitted].std(0) + 1e-6
         # Each direction is centred by its own mean: what it adds to all facts is no clue.
-        one, other = ((streams[own] - streams[own].mean(0)) / spread for own in (fitted, tested))
+        train, test = (
+            (streams[some] - streams[some].mean(0)) / spread for some in (fitted, tested)
+        )
         probe = LogisticRegression(C=streams.shape[1] ** -0.5, max_iter=1000)
-        logp = probe.fit(one, labels[fitted]).predict_log_proba(other)
+        logp = probe.fit(train, labels[fitted]).predict_log_proba(test)
+        # 3. log p - log(1 - p) of each tested prompt's own fact.
         column = {label: i for i, label in enumerate(probe.classes_)}
         for row, label in zip(logp, labels[tested], strict=True):
             if label in column:

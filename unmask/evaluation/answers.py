@@ -15,17 +15,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.evaluation.chain import (
-    Chain,
-    entropy,
-    log_softmax,
-    score_chains,
-    score_continuations,
-)
+from unmask.evaluation.chain import Chain, entropy, log_softmax, score_chains, score_continuations
 from unmask.evaluation.metrics import rank_of
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.canvas import require_mask
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ def _score_next(
     model: Model, length: int, batch: Sequence[tuple[list[int], list[int]]]
 ) -> list[Iterator[float]]:
     """log p of some tokens, each as the next one of its text, all after it masked."""
-    canvas = torch.full((len(batch), length), require_mask(model))
+    canvas = torch.full((len(batch), length), model.require_mask())
     for row, (text, _) in enumerate(batch):
         canvas[row, : len(text)] = torch.tensor(text)
     at = torch.tensor([[len(text)] for text, _ in batch], device=model.device)
@@ -179,32 +172,39 @@ def _score_next(
 @torch.inference_mode()
 def _look(model: Model, questions: Sequence[Asked], length: int) -> list[tuple[list[float], float]]:
     """Mean-field joint log-probabilities of answers and rivals, and the first token's entropy."""
-    mask_id, device = require_mask(model), model.device
-    lists = {id(answers): answers for each in questions for answers in (each.answers, each.rivals)}
+    mask_id, device = model.require_mask(), model.device
+    lists = {
+        id(some): some for question in questions for some in (question.answers, question.rivals)
+    }
     longest = max(len(answer) for answers in lists.values() for answer in answers)
     padded = {key: _pad(answers, longest) for key, answers in lists.items()}
 
     def look(numbers: Sequence[int]) -> list[tuple[list[float], float]]:
+        # 1. Prompts and masks after them [B, L]; answers and rivals [B, K, A], filled up with -1.
         batch = [questions[i] for i in numbers]
         canvas = torch.full((len(batch), length), mask_id)
-        most = max(len(each.answers + each.rivals) for each in batch)
+        most = max(len(question.answers + question.rivals) for question in batch)
         answers = torch.full((len(batch), most, longest), -1)
-        for i, each in enumerate(batch):
-            canvas[i, : len(each.prompt)] = torch.tensor(each.prompt)
-            both = torch.cat([padded[id(each.answers)], padded[id(each.rivals)]])
+        for i, question in enumerate(batch):
+            canvas[i, : len(question.prompt)] = torch.tensor(question.prompt)
+            both = torch.cat([padded[id(question.answers)], padded[id(question.rivals)]])
             answers[i, : len(both)] = both
-        start = torch.tensor([[len(each.prompt)] for each in batch])
+        # 2. One pass, read at the A positions after each prompt [B, A, V].
+        start = torch.tensor([[len(question.prompt)] for question in batch])
         at = (start + torch.arange(longest)).clamp(max=length - 1)
         with model.net.taps.in_rows(numbers):
             logp = log_softmax(model, model.logits(canvas, None, at))
+        # 3. log p of each answer's tokens [B, A, K], summed over A: the rest counts for nothing.
         wanted = answers.transpose(1, 2).to(device)
         joint = logp.gather(-1, wanted.clamp(min=0)).where(wanted >= 0, 0.0).sum(1)
         rows = zip(batch, joint.tolist(), entropy(logp[:, 0]).tolist(), strict=True)
-        return [(row[: len(each.answers + each.rivals)], first) for each, row, first in rows]
+        return [
+            (row[: len(question.answers + question.rivals)], first) for question, row, first in rows
+        ]
 
     rows = fit_rows(model, count_row_bytes(model, length, longest))
     numbers = range(len(questions))
-    return [each for _, batch in map_batches(numbers, rows, look) for each in batch]
+    return [seen for _, batch in map_batches(numbers, rows, look) for seen in batch]
 
 
 def _pad(answers: Sequence[list[int]], length: int) -> Int[Tensor, "N length"]:

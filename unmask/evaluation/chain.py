@@ -16,7 +16,6 @@ from torch import Tensor
 from unmask.evaluation.questions import require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.canvas import require_mask
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,9 @@ def score_chains(
     Every text stands at the start of a canvas of `length`; masks fill it up. `items` are what the
     chains are about, which is announced to patches (`Taps.in_rows`); by default themselves.
     """
+    # 1. All texts [C, L], and when each token is written [C, L]: -1 given, L never.
     about = range(len(chains)) if items is None else items
-    mask_id, device = require_mask(model), model.device
+    mask_id, device = model.require_mask(), model.device
     tokens = torch.full((len(chains), length), mask_id)
     rank = torch.full((len(chains), length), length)
     for i, chain in enumerate(chains):
@@ -45,9 +45,12 @@ def score_chains(
         rank[i, : len(chain.tokens)] = -1
         rank[i, chain.order] = torch.arange(len(chain.order))
     tokens, rank = tokens.to(device), rank.to(device)
+    # 2. A query for each token of each chain: all are known beforehand, and run as batches.
     queries = [(i, k, at) for i, chain in enumerate(chains) for k, at in enumerate(chain.order)]
 
     def score(batch: Sequence[tuple[int, int, int]]) -> list[float]:
+        # 3. In its state [B, L] all that is written at its step or later is masked; it is read at
+        #    its own position [B, V].
         row, step, at = torch.tensor(batch, device=device).T
         xt = torch.where(rank[row] >= step[:, None], mask_id, tokens[row])
         with model.net.taps.in_rows([about[i] for i, _, _ in batch]):
@@ -102,15 +105,16 @@ def _score_group(
     answers: Sequence[Sequence[Sequence[int]]],
 ) -> Iterator[Continuations]:
     """The scored answers of prompts of one length, which have these numbers."""
+    # 1. P prompts of one length, N answers filled up to one length [N, A], and whose they are [N].
     device, past = model.device, len(prompts[0])
-    flat = [answer for each in answers for answer in each]
-    owner = torch.tensor([i for i, each in enumerate(answers) for _ in each], device=device)
+    flat = [answer for those in answers for answer in those]
+    owner = torch.tensor([i for i, those in enumerate(answers) for _ in those], device=device)
     counts = torch.tensor([len(answer) for answer in flat], device=device)
     longest = max(len(answer) for answer in flat)
     padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in flat], device=device)
-
     given = torch.tensor([list(prompt) for prompt in prompts], device=device)
     last = torch.tensor([past - 1], device=device)
+    # 2. log p after each prompt [P, V], and of every answer's tokens [N, A].
     if model.net.taps.attached:
         # Patches and captures see whole texts: every answer is run with its prompt before it.
         with model.net.taps.in_rows(numbers):
@@ -121,12 +125,13 @@ def _score_group(
         logp = log_softmax(model, logits).gather(-1, padded[..., None])[..., 0]
     else:
         first, logp = _score_with_cache(model, given, last, owner, padded, counts)
+    # 3. Each prompt's answers again, without what filled them up.
     rows, entropies = logp.tolist(), entropy(first).tolist()
-    at = 0
-    for i, each in enumerate(answers):
-        terms = [row[: len(answer)] for row, answer in zip(rows[at:], each, strict=False)]
+    begin = 0
+    for i, those in enumerate(answers):
+        terms = [row[: len(answer)] for row, answer in zip(rows[begin:], those, strict=False)]
         yield Continuations(entropies[i], terms)
-        at += len(each)
+        begin += len(those)
 
 
 def _score_with_cache(

@@ -45,21 +45,24 @@ def measure_equivalence(
     """
     from scipy.special import stdtr, stdtrit
 
+    # 1. The gap, its squared standard error and the degrees of freedom: of differences by fact, or
+    #    of two groups by Welch and Satterthwaite.
     shared = sorted(one.keys() & other.keys())
     if len(shared) >= 2:
         gaps = np.array([one[fact] - other[fact] for fact in shared])
-        gap, square, freedom = gaps.mean(), gaps.var(ddof=1) / len(gaps), len(gaps) - 1.0
+        gap, variance, freedom = gaps.mean(), gaps.var(ddof=1) / len(gaps), len(gaps) - 1.0
     else:
         sides = [np.array([*side.values()]) for side in (one, other)]
         if min(map(len, sides)) < 2:
             return None
-        squares = np.array([side.var(ddof=1) / len(side) for side in sides])
-        gap, square = sides[0].mean() - sides[1].mean(), squares.sum()
+        variances = np.array([side.var(ddof=1) / len(side) for side in sides])
+        gap, variance = sides[0].mean() - sides[1].mean(), variances.sum()
         freedoms = np.array([len(side) - 1.0 for side in sides])
-        freedom = square**2 / (squares**2 / freedoms).sum() if square else freedoms.sum()
-    error = max(float(square) ** 0.5, 1e-12)
+        freedom = variance**2 / (variances**2 / freedoms).sum() if variance else freedoms.sum()
+    # 2. How far the gap reaches to one side: the margin must lie beyond both of its ends.
+    error = max(float(variance) ** 0.5, 1e-12)
     reach = float(stdtrit(freedom, 1 - ALPHA)) * error
-    # Without a difference, the mean must lie within the margin by that reach, on both sides.
+    # 3. Without a difference, the mean must lie within the margin by that reach, on both sides.
     inside = stdtr(freedom, (margin - reach) / error)
     return Equivalence(
         gap=float(gap),

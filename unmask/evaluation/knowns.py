@@ -19,7 +19,6 @@ from unmask.evaluation.chain import entropy, log_softmax
 from unmask.evaluation.questions import check_scored, require_tokenizer
 from unmask.net.batches import count_row_bytes, fit_rows, map_batches
 from unmask.net.model import Model
-from unmask.sampling.canvas import require_mask
 
 WAYS = ("forward", "reverse", "reverse in place")
 _TOP = 5
@@ -102,7 +101,7 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _OneToke
     if way == "reverse in place":
         whole = tokenizer.encode(sentence)
         places = [i for i, (b, e) in enumerate(whole.offsets) if b < end and e > begin]
-        hidden = [require_mask(model) if i in places else ids for i, ids in enumerate(whole.ids)]
+        hidden = [model.require_mask() if i in places else ids for i, ids in enumerate(whole.ids)]
         return _OneTokenQuestion(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])
     if way == "forward":
         prompt, wanted = known.prompt, known.attribute
@@ -112,7 +111,7 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _OneToke
     answer = whole[len(given)]
     if model.paradigm.predicts_next:
         return _OneTokenQuestion(known, way, prompt, tuple(given), len(given) - 1, answer)
-    return _OneTokenQuestion(known, way, prompt, (*given, require_mask(model)), len(given), answer)
+    return _OneTokenQuestion(known, way, prompt, (*given, model.require_mask()), len(given), answer)
 
 
 @torch.inference_mode()

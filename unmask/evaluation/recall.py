@@ -11,13 +11,7 @@ from typing import Any
 
 from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
-from unmask.evaluation.metrics import (
-    bleu,
-    is_contained,
-    is_strict,
-    starts_with,
-    token_accuracy,
-)
+from unmask.evaluation.metrics import bleu, is_contained, is_strict, starts_with, token_accuracy
 from unmask.evaluation.questions import (
     CONTROL,
     FILE_CONTROL,

@@ -165,12 +165,14 @@ def compare(
     """
     shared = sorted(one.keys() & other.keys())
     generator = np.random.default_rng(derive_seed(seed, "compare", *shared))
+    # 1. Paired [F]: under the null each difference might as well have the other sign.
     if len(shared) >= 2:
         values = np.array([one[fact] - other[fact] for fact in shared])
-        mean, low, high = (float(each[0]) for each in mean_intervals(values[:, None]))
+        mean, low, high = (float(end[0]) for end in mean_intervals(values[:, None]))
         null = generator.choice([-1.0, 1.0], size=(draws, len(values))) @ values / len(values)
         p = permutation_p(np.abs(null), abs(mean))
         return Difference(mean, low, high, p, len(values), True)
+    # 2. Unpaired [F1] and [F2]: under the null any facts might be on either side.
     ours, theirs = (np.array([side[fact] for fact in sorted(side)]) for side in (one, other))
     if min(len(ours), len(theirs)) < 2:
         return None

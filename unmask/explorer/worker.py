@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from unmask.base.errors import UserError
-from unmask.tracing.sweep import ran_out_of_memory
+from unmask.net.batches import ran_out_of_memory
 
 MOST_WAITING = 64
 """Calls in the queue; one more is refused."""

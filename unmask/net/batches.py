@@ -56,7 +56,7 @@ def map_batches(
         try:
             results = call(batch)
         except RuntimeError as error:
-            if not _is_out_of_memory(error):
+            if not ran_out_of_memory(error):
                 raise
             rows = len(batch) // 2
             results = None
@@ -73,5 +73,6 @@ def map_batches(
         start += len(batch)
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def ran_out_of_memory(error: RuntimeError) -> bool:
+    """Whether that is what happened; on a processor torch has no error of its own for it."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -11,6 +11,13 @@ MOST_CONTEXT = 1 << 24
 """Tokens of a row; positions that turn are in no tensor, which would bound them."""
 
 
+_COUNTS = """
+vocab_size width layers heads mlp_width context num_logits kv_heads head_width latent_width
+token_types rotary_context window window_period block adaln classes experts experts_per_token
+expert_width shared_width router_groups router_top_groups"""
+"""Settings that are at least 1 where they are given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetConfig:
     """One transformer: the Llama block by default, GPT-2's and Pythia's by its switches."""
@@ -185,27 +192,9 @@ class NetConfig:
         is_share = 0 < self.rotary_share <= 1
         if not is_share:
             yield f"'rotary_share' is {self.rotary_share}, expected a number above 0 and at most 1"
-        counts = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
-        counts += (
-            "num_logits",
-            "kv_heads",
-            "head_width",
-            "latent_width",
-            "token_types",
-            "rotary_context",
-            "window",
-            "window_period",
-            "block",
-            "adaln",
-            "classes",
-            "experts",
-            "experts_per_token",
-            "expert_width",
-            "shared_width",
-            "router_groups",
-            "router_top_groups",
-        )
-        given = {name: value for name in counts if (value := getattr(self, name)) is not None}
+        given = {
+            name: value for name in _COUNTS.split() if (value := getattr(self, name)) is not None
+        }
         small = [name for name, value in given.items() if value < 1]
         for name in small:
             yield f"{name!r} is {given[name]}, expected at least 1"

@@ -140,14 +140,7 @@ def _attend(
 
 @triton.jit
 def _cross_entropy(
-    logits,
-    targets,
-    nll,
-    stride,
-    number,
-    forbidden,
-    learns: tl.constexpr,
-    block: tl.constexpr,
+    logits, targets, nll, stride, number, forbidden, learns: tl.constexpr, block: tl.constexpr
 ):
     """One row a program: its cross-entropy, then its gradient over its logits."""
     row = tl.program_id(0).to(tl.int64)

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.config import LARGEST, SettingsError, check_arguments
-from unmask.base.devices import (
-    free_bytes,
-    multiplies_bfloat16,
-    resolve_device,
-    resolve_dtype,
-)
+from unmask.base.devices import free_bytes, multiplies_bfloat16, resolve_device, resolve_dtype
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
 from unmask.data.tokenizer import Tokenizer

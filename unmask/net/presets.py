@@ -46,31 +46,13 @@ _SMDM_SIZES = {
 }
 
 _TINY = NetConfig(vocab_size=512, width=64, layers=3, heads=4, mlp_width=160, context=128)
+_BIASED = replace(_TINY, norm="layer", mlp="gelu", qkv_bias=True, out_bias=True, mlp_bias=True)
 
 _OTHERS = {
     "tiny": _TINY,
     "tiny-grouped": replace(_TINY, kv_heads=2, qkv_bias=True, tied=True),
-    "tiny-gpt2": replace(
-        _TINY,
-        norm="layer",
-        positions="learned",
-        mlp="gelu",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        tied=True,
-    ),
-    "tiny-pythia": replace(
-        _TINY,
-        norm="layer",
-        rotary_share=0.25,
-        mlp="gelu",
-        gelu="exact",
-        residual="parallel",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-    ),
+    "tiny-gpt2": replace(_BIASED, positions="learned", tied=True),
+    "tiny-pythia": replace(_BIASED, rotary_share=0.25, gelu="exact", residual="parallel"),
     "tiny-qwen3": replace(_TINY, kv_heads=2, head_width=24, qk_norm=True, norm_eps=1e-6),
     # Block-causal as a diffusion network.
     "tiny-blocks": replace(_TINY, kv_heads=2, qk_norm=True, head_bias=True, block=4),
@@ -106,17 +88,12 @@ _OTHERS = {
         window=2,
     ),
     "tiny-post": replace(
-        _TINY,
-        norm="layer",
+        _BIASED,
         norm_eps=1e-12,
         positions="learned",
-        mlp="gelu",
         gelu="exact",
         residual="post",
         tied=True,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
         head_bias=True,
         head_mlp=True,
         head_mlp_bias=True,

@@ -80,11 +80,7 @@ def _cost(
 
 
 def score_bound(
-    model: Model,
-    length: int,
-    strata: int = 16,
-    repeats: int = 8,
-    process: Process | None = None,
+    model: Model, length: int, strata: int = 16, repeats: int = 8, process: Process | None = None
 ) -> Callable[[Tensor, Tensor, int], Estimate]:
     """Scores windows of at most `length` tokens under a diffusion model of any kind.
 

@@ -122,6 +122,7 @@ class _WeightedSum(torch.autograd.Function):
         weighs: bool,
         learning: bool,
     ) -> tuple[Tensor, Tensor]:
+        # 1. Room for the terms [N], and for the gradients of x [N, D] and of the head [V, D].
         wants_x, wants_head = (learning and wanted for wanted in ctx.needs_input_grad[:2])
         num_logits = len(head)
         if x.element_size() == 2 and num_logits % ALIGNED:
@@ -131,6 +132,7 @@ class _WeightedSum(torch.autograd.Function):
         nll = torch.empty(len(x), dtype=nll_dtype(x), device=x.device)
         grad_x = torch.empty_like(x) if wants_x else None
         grad_head = torch.zeros_like(head, dtype=nll.dtype) if wants_head else None
+        # 2. The terms chunk by chunk: logits of all rows [N, V] would not fit into memory.
         for rows in (slice(i, i + chunk) for i in range(0, len(x), chunk)):
             logits = x[rows] @ head.T
             learns = wants_x or wants_head
@@ -139,6 +141,7 @@ class _WeightedSum(torch.autograd.Function):
             nll[rows] = score(logits, rows, learns)
             if not learns:
                 continue
+            # 3. On through logits = x @ head.T, to [n, D] and [V, D].
             grad = logits
             weight = 1 if weighs else weights[rows, None].to(nll.dtype)
             if grad_x is not None:
@@ -147,6 +150,7 @@ class _WeightedSum(torch.autograd.Function):
                 grad_head += grad.T @ (x[rows] * weight).to(x.dtype)
         if grad_head is not None:
             grad_head = grad_head[:num_logits].to(head.dtype)
+        # 4. Backwards there is only a factor left to multiply them by.
         ctx.grads = (grad_x, grad_head)
         ctx.mark_non_differentiable(nll)
         return (nll * weights).sum(), nll

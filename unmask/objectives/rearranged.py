@@ -29,11 +29,7 @@ class Rearranged:
 
 
 def hide_suffix(
-    batch: Batch,
-    may: Bool[Tensor, "B L"],
-    t: Float[Tensor, "B"],
-    mask_id: int,
-    shift: bool = False,
+    batch: Batch, may: Bool[Tensor, "B L"], t: Float[Tensor, "B"], mask_id: int, shift: bool = False
 ) -> Rearranged:
     """Everything from a cut on is masked, and the token at the cut alone is predicted.
 

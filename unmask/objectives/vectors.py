@@ -49,20 +49,23 @@ def gaussian_loss(
     is first predicted without, then with its own guess as a hint (Chen et al. 2022, arXiv
     2208.04202).
     """
+    # 1. Vectors noised to t [B, L, D]; those that may not be noised stay clean.
     with torch.autocast(batch.tokens.device.type, enabled=False):
         table = net.latents.table().float()
         process = Gaussian(table, schedule or SigmoidSchedule(), evidence)
         may = choose_noised(batch, response_only, noise_filling)
         zt = process.corrupt(batch.tokens, t[:, None], streams)
         zt = torch.where(may[..., None], zt, process.table[batch.tokens])
+    # 2. Some rows [B] are given their own first guess [B, L, D], the others zeros.
     hint = None
     if self_condition:
         hinted = streams.uniform(1)[..., None] < self_condition
         with torch.no_grad():
             guess = process.denoise(predict_tokens(net, process, zt, t))
         hint = torch.where(hinted, guess, 0.0)
+    # 3. Logits of the clean tokens [B, L, V], and each token's term [B, L]: small differences times
+    #    a large signal-to-noise ratio, which is not for a short dtype.
     logits = predict_tokens(net, process, zt, t, hint)
-    # Small differences times a large signal-to-noise ratio: not for a short dtype.
     with torch.autocast(batch.tokens.device.type, enabled=False):
         if form == "cdcd":
             terms = F.cross_entropy(logits.transpose(1, 2), batch.tokens, reduction="none")

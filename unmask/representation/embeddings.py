@@ -48,6 +48,7 @@ def collect_moved_rows(
             f"{trained.name} {tuple(after.shape)}: expected a model and the one it was trained "
             "from, with one tokenizer."
         )
+    # 1. The tokens of each fact's name and description, and whose each token is.
     sides: dict[tuple[str, bool], set[int]] = defaultdict(set)
     owners: dict[int, set[tuple[str, bool]]] = defaultdict(set)
     for fact, text in zip(facts, tokenize_facts(facts, trained.require_tokenizer()), strict=True):
@@ -58,17 +59,20 @@ def collect_moved_rows(
             for token in text.ids[slice(*span)]:
                 sides[fact.fact_id, is_name].add(token)
                 owners[token].add((fact.fact_id, is_name))
+    # 2. How far each row moved [V, D]; tokens that several sides share belong to none.
     moved = (after.detach().double() - before.detach().double().to(after.device)).cpu().numpy()
-    own = {
+    unshared = {
         side: sorted(token for token in tokens if len(owners[token]) == 1 and token < len(moved))
         for side, tokens in sides.items()
     }
+    # 3. The mean over a side's own tokens [N, D], of facts that have some on both sides.
     people = list(dict.fromkeys(fact.fact_id for fact in facts))
-    kept = [fact for fact in people if own[fact, True] and own[fact, False]]
+    paired = [fact for fact in people if unshared[fact, True] and unshared[fact, False]]
     names, descriptions = (
-        np.array([moved[own[fact, is_name]].mean(0) for fact in kept]) for is_name in (True, False)
+        np.array([moved[unshared[fact, is_name]].mean(0) for fact in paired])
+        for is_name in (True, False)
     )
-    return MovedRows(kept, names, descriptions, len(people) - len(kept))
+    return MovedRows(paired, names, descriptions, len(people) - len(paired))
 
 
 def compare_moved_rows(

@@ -211,10 +211,7 @@ def collect_labelled(
 
 
 def ask_erased(
-    model: Model,
-    facts: Sequence[Fact],
-    erasers: Mapping[int, Eraser],
-    length: int | None = None,
+    model: Model, facts: Sequence[Fact], erasers: Mapping[int, Eraser], length: int | None = None
 ) -> list[AnswerScore]:
     """Each fact's own answer, with the erasers of some layers applied at all its subject tokens.
 
@@ -261,13 +258,19 @@ def compare_erasers(
     `states` how many states each eraser was fitted to. Permuted labels and random subspaces are
     drawn `draws` times.
     """
+    # 1. States [N, D] of each direction and layer. One canvas for all: with prefixes, states are
+    #    read where answers are asked without them.
     layers = range(EMBEDDINGS, model.net.config.layers)
-    # One canvas for all: with prefixes, states are read where answers are asked without them.
     texts = [
-        put_before(prefix, fact) for own in fitted.values() for fact in own for prefix in prefixes
+        put_before(prefix, fact)
+        for facts in fitted.values()
+        for fact in facts
+        for prefix in prefixes
     ]
     prompts = [lay_out_prompt(model, text, []) for text in texts]
-    prompts += [lay_out_prompt(model, fact, [fact]) for own in questions.values() for fact in own]
+    prompts += [
+        lay_out_prompt(model, fact, [fact]) for facts in questions.values() for fact in facts
+    ]
     length = choose_canvas(model, prompts, length)
     collected = {
         way: collect_labelled(model, facts, prefixes, layers, tokens, length)
@@ -282,30 +285,35 @@ def compare_erasers(
             yield columns | question | answer
 
     for way in questions:
+        # 2. The model's own answers.
         nothing = {"fitted": None, "eraser": "none", "draw": 0, "start": None}
         yield from ask(way, {}, **nothing, rank=0, changed=0.0, states=0)
     sets = {
-        way: {layer: StateSet(each) for layer, each in states.items()}
+        way: {layer: StateSet(vectors) for layer, vectors in states.items()}
         for way, (states, _) in collected.items()
     }
     for other, (_, labels) in collected.items():
+        # 3. Erasers fitted to one direction: of its facts, and of permuted labels.
         fit = partial(_fit_layers, sets[other], shrinkage=shrinkage)
         erasers = {("fact", 0): fit(labels)}
         for draw in range(draws):
             erasers["permuted", draw] = fit(permute_labels(labels, derive_seed(seed, draw)))
         for way in questions:
+            # 4. Put on in every direction about that direction's own mean, beside random subspaces
+            #    that take as much.
             at = sets[way]
             put_on = {
-                key: {layer: eraser.recentre(at[layer]) for layer, eraser in own.items()}
-                for key, own in erasers.items()
+                key: {layer: eraser.recentre(at[layer]) for layer, eraser in by_layer.items()}
+                for key, by_layer in erasers.items()
             }
             for draw in range(draws):
                 put_on["random", draw] = {
                     layer: make_random_eraser(eraser, at[layer], derive_seed(seed, draw))
                     for layer, eraser in erasers["fact", 0].items()
                 }
-            for ((kind, draw), own), start in product(put_on.items(), starts):
-                above = {layer: eraser for layer, eraser in own.items() if layer >= start}
+            for ((kind, draw), by_layer), start in product(put_on.items(), starts):
+                # 5. From each layer on, what the model answers then.
+                above = {layer: eraser for layer, eraser in by_layer.items() if layer >= start}
                 if not above:
                     raise UserError(
                         f"states are to be erased from layer {start} on: {model.name} has layers 0 "

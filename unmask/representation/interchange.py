@@ -185,11 +185,12 @@ def _make_change(
     mean: Float[Tensor, "D"] | None,
 ) -> StateChange:
     """Puts each prompt's new states in the place of its subject's."""
+    # 1. Where in each prompt, and what [s, D]: ends are aligned, and a subject longer than the
+    #    donor repeats the donor's first token; or the last token alone, and a mean before it.
     places, values = list[list[int]](), list[Tensor]()
     for prompt, donor in zip(prompts, states, strict=True):
         positions = list(range(*prompt.subject))
         if tokens == "all":
-            # Ends are aligned; a longer subject repeats the donor's first token.
             back = torch.arange(len(positions) - 1, -1, -1, device=donor.device)
             new = donor[(len(donor) - 1 - back).clamp(min=0)]
         elif rest == "keep" or mean is None:
@@ -200,6 +201,7 @@ def _make_change(
         values.append(new)
 
     def change(x: Float[Tensor, "R L D"], owners: Int[Tensor, "R"]) -> Float[Tensor, "R L D"]:
+        # 2. All (row, position) pairs of a batch at once [n, D]; owners are prompts' numbers.
         out, numbers = x.clone(), owners.tolist()
         row = [r for r, n in enumerate(numbers) for _ in places[n]]
         column = [at for n in numbers for at in places[n]]

@@ -10,9 +10,16 @@ from torch import Tensor
 
 from unmask.base.config import adjust, check_arguments, list_settings
 from unmask.data.facts import Fact, FactTexts
-from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.representation.prompts import Case, PromptBatch, map_cases, prepare_case, stack_rows
+from unmask.representation.prompts import (
+    Case,
+    PromptBatch,
+    map_cases,
+    map_rows,
+    prepare_case,
+    stack_rows,
+)
 from unmask.representation.settings import OF_VALUES, Extraction
 
 
@@ -90,16 +97,13 @@ def read_bare(
     ]
     lengths = [len(row.tokens) for row in rows]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1))
-    read: dict[int, tuple[Tensor, Tensor]] = {}
 
     def record(numbers: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         batch = stack_rows([rows[i] for i in numbers], model.device)
         both = record_layer(model, batch, layer)
         return list(zip(both.key.float(), both.value.float(), strict=True))
 
-    for group in model.paradigm.group_rows(lengths):
-        for numbers, made in map_batches(group, size, record):
-            read |= zip(numbers, made, strict=True)
+    read = map_rows(model, lengths, size, record)
     results, per_case = [], len(rows) // len(cases)
     for first in range(0, len(rows), per_case):
         key = torch.stack([read[i][0] for i in range(first, first + per_case)]).mean(0)

@@ -18,6 +18,7 @@ from unmask.base.extras import Shown
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.chain import log_softmax
 from unmask.net.model import Model
+from unmask.representation.readout import run_by_layer
 from unmask.sampling.canvas import Prompt, encode_pattern, encode_prompt
 from unmask.sampling.state import find_entropy
 from unmask.sampling.texts import infill, sample
@@ -142,12 +143,8 @@ def _run_layers(
     model: Model, tokens: Int[Tensor, "1 L"], rows: Sequence[int]
 ) -> list[Float[Tensor, "1 P D"]]:
     """The stream after each layer at some rows."""
-    at, streams = torch.tensor(rows, device=model.device), []
-    x = model.net.embed(tokens)
-    for layer in range(model.net.config.layers):
-        x = model.net.run_layers(x, layer, layer + 1)
-        streams.append(x[:, at])
-    return streams
+    at = torch.tensor(rows, device=model.device)
+    return [x[:, at] for x in run_by_layer(model, tokens)]
 
 
 def _read_layer(

@@ -21,9 +21,9 @@ from unmask.base.errors import UserError
 from unmask.data.facts import Fact, Span, tokenize_fact
 from unmask.evaluation.chain import log_softmax
 from unmask.evaluation.questions import STUDY_LENGTH, require_tokenizer
-from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
-from unmask.representation.prompts import PromptRow, stack_rows
+from unmask.representation.prompts import PromptRow, map_rows, stack_rows
 
 StateChange = Callable[[Float[Tensor, "R L D"], Int[Tensor, "R"]], Float[Tensor, "R L D"]]
 """From the stream and the number of each row's prompt to the stream that goes on."""
@@ -95,6 +95,7 @@ def score_each_patched(
     model.net.taps.require_none("scoring under changes of one's own")
     for layer in {layer for changes in variants for layer in changes}:
         _name_site(model, layer)  # refused here if there is none
+    # 1. A row for each token of each answer, or one for all of a causal model's; `keys` say whose.
     canvas = choose_canvas(model, prompts, length)
     keys, rows = list[tuple[int, int]](), list[PromptRow]()
     for i, prompt in enumerate(prompts):
@@ -102,31 +103,29 @@ def score_each_patched(
             steps = _lay_out_steps(model, prompt, answer, canvas)
             keys += [(i, j)] * len(steps)
             rows += steps
-    scored: dict[int, list[TokenScores]] = {}
 
     def score(batch: Sequence[int]) -> list[list[TokenScores]]:
         owners = torch.tensor([keys[n][0] for n in batch], device=model.device)
         return _score_rows(model, [rows[n] for n in batch], owners, variants)
 
-    for group in model.paradigm.group_rows([len(row.tokens) for row in rows]):
-        group.sort(key=lambda n: (len(rows[n].tokens), n))
-        longest = max(len(rows[n].tokens) for n in group)
-        most = max(len(rows[n].reads) for n in group)
-        size = fit_rows(model, count_row_bytes(model, longest, most))
-        for numbers, results in map_batches(group, size, score):
-            scored |= zip(numbers, results, strict=True)
+    # 2. Rows of about one length run together, all variants of a row one after the other.
+    lengths = [len(row.tokens) for row in rows]
+    most = max((len(row.reads) for row in rows), default=1)
+    size = fit_rows(model, count_row_bytes(model, max(lengths, default=1), most))
+    scored = map_rows(model, lengths, size, score, lengths)
+    # 3. Each row's terms under every variant, put together by answer again.
     joined: list[list[list[TokenScores]]] = [
         [[[] for _ in prompt.answers] for prompt in prompts] for _ in variants
     ]
-    for n, (i, j) in enumerate(keys):
-        for own, terms in zip(joined, scored[n], strict=True):
-            own[i][j] += terms
+    for (i, j), by_variant in zip(keys, scored, strict=True):
+        for by_prompt, terms in zip(joined, by_variant, strict=True):
+            by_prompt[i][j] += terms
     return [
         [
             [AnswerScore([x for x, _ in terms], all(hit for _, hit in terms)) for terms in answers]
-            for answers in own
+            for answers in by_prompt
         ]
-        for own in joined
+        for by_prompt in joined
     ]
 
 
@@ -159,6 +158,7 @@ def collect_subjects(
     model: Model, prompts: Sequence[PatchedPrompt], layers: Sequence[int], canvas: int | None
 ) -> list[Float[Tensor, "layers S D"]]:
     """Each prompt's states at its S subject tokens after the layers named, equal prompts once."""
+    # 1. One row for all prompts that are equal.
     rows = {
         (tuple(prompt.tokens), prompt.subject): PromptRow(
             pad_canvas(model, prompt.tokens, canvas), prompt.subject[1] - 1, [0], [], 0
@@ -167,12 +167,12 @@ def collect_subjects(
     }
     keys = list(rows)
     sites = [_name_site(model, layer) for layer in layers]
-    states: dict[tuple[tuple[int, ...], Span], Tensor] = {}
 
     def read(batch: Sequence[int]) -> list[Tensor]:
         tokens = stack_rows([rows[keys[n]] for n in batch], model.device).tokens
         with model.net.capture(*sites) as taken:
             model.net.run_layers(model.net.embed(tokens))
+        # 2. Of each row's stream [L, D] after every layer, the S subject tokens [layers, S, D].
         spans = [slice(*keys[n][1]) for n in batch]
         return [
             torch.stack([taken[site][row, span] for site in sites])
@@ -181,9 +181,8 @@ def collect_subjects(
 
     lengths = [len(row.tokens) for row in rows.values()]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * (1 + len(sites)))
-    for group in model.paradigm.group_rows(lengths):
-        for numbers, results in map_batches(group, size, read):
-            states |= {keys[n]: each for n, each in zip(numbers, results, strict=True)}
+    states = dict(zip(keys, map_rows(model, lengths, size, read), strict=True))
+    # 3. The states of every prompt, equal ones again.
     return [states[tuple(prompt.tokens), prompt.subject] for prompt in prompts]
 
 

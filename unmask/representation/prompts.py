@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -122,26 +122,45 @@ def map_cases(
         longest, most = max(case.length for case in cases), max(case.num_targets for case in cases)
         row_bytes = count_row_bytes(model, longest, most)
     size = max(1, fit_rows(model, row_bytes) // len(cases[0].rows))
-    results: dict[int, R] = {}
-    for group in model.paradigm.group_rows([case.length for case in cases]):
-        group.sort(key=lambda i: (cases[i].num_targets, cases[i].length))
-        for numbers, made in map_batches(group, size, lambda some: call([cases[i] for i in some])):
-            results |= zip(numbers, made, strict=True)
-    return [results[i] for i in range(len(cases))]
+    sizes = [(case.num_targets, case.length) for case in cases]
+    lengths = [case.length for case in cases]
+    return map_rows(model, lengths, size, lambda some: call([cases[i] for i in some]), sizes)
+
+
+def map_rows(
+    model: Model,
+    lengths: Sequence[int],
+    most: int,
+    call: Callable[[Sequence[int]], Sequence[R]],
+    order: Sequence[Any] | None = None,
+) -> list[R]:
+    """What `call` makes of rows, by number; at a time `most` at most, which can share a batch."""
+    made: dict[int, R] = {}
+    for group in model.paradigm.group_rows(lengths):
+        group.sort(key=None if order is None else order.__getitem__)
+        for numbers, results in map_batches(group, most, call):
+            made |= zip(numbers, results, strict=True)
+    return [made[number] for number in range(len(lengths))]
 
 
 def prepare_case(model: Model, fact: object, layer: int, settings: Extraction) -> Case:
     """One fact laid out for one layer; whatever is wrong with the arguments is a sentence."""
     fact = as_fact(fact)
     model.net.taps.require_none("reading keys and values")
-    layers, prefixes = model.net.config.layers, settings.prefixes
+    layers = model.net.config.layers
     if not 0 <= layer < layers:
         raise UserError(
             f"layer {layer} is out of range: {model.name} has layers 0 to {layers - 1}."
         )
+    return lay_out_case(model, fact, choose_prefixes(model, settings), settings)
+
+
+def choose_prefixes(model: Model, settings: Extraction) -> tuple[str, ...]:
+    """The prefixes that the settings name, or as many as they ask for; the empty one is first."""
+    prefixes = settings.prefixes
     if isinstance(prefixes, int):
         prefixes = make_prefixes(model, prefixes, settings.seed)
-    return lay_out_case(model, fact, ("", *(text for text in prefixes if text)), settings)
+    return ("", *(text for text in prefixes if text))
 
 
 def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Extraction) -> Case:

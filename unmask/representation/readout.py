@@ -44,11 +44,7 @@ PENALTY = 1.0
 
 
 def read_facts_by_layer(
-    model: Model,
-    facts: Sequence[Fact],
-    steps: int = 4,
-    length: int | None = None,
-    seed: int = 0,
+    model: Model, facts: Sequence[Fact], steps: int = 4, length: int | None = None, seed: int = 0
 ) -> list[list[dict[str, Any]]]:
     """For each fact, a row for each layer and moment: log p, rank and hits of its hidden tokens.
 
@@ -67,7 +63,7 @@ def _read_lens(model: Model, cases: Sequence[Case]) -> list[list[dict[str, Any]]
     moments = len(cases[0].rows)
     rows = stack_rows([row for case in cases for row in case.rows], model.device)
     results: list[list[dict[str, Any]]] = [[] for _ in cases]
-    for layer, x in enumerate(_run_by_layer(model, rows.tokens)):
+    for layer, x in enumerate(run_by_layer(model, rows.tokens)):
         logp = log_softmax(model, model.net.unembed(x, rows.reads))  # [R, A, V]
         target_logp = logp.gather(-1, rows.targets[..., None])
         rank = 1 + (logp > target_logp).sum(-1)
@@ -80,7 +76,7 @@ def _read_lens(model: Model, cases: Sequence[Case]) -> list[list[dict[str, Any]]
     return results
 
 
-def _run_by_layer(model: Model, tokens: Tensor) -> Iterator[Float[Tensor, "R L D"]]:
+def run_by_layer(model: Model, tokens: Tensor) -> Iterator[Float[Tensor, "R L D"]]:
     """The stream after each layer."""
     x = model.net.embed(tokens)
     for layer in range(model.net.config.layers):
@@ -106,7 +102,7 @@ def probe(
             "of them held out: ask more phrasings, or leave probes out."
         )
     streams = collect_streams(model, facts, length, reading)
-    held_out = _hold_out(facts)
+    held_out = hold_out(facts)
     is_out = np.array([fact.phrasing in held_out for fact in facts])
     directions = np.array([fact.direction for fact in facts])
     labels = np.array([fact.fact_id for fact in facts])
@@ -128,7 +124,7 @@ def probe(
 
 def can_probe(facts: Sequence[Fact]) -> bool:
     """Whether every direction has two facts to fit to, and a phrasing that is held out."""
-    held_out = _hold_out(facts)
+    held_out = hold_out(facts)
     for direction in {fact.direction for fact in facts}:
         prompts = [fact for fact in facts if fact.direction == direction]
         fitted = {fact.fact_id for fact in prompts if fact.phrasing not in held_out}
@@ -137,7 +133,7 @@ def can_probe(facts: Sequence[Fact]) -> bool:
     return True
 
 
-def _hold_out(facts: Sequence[Fact]) -> set[int]:
+def hold_out(facts: Sequence[Fact]) -> set[int]:
     """The phrasings that probes are tested on."""
     return set(sorted({fact.phrasing for fact in facts})[HELD_OUT - 1 :: HELD_OUT])
 

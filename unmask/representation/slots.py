@@ -24,10 +24,10 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.data.facts import Fact
-from unmask.net.batches import count_row_bytes, fit_rows, map_batches
+from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
 from unmask.representation.patched import choose_canvas, lay_out_prompt, pad_canvas
-from unmask.representation.prompts import PromptRow, stack_rows
+from unmask.representation.prompts import PromptRow, map_rows, stack_rows
 
 FOLDS = 5
 CONTRASTS = ("unrelated", "phrasing")
@@ -50,21 +50,19 @@ def collect_slots(
         for prompt in prompts
     ]
     sites = [f"layers.{layer}.mlp_key" for layer in range(model.net.config.layers)]
-    states: dict[int, Tensor] = {}
 
     def read(numbers: Sequence[int]) -> list[Tensor]:
         batch = stack_rows([rows[i] for i in numbers], model.device)
         with model.net.capture(*sites) as taken:
             model.net.run_layers(model.net.embed(batch.tokens))
         at = torch.arange(len(numbers), device=model.device)
-        return list(torch.stack([taken[site][at, batch.position] for site in sites], 1).float())
+        return list(
+            torch.stack([taken[site][at, batch.position] for site in sites], 1).float().cpu()
+        )
 
     lengths = [len(row.tokens) for row in rows]
     size = fit_rows(model, count_row_bytes(model, max(lengths), 1) * 2)
-    for group in model.paradigm.group_rows(lengths):
-        for numbers, made in map_batches(group, size, read):
-            states |= {i: each.cpu() for i, each in zip(numbers, made, strict=True)}
-    return torch.stack([states[i] for i in range(len(facts))]).numpy()
+    return torch.stack(map_rows(model, lengths, size, read)).numpy()
 
 
 def compare_slots(
@@ -80,26 +78,29 @@ def compare_slots(
     numbers = [fact.phrasing for fact in facts]
     same_phrasing = np.equal.outer(numbers, numbers)
     for layer in range(states.shape[1]):
+        # 1. Cosine distances of all prompts N of a layer [N, N].
         unit = states[:, layer] / np.linalg.norm(states[:, layer], axis=-1, keepdims=True)
         distance = 1 - (unit @ unit.T).astype(np.float64)
         for i, fact in enumerate(people):
+            # 2. Which prompts ask of this fact, one way and the other [N]; across are the blocks
+            #    between this fact's and every fact's.
             forward, backward = ways["p2d"] == i, ways["d2p"] == i
             for j, other in enumerate(people):
                 block = distance[np.ix_(forward, ways["d2p"] == j)]
                 yield _row(layer, "across", fact, other, block.mean())
-            near = [distance[np.ix_(own, own)][~same_phrasing[np.ix_(own, own)]]
-                    for own in (forward, backward)]  # fmt: skip
-            if all(len(each) for each in near):
-                mean = np.mean([each.mean() for each in near])
+            # 3. Within a direction, the same fact in another phrasing.
+            near = [distance[np.ix_(side, side)][~same_phrasing[np.ix_(side, side)]]
+                    for side in (forward, backward)]  # fmt: skip
+            if all(map(len, near)):
+                mean = np.mean([distances.mean() for distances in near])
                 yield _row(layer, "phrasing", fact, fact, mean)
-            far = [
-                distance[own][:, (ways[way] >= 0) & ~own][
-                    same_phrasing[own][:, (ways[way] >= 0) & ~own]
-                ]
-                for way, own in (("p2d", forward), ("d2p", backward))
-            ]
-            if all(len(each) for each in far):
-                mean = np.mean([each.mean() for each in far])
+            # 4. Within a direction, another fact in the same phrasing.
+            far = []
+            for way, side in (("p2d", forward), ("d2p", backward)):
+                strangers = (ways[way] >= 0) & ~side
+                far.append(distance[side][:, strangers][same_phrasing[side][:, strangers]])
+            if all(map(len, far)):
+                mean = np.mean([distances.mean() for distances in far])
                 yield _row(layer, "relation", fact, None, mean)
 
 
@@ -116,6 +117,7 @@ def probe_differences(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    # 1. Folds of facts; pairs of states as (fact, one, two, whether they are its two directions).
     people, ways = _index(facts)
     folds = np.arange(len(people)) % min(FOLDS, len(people) // 2)
     pairs: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in CONTRASTS}
@@ -132,11 +134,13 @@ def probe_differences(
     for contrast, members in pairs.items():
         if not members:
             continue
+        # 2. What the probe sees of N pairs [N, F]: differences, or their squares.
         owner, one, two, label = np.array(members).T
         for layer, feature in product(range(states.shape[1]), FEATURES):
             gaps = states[one, layer].astype(np.float64) - states[two, layer]
             gaps = gaps**2 if feature == "squared" else gaps
             for fold in np.unique(folds):
+                # 3. Fitted on all folds but one, asked of that one, fact by fact.
                 out = folds[owner] == fold
                 probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
                 hits = probe.fit(gaps[~out], label[~out]).predict(gaps[out]) == label[out]

@@ -79,8 +79,13 @@ def walk_back(
     Given tokens stay clean at all times. A token counts as committed at the step that changed it
     last, the first one if none did, with the probability that this step gave it.
     """
+
+    def begin(tokens: Tensor) -> TrajectoryRecord:
+        in_front, guesses = canvas.in_front, strategy.guesses
+        return TrajectoryRecord(model, tokens, canvas.real, in_front, keep_states, watch, guesses)
+
     walk = _walk_vectors if model.paradigm.noises_vectors else _walk_tokens
-    return walk(model, canvas, strategy, streams, constraints, keep_states, watch)
+    return walk(model, canvas, strategy, streams, constraints, begin)
 
 
 def _walk_tokens(
@@ -89,16 +94,15 @@ def _walk_tokens(
     strategy: Strategy,
     streams: RowStreams,
     constraints: Constraints,
-    keep_states: bool,
-    watch: StateCallback | None,
+    begin: Callable[[Tensor], TrajectoryRecord],
 ) -> Trajectory:
     process, forbidden = model.make_process(), constraints.find_forbidden(model)
     length, times = canvas.tokens.shape[1], _times(strategy.steps, streams)
     strengths = guidance_schedule(strategy.guidance, strategy.steps)
+    # 1. The state at t = 1 [B, L]: noise wherever no token is given.
     noise = process.prior(length, streams.at("prior"))
     xt = torch.where(canvas.fixed, canvas.tokens, noise)
-    record, calls = TrajectoryRecord(model, xt, canvas.real, canvas.in_front, keep_states, watch), 0
-    record.num_guesses = strategy.guesses
+    record, calls = begin(xt), 0
 
     def predict(tokens: Tensor, step: int) -> Tensor:
         t = times[step - 1][0][:, 0] if model.net.config.time else None
@@ -108,6 +112,7 @@ def _walk_tokens(
         return strategy.sampler.at(step, strategy.steps).sharpen(process.predict(logits))
 
     for step, (t, s) in enumerate(times, 1):
+        # 2. log p(clean token | x_t) [B, L, V], and what it would be without the prompt.
         strength = strengths[step - 1]
         without = None
         with model.net.taps.in_step(step):
@@ -118,8 +123,10 @@ def _walk_tokens(
         without = logp if without is None else without
         record.keep_guesses(_pack(canvas, logp))
         calls += 1 + bool(strength)
+        # 3. The state at s is drawn from log p(x_s | x_t) [B, L, V]; given tokens stay.
         back = process.guided_posterior(logp, without, strength, xt, t, s)
         xs = torch.where(canvas.fixed, xt, invert(back, streams.at(step, "values").uniform(length)))
+        # 4. Written is what changed, with the chance that the step gave it [B, L].
         moved = _find_moved(canvas, xs, xt, step)
         chance = back.gather(-1, xs[..., None])[..., 0].exp()
         _check_numbers(chance, step)
@@ -135,39 +142,35 @@ def _walk_vectors(
     strategy: Strategy,
     streams: RowStreams,
     constraints: Constraints,
-    keep_states: bool,
-    watch: StateCallback | None,
+    begin: Callable[[Tensor], TrajectoryRecord],
 ) -> Trajectory:
     if any(guidance_schedule(strategy.guidance, strategy.steps)):
         raise UserError("guidance of gaussian models is not known here: use guidance 0.")
     process, forbidden = model.make_gaussian(), constraints.find_forbidden(model)
     length, width = canvas.tokens.shape[1], process.table.shape[1]
+    # 1. The state at t = 1 [B, L, d]: noise, and the tokens' own vectors where they are given.
     fixed = canvas.fixed[..., None]
     given = process.table[canvas.tokens.clamp(max=len(process.table) - 1)]
     zt, hint = torch.where(fixed, given, process.prior(length, streams.at("prior"))), None
-    record = TrajectoryRecord(
-        model,
-        torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)),
-        canvas.real,
-        canvas.in_front,
-        keep_states,
-        watch,
-    )
-    record.num_guesses = strategy.guesses
+    record = begin(torch.where(canvas.fixed, canvas.tokens, process.nearest(zt)))
     for step, (t, s) in enumerate(_times(strategy.steps, streams), 1):
+        # 2. Logits of the clean tokens [B, L, V], from the vectors and the last step's hint.
         with model.net.taps.in_step(step):
             x = model.net.embed_latents(zt, hint, canvas.real, t[:, 0])
             logits = model.net.unembed(model.net.run_layers(x, real=canvas.real)).float()
         logits = process.add_evidence(logits, zt, t)
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
+        # 3. log p(clean token) [B, L, V]; its mean vector is the next step's hint [B, L, d].
         logp = strategy.sampler.at(step, strategy.steps).sharpen(logits.double().log_softmax(-1))
         record.keep_guesses(_pack(canvas, logp))
         hint = process.denoise(logp)
+        # 4. Vectors at s, drawn given those at t [B, L, d].
         mean, deviation = process.posterior(logp.float(), zt, t, s, False)
         drawn = streams.at(step, "values").normal(length, width)
-        z = mean + deviation * drawn.to(mean.dtype)
-        zt = torch.where(fixed, given, z.to(given.dtype))
+        reached = mean + deviation * drawn.to(mean.dtype)
+        zt = torch.where(fixed, given, reached.to(given.dtype))
+        # 5. Tokens are those nearest to the vectors [B, L]; written is what changed.
         xs = torch.where(canvas.fixed, record.tokens, _read(process, zt, forbidden))
         chance = logp.gather(-1, xs.clamp(max=logp.shape[-1] - 1)[..., None])[..., 0].exp()
         _check_numbers(chance, step)

@@ -77,11 +77,13 @@ class AttributeGuidance:
         """The guided predictions, and how many network calls that took."""
         if strength == 0 or not len(predictions.rows):
             return predictions, 0
-        share = (xt == mask_id).double().mean(-1)  # [B]
+        # 1. The time that the classifier is told, and where the N predictions stand.
+        share = (xt == mask_id).double().mean(-1)  # of masks [B]
         row, column = predictions.positions // xt.shape[1], predictions.positions % xt.shape[1]
         logp, num_judged = predictions.rows, 0
+        # 2. What each token would gain the attribute [N, V]: -inf for those not among the K judged.
         if self.tokens == "first-order":
-            # One pass forwards and one backwards.
+            # One pass forwards and one backwards judge all tokens.
             gains = self._expand(xt, share, logp.shape[1]).flatten(0, 1)[predictions.positions]
             num_judged = 2 * len(xt)
         else:
@@ -93,13 +95,14 @@ class AttributeGuidance:
             if self.rates:
                 gains = gains - self._call(xt, share)[row, None]
                 num_judged += len(xt)
-        # What cannot be written stays impossible, whatever the classifier makes of it.
+        # 3. Added to log p and normalised again. What cannot be written stays impossible.
         scores = (logp + strength * gains).masked_fill(logp == -torch.inf, -torch.inf)
         log_z = scores.logsumexp(-1)
         guided = replace(predictions, rows=scores - log_z[:, None])
         if self.rates:
             before = 0.0 if predictions.log_z is None else predictions.log_z
             guided = replace(guided, log_z=before + log_z)
+        # 4. Texts judged, as calls of the whole batch: only a probe runs the network.
         runs = getattr(self.classifier, "runs_network", False)
         return guided, -(-num_judged // len(xt)) if runs else 0
 

@@ -43,6 +43,7 @@ def decode_causal(
     if model.mask_id is not None and model.mask_id < model.net.config.logit_rows:
         mask = torch.tensor([model.mask_id], device=model.device)  # read, but never written
         forbidden = mask if forbidden is None else torch.cat((forbidden, mask))
+    # 1. A canvas [B, L]: every row begins with its prompt and may grow to its own limit.
     device, filler = model.device, end_id if end_id is not None else 0
     counts, limits = (torch.tensor(x, device=device) for x in (list(map(len, prompts)), lengths))
     steps = int((limits - counts).max())
@@ -51,14 +52,13 @@ def decode_causal(
     for i, row in enumerate(prompts):
         canvas[i, : len(row)] = torch.tensor(row, device=device)
     record = TrajectoryRecord(
-        model, canvas, positions < limits[:, None], counts, keep_states, watch
+        model, canvas, positions < limits[:, None], counts, keep_states, watch, guesses
     )
-    record.num_guesses = guesses
-
     going = torch.ones(len(prompts), dtype=torch.bool, device=device)
     # The share of a row's own steps: its neighbours may take more.
     drawing = sampler.stochastic * (limits - counts).double()
-    # Patches and captures see whole texts: while there are any, nothing is kept from step to step.
+    # 2. Logits after each prompt [B, V]. Patches and captures see whole texts: while there are any,
+    #    nothing is kept from step to step.
     cache = None
     if model.net.taps.attached:
         with model.net.taps.in_step(1):
@@ -66,6 +66,7 @@ def decode_causal(
     else:
         logits, cache = _read_prompts(model, prompts, filler, steps)
     for step in range(1, steps + 1):
+        # 3. A token for each row [B]: drawn or the likeliest one, and a planted one over either.
         if forbidden is not None:
             logits = logits.index_fill(-1, forbidden, -torch.inf)
         logp = logits.log_softmax(-1, dtype=torch.float64)
@@ -74,8 +75,9 @@ def decode_causal(
             token = torch.where(step <= drawing, token, logp.argmax(-1))
         at = counts + step - 1
         if planted is not None:
-            own = planted.gather(1, at.clamp(max=planted.shape[1] - 1)[:, None])[:, 0]
-            token = torch.where(own >= 0, own, token)
+            planned = planted.gather(1, at.clamp(max=planted.shape[1] - 1)[:, None])[:, 0]
+            token = torch.where(planned >= 0, planned, token)
+        # 4. It is written in one column of each row that still goes on [B, L].
         going = going & (at < limits)
         written = (positions == at[:, None]) & going[:, None]
         if guesses:
@@ -95,11 +97,12 @@ def decode_causal(
                 break
         if step == steps:
             break
+        # 5. The next logits [B, V]. Rows that are done take up no position of the cache, which
+        #    could be past the context.
         if cache is None:
             with model.net.taps.in_step(step + 1):
                 logits = _read_whole(model, record.tokens, (counts + step).clamp(max=limits))
         else:
-            # Rows that are done take up no position, which could be past the context.
             real = going[:, None] if cache.padding else None
             logits = model.net(token[:, None], real, cache=cache)[:, 0]
     # Looked at once: asking at every step would make the processor wait for the device.

@@ -132,7 +132,7 @@ def lay_out_patterns(model: Model, patterns: Sequence[Prompt]) -> Canvas:
 
     Everything that is not a mask was given, and is what guidance hides.
     """
-    mask_id = require_mask(model)
+    mask_id = model.require_mask()
     if not patterns:
         raise UserError("no texts were given: give at least one with masks to fill.")
     rows = [encode_pattern(model, pattern) for pattern in patterns]
@@ -151,7 +151,7 @@ def encode_pattern(model: Model, pattern: Prompt) -> list[int]:
     """The token ids of a text with masks in it, `[MASK]*5` being five of them."""
     if not isinstance(pattern, str):
         return _check_ids(model, pattern)
-    require_mask(model)
+    model.require_mask()
     return model.encode(pattern).ids
 
 
@@ -238,11 +238,6 @@ def _quote(prompt: Prompt) -> str:
         return repr(prompt if len(prompt) <= 60 else f"{prompt[:60]}…")
     text = repr(prompt)
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def require_mask(model: Model) -> int:
-    """The model's mask id, or a sentence about models that have none."""
-    return model.require_mask()
 
 
 def name_streams(

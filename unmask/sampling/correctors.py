@@ -29,13 +29,14 @@ whose prediction at a position does not see that position; a usual one has to hi
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.base.choices import make_choice, refuse_type
+from unmask.base.choices import choose
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
@@ -249,13 +250,9 @@ CORRECTORS: dict[str, Callable[..., Corrector | None]] = {
 
 def get_corrector(corrector: Any) -> Corrector | None:
     """The corrector of that name (`uniform=2` sets its number), or the caller's own; None: none."""
-    chosen = make_choice("corrector", corrector, CORRECTORS)
-    if chosen is None or isinstance(chosen, Corrector):
-        return chosen
-    if callable(chosen):
-        return OwnCorrector(chosen)
     expected = "an object with correct, a function like it"
-    raise refuse_type("the corrector", corrector, expected, CORRECTORS)
+    kinds = (Corrector, NoneType)
+    return choose("corrector", corrector, CORRECTORS, kinds, OwnCorrector, expected)
 
 
 def _rank(scores: Float[Tensor, "B L"], written: Positions) -> Int[Tensor, "B L"]:

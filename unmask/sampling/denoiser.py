@@ -10,10 +10,10 @@ from unmask.base.errors import UserError
 from unmask.net.cache import Snapshot
 from unmask.net.fused import fuses
 from unmask.net.model import Model
-from unmask.net.transformer import Tokens, locate
+from unmask.net.transformer import Real, Tokens, locate
 from unmask.net.view import place
 from unmask.noise.guidance import find_log_rate, mix
-from unmask.sampling.canvas import Canvas, require_mask
+from unmask.sampling.canvas import Canvas
 from unmask.sampling.settings import CacheMode
 from unmask.sampling.state import Predictions
 
@@ -29,7 +29,7 @@ class Denoiser:
 
     def __init__(self, model: Model, canvas: Canvas, forbidden: Int[Tensor, "n"] | None = None):
         self.model, self.canvas = model, canvas
-        self.mask_id = require_mask(model)
+        self.mask_id = model.require_mask()
         self.end_id = None if model.tokenizer is None else model.tokenizer.end_id
         inner = None if self.end_id is None else canvas.find_inner(self.end_id) & ~canvas.fixed
         self.inner = inner if inner is not None and bool(inner.any()) else None
@@ -65,13 +65,7 @@ class Denoiser:
         return Predictions(open_, self._finish(logits, inner, guidance), log_z)
 
     def _run(
-        self,
-        xt: Tokens,
-        open_: Open,
-        number: int,
-        guidance: float,
-        real: Tensor | None,
-        prompt: Open,
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         """Logits at the open positions; a guided step has those without the prompt behind them."""
         t = self.model.find_time(xt, real)
@@ -174,13 +168,7 @@ class PrefixCacheDenoiser(Denoiser):
         self._valid, self._positions = positions < length, positions.clamp(max=length - 1)
 
     def _run(
-        self,
-        xt: Tokens,
-        open_: Open,
-        number: int,
-        guidance: float,
-        real: Tensor | None,
-        prompt: Open,
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._positions is not None, "enter_block comes first"
         xt, open_, real, positions, valid = self._begin_pass(
@@ -227,13 +215,7 @@ class BlockCacheDenoiser(Denoiser):
         self._start, self._end = start, (last + block - at_last % block).clamp(max=length)
 
     def _run(
-        self,
-        xt: Tokens,
-        open_: Open,
-        number: int,
-        guidance: float,
-        real: Tensor | None,
-        prompt: Open,
+        self, xt: Tokens, open_: Open, number: int, guidance: float, real: Real | None, prompt: Open
     ) -> Float[Tensor, "N V"]:
         assert self._start is not None, "enter_block comes first"
         xt, open_, real, begin, end = self._begin_pass(
@@ -263,11 +245,7 @@ def mix_halves(both: Float[Tensor, "_ V"], guidance: float) -> Float[Tensor, "N 
     return mix(*both.to(wide).chunk(2), guidance)
 
 
-DENOISERS = {
-    "none": Denoiser,
-    "exact": ExactCacheDenoiser,
-    "approximate": PrefixCacheDenoiser,
-}
+DENOISERS = {"none": Denoiser, "exact": ExactCacheDenoiser, "approximate": PrefixCacheDenoiser}
 
 
 def make_denoiser(

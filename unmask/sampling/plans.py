@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.base.choices import make_choice, refuse_type
+from unmask.base.choices import choose
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.state import StepState
@@ -102,10 +102,5 @@ def get_plan(plan: str | Plan | Callable[[StepState, RowStreams], Count]) -> Pla
 
     A function of a `StepState` is a plan that keeps its schedule and takes the steps asked for.
     """
-    chosen = make_choice("plan", plan, PLANS)
-    if isinstance(chosen, Plan):
-        return chosen
-    if callable(chosen):
-        return Plan(chosen)
     expected = "a Plan, a function of a StepState and its streams that returns a count for each row"
-    raise refuse_type("the plan", plan, expected, PLANS)
+    return choose("plan", plan, PLANS, Plan, Plan, expected)

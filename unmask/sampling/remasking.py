@@ -7,13 +7,14 @@ sampler is theirs; with any other plan, as many more tokens are committed as wer
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from unmask.base.choices import make_choice, refuse_type
+from unmask.base.choices import choose
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
 from unmask.sampling.orders import choose_first
@@ -50,7 +51,7 @@ class _Chance:
         return times
 
     def rate(self, times: StepTimes) -> float:
-        raise NotImplementedError
+        return 0.0
 
     def choose(self, state: StepState, streams: RowStreams) -> Written:
         draws = streams.uniform(state.written.shape[1])
@@ -115,9 +116,6 @@ class Loop(_Chance):
 class Doubtful(_Chance):
     """The tokens written with the least confidence most: the row shares one `highest_rate`."""
 
-    def rate(self, times: StepTimes) -> float:
-        return 0.0
-
     def choose(self, state: StepState, streams: RowStreams) -> Written:
         doubt = (-state.written_confidence).masked_fill(~state.written, -torch.inf).softmax(-1)
         # A row without a written token has no share to give.
@@ -134,9 +132,6 @@ class Lowest(_Chance):
     def __post_init__(self) -> None:
         _check_share("low", self.share)
 
-    def rate(self, times: StepTimes) -> float:
-        return 0.0
-
     def choose(self, state: StepState, streams: RowStreams) -> Written:
         counts = (state.written.sum(-1) * self.share).long()
         return choose_first(-state.written_confidence, state.written, counts)
@@ -147,9 +142,6 @@ class OwnRemasking(_Chance):
     """The caller's own function."""
 
     function: RemaskFunction
-
-    def rate(self, times: StepTimes) -> float:
-        return 0.0
 
     def choose(self, state: StepState, streams: RowStreams) -> Tensor:
         return self.function(state, streams)
@@ -167,13 +159,8 @@ REMASKINGS: dict[str, Callable[..., Remasking | None]] = {
 
 def get_remasking(remask: str | Remasking | RemaskFunction | None) -> Remasking | None:
     """The remasking of that name (`cap=0.02` sets its number), or the caller's own; None: none."""
-    chosen = make_choice("remasking", remask, REMASKINGS)
-    if chosen is None or isinstance(chosen, Remasking):
-        return chosen
-    if callable(chosen):
-        return OwnRemasking(chosen)
     expected = "an object with set_clock, rate and choose, a function like its choose"
-    raise refuse_type("the remasking", remask, expected, REMASKINGS)
+    return choose("remasking", remask, REMASKINGS, (Remasking, NoneType), OwnRemasking, expected)
 
 
 def _check_share(name: str, value: float) -> None:

@@ -230,10 +230,7 @@ def _predict(
 
 
 def _propose(
-    tokens: Int[Tensor, "B L"],
-    predictions: Predictions,
-    sampler: TokenSampler,
-    streams: RowStreams,
+    tokens: Int[Tensor, "B L"], predictions: Predictions, sampler: TokenSampler, streams: RowStreams
 ) -> Int[Tensor, "B L"]:
     """A token for each open position; the others keep theirs."""
     draws = None

@@ -116,10 +116,7 @@ def draw_rows(
 
 @list_settings(Sampling, leave_out=_NOT_FOR_PATTERNS)
 def infill(
-    model: Model,
-    texts: Prompt | Sequence[Prompt],
-    settings: Sampling | None = None,
-    **changes: Any,
+    model: Model, texts: Prompt | Sequence[Prompt], settings: Sampling | None = None, **changes: Any
 ) -> Trajectory:
     """Texts with their masks filled, by a diffusion model.
 

@@ -204,6 +204,7 @@ class TrajectoryRecord:
         in_front: Int[Tensor, "B"] | None = None,
         keep_states: bool = True,
         watch: StateCallback | None = None,
+        guesses: int = 0,
     ):
         self.tokenizer, self.in_front = model.tokenizer, in_front
         self.mask_id = model.mask_id if model.paradigm.has_mask else None
@@ -214,7 +215,7 @@ class TrajectoryRecord:
         self.confidence = torch.ones(tokens.shape, dtype=torch.float64, device=tokens.device)
         self.entropy = torch.zeros_like(self.confidence)
         self.states = [tokens] if keep_states else None
-        self.num_guesses = 0
+        self.num_guesses = guesses
         """Likeliest tokens to keep of every prediction."""
         self.guess_ids, self.guess_p = list[Tensor](), list[Tensor]()
         self.step = 0
@@ -307,22 +308,28 @@ def join_rows(parts: Sequence[Part]) -> Trajectory:
 
     A part that took fewer steps keeps its last state until the others are done.
     """
+    # 1. Rows of all parts one below the other, then in their order: [B, L], or [B].
     order = torch.cat([rows for rows, _ in parts]).argsort()
     pieces = [part for _, part in parts]
     joined: dict[str, Tensor | None] = {
         name: torch.cat([getattr(part, name) for part in pieces])[order] for name in _TENSORS
     }
+    # 2. What is kept of every step [steps, B, L, …]: all parts are made as long as the longest. One
+    #    that has not begun has no guesses yet; states are left out unless all parts have them.
     for name in _OPTIONAL:
-        kept = [getattr(part, name) for part in pieces]
-        known = [x for x in kept if x is not None]
-        if not known or (name == "states" and len(known) < len(kept)):
+        by_part = [getattr(part, name) for part in pieces]
+        known = [x for x in by_part if x is not None]
+        if not known or (name == "states" and len(known) < len(by_part)):
             joined[name] = None
             continue
         longest = max(map(len, known))
-        # A part that has not begun has no guesses yet.
-        empty = [known[0].new_empty(0, *p.tokens.shape, *known[0].shape[3:]) for p in pieces]
-        kept = [e if x is None else x for x, e in zip(kept, empty, strict=True)]
-        joined[name] = torch.cat([_lengthen(x, longest, name) for x in kept], dim=1)[:, order]
+        shapes = [(*part.tokens.shape, *known[0].shape[3:]) for part in pieces]
+        by_part = [
+            known[0].new_empty(0, *shape) if x is None else x
+            for x, shape in zip(by_part, shapes, strict=True)
+        ]
+        joined[name] = torch.cat([_lengthen(x, longest, name) for x in by_part], dim=1)[:, order]
+    # 3. Texts in the rows' order; passes add up, and steps are the longest part's.
     texts = None
     if pieces[0].texts is not None:
         rows = [text for part in pieces for text in part.texts or []]

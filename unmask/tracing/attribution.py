@@ -58,30 +58,34 @@ def estimate_effects(
     question = ask(model, tokens, subject, answer, settings, prompt_length)
     net, layers, parts = model.net, model.net.config.layers, settings.parts
     names = [f"layers.{layer}.{_SITES[part]}" for part in parts for layer in range(layers)]
+    # 1. The clean run: what leaves each site [1, L, D].
     with torch.no_grad():
         reader = question.make_reader()
         embedded = question.embed()
         with net.capture(*names) as clean:
             read_clean = reader.take(slice(0, 1)).read_stream(net.run_layers(embedded[0]))
-    with torch.enable_grad(), net.capture(*names) as bad:
+    # 2. The corrupted runs [S, L, D], and d log p / d state there. Samples are rows of their own,
+    #    so one gradient of the sum is each one's.
+    with torch.enable_grad(), net.capture(*names) as corrupted:
         stream = net.run_layers(embedded[1].detach().clone().requires_grad_())
         read_bad = reader.take(slice(1, None)).read_stream(stream)
-        # Samples are rows of their own, so one gradient of the sum is each one's.
-        slopes = torch.autograd.grad(read_bad[:, 0].sum(), [bad[name] for name in names])
+        slopes = torch.autograd.grad(read_bad[:, 0].sum(), [corrupted[name] for name in names])
     read_bad = read_bad.detach()
+    # 3. (clean - corrupted) · slope: the gain of each position and sample [L, S].
     gains = {
-        name: ((clean[name] - bad[name].detach()) * slope).sum(-1).T
+        name: ((clean[name] - corrupted[name].detach()) * slope).sum(-1).T
         for name, slope in zip(names, slopes, strict=True)
     }
     length, samples, total = question.clean.shape[1], len(read_bad), read_bad.shape[-1]
+    # 4. A window's gain is the sum over its layers. It is spread over the answer's tokens, whose
+    #    sum is the joint's log p: [L, layers, S, K, A].
     logp: dict[str, Tensor] = {}
     for part in parts:
         grid = read_bad.expand(length, layers, -1, -1, -1).clone()
         for layer in range(layers):
             low, high = window_of(layer, 1 if part == "resid" else question.window, layers)
-            gain = sum(gains[f"layers.{each}.{_SITES[part]}"] for each in range(low, high))
+            gain = sum(gains[f"layers.{inside}.{_SITES[part]}"] for inside in range(low, high))
             assert isinstance(gain, Tensor)
-            # Spread over the positions, whose sum is the joint's log p.
             spread = gain.new_zeros(length, samples)
             spread[: len(gain)] = gain / total
             grid[:, layer, :, 0] += spread[..., None]

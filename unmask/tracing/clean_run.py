@@ -152,11 +152,7 @@ def generate(model: Model, fact: Fact, settings: Tracing) -> CleanRun:
 
 @check_arguments(leave_out=("fact",))
 def find_clean_run(
-    model: Model,
-    fact: Fact | FactTexts,
-    drawn: Trajectory,
-    row: int = 0,
-    any_answer: bool = False,
+    model: Model, fact: Fact | FactTexts, drawn: Trajectory, row: int = 0, any_answer: bool = False
 ) -> CleanRun:
     """A row of a trajectory as the clean run of a fact: `unmask.trace_steps` traces its states.
 

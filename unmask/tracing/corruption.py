@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.base.choices import make_choice, refuse_type
+from unmask.base.choices import choose
 from unmask.base.errors import UserError
 from unmask.base.seeds import python_stream
 from unmask.base.streams import RowStreams
@@ -263,13 +263,8 @@ def get_corruption(
     makers = {
         name: partial(make, sigma, samples, seed, subjects) for name, make in CORRUPTIONS.items()
     }
-    chosen = make_choice("corruption", corruption, makers)
-    if isinstance(chosen, Corruption):
-        return chosen
-    if callable(chosen):
-        return OwnCorruption(chosen)
     expected = "an object with name and apply, a function like its apply"
-    raise refuse_type("the corruption", corruption, expected, CORRUPTIONS)
+    return choose("corruption", corruption, makers, Corruption, OwnCorruption, expected)
 
 
 def hide(

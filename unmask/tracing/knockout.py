@@ -20,13 +20,14 @@ from torch import Tensor
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError, suggest
 from unmask.data.facts import Fact, FactTexts, as_fact
+from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
 from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
 from unmask.tracing.settings import Tracing
-from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes, ran_out_of_memory
+from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
 from unmask.tracing.windows import Window, window_of
 
 ROWS = {
@@ -168,10 +169,7 @@ def cut_edges(
 
 
 def cut_state(
-    question: Question,
-    edges: Sequence[Any],
-    windows: Sequence[Window],
-    memory: int | None = None,
+    question: Question, edges: Sequence[Any], windows: Sequence[Window], memory: int | None = None
 ) -> KnockoutGrid:
     """The knock-out grid of one state, whatever it comes from."""
     model, settings, names = question.model, question.settings, name_edges(edges)
@@ -298,15 +296,13 @@ CutCell = tuple[int, Window]
 
 
 def _run(
-    question: Question,
-    cuts: Bool[Tensor, "E L L"],
-    windows: Sequence[Window],
-    memory: int | None,
+    question: Question, cuts: Bool[Tensor, "E L L"], windows: Sequence[Window], memory: int | None
 ) -> tuple[
     Float[Tensor, "E W K A"], Float[Tensor, "1 K A"], Float[Tensor, "S K A"], Float[Tensor, "E"]
 ]:
     """log p of one state: with each edge cut in each window, clean, and with the subject hidden;
     and how many pairs of rows each edge cuts in a layer that could be read."""
+    # 1. One batch [1 + S, L, D]: the clean run, and those whose subject is hidden.
     net, reader, config = question.model.net, question.make_reader(), question.model.net.config
     embedded = torch.cat(question.embed())
     record = record_run(net, embedded)
@@ -321,7 +317,7 @@ def _run(
                 f"a matrix of edges leaves a position with nothing to attend to in layer {layer}: "
                 "let every position attend to itself at least."
             )
-    # 1. Every cell begins as the clean run. One that cuts nothing which could be read is it, to the
+    # 2. Every cell begins as the clean run. One that cuts nothing which could be read is it, to the
     #    last bit; the others are run from the layer on in which their window begins.
     grid = clean[0].expand(len(cuts), len(windows), *clean.shape[1:]).clone()
     pairs = torch.stack([(mask & cuts).sum((1, 2)) for mask in sees]).cpu()
@@ -330,11 +326,11 @@ def _run(
         for edge in range(len(cuts)):
             if pairs[start:stop, edge].any():
                 cells[edge, (start, stop)] = None
-    # 2. As many as fit into memory at once; those that begin later enter the batch when they do.
+    # 3. As many as fit into memory at once; those that begin later enter the batch when they do.
     active, dense = count_batch_bytes(config, embedded.element_size())
     length = embedded.shape[1]
-    each = (active + dense) * length + (1 + 4 * config.heads) * length**2
-    most = max(1, (memory or DEFAULT_MEMORY[embedded.device.type]) // each)
+    row_bytes = (active + dense) * length + (1 + 4 * config.heads) * length**2
+    most = max(1, (memory or DEFAULT_MEMORY[embedded.device.type]) // row_bytes)
     todo = list(cells)
     while todo:
         chunk = todo[:most]
@@ -348,8 +344,8 @@ def _run(
             most = len(chunk) // 2
             continue
         for (edge, window), value in zip(chunk, read, strict=True):
-            for column, own in enumerate(windows):
-                if own == window:
+            for column, other in enumerate(windows):
+                if other == window:
                     grid[edge, column] = value
         todo = todo[len(chunk) :]
     return grid, clean, logp, pairs.float().mean(0)

@@ -200,24 +200,27 @@ def _mark(
 ) -> _Reached:
     """Cells of a receiver lie side by side, one for each sample."""
     config, role = question.model.net.config, rows["subject"]
+    # 1. Nothing is reached: [C, S, layers, L], for heads [C, S, layers, L, H], for the end [C, S].
     shape = (len(receivers), len(role), config.layers, question.length)
     heads = torch.zeros(*shape, config.heads, dtype=torch.bool, device=role.device)
     mlp, final = heads.new_zeros(shape), heads.new_zeros(shape[:2])
+    # 2. What each of a cell's receivers is, at the rows [S, L] of its role.
     for i, together in enumerate(receivers):
-        for each in together:
-            if each in (FINAL, EVERYTHING):
+        for receiver in together:
+            if receiver in (FINAL, EVERYTHING):
                 final[i] = True
-                if each == EVERYTHING:
+                if receiver == EVERYTHING:
                     heads[i], mlp[i] = True, True
                 continue
-            name, layer, part, *head = each
+            name, layer, part, *head = receiver
             if part == "mlp":
                 mlp[i, :, layer] |= rows[name]
             elif part == "attn":
                 heads[i, :, layer] |= rows[name][..., None]
             else:
                 heads[i, :, layer, :, head[0]] |= rows[name]
-    return _Reached(*(each.flatten(0, 1) for each in (heads, mlp, final)))
+    # 3. Cells and samples as rows, B = C x S.
+    return _Reached(*(marks.flatten(0, 1) for marks in (heads, mlp, final)))
 
 
 def _find_change(
@@ -253,18 +256,22 @@ def _run(
 
     The states of an answer by the chain rule are further samples, with rows of their own.
     """
+    # 1. Clean and corrupted runs of all factors together, and what is put in from the clean one.
     question, number = factors[0], len(factors)
     net, samples = question.model.net, question.corrupted.samples
     clean, base, read_clean, reader = record_factors(factors)
     logp_clean = read_clean.read_stream(clean.entering[-1])
     logp_corrupted = reader.read_stream(base.entering[-1])
     source = choose_source(factors, clean if number == 1 else clean.repeat(samples), base)
+    # 2. The rows of each role in every sample [S, L].
     roles = [find_rows(factor, answer) for factor in factors]
     rows = {
-        name: torch.stack([own[name] for own in roles]).repeat_interleave(samples, 0)
+        name: torch.stack([of_factor[name] for of_factor in roles]).repeat_interleave(samples, 0)
         for name in roles[0]
     }
     rows["all"] = torch.ones_like(rows["subject"])
+    # 3. Receivers as cells [C S, L, D], as many as fit into memory at once; each layer is run
+    #    with the sender's change and without.
     active, dense = count_batch_bytes(net.config, base.entering[0].element_size())
     bound = memory or DEFAULT_MEMORY[base.entering[0].device.type]
     most = max(1, bound // (2 * (active + dense) * question.length * base.samples))
@@ -272,11 +279,11 @@ def _run(
     for sender, receivers in paths:
         change, parts = _find_change(question, sender, rows[sender[0]], base, source), []
         for start in range(0, len(receivers), most):
-            some = receivers[start : start + most]
-            end = _run_cells(question, sender, base, change, _mark(question, rows, some))
-            sample = torch.arange(base.samples, device=end.device).repeat(len(some))
+            chunk = receivers[start : start + most]
+            end = _run_cells(question, sender, base, change, _mark(question, rows, chunk))
+            sample = torch.arange(base.samples, device=end.device).repeat(len(chunk))
             logp = reader.read(end[:, reader.rows], sample)
-            parts.append(logp.unflatten(0, (len(some), base.samples)))
+            parts.append(logp.unflatten(0, (len(chunk), base.samples)))
         ends.append(split_factors(torch.cat(parts), number))
     return ends, split_factors(logp_clean, number), split_factors(logp_corrupted, number)
 
@@ -293,6 +300,7 @@ def _run_cells(
     It goes on without the sender's change, which receivers read in addition.
     """
     net, (_, first, part, *_) = question.model.net, sender
+    # 1. The base run as it enters the first layer that can read the change [B, L, D].
     cells = len(reached.final) // base.samples
     is_attention = part in ("attn", "attn_z")
     change = change.repeat(cells, 1, 1)
@@ -301,18 +309,21 @@ def _run_cells(
     for layer in range(start, net.config.layers):
         block, view = net.block(layer), whole.of(layer)
         with_change = x + change
+        # 2. Attention with the change or without, head by head [B, L, H, d]. Where the sender is
+        #    this layer's attention itself, only the MLP can read its change.
         if is_attention and layer == first:
-            # The sender is this layer's attention: its change comes after it, to the MLP alone.
             attn = base.attn[layer].repeat(cells, 1, 1)
             reads_change, _ = block.after_attention(x, attn + change)
         else:
             z, z_change = (
-                block.attend(*block.read(each, view.cos, view.sin), view.mask, view.is_causal)
-                for each in (x, with_change)
+                block.attend(*block.read(stream, view.cos, view.sin), view.mask, view.is_causal)
+                for stream in (x, with_change)
             )
             attn = block.attn_out(torch.where(reached.heads[:, layer, :, :, None], z_change, z))
             reads_change, _ = block.after_attention(with_change, attn)
+        # 3. The MLP with the change or without [B, L, D]; the stream goes on without.
         reads, stream = block.after_attention(x, attn)
-        mlp, mlp_change = (block.through_mlp(each) for each in (reads, reads_change))
+        mlp, mlp_change = (block.through_mlp(read) for read in (reads, reads_change))
         x = block.after_mlp(stream, torch.where(reached.mlp[:, layer, :, None], mlp_change, mlp))
+    # 4. The final state reads the change, where it is a receiver.
     return torch.where(reached.final[:, None, None], x + change, x)

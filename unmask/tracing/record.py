@@ -165,19 +165,22 @@ class AnswerReader:
         `sample` is the noise sample of each row, for the logits of the pass without the prompt, and
         for the row that is its own.
         """
+        # 1. K targets at A rows [B, A, K]; at each sample's own row alone, A = 1.
         targets = self.targets.T.expand(len(x), -1, -1)
         if self.own is not None:
             at = torch.arange(len(x), device=x.device), self.own[sample]
             x, targets = x[at][:, None], targets[at][:, None]
+        # 2. Logits [b, A, V], of as many samples at once as fit into memory.
         most, num_logits = _MOST_LOGITS[x.device.type], self.model.net.config.logit_rows
-        each = max(1, most // (x.shape[1] * num_logits))
+        num_rows = max(1, most // (x.shape[1] * num_logits))
         mask_id, chunks = self.model.mask_id, []
-        for start in range(0, len(x), each):
-            rows = slice(start, start + each)
+        for start in range(0, len(x), num_rows):
+            rows = slice(start, start + num_rows)
             logits = self.model.net.unembed(x[rows])
             if self.without is None and fuses(logits) and logits.stride(-1) == 1:
                 chunks.append(self._read_fused(logits, targets[rows]))
                 continue
+            # 3. Guided against the pass without the prompt; then log p of the targets [b, K, A].
             logits = logits.float()
             if self.without is not None:
                 without = self.without if len(self.without) == 1 else self.without[sample[rows]]

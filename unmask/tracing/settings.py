@@ -126,8 +126,7 @@ class Tracing(CheckedSettings):
         "Which masks the clean run commits first: confidence, entropy, margin, left or random.",
     )
     remask: str = option(
-        "none",
-        "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low.",
+        "none", "Which tokens the clean run masks again: none, cap, rescale, conf, loop or low."
     )
     length: int | None = option(
         None, "Positions of the canvas; 52 by default, or what a text needs.", least=2

@@ -127,15 +127,18 @@ def compare_bands(
     `p_equivalent` that of two one-sided tests.
     """
     rows: list[dict[str, Any]] = []
+    # 1. By group, and in it by part, role and band: a share for each fact [F].
     losing = [group for group, panel in effects.items() if _loses(panel)]
     bands = {group: _list_bands(effects[group], len(BANDS)) for group in losing}
+    # 2. Pairs of groups; one model's two splits only where they ask in one direction.
     for one, other in find_pairs(losing):
         if one[0] == other[0] and _find_direction(one[2]) != _find_direction(other[2]):
             continue
         sides = bands[one], bands[other]
-        own = []
+        compared = []
         for key in (key for key in sides[0] if key in sides[1]):
             values = sides[0][key], sides[1][key]
+            # 3. Is there a difference, and is it within the margin? Two tests of the same facts.
             difference, alike = compare(*values, seed=seed), measure_equivalence(*values, margin)
             if difference is None or alike is None:
                 continue
@@ -143,9 +146,10 @@ def compare_bands(
             where |= {"other_split": other[2], "corruption": one[3], "stage": one[4]}
             where |= dict(zip(_BAND, key, strict=True)) | {"band": BANDS[key[2]]}
             tested = {name: getattr(alike, name) for name in _TESTED} | {"margin": margin}
-            own.append(where | vars(difference) | tested)
-        for row, p_holm in zip(own, holm([row["p"] for row in own]), strict=True):
-            rows.append(row | {"p_holm": p_holm})
+            compared.append(where | vars(difference) | tested)
+        # 4. p corrected for all comparisons of the pair.
+        corrected = holm([row["p"] for row in compared])
+        rows += [row | {"p_holm": p} for row, p in zip(compared, corrected, strict=True)]
     return rows
 
 

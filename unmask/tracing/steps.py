@@ -10,13 +10,7 @@ from torch import Tensor
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.data.facts import Fact, FactTexts, as_fact
 from unmask.net.model import Model
-from unmask.tracing.clean_run import (
-    CleanRun,
-    asks_whole,
-    find_state,
-    generate,
-    generate_corrupted,
-)
+from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate, generate_corrupted
 from unmask.tracing.corruption import Corrupted, Corruption, forget, get_corruption, hide
 from unmask.tracing.grid import Flow, TraceGrid
 from unmask.tracing.metrics import needs_foil

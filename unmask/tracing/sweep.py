@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.net.batches import ran_out_of_memory
 from unmask.net.config import NetConfig
 from unmask.tracing.engine import CellBatch, Engine, PatchedCell
 from unmask.tracing.windows import PROJECTED, PartPlan
@@ -146,11 +147,6 @@ class _Room:
         self.most = count // 2
         if self.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def ran_out_of_memory(error: RuntimeError) -> bool:
-    """Whether that is what happened; on a processor torch has no error of its own for it."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def count_batch_bytes(config: NetConfig, bytes_per_number: int) -> tuple[int, int]:

@@ -88,6 +88,7 @@ def tabulate_grid(
 
     def add(part: str, read: Callable[[str | None], Any], role: Any = None, **cells: Any) -> None:
         """A row for each value; what a cell does not name (layer, token, …) is -1."""
+        # 1. Every value a row: an array of any shape, and of its shape what says where each one is.
         value = np.asarray(read(None), dtype=float)
         columns: dict[str, Any] = {
             name: np.broadcast_to(cells.get(name, -1), value.shape).ravel().astype(np.int32)
@@ -99,17 +100,18 @@ def tabulate_grid(
         columns["value"] = value.ravel()
         for metric in metrics:
             # A logit difference has both answers in it already, and needs the other one.
-            is_there = metric != "logit_difference" or (has_foil and control != SHUFFLED)
-            further = np.asarray(read(metric) if is_there else value * np.nan, dtype=float)
+            has_metric = metric != "logit_difference" or (has_foil and control != SHUFFLED)
+            further = np.asarray(read(metric) if has_metric else value * np.nan, dtype=float)
             columns[metric] = further.ravel()
-        same = {
-            name: pyarrow.repeat(x, value.size) for name, x in (constant | {"part": part}).items()
-        }
-        table = pyarrow.table(same | columns)
+        named = constant | {"part": part}
+        table = pyarrow.table(
+            {name: pyarrow.repeat(x, value.size) for name, x in named.items()} | columns
+        )
         tables.append(table.select([*constant, *_CELLS, "value", *metrics]))
 
     def add_cells(grid: "TraceGrid", chosen: Sequence[int]) -> None:
         """The cells of some rows of the grid, and what they stand between."""
+        # 2. The token and role of each row of the grid; tokens put in together have a name only.
         whole = {row: name for name, row in grid.together.items()}
         tokens = np.array([-1 if row in whole else grid.places[row][0] for row in chosen])
         names = np.array([whole.get(row, roles[grid.places[row][0]]) for row in chosen], object)
@@ -119,7 +121,7 @@ def tabulate_grid(
                 values = grid.values(part, metric, which)[list(chosen)].numpy()
                 return values.mean(-1, keepdims=True) if control == SHUFFLED else values
 
-            # Axes are places, layers, heads where there are any, and samples.
+            # 3. Values [places, layers, samples], with heads [places, layers, heads, samples].
             axes = np.ogrid[tuple(map(slice, read(None).shape))]
             cells: dict[str, Any] = {"token": tokens[axes[0]], "layer": axes[1]}
             cells |= {} if control == SHUFFLED else {"sample": axes[-1]}
@@ -130,12 +132,14 @@ def tabulate_grid(
         add(CORRUPTED, lambda metric: grid.corrupted_values(metric, which).numpy(), sample=samples)
 
     has_foil = grid.clean_logp.shape[1] > 1
+    # 4. Of single answer tokens: their own row, and those of several together.
     if control == ONE_TOKEN:
         rows = grid.places[grid.together[WHOLE_ANSWER]]
         for position, row in zip(sorted(grid.answer), rows, strict=True):
-            own = [grid.places.index((row,))] if (row,) in grid.places else []
-            add_cells(grid.take_position(position), [*own, *grid.together.values()])
+            alone = [grid.places.index((row,))] if (row,) in grid.places else []
+            add_cells(grid.take_position(position), [*alone, *grid.together.values()])
         return pyarrow.concat_tables(tables).combine_chunks()
+    # 5. The whole grid, and what it stands beside.
     add_cells(grid, range(len(grid.places)))
     if control == RESULT:
         add(ASKED, lambda metric: [len(grid.answer)])

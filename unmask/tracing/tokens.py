@@ -11,21 +11,16 @@ from torch import Tensor
 from unmask.base.config import LARGEST, adjust, check_arguments, list_settings
 from unmask.base.errors import UserError
 from unmask.data.facts import Span
+from unmask.net.batches import ran_out_of_memory
 from unmask.net.model import Model
 from unmask.tracing.clean_run import asks_whole
 from unmask.tracing.engine import Engine
 from unmask.tracing.grid import TraceGrid
 from unmask.tracing.metrics import NO_FOIL, needs_foil
 from unmask.tracing.question import Answer, Donor, Placebo, Question, TokenRow, ask, reveal
-from unmask.tracing.record import (
-    Activations,
-    AnswerReader,
-    make_constant,
-    make_random,
-    record_run,
-)
+from unmask.tracing.record import Activations, AnswerReader, make_constant, make_random, record_run
 from unmask.tracing.settings import STEP_SETTINGS, Tracing
-from unmask.tracing.sweep import WatchCells, ran_out_of_memory, sweep_cells
+from unmask.tracing.sweep import WatchCells, sweep_cells
 from unmask.tracing.windows import plan_part
 
 MOST_ROWS = 32

@@ -111,6 +111,11 @@ class MeanOverTokens:
 
     settings: ObjectiveSettings
 
+    @property
+    def noising(self) -> tuple[bool, bool, float]:
+        """What may be noised: responses only, filling as well; and how often prompts are hidden."""
+        return self.settings.response_only, self.settings.filling, self.settings.drop_prompt
+
     def find_learnable(self, batch: Batch) -> Tensor:
         return allow_noise(batch, self.settings.response_only, self.settings.filling)
 
@@ -134,16 +139,7 @@ class MaskedObjective(MeanOverTokens):
         return float(len(batch.tokens))
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
-        noised = noise_batch(
-            self.process,
-            batch,
-            t,
-            streams,
-            self.weighting,
-            self.settings.response_only,
-            self.settings.filling,
-            self.settings.drop_prompt,
-        )
+        noised = noise_batch(self.process, batch, t, streams, self.weighting, *self.noising)
         noised = spare_subject(noised, batch, self.settings.subject, streams, self.process.mask_id)
         noised = contaminate(noised, batch, self.settings.contaminated, streams)
         targets = hidden_targets(batch, noised.hidden, noised.weights, self.shift)
@@ -263,15 +259,7 @@ class ProcessObjective(MeanOverTokens):
     process: Process
 
     def prepare(self, batch: Batch, t: Tensor, streams: RowStreams) -> LossInputs:
-        noised = noise_tokens(
-            self.process,
-            batch,
-            t,
-            streams,
-            response_only=self.settings.response_only,
-            noise_filling=self.settings.filling,
-            drop_prompt=self.settings.drop_prompt,
-        )
+        noised = noise_tokens(self.process, batch, t, streams, None, *self.noising)
         return LossInputs(replace(batch, tokens=noised.xt), t, noised.targets)
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
@@ -299,18 +287,9 @@ class GaussianObjective(MeanOverTokens):
 
     def loss(self, net: Transformer, inputs: LossInputs) -> Tensor:
         assert inputs.streams is not None
-        return gaussian_loss(
-            net,
-            inputs.batch,
-            inputs.t,
-            inputs.streams,
-            self.schedule,
-            self.form,
-            self.settings.self_condition,
-            self.settings.response_only,
-            self.settings.filling,
-            self.evidence,
-        )[0]
+        noised = (inputs.batch, inputs.t, inputs.streams)
+        settings = (self.settings.self_condition, *self.noising[:2], self.evidence)
+        return gaussian_loss(net, *noised, self.schedule, self.form, *settings)[0]
 
 
 def make_objective(recipe: Recipe, blueprint: Blueprint, end_id: int = 0) -> Objective:

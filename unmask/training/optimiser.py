@@ -118,10 +118,7 @@ def _split(named: Named, settings: OptimiserSettings) -> list[torch.optim.Optimi
     if inner:
         parts.append(
             torch.optim.Muon(
-                inner,
-                lr=settings.rate,
-                weight_decay=settings.decay,
-                adjust_lr_fn="match_rms_adamw",
+                inner, lr=settings.rate, weight_decay=settings.decay, adjust_lr_fn="match_rms_adamw"
             )
         )
     return parts

@@ -15,6 +15,25 @@ _MASKED = ("smdm", "smdm_sft", "llada", "mdlm", "bound", "fixed_rate")
 """Objectives of masked noise in which any position may be masked, and is then predicted."""
 
 
+_ABOVE_0 = """
+budget.steps budget.tokens budget.minutes batch.rows data.context optimiser.rate network.scale
+cadence.log cadence.keep guards.patience optimiser.eps cadence.sampling_steps data.facts data.vocab
+start.lora_alpha batch.micro start.lora_rank objective.rate objective.orders optimiser.clip
+guards.spike"""
+_FROM_0 = """
+cadence.checkpoint cadence.evaluate cadence.facts cadence.samples optimiser.decay guards.settle
+schedule.warmup start.open_over data.seed"""
+_SHARES = """
+objective.drop_prompt objective.self_condition objective.mask_inputs network.dropout
+objective.contaminated objective.short schedule.floor schedule.decay optimiser.ema objective.rate"""
+_RANGES = (
+    (_ABOVE_0, "more than 0", lambda value: value > 0),
+    (_FROM_0, "at least 0", lambda value: value >= 0),
+    (_SHARES, "0 to 1", lambda value: 0 <= value <= 1),
+)
+"""Settings that are numbers, and what they are expected to be; None is always right."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """Where rows come from."""
@@ -306,46 +325,12 @@ class Recipe:
 
     def _find_wrong_numbers(self) -> Iterator[str]:
         """Numbers out of their range."""
-        budget = {name: value for name, value in vars(self.budget).items() if value is not None}
-        above = {f"budget.{name}": value for name, value in budget.items()}
-        above |= {"batch.rows": self.batch.rows, "data.context": self.data.context}
-        above |= {"optimiser.rate": self.optimiser.rate, "network.scale": self.network.scale}
-        above |= {"cadence.log": self.cadence.log, "cadence.keep": self.cadence.keep}
-        above |= {"guards.patience": self.guards.patience, "optimiser.eps": self.optimiser.eps}
-        above |= {"cadence.sampling_steps": self.cadence.sampling_steps}
-        above |= {"data.facts": self.data.facts, "data.vocab": self.data.vocab}
-        above |= {"start.lora_alpha": self.start.lora_alpha}
-        maybe: dict[str, float | None] = {
-            "batch.micro": self.batch.micro,
-            "start.lora_rank": self.start.lora_rank,
-            "objective.rate": self.objective.rate,
-            "objective.orders": self.objective.orders,
-        }
-        maybe |= {"optimiser.clip": self.optimiser.clip, "guards.spike": self.guards.spike}
-        above |= {name: value for name, value in maybe.items() if value is not None}
-        for name, value in above.items():
-            if not value > 0:
-                yield f"{name!r} is {value}, expected more than 0"
-        cadences = ("checkpoint", "evaluate", "facts", "samples")
-        from_zero = {f"cadence.{name}": getattr(self.cadence, name) for name in cadences}
-        from_zero |= {"optimiser.decay": self.optimiser.decay, "guards.settle": self.guards.settle}
-        from_zero |= {"schedule.warmup": self.schedule.warmup}
-        from_zero |= {"start.open_over": self.start.open_over}
-        from_zero |= {"data.seed": self.data.seed}
-        for name, value in from_zero.items():
-            if not value >= 0:
-                yield f"{name!r} is {value}, expected at least 0"
-        shares = {"objective.drop_prompt": self.objective.drop_prompt}
-        shares |= {"objective.self_condition": self.objective.self_condition}
-        shares |= {"objective.mask_inputs": self.objective.mask_inputs}
-        shares |= {"network.dropout": self.network.dropout}
-        shares |= {"objective.contaminated": self.objective.contaminated}
-        shares |= {"objective.short": self.objective.short, "schedule.floor": self.schedule.floor}
-        shares |= {"schedule.decay": self.schedule.decay, "optimiser.ema": self.optimiser.ema or 0}
-        shares |= {"objective.rate": self.objective.rate or 0}
-        for name, value in shares.items():
-            if not 0 <= value <= 1:
-                yield f"{name!r} is {value}, expected 0 to 1"
+        for names, expected, is_right in _RANGES:
+            for name in names.split():
+                section, key = name.split(".")
+                value = getattr(getattr(self, section), key)
+                if value is not None and not is_right(value):
+                    yield f"{name!r} is {value}, expected {expected}"
 
     def _find_misfits(self) -> Iterator[str]:
         """Settings that are sound alone but do not go together."""

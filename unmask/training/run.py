@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,8 @@ def train(
         folder = choose_folder("recipe" if isinstance(recipe, Recipe) else recipe, out)
         settings = read_recipe(recipe, changes)
     with _deterministic(settings), join(device) as world, ExitStack() as held:
-        opening = _Opening(folder, settings, resume is not None, fresh, allow_changes)
-        run = opening.open(world, sources, watch, held)
+        chosen = (resume is not None, fresh, allow_changes)
+        run = _open_run(folder, settings, *chosen, world, sources, watch, held)
         outcome = run_loop(*run, minutes, trust)
     return outcome if world.leads else None
 
@@ -138,8 +138,8 @@ def train_seeds(
                     f"{folder} was started with other settings: {'; '.join(differs)}. Begin anew "
                     "with --fresh, or choose another folder with --out."
                 )
-            opening = _Opening(folder, own, resumed, fresh, False)
-            runs.append(opening.open(world, sources, watch, held))
+            chosen = (resumed, fresh, False)
+            runs.append(_open_run(folder, own, *chosen, world, sources, watch, held))
         return run_loops(runs, minutes)
 
 
@@ -157,49 +157,43 @@ def read_checkpoint(path: str | Path, sources: Mapping[str, ExampleSource] | Non
         return trainer.make_model()
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """A run that is about to begin, or to be resumed."""
+def _open_run(
+    folder: Path,
+    recipe: Recipe,
+    resumed: bool,
+    fresh: bool,
+    allow_changes: bool,
+    world: World,
+    sources: Mapping[str, ExampleSource] | None,
+    watch: Watch | None,
+    held: ExitStack,
+) -> tuple[Trainer, Path, Hooks]:
+    """The run, its folder locked and made or checked, its progress shown until `held` ends."""
+    inputs: dict[str, Any] = {}
+    if not resumed:  # before the time that data and network take
+        _let_leader(world, lambda: refuse_used(folder, fresh))
+    job = prepare_job(recipe, world, sources)
 
-    folder: Path
-    recipe: Recipe
-    resumed: bool
-    fresh: bool
-    allow_changes: bool
+    def open_folder() -> None:
+        held.enter_context(lock_run(folder))
+        inputs.update(describe_inputs(job))
+        if resumed:
+            check_inputs(folder, inputs, allow_changes)
+        else:
+            begin_run(folder, recipe, inputs, fresh)
 
-    def open(
-        self,
-        world: World,
-        sources: Mapping[str, ExampleSource] | None,
-        watch: Watch | None,
-        held: ExitStack,
-    ) -> tuple[Trainer, Path, Hooks]:
-        """The run, its folder locked and made or checked, its progress shown until `held` ends."""
-        folder, inputs = self.folder, dict[str, Any]()
-        if not self.resumed:  # before the time that data and network take
-            _let_leader(world, lambda: refuse_used(folder, self.fresh))
-        job = prepare_job(self.recipe, world, sources)
+    _let_leader(world, open_folder)
+    trainer = Trainer(job)
 
-        def open_folder() -> None:
-            held.enter_context(lock_run(folder))
-            inputs.update(describe_inputs(job))
-            if self.resumed:
-                check_inputs(folder, inputs, self.allow_changes)
-            else:
-                begin_run(folder, self.recipe, inputs, self.fresh)
+    def note_resume() -> None:
+        """Only once the checkpoint has been found to fit may the folder change."""
+        if resumed:
+            step = trainer.progress.step
+            _let_leader(world, lambda: _resume(folder, recipe, inputs, step))
 
-        _let_leader(world, open_folder)
-        trainer = Trainer(job)
-
-        def note_resume() -> None:
-            """Only once the checkpoint has been found to fit may the folder change."""
-            if self.resumed:
-                step = trainer.progress.step
-                _let_leader(world, lambda: _resume(folder, self.recipe, inputs, step))
-
-        watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
-        notify = held.enter_context(watched)
-        return trainer, folder, replace(make_hooks(job, notify), ready=note_resume)
+    watched = watch(folder.name) if watch and world.leads else nullcontext(_ignore)
+    notify = held.enter_context(watched)
+    return trainer, folder, replace(make_hooks(job, notify), ready=note_resume)
 
 
 def make_hooks(job: TrainingJob, notify: Notify) -> Hooks:

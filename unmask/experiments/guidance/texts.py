@@ -98,6 +98,7 @@ def draw_guided_texts(
     Rejection draws up to `strength` texts for each and takes the first that the guide holds for
     likelier than not, or else the likeliest one.
     """
+    # 1. What this way changes: the guidance, the prompt, or how often a text is drawn.
     plain, label = prompts
     steps, more = way.count_steps(passes), {}
     if way.name == "cfg":
@@ -107,6 +108,7 @@ def draw_guided_texts(
         more |= {"rates": way.name == "rates"}
     prompt = label if way.name in ("label", "cfg") else plain
     draws = int(way.strength) if way.name == "rejection" else 1
+    # 2. The texts, and what the guide makes of each; its own calls are counted too.
     spent, tokens, p_guide = 0, [], []
     for i in range(draws):
         seed = settings.seed if i == 0 else derive_seed(settings.seed, "draw", i) % 2**31
@@ -118,15 +120,17 @@ def draw_guided_texts(
         tokens.append(drawn.tokens.cpu())
         p_guide.append(read_guide(guide, drawn.tokens))
     spent += draws if way.name == "rejection" else 0
-    p = torch.stack(p_guide, 1)  # [number, draws]
+    # 3. Of each text's draws [number, draws] the first that the guide holds for likely,
+    #    or else the likeliest.
+    p = torch.stack(p_guide, 1)
     is_first = (p >= 0.5).long().cumsum(-1).eq(1) & (p >= 0.5)
     chosen = torch.where(is_first.any(-1), is_first.long().argmax(-1), p.argmax(-1))
     rows = torch.stack(tokens, 1)[torch.arange(number), chosen]
     start = len(encode_prompt(model, prompt))
     decode = model.require_tokenizer().decode
     texts = [decode(row[start:]).strip() for row in rows.tolist()]
-    kept = p.gather(-1, chosen[:, None])[:, 0].tolist()
-    return DrawnTexts(texts, kept, steps, spent)
+    p_chosen = p.gather(-1, chosen[:, None])[:, 0].tolist()
+    return DrawnTexts(texts, p_chosen, steps, spent)
 
 
 class TextJudge:

@@ -21,11 +21,7 @@ from unmask.net.dialects.dialect import (
 from unmask.net.model import Blueprint
 
 _TABLE = FieldTable(
-    same=SIZES
-    | {
-        "norm_eps": "layer_norm_eps",
-        "token_types": "type_vocab_size",
-    },
+    same=SIZES | {"norm_eps": "layer_norm_eps", "token_types": "type_vocab_size"},
     fixed={
         "hidden_act": "gelu",
         "position_embedding_type": "absolute",

@@ -125,11 +125,7 @@ DIALECT = Dialect(
     read=_read,
     map_tensors=_map_tensors,
     write=_write,
-    ignored=(
-        ".attention.bias",
-        ".attention.masked_bias",
-        ".attention.rotary_emb.inv_freq",
-    ),
+    ignored=(".attention.bias", ".attention.masked_bias", ".attention.rotary_emb.inv_freq"),
     tied_head="embed_out.weight",
     token_fields=TOKEN_FIELDS,
 )

@@ -27,10 +27,7 @@ SHAPES = SIZES | {
 ABSENT = {"tie_word_embeddings": False, "num_key_value_heads": None, "head_dim": None}
 
 _TURNS: dict[str, dict[str, tuple[str, int | None]]] = {
-    "llama3": {
-        "rotary_slow": ("low_freq_factor", None),
-        "rotary_fast": ("high_freq_factor", None),
-    },
+    "llama3": {"rotary_slow": ("low_freq_factor", None), "rotary_fast": ("high_freq_factor", None)},
     "yarn": {"rotary_slow": ("beta_slow", 1), "rotary_fast": ("beta_fast", 32)},
 }
 """By the kind of rotary scaling: our field, theirs and what its absence means."""

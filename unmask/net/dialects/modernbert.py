@@ -35,10 +35,7 @@ _TABLE = FieldTable(
         "tied": "tie_word_embeddings",
         "window_period": "global_attn_every_n_layers",
     },
-    fixed={
-        "hidden_activation": "gelu",
-        "classifier_activation": "gelu",
-    },
+    fixed={"hidden_activation": "gelu", "classifier_activation": "gelu"},
     optional={
         "norm_eps": 1e-5,
         "norm_bias": False,
