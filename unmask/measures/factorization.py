@@ -163,7 +163,7 @@ def judge(summary: Summary, settings: FactorizationSettings) -> Iterable[blocks.
     """Whether a model finds sentences likelier in one order than in the other."""
     for row in tidy.select(summary["differences"], metric="difference"):
         yield judge_interval(row["model"], tidy.to_interval(row), row["facts"])
-    for row in summary.get("correlations", ()):
+    for row in summary["correlations"]:
         value = tidy.to_interval(row) if row["mean"] == row["mean"] else None
         yield judge_interval(_name_correlation(row), value, row["deviating"])
 
@@ -197,7 +197,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 
 def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
     """Gaps and recall over facts, where a run of recall was named."""
-    if rows := result.summary.get("correlations"):
+    if rows := result.summary["correlations"]:
         yield tidy.tabulate(
             "correlations",
             "Spearman's correlation with recall in reverse, over facts",

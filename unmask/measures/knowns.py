@@ -112,7 +112,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
             "outcomes", "Entropy where the likeliest token is right, and where it is wrong, nats",
             rows, keys, {"right": Column("right"), "wrong": Column("wrong")},
         )
-        for rows in [result.summary.get("outcomes")] if rows
+        for rows in [result.summary["outcomes"]] if rows
     ]  # fmt: skip
     return [*_state(result, means), table, *outcomes, *([completions] if examples else [])]
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from unmask.base.runs import RunRecord
     from unmask.measures.inputs import Inputs
     from unmask.measures.result import Result
 
@@ -142,8 +141,6 @@ class Measure(Generic[S]):
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
-    read_old: "Callable[[Path, RunRecord], Result] | None" = None
-    """Reads a run folder of version 0.1, where that is still possible."""
     finish: "Callable[[Result], None] | None" = None
     """Writes what a run leaves beside its tables, for other programs."""
     files: Sequence[str] = ()

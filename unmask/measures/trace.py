@@ -23,7 +23,7 @@ from unmask.measures.clean_runs import (
 from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
-from unmask.measures.trace_runs import pool, read_old
+from unmask.measures.trace_runs import pool
 from unmask.measures.trace_section import TITLE, describe
 from unmask.measures.trace_summary import judge, summarise
 from unmask.tracing.settings import Tracing
@@ -202,7 +202,6 @@ MEASURE = Measure(
     judge=judge,
     describe=describe,
     pool=pool,
-    read_old=read_old,
     stages=[
         Stage(
             sizes={"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST},
