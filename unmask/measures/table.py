@@ -25,7 +25,8 @@ GROUPS = {
     ),
     "Steering": ("guidance", "correctors", "planted"),
 }  # fmt: skip
-"""Modules of this folder, each with its `MEASURE`; the order of verbs, stages and sections."""
+"""Modules of this folder, each with its `MEASURE`; the order of stages and sections. The line that
+`unmask --help` has of each stands in `unmask/assets/verbs.json`."""
 OTHERS = "Measures of other packages"
 _REGISTERED: dict[str, Measure] = {}
 
@@ -35,13 +36,10 @@ def list_measures() -> dict[str, Measure]:
     return _import_all() | _REGISTERED
 
 
-def find_group(name: str) -> str:
-    """The heading under which a measure is listed."""
-    return next((group for group, names in GROUPS.items() if name in names), OTHERS)
-
-
 def find_measure(name: str) -> Measure:
-    """The measure of that name."""
+    """The measure of that name; where it is this package's no other is imported."""
+    if any(name in group for group in GROUPS.values()):
+        return _import(name)
     measures = list_measures()
     if name not in measures:
         raise UserError(f"there is no measure {name!r}: {suggest(name, measures)}")
@@ -62,10 +60,13 @@ def register(measure: Measure) -> Measure:
     return measure
 
 
+def _import(name: str) -> Measure:
+    return import_module(f"unmask.measures.{name}").MEASURE
+
+
 @cache
 def _import_all() -> dict[str, Measure]:
-    names = [name for group in GROUPS.values() for name in group]
-    measures = {name: import_module(f"unmask.measures.{name}").MEASURE for name in names}
+    measures = {name: _import(name) for group in GROUPS.values() for name in group}
     for point in entry_points(group=ENTRY_POINT):
         try:
             measure = point.load()
