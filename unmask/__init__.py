@@ -28,7 +28,7 @@ def _find_homes() -> dict[str, tuple[str, str]]:
 
 def __getattr__(name: str) -> object:
     if name == "__all__":
-        return sorted([*_find_homes(), "__version__"])
+        return __dir__()
     if name.startswith("_") or name not in _find_homes():
         raise AttributeError(f"module 'unmask' has no attribute {name!r}")
     home, own_name = _find_homes()[name]
@@ -38,4 +38,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __getattr__("__all__")
+    return sorted([*_find_homes(), "__version__"])
