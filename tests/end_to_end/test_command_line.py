@@ -8,10 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands import run, start
-from unmask.cli.main import app
+from unmask.cli.main import MODULES, app, list_verbs, load_verb
+from unmask.measures.table import list_measures
 
 HEAVY = {"torch", "scipy", "sklearn", "pyarrow", "matplotlib", "plotly", "transformers"}
-HEAVY |= {"tokenizers", "safetensors", "jinja2", "rich.progress"}
+HEAVY |= {"tokenizers", "safetensors", "jinja2", "rich.progress", "numpy", "yaml"}
 """What takes long to import and is needed only by those who do the work."""
 
 
@@ -28,6 +29,15 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0 and "study" in done.stdout, done.stderr
     imported = set(done.stderr.split())
     assert "unmask.cli.main" in imported and imported & HEAVY == set()
+
+
+def test_the_list_says_what_each_verb_says_of_itself():
+    """The list imports no verb, so its lines stand in a file of their own."""
+    listed = [name for each in list_verbs().values() for name in each]
+    assert set(listed) == MODULES.keys() | list_measures().keys() and "report" in listed
+    for verbs in list_verbs().values():
+        for name, line in verbs.items():
+            assert str(load_verb(name).help).partition("\n\n")[0] == line
 
 
 def test_ctrl_c_while_the_command_is_imported_is_one_word():

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +32,7 @@ from tests.hostile.fuzzing import Attempt, draw_good, list_bad, run_attempt, run
 from tests.hostile.test_kills import KILLED, KILLS
 from tests.hostile.test_signals import VERBS
 from tests.training.runs import SMALL
-from unmask.cli.main import app
+from unmask.cli.main import load_verb
 from unmask.measures.table import list_measures
 
 Draw = Callable[[Any], Any]
@@ -138,10 +137,10 @@ NUMBERS = {"x", "", "nan", "inf", "-1", "1e400", "0x10", str(10**30), "-" + "9" 
 
 def list_options() -> list[tuple[tuple[str, ...], str, Any]]:
     """Every verb's options: (words of the verb, flag, the command line library's type)."""
-    found, group = [], typer.main.get_command(app)
+    found = []
     for verb in VERBS:
-        command: Any = group
-        for word in verb:
+        command = load_verb(verb[0])
+        for word in verb[1:]:
             command = command.commands[word]
         for option in command.params:
             flags = [flag for flag in option.opts if flag.startswith("--")]

@@ -4,17 +4,15 @@ import json
 import os
 import pickle
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.training.runs import CPU, make_trainer, run, take_steps
+from tests.training.runs import CPU, make_trainer, run
 from unmask import Tokenizer, UserError
 from unmask.base.files import write_json
 from unmask.data import patterns
@@ -23,8 +21,6 @@ from unmask.net.config import NetConfig
 from unmask.net.model import Blueprint, Model
 from unmask.net.transformer import Transformer
 from unmask.training import checkpoints
-from unmask.training.checkpoints import find_newest
-from unmask.training.journal import read_journal
 from unmask.training.loop import run_loop
 
 CHECKPOINT = Path("checkpoints", "step-00000003")
@@ -38,17 +34,6 @@ class Hostile:
 
     def __reduce__(self):
         return os.mkdir, (str(self.mark),)
-
-
-def write_pickled_checkpoint(folder: Path) -> None:
-    """A checkpoint after three steps as version 0.1 wrote it."""
-    trainer = make_trainer()
-    take_steps(trainer, 3)
-    with pytest.warns(UserWarning, match="single process"):
-        dcp.save(trainer.tensors(), checkpoint_id=str(folder), no_dist=True)
-    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-    record = {"format": 1, "progress": asdict(trainer.snapshot()), "files": sizes}
-    write_json(folder / "checkpoint.json", record)
 
 
 def test_checkpoints_hold_no_pickle_and_go_into_several_files(tmp_path, monkeypatch):
@@ -65,33 +50,17 @@ def test_checkpoints_hold_no_pickle_and_go_into_several_files(tmp_path, monkeypa
         assert all(x.equal(whole.tensors()[name]) for name, x in again.tensors().items())
 
 
-def test_a_pickled_checkpoint_needs_trust(tmp_path):
-    write_pickled_checkpoint(tmp_path / CHECKPOINT)
-    with pytest.raises(UserError, match="whose index is a pickle.*resume with --trust"):
-        run_loop(make_trainer(), tmp_path)
-    assert run_loop(make_trainer(), tmp_path, trust=True).step == 12
-    run(tmp_path / "never")
-    folders = (tmp_path / "never", tmp_path)
-    losses = [[record["loss"] for record in read_journal(folder)] for folder in folders]
-    assert losses[0][3:] == losses[1]
-
-
-def test_a_hostile_pickle_beside_a_checkpoint_is_not_read(tmp_path):
-    """Whatever the record says, code runs only where it is trusted."""
+def test_a_hostile_pickle_in_a_checkpoint_is_never_read(tmp_path):
+    """Beside a checkpoint it is passed by; as the index of format 1 it is refused."""
     run(tmp_path, budget={"steps": 3})
-    mark = tmp_path / "executed"
+    mark, record = tmp_path / "executed", tmp_path / CHECKPOINT / "checkpoint.json"
     (tmp_path / CHECKPOINT / ".metadata").write_bytes(pickle.dumps(Hostile(mark)))
-    trainer = make_trainer(budget={"steps": 4})
-    assert run_loop(trainer, tmp_path).step == 4
-    record = json.loads((tmp_path / CHECKPOINT / "checkpoint.json").read_text())
-    write_json(tmp_path / CHECKPOINT / "checkpoint.json", record | {"format": 1})
+    assert run_loop(make_trainer(budget={"steps": 4}), tmp_path).step == 4
+    change_json(record, format=1)
     (tmp_path / "checkpoints" / "step-00000004" / "checkpoint.json").unlink()
-    with pytest.raises(UserError, match="resume with --trust"):
-        find_newest(tmp_path / "checkpoints")
+    with pytest.raises(UserError, match="format 1, expected 2 .*pickle.*begin anew with --fresh"):
+        run_loop(make_trainer(), tmp_path)
     assert not mark.exists()
-    with pytest.raises(UserError):
-        run_loop(make_trainer(), tmp_path, trust=True)
-    assert mark.exists(), "the pickle would have run"
 
 
 def test_a_damaged_part_is_a_sentence(tmp_path):

@@ -1,12 +1,9 @@
 """Recall: what a model knows is found and nothing else; runs resume, and pool what they share."""
 
-import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from tests.evaluation.oracle import make_oracle, make_twin
@@ -285,25 +282,6 @@ def test_steps_are_counted_per_token_of_the_answer(both):
     (budget,) = select(result.summary["budgets"], model="ar", split="d2p_same")
     assert budget["steps"] is budget["per_token"] is None
     assert "Steps per token of the answer" in show(result)
-
-
-def test_tables_of_older_runs_are_read(one, tmp_path):
-    """They have no column `starts` or `rank_chain`, and their summary no table `budgets`."""
-    result, folder = one
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    for path in (tmp_path / "recall.parquet", tmp_path / "summary" / "cells.parquet"):
-        table = pyarrow.parquet.read_table(path)
-        if "starts" in table.column_names:
-            table = table.drop_columns(["starts", "rank_chain"])
-        else:
-            names = table["metric"].to_pylist()
-            table = table.filter(pyarrow.array([name != "starts" for name in names]))
-        pyarrow.parquet.write_table(table, path)
-    (tmp_path / "summary" / "budgets.parquet").unlink()
-    old = read_result(tmp_path)
-    assert "recalls 100 %" in show(old) and "Steps per token" not in show(old)
-    anew = MEASURE.summarise(old.tables, old.settings)
-    assert anew["pairs"] == result.summary["pairs"] and anew["gains"] == result.summary["gains"]
 
 
 def test_strategies_of_ones_own(masked, corpus, tmp_path):

@@ -99,4 +99,4 @@ def test_the_verb(tmp_path, capsys):
     with pytest.raises(UserError, match="expected whole numbers such as 0,1,2"):
         app([*words, "0,one"], standalone_mode=False)
     with pytest.raises(UserError, match="leave the options of resuming out"):
-        app([*words, "0", "--trust"], standalone_mode=False)
+        app([*words, "0", "--allow-changes"], standalone_mode=False)

@@ -29,7 +29,7 @@ _ADVICE = {
 def replace_file(path: str | Path) -> Generator[Path]:
     """A path to write to, which becomes `path` when the block ends well and vanishes otherwise."""
     path = Path(path)
-    with _told_as_sentence(path):
+    with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
         try:
@@ -69,7 +69,7 @@ def replace_folder(path: str | Path) -> Generator[Path]:
     The old folder stays whole until then, and whole if anything goes wrong.
     """
     path = Path(path).resolve()
-    with _told_as_sentence(path):
+    with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft_of(path)
         try:
@@ -89,7 +89,7 @@ def replace_folder(path: str | Path) -> Generator[Path]:
 def create_file(path: str | Path, text: str) -> bool:
     """Write a file that is not there yet; False where one is. Of several processes one succeeds."""
     path = Path(path)
-    with _told_as_sentence(path):
+    with told_as_sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("x", encoding="utf-8") as file:
@@ -146,7 +146,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _told_as_sentence(path: Path) -> Generator[None]:
+def told_as_sentence(path: Path) -> Generator[None]:
     try:
         yield
     except UserError:

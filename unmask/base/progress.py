@@ -1,9 +1,6 @@
-"""One kind of progress bar, on stderr, where a person is watching and rich is installed.
+"""Bars of rich on stderr, where a person is watching and it is installed.
 
 Elsewhere long work says in a plain line now and then how far it is, for whoever reads a log.
-
-There is one display at a time: what is tracked while one is up gets a line in it. A second display,
-or anything that writes past it, would stand in its last line, and it could not erase itself.
 """
 
 import os
@@ -23,48 +20,62 @@ T = TypeVar("T")
 LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal to show a bar on."""
 
-_display: "Progress | None" = None
-"""The display that is up: the terminal has room for one."""
+_bars: "Progress | None" = None
+"""The display that is up: rich draws one at a time without stray lines."""
 
 
 def track(
     items: Iterable[T], what: str, total: int | None = None, in_lines: bool = False
 ) -> Iterator[T]:
-    """The items, with a bar that names the work, counts it and shows its pace and the time left.
+    """The items, with a bar that names the work, counts it and shows the time left.
 
     With `in_lines`, long work says the same in plain lines where there is no terminal.
     """
-    is_inner = _display is not None
-    with _open_display() as display:
-        if display is None or display.disable:
-            # Without rich nothing is shown; with it, but without a terminal, lines.
-            has_lines = in_lines and display is not None
-            yield from _track_in_lines(items, what, total) if has_lines else items
+    is_inner = _bars is not None
+    with _open_bars() as bars:
+        if bars is None:
+            yield from _track_in_lines(items, what, total) if in_lines else items
             return
-        task = display.add_task(f"  {what}" if is_inner else what, total=total)
+        task = bars.add_task(f"  {what}" if is_inner else what, total=total)
         try:
-            yield from display.track(items, total=total, task_id=task)
+            yield from bars.track(items, total=total, task_id=task)
         finally:
             if is_inner:
-                display.remove_task(task)
+                bars.remove_task(task)
 
 
 @contextmanager
 def watch(what: str) -> Generator[Callable[[int, int | None, str], None]]:
     """A function that moves a bar, or prints lines: how much is done, of how much, and a note."""
-    with _open_display() as display:
-        if display is None:
-            yield lambda done, total, note: None
-            return
-        if display.disable:
+    with _open_bars() as bars:
+        if bars is None:
             yield print_lines(f"{what}: step")
             return
-        task = display.add_task(what, total=None)
+        task = bars.add_task(what, total=None)
+        yield lambda done, total, note: bars.update(
+            task, completed=done, total=total, description=f"{what}  {note}"
+        )
 
-        def move(done: int, total: int | None, note: str) -> None:
-            display.update(task, completed=done, total=total, description=f"{what}  {note}")
 
-        yield move
+@contextmanager
+def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
+    """A function that says that a stage begins, or that it is done; one display for all of them.
+
+    What is tracked meanwhile has a line of its own below them.
+    """
+    with _open_bars() as bars:
+        if bars is None:
+            yield lambda name, is_done: None
+            return
+        tasks = {name: bars.add_task(name, total=1, start=False) for name in names}
+
+        def mark(name: str, is_done: bool) -> None:
+            bars.start_task(tasks[name])
+            if is_done:
+                bars.update(tasks[name], completed=1)
+                bars.stop_task(tasks[name])
+
+        yield mark
 
 
 def print_lines(
@@ -101,81 +112,39 @@ def _track_in_lines(items: Iterable[T], what: str, total: int | None) -> Iterato
 
 
 @contextmanager
-def show_stages(names: Sequence[str]) -> Generator[Callable[[str, bool], None]]:
-    """A function that says that a stage begins, or that it is done; one display for all of them.
-
-    What is tracked meanwhile gets a line of its own below them, with its pace and its time left.
-    """
-    with _open_display() as display:
-        if display is None:
-            yield lambda name, is_done: None
-            return
-        tasks = {name: display.add_task(name, total=1, start=False) for name in names}
-
-        def mark(name: str, is_done: bool) -> None:
-            display.start_task(tasks[name])
-            if is_done:
-                display.update(tasks[name], completed=1)
-                display.stop_task(tasks[name])
-
-        yield mark
-
-
-@contextmanager
-def _open_display() -> "Generator[Progress | None]":
-    """The display that is up, or a new one; None without rich."""
-    global _display
-    if _display is not None or find_spec("rich") is None:
-        yield _display
+def _open_bars() -> "Generator[Progress | None]":
+    """The display that is up, or a new one; None without rich or a terminal."""
+    global _bars
+    if _bars is not None or find_spec("rich") is None:
+        yield _bars
         return
-    display = _make_display()
-    with ExitStack() as stack:
-        if not display.disable:
-            if sys.stdout.isatty():
-                stack.enter_context(redirect_stdout(_print_above(display, sys.stdout)))
-            stack.enter_context(redirect_stderr(_print_above(display, sys.stderr)))
-        stack.enter_context(display)
-        _display = display
-        try:
-            yield display
-        finally:
-            _display = None
-
-
-def _make_display() -> "Progress":
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
 
-    class Pace(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.2g}/s")
-
-    console = Console(file=sys.stderr)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Pace(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
     )
-    return Progress(
-        *columns,
-        console=console,
-        disable=not console.is_terminal,
-        redirect_stdout=False,  # `_print_above` does it
-        redirect_stderr=False,
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield None
+        return
+    # `_print_above` does what rich's own redirection leaves stray lines of.
+    bars = progress.Progress(
+        *columns, console=console, redirect_stdout=False, redirect_stderr=False
     )
+    with ExitStack() as stack:
+        if sys.stdout.isatty():
+            stack.enter_context(redirect_stdout(_print_above(bars, sys.stdout)))
+        stack.enter_context(redirect_stderr(_print_above(bars, sys.stderr)))
+        _bars = stack.enter_context(bars)
+        try:
+            yield bars
+        finally:
+            _bars = None
 
 
 def _print_above(display: "Progress", stream: IO[str]) -> TextIOBase:

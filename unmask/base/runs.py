@@ -115,7 +115,7 @@ def open_run(
     with lock_run(folder, rank, world):
         if fresh:
             if (folder / RECORD).is_file():
-                before = read_record(folder, formats=(1, RUN_FORMAT))
+                before = read_record(folder)
                 _check_verb(folder, before.verb, record.verb)
             remove_files(folder, [*files, PAGE, RECORD])  # the record last: it is true of the rest
         else:
@@ -194,12 +194,9 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     models, models_now = ({"models": list(each.get("models", ()))} for each in (before, now))
     if changes := compare_values(models, models_now):
         return changes
-    if DTYPES in before and DTYPES in now:
-        changes = compare_values(before[DTYPES], now[DTYPES], what="the dtype of ")
-    if changes:
+    dtypes, dtypes_now = (each.get(DTYPES, {}) for each in (before, now))
+    if changes := compare_values(dtypes, dtypes_now, what="the dtype of "):
         return changes
-    if not old:
-        return ["it was begun by a version that did not record what its inputs held"]
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             verb = "appeared" if key not in old else "disappeared" if key not in new else "changed"
@@ -232,18 +229,18 @@ def find_folder(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def read_record(folder: str | Path, formats: tuple[int, ...] = (RUN_FORMAT,)) -> RunRecord:
+def read_record(folder: str | Path) -> RunRecord:
     """What a folder's `run.json` says; a folder without one, or of another version, is refused."""
     folder = find_folder(folder)
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder} has no {RECORD}: expected the folder of a run.")
     record = build(RunRecord, read_json_object(folder / RECORD), str(folder / RECORD))
-    if record.format not in formats:
+    if record.format != RUN_FORMAT:
         made_by = record.versions.get("unmask", "another version")
         raise UserError(
             f"{folder} was written by unmask {made_by} in run format {record.format}, expected "
             f"{RUN_FORMAT}: make the run anew with this version."
         )
-    if record.format == RUN_FORMAT and (problems := check_values(record.inputs, _INPUTS)):
+    if problems := check_values(record.inputs, _INPUTS):
         raise SettingsError(str(folder / RECORD), problems)
     return record

@@ -84,7 +84,7 @@ def _make_decoder() -> lzma.LZMADecompressor:
 
 
 def _open_zst(packed: IO[bytes]) -> Callable[[int], bytes]:
-    """A reader of a Zstandard file, by the package that reads tables: Python has it from 3.14 on."""
+    """A reader of a Zstandard file, by pyarrow: Python reads these from 3.14 on."""
     require_study("reading a .zst file", "pyarrow")
     import pyarrow
 

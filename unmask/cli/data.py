@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 OUT = typer.Argument(..., callback=refuse_existing, help="The folder to make.")
 """The folder of a new data set; an existing one is refused before anything is made."""
 
-app = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
+data = typer.Typer(help="Make, show and check data.", no_args_is_help=True)
 make = typer.Typer(help="Make a data set.", no_args_is_help=True)
-app.add_typer(make, name="make")
+data.add_typer(make, name="make")
 
 
 @make.command("reversal")
@@ -212,7 +212,7 @@ def make_text(
     _show(out)
 
 
-@app.command("show")
+@data.command("show")
 def show_data(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
     number: int = typer.Option(8, min=1, help="How many facts of a file to show."),
@@ -221,7 +221,7 @@ def show_data(
     _show(path, number)
 
 
-@app.command("check")
+@data.command("check")
 def check(
     path: Path = typer.Argument(..., help="A corpus folder, a shard folder or a file of facts."),
 ) -> None:

@@ -1,21 +1,72 @@
 """The command `unmask`: its verbs, and how its mistakes are shown."""
 
+import json
 import logging
 import os
 import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.resources import files
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from unmask import __version__
-from unmask.cli import data, explore, harness, models, sample, study, sweep, toy, train
 from unmask.cli.exits import MISTAKE, explain_errors, show_any_text, stop_alike
-from unmask.cli.verbs import add_measures
+
+_FILES = ("data", "explore", "harness", "models", "sample", "study", "sweep", "toy", "train")
+MODULES = {name: name for name in _FILES}
+MODULES |= {"report": "study", "info": "models", "convert": "models"}
+"""The module of this folder for each verb that is no measure."""
+FUNCTIONS = {"train": "train_recipe"}
+"""Functions that are not called as their verb is."""
+
+
+def list_verbs() -> dict[str, dict[str, str]]:
+    """What each verb does, in a line, by heading; only measures of other packages are imported."""
+    path = files("unmask.assets").joinpath("verbs.json")
+    verbs: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8"))
+    if entry_points(group="unmask.measures"):
+        from unmask.measures.table import OTHERS, list_measures
+
+        known = {name for each in verbs.values() for name in each}
+        others = {each.name: each.help for each in list_measures().values()}
+        verbs[OTHERS] = {name: line for name, line in others.items() if name not in known}
+    return verbs
+
+
+def load_verb(name: str) -> Any:
+    """The command of a verb, with its options."""
+    if name in MODULES:
+        verb = getattr(import_module(f"unmask.cli.{MODULES[name]}"), FUNCTIONS.get(name, name))
+    else:
+        from unmask.cli.verbs import make_verb
+        from unmask.measures.table import find_measure
+
+        verb = make_verb(find_measure(name))
+    if not isinstance(verb, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name)(verb)
+        verb = single
+    return typer.main.get_command(verb)
 
 
 class Verbs(TyperGroup):
-    """All commands; each is in `stop_alike`, since typer makes an exit code of what stops it."""
+    """All commands; a line stands for each until it is asked for, so that help imports little.
+
+    Each is in `stop_alike`, since typer makes an exit code of what stops it.
+    """
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        for heading, verbs in list_verbs().items():
+            for name, line in verbs.items():
+                self.add_command(TyperCommand(name, help=line, rich_help_panel=heading))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_verb(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
         with stop_alike():
@@ -29,21 +80,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-BEGIN, TRAIN, MODELS = "Begin here", "Train", "Models"
-"""Headings of the list of commands; measures have their own."""
-app.command("study", rich_help_panel=BEGIN)(study.make_study())
-app.command("report", rich_help_panel=BEGIN)(study.report)
-app.command("sample", rich_help_panel=BEGIN)(sample.sample)
-app.command("explore", rich_help_panel=BEGIN)(explore.explore)
-add_measures(app)
-app.command("harness", rich_help_panel="Texts")(harness.harness)
-app.command("train", rich_help_panel=TRAIN)(train.train_recipe)
-app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
-app.add_typer(data.app, name="data", rich_help_panel=TRAIN)
-app.command("toy", rich_help_panel=TRAIN)(toy.make_toy())
-app.command("models", rich_help_panel=MODELS)(models.models)
-app.command("info", rich_help_panel=MODELS)(models.info)
-app.command("convert", rich_help_panel=MODELS)(models.convert)
 
 
 def _print_version(wanted: bool) -> None:

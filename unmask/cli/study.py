@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from unmask.study.pipeline import StudyRun
 
-HELP = "Run the study, from data to a page you can read; a study that was stopped is resumed."
 EXTRAS: dict[str, inspect.Parameter] = {
     "quick": add_option("quick", bool, False, "The size quick: a first look.", "--quick"),
     "full": add_option("full", bool, False, "The size full: all prompts, for a GPU.", "--full"),
@@ -39,11 +38,6 @@ EXTRAS: dict[str, inspect.Parameter] = {
         "out", Path, Path("runs/study"), "Folder of the tables and the page.", "--out"
     ),
 }
-
-
-def make_study() -> Any:
-    """The command `study`, its options those of `StudySettings`."""
-    return make_command("study", HELP, [], StudySettings, EXTRAS, _run)
 
 
 def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
@@ -146,3 +140,13 @@ def report(
 
     place = draw_report(runs, out, join, title)
     Console().print(f"drawn: {place.resolve().as_uri()}", markup=False, soft_wrap=True)
+
+
+study = make_command(
+    "study",
+    "Run the study, from data to a page you can read; a study that was stopped is resumed.",
+    [],
+    StudySettings,
+    EXTRAS,
+    _run,
+)

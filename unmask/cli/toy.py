@@ -7,14 +7,6 @@ from typing import Any
 from unmask.cli.options import add_option, make_command
 from unmask.toy.settings import ToySettings
 
-HELP = "Train every kind of model on a toy language and show how well each speaks it."
-
-
-def make_toy() -> Any:
-    """The command, its options those of `ToySettings`."""
-    out = add_option("out", Path, Path("runs/toy"), "Folder for toy.json.", "--out")
-    return make_command("toy", HELP, [], ToySettings, {"out": out}, _run)
-
 
 def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> None:
     from rich.console import Console
@@ -25,3 +17,13 @@ def _run(given: Mapping[str, Any], settings: Any, extras: Mapping[str, Any]) -> 
     console = Console()
     show_report(console, run_toy(settings, extras["out"]))
     console.print(f"all numbers: {extras['out'] / 'toy.json'}", markup=False)
+
+
+toy = make_command(
+    "toy",
+    "Train every kind of model on a toy language and show how well each speaks it.",
+    [],
+    ToySettings,
+    {"out": add_option("out", Path, Path("runs/toy"), "Folder for toy.json.", "--out")},
+    _run,
+)

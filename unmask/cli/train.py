@@ -42,9 +42,6 @@ def train_recipe(
     resume: Path | None = typer.Option(None, help="Go on with the run in this folder."),
     fresh: bool = typer.Option(False, help="Remove the run that --out holds, and begin anew."),
     allow_changes: bool = typer.Option(False, help="Resume although settings or data changed."),
-    trust: bool = typer.Option(
-        False, help="Resume from a checkpoint of version 0.1, a pickle, which can run code."
-    ),
     seeds: str | None = typer.Option(
         None, help="Several runs in one process, such as 0,1,2: folders seed-N of --out."
     ),
@@ -79,7 +76,7 @@ def train_recipe(
         return
     folder = resume or run.choose_folder(name or "", out)
     if seeds is not None:
-        if resume is not None or allow_changes or trust:
+        if resume is not None or allow_changes:
             raise UserError("--seeds resumes its own runs: leave the options of resuming out.")
         numbers = parse_seeds(seeds)
         command = ["unmask", "train", name or "", *words, "--out", str(folder), "--seeds", seeds]
@@ -106,7 +103,6 @@ def train_recipe(
             resume=resume,
             fresh=fresh,
             allow_changes=allow_changes,
-            trust=trust,
             minutes=minutes,
             device=device,
             sources=SOURCES,

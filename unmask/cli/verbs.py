@@ -8,19 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from unmask.base.config import CheckedSettings
 from unmask.cli.exits import note_when_stopped, repeat_command
 from unmask.cli.options import add_option, make_command
 from unmask.measures.measure import Measure
-from unmask.measures.table import find_group, list_measures
-
-
-def add_measures(app: typer.Typer) -> None:
-    """A command for every measure, those of other packages included."""
-    for measure in list_measures().values():
-        app.command(measure.name, rich_help_panel=find_group(measure.name))(make_verb(measure))
 
 
 def make_verb(measure: Measure) -> Any:

@@ -186,7 +186,7 @@ def describe(result: Result) -> Sequence[blocks.ReportBlock]:
 
 def _show_correlations(result: Result) -> Iterator[blocks.ReportBlock]:
     """Gaps and recall over facts, where a run of recall was named."""
-    if rows := result.summary.get("correlations"):
+    if rows := result.summary["correlations"]:
         yield tidy.tabulate(
             "correlations",
             "Spearman's correlation with recall in reverse, over facts",

@@ -147,8 +147,7 @@ def _state(whole: Rows, result: Result, edge: str) -> Iterator[blocks.Finding]:
     who = "its positions cannot" if edge == BY_ANSWER else "no other position can"
     compared = tidy.select(whole, metric=COMPARED)
     taken = {_name_group(row) for row in tidy.select(compared, edge=HIDDEN) if not row["low"] <= 0}
-    # Runs before this was counted have no such table.
-    reading = {_name_group(row): row for row in result.summary.get("reading", ())}
+    reading = {_name_group(row): row for row in result.summary["reading"]}
     for row in tidy.select(compared, edge=edge):
         part, group = "", _name_group(row)
         if edge == BY_ANSWER and group in reading:

@@ -24,7 +24,6 @@ from unmask.results.summaries import name_outcome
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unmask.base.runs import RunRecord
     from unmask.measures.result import Result
     from unmask.measures.stored import StoredResult
 
@@ -104,8 +103,6 @@ class Measure(Generic[S]):
     """How it is measured, for the end of its section; usually the module's docstring."""
     pool: "Callable[[Sequence[Result]], Tables] | None" = None
     """Tables of several runs as one; None: rows one below the other, models named by their run."""
-    read_old: "Callable[[Path, RunRecord | None], Result] | None" = None
-    """Reads a run folder of version 0.1, where that is still possible."""
     finish: "Callable[[Result], None] | None" = None
     """Writes what a run leaves beside its tables, for other programs."""
     files: Sequence[str] = ()

@@ -262,7 +262,7 @@ def _compare_classes(rows: Rows, seed: int) -> Iterator[dict[str, Any]]:
 def judge(summary: Summary, settings: OrderSettings) -> Iterator[Verdict]:
     """Whether writing goes from left to right, and which classes of words come early or late."""
     yield from judge_differences(summary, settings)
-    for row in summary.get("classes", ()):
+    for row in summary["classes"]:
         claim = f"{row['model']}: {row['word']}"
         yield judge_interval(claim, tidy.to_interval(row), row["facts"])
 

@@ -74,8 +74,8 @@ def _state_order(result: "Result") -> Iterator[blocks.Finding]:
 
 
 def _show_classes(result: "Result") -> Iterator[blocks.Table]:
-    """How much later classes of words come than others; runs of older versions have no such."""
-    if rows := result.summary.get("classes"):
+    """How much later classes of words come than others."""
+    if rows := result.summary["classes"]:
         yield tidy.tabulate(
             "classes",
             "When words are committed, compared with other words (neither function words nor "

@@ -228,7 +228,7 @@ def pool(results: Sequence[Result]) -> Tables:
     from unmask.measures.runner import pool_tables
 
     inputs = [record.inputs for result in results for record in result.records]
-    if len({str(each.get(DIGESTS, {}).get("the data", each.get("asked"))) for each in inputs}) > 1:
+    if len({str(each[DIGESTS].get("the data")) for each in inputs}) > 1:
         raise UserError(
             "the runs scored different texts: costs of the same text can be compared; draw the "
             "runs one by one."

@@ -105,7 +105,7 @@ def fold_details(
         yield blocks.Fold("Differences between models", [pairs])
     if runs := summary.get("runs"):
         yield blocks.Fold("Each training run by itself", [_show_runs(runs, splits)])
-    if budgets := summary.get("budgets"):
+    if budgets := summary["budgets"]:
         yield blocks.Fold("Steps per token of the answer", list(_show_budgets(budgets, splits)))
     if has_published:
         yield blocks.Fold("Beside the published numbers", list(_compare_published(hits)))

@@ -97,7 +97,7 @@ def _count_runs(hits: Rows) -> Iterator[blocks.Text]:
     """How many training runs each model has, and what that makes of its intervals."""
     parts = []
     for row in {row["model"]: row for row in hits if row["seeds"] > 1}.values():
-        openings, seeds = row.get("openings", 1), labels.count(row["seeds"], "training run")
+        openings, seeds = row["openings"], labels.count(row["seeds"], "training run")
         if openings > 1:
             seeds += f" from {openings} adaptations"
             parts.append(f"{row['model']}: {seeds} (for other adaptations)")

@@ -77,8 +77,7 @@ class Groups(Mapping[tuple[str, str, int | None], Rows]):
             for row in rows:
                 logp = controls.get((row["seed"], row["prompt"]))
                 row[column] = None if logp is None else row["logp"] > logp
-        absent = {name: None for name in METRICS if name not in self.table.column_names}
-        return [absent | row for row in rows] if absent else rows  # a run of an older version
+        return rows
 
     def _find_logp(self, key: tuple[str, str, int | None]) -> dict[tuple[int, str], float]:
         """log p of a group's answers, by seed and prompt."""

@@ -16,7 +16,6 @@ from unmask.base.errors import UserError
 from unmask.base.locks import RunRefusedError
 from unmask.base.progress import track
 from unmask.base.runs import (
-    RUN_FORMAT,
     RunRecord,
     check_run,
     find_folder,
@@ -180,16 +179,8 @@ def summary_schema(measure: "Measure", name: str) -> str:
 def read_result(folder: str | Path) -> Result:
     """The result in a run folder; a study's folder, another version's or no run's is refused."""
     folder = find_folder(folder)
-    if (folder / "averages.parquet").is_file() and not (folder / "run.json").is_file():
-        # What version 0.1's `trace-report` left beside its page.
-        trace = find_measure("trace")
-        assert trace.read_old is not None
-        return trace.read_old(folder, None)
-    record = read_record(folder, formats=(1, RUN_FORMAT))
-    measure = find_measure(record.verb)
-    if record.format != RUN_FORMAT and measure.read_old is not None:
-        return measure.read_old(folder, record)
     record = read_record(folder)
+    measure = find_measure(record.verb)
     settings = build(measure.settings, record.settings, f"{folder}/run.json")
     tables = FolderTables(folder, measure.tables)
     is_complete = all((folder / f"{name}.parquet").is_file() for name in measure.tables)

@@ -10,7 +10,6 @@ import logging
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from unmask.base.errors import UserError, suggest
@@ -28,7 +27,8 @@ GROUPS = {
     ),
     "Steering": ("guidance", "correctors", "planted"),
 }  # fmt: skip
-"""This package's measures by heading; the order of verbs, stages and sections."""
+"""This package's measures by heading; the order of stages and sections. The line that
+`unmask --help` has of each stands in `unmask/assets/verbs.json`."""
 EXPERIMENTS = ("mending", "guidance", "correctors", "planted")
 """Measures that are folders of `unmask.experiments`; each other one is a module beside this one."""
 OTHERS = "Measures of other packages"
@@ -40,13 +40,10 @@ def list_measures() -> "dict[str, Measure]":
     return _import_all() | _REGISTERED
 
 
-def find_group(name: str) -> str:
-    """The heading under which a measure is listed."""
-    return next((group for group, names in GROUPS.items() if name in names), OTHERS)
-
-
 def find_measure(name: str) -> "Measure":
-    """The measure of that name."""
+    """The measure of that name; where it is this package's no other is imported."""
+    if any(name in group for group in GROUPS.values()):
+        return _import(name)
     measures = list_measures()
     if name not in measures:
         raise UserError(f"there is no measure {name!r}: {suggest(name, measures)}")
@@ -60,12 +57,14 @@ def add_measure(measure: "Measure") -> None:
     _REGISTERED[measure.name] = measure
 
 
+def _import(name: str) -> "Measure":
+    home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
+    return import_module(f"unmask.{home}").MEASURE
+
+
 @cache
 def _import_all() -> "dict[str, Measure]":
-    measures: dict[str, Measure] = {}
-    for name in chain.from_iterable(GROUPS.values()):
-        home = f"experiments.{name}.measure" if name in EXPERIMENTS else f"measures.{name}"
-        measures[name] = import_module(f"unmask.{home}").MEASURE
+    measures = {name: _import(name) for group in GROUPS.values() for name in group}
     for point in entry_points(group=ENTRY_POINT):
         try:
             measure = point.load()

@@ -26,7 +26,7 @@ from unmask.measures.inputs import QUESTIONS, Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Argument, Job, Measure, Rows, Stage
 from unmask.measures.settings import MachineSettings
 from unmask.measures.stored import StoredResult, open_stored_run
-from unmask.measures.trace_runs import pool, read_old
+from unmask.measures.trace_runs import pool
 from unmask.measures.trace_section import TITLE, describe
 from unmask.measures.trace_summary import judge, summarise
 from unmask.tracing.averages import TOTAL
@@ -239,8 +239,6 @@ MEASURE = Measure(
     judge=judge,
     describe=describe,
     pool=pool,
-    read_old=read_old,
-    stored=STORED,
     stages=[
         Stage(
             sizes={"quick": _QUICK | _FIRST, "laptop": _LAPTOP | _FIRST, "full": _FULL | _FIRST},

@@ -19,7 +19,7 @@ from unmask.blocks.blocks import (
 )
 from unmask.measures import trace_figures as figures
 from unmask.measures.measure import Rows
-from unmask.measures.result import Result, open_table
+from unmask.measures.result import Result
 from unmask.measures.trace_shares import fold_bands, say_chosen_share, tabulate_shares
 from unmask.measures.trace_summary import list_groups, name_cell
 from unmask.measures.trace_words import REPLACED, RESTORING, Words, choose_words
@@ -62,7 +62,7 @@ def describe(result: Result) -> Section:
     if texts and sum(row["prompts"] for row in counts) == 1:
         blocks += [_state_text(groups[0], summary["texts"], verdicts, metric), *texts]
     else:
-        shares = summary.get("shares", ())
+        shares = summary["shares"]
         blocks += [_state(group, verdicts, settings, shares) for group in firsts[:2]]
         blocks += map(Notice, _list_notices(result))
         blocks.append(figures.draw_roles(summary["averages"], kinds, metric, method, words))
@@ -165,7 +165,7 @@ def _tabulate_further(summary: Mapping[str, Rows], groups: Rows, metric: str) ->
 
 
 def _list_notices(result: Result) -> Iterator[str]:
-    """What is not here: facts that a model does not recall, single traces of older runs."""
+    """What is not here: facts that a model does not recall."""
     from unmask.data.sources import OWN
 
     for model, rows in tidy.group_by(result.summary["counts"], "model").items():
@@ -177,15 +177,10 @@ def _list_notices(result: Result) -> Iterator[str]:
                 f"{'; '.join(map(labels.name_split, empty))}. The table of facts says why."
             )
     own = tidy.select(result.summary["counts"], split=OWN)
-    if len(tidy.distinct(own, "model")) > 1 and (both := own[0].get("shared", FEW)) < FEW:
+    if len(tidy.distinct(own, "model")) > 1 and (both := own[0]["shared"]) < FEW:
         yield (
             f"{labels.count(both, 'fact')} traced in every model: fewer than {FEW}, so that only "
             "large differences between models could be seen."
-        )
-    if not open_table(result.tables, "trace").num_rows:
-        yield (
-            "The single traces of this run are not here. Averages and tests are those that version "
-            "0.1 stored, with its bootstrap intervals."
         )
 
 

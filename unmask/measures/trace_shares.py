@@ -133,7 +133,7 @@ def tabulate_alike(bands: Rows) -> list[ReportBlock]:
 
 def fold_bands(summary: Summary) -> Iterator[ReportBlock]:
     """What pairs of groups show, and the rows behind that."""
-    bands = summary.get("bands", ())
+    bands = summary["bands"]
     if not bands:
         return
     single = tidy.tabulate(

@@ -140,7 +140,7 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
     shown: Counter[tuple[str, ...]] = Counter()
     cells = 0
     texts, traces = (open_table(tables, name) for name in ("tokens", "trace"))
-    if not texts.num_rows:  # runs of version 0.1 did not keep them
+    if not texts.num_rows:  # a run may be kept without them
         return
     for fact in facts:
         group = tuple(fact[name] for name in ("model", "split", "corruption"))

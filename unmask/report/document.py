@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask.base.errors import UserError, describe_notice
 from unmask.base.reading import read_json
-from unmask.base.runs import DIGESTS, RUN_FORMAT, RunRecord, find_folder, read_record
+from unmask.base.runs import DIGESTS, RunRecord, find_folder, read_record
 from unmask.base.unpacking import PACKED
 from unmask.blocks.blocks import Figure, Fold, Notice, Number, ReportBlock, Section, Table
 from unmask.measures.measure import Measure
@@ -169,7 +169,7 @@ def _read_run(name: str, run: str | Path | Result) -> Run:
 def _is_study(folder: Path) -> bool:
     if not (folder / "run.json").is_file():
         return False
-    return read_record(folder, formats=(1, RUN_FORMAT)).verb == STUDY
+    return read_record(folder).verb == STUDY
 
 
 def _read_study(name: str, folder: Path) -> Run:

@@ -1,7 +1,7 @@
 """Running a sweep: every cell is trained and measured once, by whichever process claims it.
 
 Processes that run the same sweep in one folder, on one machine or many, share its cells: a cell is
-claimed by creating a file, and what is done of it is kept, so that a cell goes on where it stopped.
+claimed by locking a file, and what is done of it is kept, so that a cell goes on where it stopped.
 A cell that fails is noted, and the rest goes on.
 """
 
@@ -24,7 +24,6 @@ from unmask.base.config import build, check_arguments
 from unmask.base.devices import MachineShare, resolve_device
 from unmask.base.errors import UserError
 from unmask.base.files import replace_folder, write_json
-from unmask.base.locks import PATTERN as LOCKS
 from unmask.base.locks import claim
 from unmask.base.runs import RECORD, read_record
 from unmask.measures.runner import run_measure, settle
@@ -245,8 +244,6 @@ class _CellWorker:
 
     def work(self, cell: SweepCell, place: Path) -> str:
         """Do what is missing of a cell; how that ended."""
-        for lock in place.rglob(LOCKS):
-            lock.unlink(missing_ok=True)  # the claim is ours: whoever left it is gone
         points = list(_list_own(self.sweep, cell, place))
         for point in points:
             ended = self._train(point, place / TRUNK)

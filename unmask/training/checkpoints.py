@@ -29,8 +29,6 @@ from unmask.training.parallel import World
 _log = logging.getLogger(__name__)
 
 FORMAT = 2
-PICKLED_FORMAT = 1
-"""Up to version 0.1 the parts were listed in a pickle."""
 FILE_BYTES = 1 << 30
 """A file is put together in memory before it is written: no more than this, but for one tensor."""
 _NAME = re.compile(r"step-(\d{8})")
@@ -95,34 +93,20 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def find_newest(folder: Path, trust: bool = False) -> Path | None:
-    """The newest checkpoint that is whole; a damaged one is passed over with a warning.
-
-    One of version 0.1, whose index is a pickle, is refused unless `trust` is given.
-    """
+def find_newest(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole; a damaged one is passed over with a warning."""
     for path in reversed(list_checkpoints(folder)):
         if problem := _find_damage(path):
             _log.warning("passing over %s: %s", path, problem)
         else:
-            if not trust:
-                _refuse_pickled(path)
             return path
     return None
 
 
 def check_checkpoint(path: Path) -> None:
-    """Raise for a checkpoint that is damaged, or whose index is a pickle."""
+    """Raise for a checkpoint that is damaged."""
     if problem := _find_damage(path):
         raise UserError(f"{path} is not a whole checkpoint: {problem}; use another one.")
-    _refuse_pickled(path)
-
-
-def _refuse_pickled(path: Path) -> None:
-    if _read_record(path).format == PICKLED_FORMAT:
-        raise UserError(
-            f"{path} is a checkpoint of version 0.1, whose index is a pickle, which can run "
-            "code when it is read: if you trust whoever wrote it, resume with --trust."
-        )
 
 
 def clear_leftovers(folder: Path, newest: Path | None) -> None:
@@ -139,16 +123,11 @@ def clear_leftovers(folder: Path, newest: Path | None) -> None:
 
 
 def load_checkpoint(path: Path, tensors: Mapping[str, Tensor], world: World) -> Progress:
-    """Load a checkpoint into the tensors, in place; how far its run was.
-
-    One of `PICKLED_FORMAT` can run code: `find_newest` returns it only where it is trusted.
-    """
-    record = _read_record(path)
-    is_pickled = record.format == PICKLED_FORMAT
-    kind = dcp.FileSystemReader if is_pickled else dcp.HuggingFaceStorageReader
+    """Load a checkpoint into the tensors, in place; how far its run was."""
+    record, reader = _read_record(path), dcp.HuggingFaceStorageReader(str(path))
     try:
         with _unwarned():
-            dcp.load(dict(tensors), storage_reader=kind(str(path)), no_dist=not world.joined)
+            dcp.load(dict(tensors), storage_reader=reader, no_dist=not world.joined)
     except CheckpointException as error:
         reason = str(_find_cause(error)).splitlines()[0]
         raise UserError(
@@ -175,12 +154,16 @@ def _read_record(path: Path) -> _CheckpointRecord:
 
 
 def _find_damage(path: Path) -> str | None:
+    """Why a checkpoint is not whole; None where it is. Another format is refused."""
     try:
         record = _read_record(path)
     except UserError as error:
         return str(error)
-    if record.format not in (FORMAT, PICKLED_FORMAT):
-        return f"it has checkpoint format {record.format}, expected {FORMAT}"
+    if record.format != FORMAT:
+        raise UserError(
+            f"{path} has checkpoint format {record.format}, expected {FORMAT} (format 1 is a "
+            "pickle, which can run code and is not read): begin anew with --fresh."
+        )
     for name, size in record.files.items():
         size_now = (path / name).stat().st_size if (path / name).is_file() else 0
         if size_now != size:

@@ -72,19 +72,17 @@ def run_loop(
     folder: Path,
     hooks: Hooks | None = None,
     minutes: float | None = None,
-    trust: bool = False,
 ) -> TrainingOutcome:
     """Train until the budget is spent, resuming from the newest checkpoint in `folder`.
 
     `minutes` ends this call early. Whatever ends it, a checkpoint is there to resume from; at the
-    end of the budget the model is saved as `model`. `trust` allows a checkpoint of version 0.1,
-    which is a pickle.
+    end of the budget the model is saved as `model`.
     """
-    return run_loops([(trainer, folder, hooks or Hooks())], minutes, trust)[0]
+    return run_loops([(trainer, folder, hooks or Hooks())], minutes)[0]
 
 
 def run_loops(
-    runs: Sequence[tuple[Trainer, Path, Hooks]], minutes: float | None = None, trust: bool = False
+    runs: Sequence[tuple[Trainer, Path, Hooks]], minutes: float | None = None
 ) -> list[TrainingOutcome]:
     """Several runs in one process, a step of each in turn: on a GPU their steps overlap.
 
@@ -96,7 +94,7 @@ def run_loops(
     problems: dict[int, Exception] = {}
     with listen() as request:
         going = [
-            _TrainingLoop(*run, minutes, request, find_newest(run[1] / CHECKPOINTS, trust)).run()
+            _TrainingLoop(*run, minutes, request, find_newest(run[1] / CHECKPOINTS)).run()
             for run in runs
         ]
         while len(outcomes) + len(problems) < len(runs):

@@ -48,7 +48,6 @@ def train(
     resume: str | Path | None = None,
     fresh: bool = False,
     allow_changes: bool = False,
-    trust: bool = False,
     minutes: float | None = None,
     device: str = "auto",
     sources: Mapping[str, ExampleSource] | None = None,
@@ -63,7 +62,6 @@ def train(
         resume: The folder of a run to resume, instead of a recipe.
         fresh: Remove a run that `out` holds, and begin anew.
         allow_changes: Resume even with other settings, data or another model to start from.
-        trust: Read checkpoints of version 0.1, whose index is a pickle that can run code.
         minutes: The longest time to train for now; the run can be resumed after it.
         device: "auto", "cpu", "cuda", "mps"; under torchrun each process takes its own.
         sources: Further sources of rows, by the name that the recipe's `data.source` has.
@@ -90,7 +88,7 @@ def train(
     with _deterministic(settings), join(device) as world, ExitStack() as held:
         chosen = (resume is not None, fresh, allow_changes)
         run = _open_run(folder, settings, *chosen, world, sources, watch, held)
-        outcome = run_loop(*run, minutes, trust)
+        outcome = run_loop(*run, minutes)
     return outcome if world.leads else None
 
 
