@@ -9,8 +9,8 @@ from unmask.base.extras import require_study
 
 def main() -> None:
     """Run the command line; without the packages that it needs, say how to install them."""
-    # Threads of torch that wait sleep: spinning, they would hold up whoever shares the cores. OpenMP
-    # reads this once, when torch is loaded.
+    # Threads of torch that wait sleep: spinning, they would hold up whoever shares the cores.
+    # OpenMP reads this once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         require_study("the command unmask")

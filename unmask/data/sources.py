@@ -103,14 +103,14 @@ def choose_trained(path: str | Path, facts: list[Fact]) -> list[Fact]:
 
 def find_untold_directions(path: str | Path) -> Iterator[str]:
     """A sentence for every fact that a file asks both ways without a word on which is trained."""
-    told: set[str] = set()
+    labelled: set[str] = set()
     subjects: dict[str, list[str]] = {}
     for fact, (_, record) in zip(read_facts(path), read_records(Path(path)), strict=True):
         subjects.setdefault(fact.fact_id, []).append(fact.subject)
         if record.get("trained") is not None:
-            told.add(fact.fact_id)
-    for fact_id, asked in subjects.items():
-        if fact_id not in told and len(both := list(dict.fromkeys(asked))) > 1:
+            labelled.add(fact.fact_id)
+    for fact_id, names in subjects.items():
+        if fact_id not in labelled and len(both := list(dict.fromkeys(names))) > 1:
             yield (
                 f"fact {fact_id}: lines give {both[0]!r} and others {both[1]!r}, and none says "
                 "which of them training shows: write 'trained' with each, same where it is "
