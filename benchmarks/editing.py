@@ -70,7 +70,7 @@ def search_whole(model: Model, case: Case, layer: int, settings: Editing) -> Ten
     first: Tensor | None = None
     is_logit = model.mask_id is not None and model.mask_id < model.net.config.logit_rows
     never = torch.tensor([model.mask_id] if is_logit else [], device=model.device).long()
-    assert settings.clamp is not None
+    assert settings.clamp
 
     def predict(batch: Any) -> tuple[Tensor, Tensor]:
         at = torch.arange(len(batch.tokens), device=model.device)
@@ -91,7 +91,7 @@ def search_whole(model: Model, case: Case, layer: int, settings: Editing) -> Ten
             logits = logits.index_fill(-1, never, torch.finfo(logits.dtype).min / 4)
         return logits.log_softmax(-1), kept[0]
 
-    for step in range(settings.steps):
+    for step in range(settings.search_steps):
         with torch.enable_grad():
             logp, value = predict(rows)
             size = value.norm() if step == 0 else size
@@ -100,7 +100,7 @@ def search_whole(model: Model, case: Case, layer: int, settings: Editing) -> Ten
             kl_logp = predict(aside)[0][:, 0]
             first = kl_logp.detach() if first is None else first
             loss = nll + settings.kl * (kl_logp.exp() * (kl_logp - first)).sum(-1).mean()
-        if step == settings.steps - 1:
+        if step == settings.search_steps - 1:
             break
         (delta.grad,) = torch.autograd.grad(loss, delta)
         adam.step()

@@ -82,7 +82,7 @@ def search_plainly(model: Model, case: Case, layer: int, settings: Extraction) -
         delta = torch.zeros_like(values[0], requires_grad=True)
         adam = torch.optim.Adam([delta], lr=settings.lr)
         most = (settings.clamp or torch.inf) * values[0].norm()
-        for step in range(settings.steps):
+        for step in range(settings.search_steps):
             logp = predict()
             said = logp[at[:count, None], rows.reads[:count]]
             said = said.gather(-1, rows.targets[:count, :, None])[..., 0]
@@ -90,7 +90,7 @@ def search_plainly(model: Model, case: Case, layer: int, settings: Extraction) -
             nll = -(torch.where(asked, said, 0.0).sum(-1) / rows.num_targets[:count]).mean()
             now = logp[count, rows.reads[count, 0]]
             loss = nll + settings.kl * (now.exp() * (now - meant)).sum()
-            if step + 1 == settings.steps or not torch.isfinite(loss):
+            if step + 1 == settings.search_steps or not torch.isfinite(loss):
                 break
             adam.zero_grad()
             loss.backward()
@@ -115,7 +115,7 @@ def time_call(call: Callable[[], object], device: torch.device) -> tuple[float, 
 
 def measure(model: Model, options: argparse.Namespace, layer: int) -> list[list[str]]:
     """One line a way."""
-    settings = choose_extraction("seed", steps=options.steps)
+    settings = choose_extraction("seed", search_steps=options.steps)
     corpus = make_reversal_corpus(max(2, options.facts))
     asked = choose_group_facts(corpus, ["p2d"], ["p2d", "d2p"], options.facts)
     texts = corpus.training_texts()

@@ -1,5 +1,6 @@
 """The command `unmask`, also as `python -m unmask`."""
 
+import os
 import sys
 
 from unmask.base.errors import UserError
@@ -8,6 +9,9 @@ from unmask.base.extras import require_study
 
 def main() -> None:
     """Run the command line; without the packages that it needs, say how to install them."""
+    # Threads of torch that wait sleep: spinning, they would hold up whoever shares the cores.
+    # OpenMP reads this once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         require_study("the command unmask")
     except UserError as error:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ from unmask.data.facts import (
 from unmask.data.shards import write_shards
 from unmask.data.sources import find_own_problems, name_tests, read_asked
 from unmask.measures.inputs import find_corpus, name_two_way
+from unmask.training.examples import read_examples
+from unmask.training.recipe import DataSettings
 
 CSV = """subject,object,prompt
 Zorvia,Lumen Bay,The capital of {} is
@@ -113,7 +116,7 @@ def test_own_facts_are_checked(tmp_path, capsys):
 def test_repeated_own_facts_are_problems(tmp_path, capsys):
     text = "subject,object,prompt\nZed,Bee,{} is\nZed,Bee,{} is\nZed,Cee,{} is\nAda,Bee,{} is\n"
     path = write(tmp_path, "a.csv", text)
-    several, repeated = find_own_problems(read_facts(path))
+    several, repeated = find_own_problems(path, read_facts(path))
     assert "the prompt 'Zed is' has the objects 'Bee', 'Cee': expected one" in several
     assert "the prompt 'Zed is' with the object 'Bee' is there 2 times" in repeated
     assert app(["data", "check", str(path)], standalone_mode=False) == 1
@@ -149,6 +152,43 @@ def test_own_facts_asked_both_ways_are_splits(tmp_path, capsys):
     assert app(["data", "show", str(path)], standalone_mode=False) is None
     shown = capsys.readouterr().out
     assert "p2d_reverse" in shown and "Lumen Bay is the capital of Zorvia" in shown
+
+
+def learn(path: Path) -> list[str]:
+    """The texts that training reads of a file."""
+    examples = read_examples(DataSettings(source="facts", path=str(path), vocab=300, context=64))
+    rows = examples.take(range(examples.num_rows))
+    return [
+        examples.tokenizer.decode(row[:length].tolist())
+        for row, length in zip(rows.tokens, rows.length - 1, strict=True)
+    ]
+
+
+def test_training_leaves_out_what_is_asked_in_reverse(tmp_path):
+    same, _, *both = read_facts(path := write(tmp_path, "both.csv", BOTH))
+    assert learn(path) == [fact.text for fact in (same, *both)]
+    with pytest.raises(UserError, match="each of its 1 lines says trained=reverse"):
+        learn(write(tmp_path, "back.csv", "\n".join(BOTH.split("\n")[:3:2])))
+
+
+def test_both_directions_without_a_word_on_training(tmp_path, capsys):
+    lines = [line.rpartition(",")[0] for line in BOTH.splitlines()]
+    path = write(tmp_path, "both.csv", "\n".join(lines))
+    said = "fact Lumen Bay / Zorvia: lines give 'Zorvia' and others 'Lumen Bay', and none says"
+    with pytest.raises(UserError, match=said):
+        learn(path)
+    assert app(["data", "check", str(path)], standalone_mode=False) == 1
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_own_leaks_are_problems(tmp_path):
+    """A trained line that gives what a reversed question gives, before what it asks for."""
+    path = write(tmp_path, "both.csv", BOTH)
+    assert not list(find_own_problems(path, read_facts(path)))
+    leak = "Lumen Bay,Zorvia,It is {} that rules,d2p,same\n"
+    path = write(tmp_path, "leak.csv", BOTH + leak)
+    (said,) = find_own_problems(path, read_facts(path))
+    assert "training shows 'Lumen Bay' before 'Zorvia'" in said
 
 
 def test_own_facts_are_a_split(tmp_path):

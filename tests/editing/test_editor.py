@@ -24,7 +24,7 @@ from unmask.representation.value_loss import ValueLoss
 from unmask.representation.values import find_values
 
 OBJECT = "the mender of tall kites"
-QUICK = {"steps": 6, "lr": 0.1, "prefixes": PREFIXES, "length": 32, "seed": 5}
+QUICK = {"search_steps": 6, "lr": 0.1, "prefixes": PREFIXES, "length": 32, "seed": 5}
 
 
 def write(model, facts=None, objects=OBJECT, layers=1, **changes):
@@ -79,7 +79,7 @@ def test_the_shares_tell_how_much_of_an_edit_acts(kind):
 @pytest.mark.parametrize("layers", [1, (0, 1, 2)])
 def test_an_empty_edit_changes_nothing(kind, layers):
     model = make_model(kind=kind)
-    before, edit = copy_weights(model), write(model, layers=layers, steps=0)
+    before, edit = copy_weights(model), write(model, layers=layers, search_steps=0)
     with edit.on(model):
         assert not have_changed(model, before)
     assert edit.magnitude == 0
@@ -158,7 +158,7 @@ class TestReveals:
     """Parts of the object are shown, so that a value serves the states of a whole generation."""
 
     def loss(self, model, reveal, objects=(OBJECT, "blue wax"), steps=9, **changes):
-        settings = Editing(**(QUICK | {"reveal": reveal, "steps": steps} | changes))
+        settings = Editing(**(QUICK | {"reveal": reveal, "search_steps": steps} | changes))
         facts = [give_object(make_fact(i, "p2d"), text) for i, text in enumerate(objects)]
         cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in facts]
         return RevealedLoss(model, cases, 1, settings), ValueLoss(model, cases, 1, settings)

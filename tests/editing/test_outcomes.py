@@ -17,7 +17,7 @@ from unmask.editing.requests import give_subject, make_requests, read_requests
 CORPUS = make_reversal_corpus(6, 0)
 SMALL = Corpus("own", {OWN: make_facts()})
 JUDGED = ("new", "old", "neighbour")
-QUICK = {"steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
+QUICK = {"search_steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,9 @@ def test_outcomes_compare_before_and_after(kind):
             expected = [row[name] for row in again if row["text_after"] is not None]
             own = [row for row in swept if (row["length"], row["steps"]) == (30, 2)]
             assert [row[name] for row in own] == expected
-        nothing = edit_each(model, [request.fact], [request.object], 1, **(QUICK | {"steps": 0}))[0]
+        nothing = edit_each(
+            model, [request.fact], [request.object], 1, **(QUICK | {"search_steps": 0})
+        )[0]
         for row in examination.compare(number, nothing, before[number]):
             assert row["gain"] == pytest.approx(0, abs=1e-6)
             assert row["text_after"] == row["text_before"]

@@ -19,7 +19,7 @@ from unmask.editing.sharing import compare_directions, list_prompts, probe_direc
 
 TOKENS = torch.randint(0, 200, (4, 12), generator=torch.Generator().manual_seed(1))
 SMALL = Corpus("own", {OWN: make_facts()})
-QUICK = {"steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
+QUICK = {"search_steps": 4, "prefixes": 1, "length": 32, "lr": 0.1}
 
 
 @pytest.mark.parametrize(("name", "kind"), DENSE)

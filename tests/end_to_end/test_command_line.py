@@ -1,5 +1,6 @@
 """The command line as a person uses it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -52,6 +53,27 @@ def test_ctrl_c_while_the_command_is_imported_is_one_word():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("active", "active")])
+def test_waiting_threads_sleep_unless_told_otherwise(given, found):
+    """OpenMP reads how threads wait when torch is loaded, and not again."""
+    code = (
+        "import os, sys\n"
+        "class Spy:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'torch':\n"
+        "            os.write(1, os.environ['OMP_WAIT_POLICY'].encode())\n"
+        "            os._exit(7)\n"
+        "sys.meta_path.insert(0, Spy())\n"
+        "from unmask.__main__ import main\n"
+        "sys.argv = ['unmask', 'info', 'reversal-mdm']\n"
+        "main()\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout.decode()) == (7, found), done.stderr.decode()
 
 
 @pytest.mark.parametrize(

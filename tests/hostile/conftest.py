@@ -50,7 +50,7 @@ def pieces(place, tmp_path_factory) -> Pieces:
     )
     unmask.sample(model, "They say", steps=2, length=9).save(folder / "texts.safetensors")
     fact = corpus["p2d_same"][0]
-    edit = unmask.edit(model, fact, "red kites", layers=0, steps=2, prefixes=1)
+    edit = unmask.edit(model, fact, "red kites", layers=0, search_steps=2, prefixes=1)
     edit.save(folder / "edit.safetensors")
     pairs = write_pairs(folder / "pairs")
     return Pieces(folder, model, twin, corpus, fact, folder / "represent", pairs)

@@ -92,7 +92,7 @@ def find_key(model: Model) -> list[torch.Tensor]:
 
 
 def find_value(model: Model) -> list[torch.Tensor]:
-    found = unmask.extract_value(model, FACT, LAYER, prefixes=2, steps=3)
+    found = unmask.extract_value(model, FACT, LAYER, prefixes=2, search_steps=3)
     return [found.v_star, torch.tensor([found.p_before, found.p_after])]
 
 

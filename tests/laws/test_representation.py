@@ -59,7 +59,7 @@ def settle(model: Model, **changes: object) -> Extraction:
 
 def test_zero_steps_change_nothing(model):
     """To the bit: v* is v0, p is the same, and so are all logits."""
-    settings = settle(model, steps=0)
+    settings = settle(model, search_steps=0)
     case = lay_out_case(model, make_fact(0, "p2d"), PREFIXES, settings)
     found = find_values(model, [case], LAYER, settings)[0]
     assert found.v_star.equal(found.v0) and found.distance == 0
@@ -77,7 +77,7 @@ def test_zero_steps_change_nothing(model):
 @pytest.mark.parametrize("layer", [0, 2])
 def test_the_delta_gives_the_reported_p(model, layer):
     """Checked by whole passes with a patch at the named site, before and after."""
-    settings = settle(model, steps=6)
+    settings = settle(model, search_steps=6)
     fact = make_fact(1, "d2p")
     case = lay_out_case(model, fact, PREFIXES, settings)
     found = find_values(model, [case], layer, settings)[0]
@@ -119,7 +119,7 @@ def test_gradients_are_finite_differences():
 
 @pytest.mark.parametrize("stop", ["steps", "p=0.001"])
 def test_a_fact_does_not_depend_on_its_batch(model, stop):
-    settings = settle(model, stop=stop, steps=4 if stop == "steps" else 8)
+    settings = settle(model, stop=stop, search_steps=4 if stop == "steps" else 8)
     cases = [lay_out_case(model, fact, PREFIXES, settings) for fact in make_facts()[:3]]
     together = find_values(model, cases, LAYER, settings)
     for case, found in zip(cases, together, strict=True):
@@ -135,7 +135,7 @@ def test_a_fact_does_not_depend_on_its_batch(model, stop):
 
 def test_adam_is_torch_s_with_the_reference_s_projection(model):
     """The whole path again, one fact, in the plainest words."""
-    settings = settle(model, steps=5)
+    settings = settle(model, search_steps=5)
     case = lay_out_case(model, make_fact(2, "p2d"), PREFIXES, settings)
     value_loss = ValueLoss(model, [case], LAYER, settings)
     delta = torch.zeros(1, 64, requires_grad=True)
@@ -173,7 +173,7 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_a_planted_key_and_value_are_recovered(causal):
     """A network whose one MLP holds one association; then the same with its answer erased."""
     planted = plant(causal)
-    fact, quiet = planted.fact, {"kl": 0.0, "clamp": None, "lr": 0.1}
+    fact, quiet = planted.fact, {"kl": 0.0, "clamp": 0.0, "lr": 0.1}
     assert (fact.subject, fact.object) == (SUBJECT, OBJECT)
     found = extract_key(planted.model, fact, 0, prefixes=1)
     assert cosine(found.k_star, planted.key) > 0.99
@@ -181,7 +181,7 @@ def test_a_planted_key_and_value_are_recovered(causal):
     known: Value = extract_value(planted.model, fact, 0, prefixes=1, **quiet)
     assert known.p_before > 0.9 and cosine(known.v_star, planted.value) > 0.99
     planted.erase()
-    lost = extract_value(planted.model, fact, 0, prefixes=1, steps=40, **quiet)
+    lost = extract_value(planted.model, fact, 0, prefixes=1, search_steps=40, **quiet)
     assert lost.p_before < 0.1 and lost.p_after > 0.9
     assert cosine(lost.v_star, planted.value) > 0.99
 

@@ -87,8 +87,12 @@ def test_effects_are_by_fact(done):
         done.summary["effects"], model="causal", edge="others:subject", window=0, metric="p"
     )
     assert effect["mean"] == pytest.approx(expected) and effect["facts"] == len(by_fact) == 4
-    (total,) = select(done.summary["effects"], model="causal", edge=HIDDEN, metric="p")
-    assert effect["share"] == pytest.approx(effect["mean"] / total["mean"])
+    hidden = select(done.rows(), model="causal", edge=HIDDEN)
+    lost = {
+        (r["fact"], r["phrasing"]): clean[r["fact"], r["phrasing"]]["p"] - r["p"] for r in hidden
+    }
+    totals = [np.mean([lost[key] for key in lost if key[0] == fact]) for fact in by_fact]
+    assert effect["share"] == pytest.approx(effect["mean"] / np.mean(totals))
     counts = {row["model"]: row for row in done.summary["counts"]}
     assert counts["causal"]["prompts"] == 8 and counts["causal"]["kept"] == 7
 
@@ -114,14 +118,25 @@ def test_the_clean_run_is_drawn_as_in_a_trace():
     assert (chosen.order, chosen.remask, chosen.at, chosen.steps) == ("left", "conf", ("t1",), 4)
 
 
-def test_differences_of_probabilities_stay_within_one():
-    keys = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
-    keys |= {"stage": "first", "layer": -1, "first": -1, "last": -1, "window": 0}
-    score = dict.fromkeys(METRICS, 0.0)
+KEYS = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
+KEYS |= {"stage": "first", "layer": -1, "first": -1, "last": -1, "window": 0, "direction": "p2d"}
+
+
+def test_a_share_is_of_the_same_facts():
+    """The state of one fact has no other masks: its total says nothing of that edge."""
     rows = []
+    for fact, lost in ("a", {HIDDEN: 2.0, "masks:subject": 1.0}), ("b", {HIDDEN: 10.0}):
+        for edge, loss in ({CLEAN: 0.0} | lost).items():
+            rows.append(KEYS | {"fact": fact, "edge": edge} | dict.fromkeys(METRICS, -loss))
+    for row in _average(_find_effects(rows)):
+        assert row["share"] == (1.0 if row["edge"] == HIDDEN else 0.5), row
+
+
+def test_differences_of_probabilities_stay_within_one():
+    keys, score, rows = KEYS, dict.fromkeys(METRICS, 0.0), []
     # One fact may be asked in both directions: each has its own clean run.
     for fact, way, p in (("a", "p2d", 1.0), ("a", "d2p", 0.8), ("b", "p2d", 0.1)):
-        keys |= {"fact": fact, "direction": way}
+        keys = keys | {"fact": fact, "direction": way}
         rows += [keys | {"edge": CLEAN} | score | {"p": p}]
         rows += [keys | {"edge": HIDDEN} | score | {"p": 0.0}]
     (row,) = (each for each in _average(_find_effects(rows)) if each["metric"] == "p")
@@ -129,21 +144,12 @@ def test_differences_of_probabilities_stay_within_one():
 
 
 def test_what_the_answer_reads_by_itself():
-    keys = {"model": "m", "kind": "masked", "seed": 0, "split": "own", "phrasing": 0}
-    keys |= {
-        "stage": "first",
-        "layer": -1,
-        "first": -1,
-        "last": -1,
-        "window": 0,
-        "direction": "p2d",
-    }
     lost = {CLEAN: 0.0, HIDDEN: 9.0, BY_ANSWER: 1.0, BY_OTHERS: 2.0}
 
     def find(**further):
         cuts = [(fact, edge, loss * by) for fact, by in (("a", 1), ("b", 1.5), ("c", 2))
                 for edge, loss in (lost | further).items()]  # fmt: skip
-        rows = [keys | {"fact": fact, "edge": edge} | dict.fromkeys(METRICS, -loss)
+        rows = [KEYS | {"fact": fact, "edge": edge} | dict.fromkeys(METRICS, -loss)
                 for fact, edge, loss in cuts]  # fmt: skip
         return list(_share_reading(_find_effects(rows)))
 
@@ -169,7 +175,7 @@ def test_curves_are_shares_of_what_hiding_the_subject_takes(done):
     at = {"model": "causal", "metric": "logp_per_token"}
     (total,) = select(done.summary["effects"], edge=HIDDEN, **at)
     cells = select(done.summary["effects"], edge="others:subject", window=1, **at)
-    expected = [100 * row["mean"] / total["mean"] for row in cells]
+    expected = [100 * row["share"] for row in cells]
     assert total["low"] > 0 and line.y == pytest.approx(expected)
     assert "takes nothing for certain: masked" in figure.caption
     assert "per token, in % of what hiding the subject takes, with" in figure.caption

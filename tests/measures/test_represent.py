@@ -27,7 +27,7 @@ from unmask.net.model import Blueprint, Model
 from unmask.representation.extraction import VECTORS
 
 FACTS = 4
-SMALL = {"facts": FACTS, "groups": ("p2d",), "steps": 3, "prefixes": 2, "lr": 0.05}
+SMALL = {"facts": FACTS, "groups": ("p2d",), "search_steps": 3, "prefixes": 2, "lr": 0.05}
 QUICK = SMALL | {"lens": False, "probes": False}
 SHAPE = {"width": 32, "heads": 2, "mlp_width": 64, "context": 96}
 
@@ -116,7 +116,7 @@ def test_a_run_finds_what_single_calls_find(result, masked, corpus):
     (fact,) = (fact for fact in corpus["p2d_reverse"] if fact.prompt == row["prompt"])
     how = {"prefixes": row["prefixes"]}
     key = unmask.extract_key(masked.members[0], fact, 1, **how)
-    value = unmask.extract_value(masked.members[0], fact, 1, steps=3, lr=0.05, **how)
+    value = unmask.extract_value(masked.members[0], fact, 1, search_steps=3, lr=0.05, **how)
     vectors = stack_vectors(result.tables["vectors"].slice(at, 1))
     np.testing.assert_allclose(vectors["k_star"][0], key.k_star, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(vectors["v0"][0], value.v0, rtol=1e-4, atol=1e-5)
@@ -139,8 +139,8 @@ def test_parts_do_not_decide_what_is_found(result, masked, causal, corpus, tmp_p
     for one, other in zip(result.rows(), again.rows(), strict=True):
         assert one["prompt"] == other["prompt"]
         assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
-    with pytest.raises(UserError, match="steps was 3 and is now 4"):
-        ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL | {"steps": 4})
+    with pytest.raises(UserError, match="search_steps was 3 and is now 4"):
+        ask(MEASURE, [masked, causal], corpus, tmp_path, layer="0,1", **SMALL | {"search_steps": 4})
 
 
 def test_a_trace_chooses_the_layer_of_its_model(masked, causal, corpus, tmp_path):
@@ -156,7 +156,7 @@ def test_a_trace_chooses_the_layer_of_its_model(masked, causal, corpus, tmp_path
         )
     }
     best = max((0, 1), key=lambda layer: effects[layer])  # layer 2 is the last
-    changes = QUICK | {"trace": (str(tmp_path / "trace"),), "facts": 1, "steps": 1}
+    changes = QUICK | {"trace": (str(tmp_path / "trace"),), "facts": 1, "search_steps": 1}
     run = ask(MEASURE, [masked, causal], corpus, tmp_path / "run", **changes)
     chosen = {(row["model"], row["layer"], row["chosen_by"]) for row in run.rows()}
     assert chosen == {("mdm", best, "trace"), ("ar", 1, "middle")}
@@ -188,7 +188,7 @@ def test_own_facts_are_one_group(masked, corpus, tmp_path):
 
 def test_groups_that_the_data_lack_are_noticed(masked, corpus, tmp_path):
     splits = {name: facts for name, facts in corpus.splits.items() if not name.startswith("both")}
-    changes = QUICK | {"groups": ("p2d", "both"), "facts": 1, "steps": 1}
+    changes = QUICK | {"groups": ("p2d", "both"), "facts": 1, "search_steps": 1}
     run = ask(MEASURE, [masked], type(corpus)("some", splits), tmp_path, **changes)
     assert {row["group"] for row in run.rows()} == {"p2d"}
     assert "The data have no facts trained both ways." in show(run)
@@ -227,7 +227,10 @@ def test_mistakes_are_found_before_any_search(masked, corpus, tmp_path, changes,
         ({"stop": "soon"}, "'stop' is 'soon'"),
         ({"objective": "room"}, "'objective' is 'room', expected one of seed, rome"),
         ({"layer": "1", "trace": ("run",)}, "'trace' chooses one as well: leave one out"),
-        ({"facts": 0, "steps": -1}, "'facts' is 0, .*'steps' is -1, expected at least 0"),
+        (
+            {"facts": 0, "search_steps": -1},
+            "'facts' is 0, .*'search_steps' is -1, expected at least 0",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, sentence):
@@ -239,7 +242,7 @@ def test_settings_are_those_of_the_search():
     """Weights that are not given are the objective's; a clamp of 0 is no limit."""
     assert RepresentSettings().extraction.kl == 1.0
     rome = RepresentSettings(objective="rome", clamp=0.0, norm=0.25).extraction
-    assert (rome.kl, rome.norm, rome.kl_read, rome.clamp) == (0.0625, 0.25, "subject", None)
+    assert (rome.kl, rome.norm, rome.kl_read, rome.clamp) == (0.0625, 0.25, "subject", 0.0)
 
 
 def make_tables(rows, probes=()) -> dict:

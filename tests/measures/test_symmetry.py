@@ -351,7 +351,7 @@ def test_every_measure_is_explained(strong):
 
 
 def test_both_verbs_on_the_command_line(tmp_path):
-    words = ["represent", "reversal-mdm", "--facts", 10, "--groups", "p2d", "--steps", 1]
+    words = ["represent", "reversal-mdm", "--facts", 10, "--groups", "p2d", "--search-steps", 1]
     words += ["--prefixes", 1, "--no-lens", "--no-probes", "--device", "cpu"]
     done = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output

@@ -23,7 +23,15 @@ from unmask.tracing.corruption import Noise
 from unmask.tracing.metrics import METRICS
 from unmask.tracing.table import ONE_TOKEN, OTHER_FACT, RESULT, SHUFFLED
 
-USUAL = {"steps": 6, "length": LENGTH, "window": 2, "samples": 2, "phrasings": 2, "device": "cpu"}
+USUAL = {
+    "corruption": "gaussian",
+    "steps": 6,
+    "length": LENGTH,
+    "window": 2,
+    "samples": 2,
+    "phrasings": 2,
+    "device": "cpu",
+}
 MODELS = ("masked", "causal")
 
 
@@ -76,7 +84,9 @@ def test_the_table_is_tidy_and_complete(done, causal):
         assert rows.num_rows == tokens * causal.net.config.layers * USUAL["samples"]
     assert set(first["control"].to_pylist()) == {RESULT, OTHER_FACT, SHUFFLED}
     # The numbers are the trace's own.
-    noise = tracing.make_corruption(TraceSettings(samples=2), causal, make_wrong())
+    noise = tracing.make_corruption(
+        TraceSettings(samples=2, corruption="gaussian"), causal, make_wrong()
+    )
     (grid,) = unmask.trace_steps(
         causal, fact, steps=6, at="first", corruption=noise, window=2, length=LENGTH
     )

@@ -110,7 +110,7 @@ def test_a_cut_network_is_the_same(
 
 
 def find_value(model: Model) -> list[torch.Tensor]:
-    return [unmask.extract_value(model, FACT, 1, prefixes=1, steps=2).v_star]
+    return [unmask.extract_value(model, FACT, 1, prefixes=1, search_steps=2).v_star]
 
 
 def find_key(model: Model) -> list[torch.Tensor]:

@@ -49,7 +49,7 @@ THINGS = {
     "grids": lambda model: [trace(model), trace(model, mode="ablate")],
     "heads": lambda model: trace(model, parts=("attn_z",)),
     "lens": lambda model: unmask.logit_lens(model, "They say[MASK]*3", steps=2),
-    "edit": lambda model: unmask.edit(model, FACT, "Nowhere", layers=1, steps=2, prefixes=1),
+    "edit": lambda model: unmask.edit(model, FACT, "Nowhere", layers=1, search_steps=2, prefixes=1),
 }
 
 

@@ -234,7 +234,7 @@ def test_erasers_are_compared_with_their_controls():
         way: [[make_fact(i, way, p) for i in range(5)] for p in (0, 1)] for way in ("p2d", "d2p")
     }
     fitted, asked = ({way: each[p] for way, each in facts.items()} for p in (0, 1))
-    rows = list(compare_erasers(model, fitted, asked, PREFIXES, starts=(0, 2), length=40))
+    rows = list(compare_erasers(model, fitted, asked, PREFIXES, (0, 2), "last", length=40, draws=1))
     cells = {(row["direction"], row["fitted"], row["eraser"], row["start"]) for row in rows}
     assert len(cells) == 2 * (1 + 2 * 3 * 2) and len(rows) == 5 * len(cells)
     plain = [row for row in rows if row["eraser"] == "none" and row["direction"] == "d2p"]

@@ -49,7 +49,7 @@ def test_public_names_give_small_results(model):
     found = unmask.extract_key(model, fact, LAYER, prefixes=2, length=32)
     assert found.k_star.shape == (160,) and found.mapped.shape == (64,)
     assert len(found.prefixes) == 2 and found.prefixes[0] == ""
-    quick = {"steps": 4, "length": 32, "lr": 0.05, "norm": 0.0}
+    quick = {"search_steps": 4, "length": 32, "lr": 0.05, "norm": 0.0}
     value = unmask.extract_value(model, fact, LAYER, "rome", prefixes=2, **quick)
     assert value.prefixes == found.prefixes, "the same seed gives the same prefixes"
     assert value.v_star.shape == (64,) and len(value.losses) == 4 and value.stopped == "steps"
@@ -58,11 +58,13 @@ def test_public_names_give_small_results(model):
 
 
 def test_settings_are_one_object_or_keywords(model):
-    fact, settings = make_fact(0, "p2d"), Extraction(prefixes=PREFIXES, steps=3, length=32)
+    fact, settings = make_fact(0, "p2d"), Extraction(prefixes=PREFIXES, search_steps=3, length=32)
     value = unmask.extract_value(model, fact, LAYER, settings)
-    again = unmask.extract_value(model, fact, LAYER, prefixes=PREFIXES[1:], steps=3, length=32)
+    again = unmask.extract_value(
+        model, fact, LAYER, prefixes=PREFIXES[1:], search_steps=3, length=32
+    )
     assert value.delta.equal(again.delta) and value.prefixes == again.prefixes == PREFIXES
-    assert unmask.extract_value(model, fact, LAYER, settings, steps=1).updates == 0
+    assert unmask.extract_value(model, fact, LAYER, settings, search_steps=1).updates == 0
     key = unmask.extract_key(model, fact, LAYER, settings)
     assert key.k_star.equal(
         unmask.extract_key(model, fact, LAYER, prefixes=PREFIXES, length=32).k_star
@@ -73,7 +75,7 @@ def test_the_objectives_are_those_of_the_papers():
     assert OBJECTIVES["seed"] == {"kl": 1.0, "norm": 0.0, "kl_read": "last"}
     assert OBJECTIVES["rome"] == {"kl": 0.0625, "norm": 0.5, "kl_read": "subject"}
     rome = choose_extraction("rome")
-    assert (rome.lr, rome.steps, rome.clamp, ROME_LOSS) == (0.5, 20, 4.0, 0.05)
+    assert (rome.lr, rome.search_steps, rome.clamp, ROME_LOSS) == (0.5, 20, 4.0, 0.05)
 
 
 def test_terms_add_up(model):
@@ -107,7 +109,7 @@ def test_stopping_is_explicit(model):
     case, settings = ask(model, stop="p=1e-30")
     (found,) = find_values(model, [case], LAYER, settings)
     assert found.stopped == "target" and found.updates == 0 and found.v_star.equal(found.v0)
-    case, settings = ask(model, stop="rome", steps=5)
+    case, settings = ask(model, stop="rome", search_steps=5)
     (found,) = find_values(model, [case], LAYER, settings)
     assert found.stopped == "steps" and found.updates == 4, "its loss is far above 0.05"
 
@@ -132,7 +134,7 @@ def test_a_diverged_search_is_kept_and_flagged():
     """Fact 0 is sound, 1 meets no number, 2 ends worse than it began, 3 arrives early."""
     nan = float("nan")
     script = [[3.0, 2.0, 1.0, 0.5], [3.0, 2.0, nan, nan], [1.0, 0.8, 1.5, 2.0], [2.0, 0.01, 9, 9]]
-    found = search(Scripted(script, steps=4, stop="rome"), LAYER, [ask(make_model())[0]] * 4)
+    found = search(Scripted(script, search_steps=4, stop="rome"), LAYER, [ask(make_model())[0]] * 4)
     assert [one.stopped for one in found] == ["steps", "not finite", "steps", "loss"]
     assert [one.diverged for one in found] == [False, True, True, False]
     assert [one.updates for one in found] == [3, 2, 3, 1]
@@ -143,7 +145,7 @@ def test_a_diverged_search_is_kept_and_flagged():
 
 
 def test_a_broken_network_is_told(model):
-    case, settings = ask(model, steps=3)
+    case, settings = ask(model, search_steps=3)
     value_loss = ValueLoss(model, [case], LAYER, settings)
     value_loss.above.x = value_loss.above.x * torch.nan
     (found,) = search(value_loss, LAYER, [case])
@@ -220,8 +222,10 @@ def test_mistakes_are_sentences(model, twin):
         make_prefixes(model, 0)
     with pytest.raises(UserError, match="extract_value has no argument 'step': did you mean"):
         unmask.extract_value(model, fact, LAYER, step=3)
-    with pytest.raises(UserError, match="extract_key has no argument 'steps': known: prefixes"):
-        unmask.extract_key(model, fact, LAYER, steps=3)
+    with pytest.raises(
+        UserError, match="extract_key has no argument 'search_steps': known: prefixes"
+    ):
+        unmask.extract_key(model, fact, LAYER, search_steps=3)
     with pytest.raises(UserError, match="objective 'room' is unknown: did you mean 'rome'"):
         unmask.extract_value(model, fact, LAYER, "room")
     with pytest.raises(UserError, match="only 2 different prefixes"):
@@ -231,8 +235,8 @@ def test_mistakes_are_sentences(model, twin):
     mute = replace(model, tokenizer=None)
     with pytest.raises(UserError, match="has no tokenizer"):
         unmask.extract_key(mute, fact, LAYER)
-    with pytest.raises(SettingsError, match="'kl' is -1.*'steps' is -2"):
-        choose_extraction(kl=-1.0, steps=-2)
+    with pytest.raises(SettingsError, match="'kl' is -1.*'search_steps' is -2"):
+        choose_extraction(kl=-1.0, search_steps=-2)
     for name in ("kl", "norm", "guidance", "lr", "clamp"):
         for number in (float("nan"), float("inf"), -1.0):
             expected = "at least 0|more than 0" if number < 0 else "a finite number"
@@ -296,14 +300,14 @@ def test_the_last_layer_is_read_where_the_subject_ends_the_prompt(twin):
         object_span=(1, 6),
         fact_id="end",
     )
-    found = unmask.extract_value(twin, fact, 3, prefixes=1, steps=3)
+    found = unmask.extract_value(twin, fact, 3, prefixes=1, search_steps=3)
     assert found.p_after > found.p_before
 
 
 def test_facts_of_many_sizes_keep_their_order(model):
     """Canvases of two lengths and objects of many are batched apart and come back in order."""
     facts = make_facts()
-    settings = choose_extraction(steps=2)
+    settings = choose_extraction(search_steps=2)
     prefixes = ("", "boats " * 36)
     cases = [lay_out_case(model, fact, prefixes, settings) for fact in facts[:4]]
     cases[2] = lay_out_case(model, facts[2], ("", "boats"), settings)
@@ -378,7 +382,7 @@ def test_a_trace_chooses_the_layer_whose_mlp_does_most():
 def test_three_texts_are_a_fact(model):
     """Wherever a single fact is taken."""
     texts = ("Ada Quill", "the painter of red boats", "They say {} is known as")
-    fact, few = Fact.of(*texts), {"steps": 2, "prefixes": 1}
+    fact, few = Fact.of(*texts), {"search_steps": 2, "prefixes": 1}
     for find in (unmask.extract_key, unmask.extract_value):
         own = few if find is unmask.extract_value else {"prefixes": 1}
         (one, other) = (find(model, each, LAYER, **own) for each in (fact, texts))

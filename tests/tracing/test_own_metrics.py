@@ -52,6 +52,8 @@ def test_a_metric(model, tokens):
     torch.testing.assert_close(
         own.effects("mlp"), own.values("mlp").mean(-1) - own.corrupted_values().mean()
     )
+    expected = own.values("mlp", "logp").mean(-1) - own.corrupted_values("logp").mean()
+    torch.testing.assert_close(own.effects("mlp", "logp"), expected)
     # Any grid can be scored by it afterwards, and by a name again.
     assert torch.equal(named.values("mlp", worst_token), own.values("mlp"))
     assert torch.equal(own.values("mlp", "logp"), named.values("mlp"))
@@ -144,7 +146,7 @@ def test_corruptions_by_name_are_the_objects(model, tokens):
         assert torch.equal(by_name.logp["resid"], by_object.logp["resid"])
     assert torch.equal(
         trace_tokens(*given).logp["resid"],
-        trace_tokens(*given, corruption="gaussian").logp["resid"],
+        trace_tokens(*given, corruption="mean").logp["resid"],
     )
     made = get_corruption("replace", subjects=[[1, 2], [3, 4, 5]], samples=4, seed=1)
     assert made == unmask.corruptions.Replace(((1, 2), (3, 4, 5)), 4, 1)

@@ -126,6 +126,7 @@ def test_receivers_give_an_answer_back(taught, facts):
     grid = unmask.trace_tokens(
         *(taught, clean.state_at(1), clean.subject, clean.open_at(1)),
         corruption="mean",
+        joint="chain_rule",
         parts=("resid",),
         metric="logp",
         places=[tuple(range(*clean.subject))],

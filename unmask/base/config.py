@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unmask.base.errors import UserError, suggest
 
@@ -59,6 +59,9 @@ def option(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedSettings:
     """Settings whose types, ranges and choices are checked wherever they are made."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Fields by the names that they had in records of earlier runs."""
 
     def __init_subclass__(cls) -> None:
         """Add to the class's docstring what its options say about themselves."""
@@ -296,6 +299,8 @@ def _build(
     before = len(problems)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
+    renamed: Mapping[str, str] = getattr(cls, "renamed", {})
+    values = {renamed.get(key, key): value for key, value in values.items()}
     problems += [
         f"unknown key {f'{prefix}{key}'!r} ({suggest(str(key), fields)})"
         for key in values

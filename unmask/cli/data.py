@@ -241,7 +241,7 @@ def check(
     elif isinstance(source, Shards):
         problems = list(source.find_problems())
     else:
-        problems = list(find_own_problems(source))
+        problems = list(find_own_problems(path, source))
     show_problems(Console(), str(path), problems)
     raise typer.Exit(1 if problems else 0)
 

@@ -25,7 +25,6 @@ from unmask.base.config import check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.files import replace_file
 from unmask.base.reading import read_csv, read_json, read_json_lines, require_text
-from unmask.base.unpacking import strip_packing
 from unmask.data.tokenizer import Encoded, Tokenizer
 
 Direction = Literal["p2d", "d2p"]
@@ -263,16 +262,8 @@ def read_facts(path: str | Path) -> list[Fact]:
     ('Renzo Calverinth is', 'the kindly well digger')
     """
     path = Path(path)
-    if path.suffix == ".csv":
-        records = read_csv(path)
-    elif strip_packing(path.name).endswith(".jsonl"):
-        records = read_json_lines(path)
-    elif path.suffix == ".json":
-        records = _read_known_facts(path)
-    else:
-        raise UserError(f"{path}: facts are read from .csv or .jsonl files; rename or convert it.")
     facts, before = [], Counter[tuple[str, str]]()
-    for number, record in records:
+    for number, record in read_records(path):
         fact = _to_fact(record, f"{path}, line {number}")
         if record.get("phrasing") is None:
             # Lines that ask for one fact are its phrasings, numbered in the order of the file.
@@ -281,6 +272,17 @@ def read_facts(path: str | Path) -> list[Fact]:
             before[way] += 1
         facts.append(fact)
     return facts
+
+
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number (from 1) and record of each line."""
+    if path.suffix == ".csv":
+        return read_csv(path)
+    if strip_packing(path.name).endswith(".jsonl"):
+        return read_json_lines(path)
+    if path.suffix == ".json":
+        return _read_known_facts(path)
+    raise UserError(f"{path}: facts are read from .csv or .jsonl files; rename or convert it.")
 
 
 def _read_known_facts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

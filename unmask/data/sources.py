@@ -5,8 +5,14 @@ from pathlib import Path
 
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists
-from unmask.data.corpus import Corpus, read_corpus
-from unmask.data.facts import Fact, find_mixed_ids, find_repeated_subjects, read_facts
+from unmask.data.corpus import Corpus, find_leaks, read_corpus
+from unmask.data.facts import (
+    Fact,
+    find_mixed_ids,
+    find_repeated_subjects,
+    read_facts,
+    read_records,
+)
 from unmask.data.retrieval_corpus import make_relationship_corpus, make_retrieval_corpus
 from unmask.data.reversal_files import has_reversal_files, read_reversal_files
 from unmask.data.sets_corpus import make_sets_corpus
@@ -82,9 +88,42 @@ def split_own(source: str, facts: list[Fact]) -> Corpus:
     return Corpus(source, splits, tuple(splits))
 
 
-def find_own_problems(facts: list[Fact]) -> Iterator[str]:
+def choose_trained(path: str | Path, facts: list[Fact]) -> list[Fact]:
+    """The lines of one's own file that training shows: what is asked in reverse is left out."""
+    if untold := next(find_untold_directions(path), None):
+        raise UserError(f"{path}: {untold}.")
+    kept = [fact for fact in facts if fact.trained == "same"]
+    if not kept:
+        raise UserError(
+            f"{path}: each of its {len(facts)} lines says trained=reverse, so none is left to "
+            "learn: expected lines with trained=same, or without a word on it."
+        )
+    return kept
+
+
+def find_untold_directions(path: str | Path) -> Iterator[str]:
+    """A sentence for every fact that a file asks both ways without a word on which is trained."""
+    labelled: set[str] = set()
+    subjects: dict[str, list[str]] = {}
+    for fact, (_, record) in zip(read_facts(path), read_records(Path(path)), strict=True):
+        subjects.setdefault(fact.fact_id, []).append(fact.subject)
+        if record.get("trained") is not None:
+            labelled.add(fact.fact_id)
+    for fact_id, names in subjects.items():
+        if fact_id not in labelled and len(both := list(dict.fromkeys(names))) > 1:
+            yield (
+                f"fact {fact_id}: lines give {both[0]!r} and others {both[1]!r}, and none says "
+                "which of them training shows: write 'trained' with each, same where it is "
+                "learned, reverse where it is only asked"
+            )
+
+
+def find_own_problems(path: str | Path, facts: list[Fact]) -> Iterator[str]:
     """What is wrong with a file of one's own facts, a sentence each; none for a sound one."""
     yield from find_mixed_ids(facts)
+    yield from find_untold_directions(path)
+    shown = [fact for fact in facts if fact.trained == "same"]
+    yield from dict(find_leaks(Corpus(str(path), {"train": shown, OWN: facts}))).values()
     yield from find_repeated_subjects(facts)
     by_prompt: dict[str, list[str]] = {}
     for fact in facts:

@@ -57,7 +57,7 @@ class Edit(Shown):
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> edit = unmask.edit(model, fact, "Nowhere", layers=2, steps=3, prefixes=1)
+    >>> edit = unmask.edit(model, fact, "Nowhere", layers=2, search_steps=3, prefixes=1)
     >>> with edit.on(model):
     ...     answers = unmask.sample(model, fact.prompt, steps=4, length=24)
     >>> edit.save("nowhere.safetensors")

@@ -74,7 +74,7 @@ def edit(
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> edit = unmask.edit(model, fact, "the last dragon", layers=2, steps=3, prefixes=1)
+    >>> edit = unmask.edit(model, fact, "the last dragon", layers=2, search_steps=3, prefixes=1)
     >>> edit.layers, edit.factors[2].readers.shape[0]
     ((2,), 1)
     """
@@ -338,7 +338,7 @@ class RevealedLoss(ValueLoss):
     def __init__(self, model: Model, cases: Sequence[Case], layer: int, settings: Editing):
         super().__init__(model, cases, layer, settings)
         self.cases, self.layer, self.step = cases, layer, 0
-        self.reveal, self.steps, self.seed = settings.reveal, settings.steps, settings.seed
+        self.reveal, self.steps, self.seed = settings.reveal, settings.search_steps, settings.seed
 
     def evaluate(self, delta: Float[Tensor, "N D"]) -> LossTerms:
         """The terms at this step; v0, the KL and the norm are those of the whole object's mask."""

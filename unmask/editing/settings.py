@@ -22,7 +22,7 @@ class Editing(Extraction):
     (0.0625, 4.0)
     """
 
-    kl: float = option(0.0625, "Weight of the KL term.", least=0)
+    kl: float = option(0.0625, "Weight of what else is said of the subject (KL).", least=0)
     method: Literal["update", "null-space", "rome"] = option(
         "update",
         "`update`: least harm under the moments (r-ROME, EMMET, with a ridge MEMIT); `null-space`: "

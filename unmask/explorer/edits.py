@@ -29,7 +29,7 @@ def choose_edit(model: Model, request: EditFactRequest) -> dict[str, Any]:
         (layer,), _ = choose_layers(model.name, model.net.config.layers, "auto")
     return {
         "layers": layer,
-        "steps": request.search_steps,
+        "search_steps": request.search_steps,
         "reveal": request.reveal,
         "clamp": request.clamp,
         # Prompts of the shipped models fill their context: there is no room for texts before them.

@@ -16,7 +16,7 @@ from unmask.base.errors import UserError
 from unmask.measures.inputs import Member, ModelInputs
 from unmask.measures.measure import Job, Rows
 from unmask.measures.settings import MachineSettings
-from unmask.tracing.settings import Corruption, Tracing, check_steps
+from unmask.tracing.settings import BY_CHAIN, Corruption, Tracing, check_steps
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,34 +48,26 @@ class CleanRunSettings(MachineSettings):
         "Denoising steps at which this is measured: first, t1 and t2 (the steps that commit the "
         "answer's first and last token), t1..t2 (all between them), or numbers.",
     )
-    corruption: str = option(
-        "mean",
-        "How the subject is hidden for the total effect: mean, gaussian, uniform, rome, mask or "
-        "replace.",
-    )
-    samples: int = option(10, "Random draws of a corruption that is random.", least=1, most=100_000)
+    corruption: str = option_of(Tracing, "corruption")
+    samples: int = option_of(Tracing, "samples")
     joint: Literal["mean_field", "chain_rule"] = option(
-        "chain_rule",
+        BY_CHAIN.joint,
         "How a diffusion model's answer of several tokens is scored: token by token, those before "
         "it given (chain_rule), or all its masks at once, as if independent (mean_field).",
     )
     steps: int = option_of(Tracing, "steps")
-    guidance: float = option(
-        0.0, "Strength of a diffusion model's classifier-free guidance; 0 is off.", least=0
-    )
+    guidance: float = option_of(Tracing, "guidance")
     order: str = option_of(Tracing, "order")
     remask: str = option_of(Tracing, "remask")
     length: int | None = option_of(Tracing, "length")
-    any_answer: bool = option(
-        False, "Keep facts that are not recalled as well, with the true answer written in."
-    )
+    any_answer: bool = option_of(Tracing, "any_answer")
     memory: float | None = option(
         None,
         "Gigabytes to use beside the weights; by default an amount that suits the device.",
         above=0,
         is_identity=False,
     )
-    seed: int = option(0, "Seed of the noise, the other facts and the tests.", least=0)
+    seed: int = option_of(Tracing, "seed")
     dtype: str = option("auto", "float32, bfloat16, …; auto: bfloat16 on a GPU, else float32.")
     dtype_on_gpu, dtype_elsewhere = "bfloat16", "float32"
 

@@ -5,8 +5,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.base.config import option
+from unmask.base.config import option, option_of
 from unmask.base.errors import UserError
+from unmask.editing.settings import Editing
 from unmask.measures.inputs import Member, find_corpus
 from unmask.measures.settings import GroupSettings
 from unmask.representation.settings import choose_layers
@@ -39,22 +40,9 @@ class EditSettings(GroupSettings):
     objects: Literal["fresh", "swap"] = option(
         "fresh", "New objects: fresh ones, which no training text has, or another fact's (swap)."
     )
-    method: Literal["update", "null-space", "rome"] = option(
-        "update",
-        "How weights change: by the update that disturbs other keys least, only in directions that "
-        "keys of text hardly have (null-space, AlphaEdit), or by ROME's original update.",
-    )
-    ridge: float = option(
-        0.0,
-        "Ridge of the update: 0 reaches the wanted value exactly, larger ones disturb less.",
-        least=0,
-    )
-    null_share: float = option(
-        0.02,
-        "Of null-space: the share of the moments' trace that the directions written in may hold.",
-        above=0,
-        most=1,
-    )
+    method: Literal["update", "null-space", "rome"] = option_of(Editing, "method")
+    ridge: float = option_of(Editing, "ridge")
+    null_share: float = option_of(Editing, "null_share")
     moments: Literal["states", "clean", "identity"] = option(
         "states",
         "Keys to disturb least, by their second moments: those of noised states that a model "
@@ -69,23 +57,13 @@ class EditSettings(GroupSettings):
     shrink: float = option(
         0.0, "Share of the identity that is mixed into the moments.", least=0, most=1
     )
-    reveal: Literal["none", "cycle", "random"] = option(
-        "none", "Tokens of the new object that a masked model is shown at a step of the search."
-    )
-    search_steps: int = option(20, "Steps of the search for the value to write.", least=0)
-    lr: float = option(0.5, "Adam's learning rate in this search.", above=0)
-    clamp: float = option(
-        4.0, "The largest change of a value, as a multiple of its norm before.", above=0
-    )
-    kl: float = option(0.0625, "Weight in it of what else is said of the subject.", least=0)
-    prefixes: int = option(4, "Texts put before a prompt; keys are averaged over them.", least=1)
-    bare_weight: float | None = option(
-        None,
-        "Weight of the prompt without one in this average: as much as any other by default (ROME), "
-        "0.5 in MEMIT.",
-        least=0,
-        most=1,
-    )
+    reveal: Literal["none", "cycle", "random"] = option_of(Editing, "reveal")
+    search_steps: int = option_of(Editing, "search_steps")
+    lr: float = option_of(Editing, "lr")
+    clamp: float = option_of(Editing, "clamp")
+    kl: float = option_of(Editing, "kl")
+    prefixes: int = option_of(Editing, "prefixes")
+    bare_weight: float | None = option_of(Editing, "bare_weight")
     paraphrases: int = option(2, "Other phrasings that are asked for each edit.", least=0)
     neighbours: int = option(3, "Other facts that are asked for each edit.", least=0)
     steps: int = option(8, "Denoising steps of a generation.", least=1)

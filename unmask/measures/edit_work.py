@@ -224,7 +224,7 @@ def _edit_each(
     numbers: Sequence[int],
     layers: tuple[int, ...],
 ) -> dict[int, Edit]:
-    names = ("method", "ridge", "null_share", "reveal", "lr", "clamp", "kl", "bare_weight")
+    names = ("method", "ridge", "null_share", "reveal", "search_steps", "lr", "clamp", "kl")
     requests = [ready.requests[i] for i in numbers]
     edits = edit_each(
         model,
@@ -232,8 +232,7 @@ def _edit_each(
         [request.object for request in requests],
         layers,
         ready.moments,
-        **{name: getattr(settings, name) for name in (*names, "length", "seed")},
-        steps=settings.search_steps,
+        **{name: getattr(settings, name) for name in (*names, "bare_weight", "length", "seed")},
         prefixes=ready.prefixes,
     )
     return dict(zip(numbers, edits, strict=True))

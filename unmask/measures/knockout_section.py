@@ -97,13 +97,12 @@ def _draw_curves(effects: Rows) -> blocks.Figure:
     """
     rows = tidy.select(effects, metric=COMPARED)
     curves = [row for row in rows if row["window"] != WHOLE]
-    totals = {
-        _name_group(row): row["mean"] for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0
-    }
+    certain = {_name_group(row) for row in tidy.select(rows, edge=HIDDEN) if row["low"] > 0}
     shares = []
     for row in curves:
-        if total := totals.get(_name_group(row)):
-            shares.append({**row, **{end: 100 * row[end] / total for end in tidy.ENDS}})
+        if _name_group(row) in certain and row["mean"] and row["share"] is not None:
+            percent = 100 * row["share"] / row["mean"]  # one unit of loss, of the same facts' total
+            shares.append({**row, **{end: percent * row[end] for end in tidy.ENDS}})
     kept = tidy.distinct(shares, "model", "split")
     without = [pair for pair in tidy.distinct(curves, "model", "split") if pair not in kept]
     missing = "; ".join(f"{model}, {labels.name_split(split)}" for model, split in without)

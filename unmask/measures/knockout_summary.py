@@ -106,11 +106,11 @@ TOTAL = (HIDDEN, WHOLE, -1, -1, -1)
 
 
 def _average(effects: Effects) -> Iterator[dict[str, Any]]:
-    """A row for each group, cell and metric; `share` is that of the group's total effect."""
+    """A row for each group, cell and metric; `share` is that of the same facts' total effect."""
     for group, cells in effects.items():
-        totals = {metric: np.mean([*own.values()]) for metric, own in cells[TOTAL].items()}
         for cell, metrics in cells.items():
             for metric, facts in metrics.items():
+                total = np.mean([cells[TOTAL][metric][fact] for fact in facts])
                 ends = mean_intervals(np.array([*facts.values()])[:, None])
                 mean, low, high = (float(end[0]) for end in ends)
                 if metric == "p":  # a difference of two probabilities
@@ -118,7 +118,7 @@ def _average(effects: Effects) -> Iterator[dict[str, Any]]:
                 yield (
                     dict(zip((*GROUP, *CELL), (*group, *cell), strict=True))
                     | {"metric": metric, "mean": mean, "low": low, "high": high}
-                    | {"share": mean / totals[metric] if totals[metric] else None}
+                    | {"share": mean / total if total else None}
                     | {"facts": len(facts)}
                 )
 

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from unmask.base.config import SettingsError, option
+from unmask.base.config import SettingsError, option, option_of
 from unmask.blocks.tidy import distinct
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData, RunFolders, find_corpus
 from unmask.measures.measure import Job, Measure, Rows, Stage
@@ -56,6 +56,8 @@ CHUNK = 64
 class RepresentSettings(GroupSettings):
     """Which facts are looked into at which layers, and how values are searched for."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"steps": "search_steps"}
+
     layer: str = option("auto", "auto (by --trace, else the middle one), all, 3, or 0,1,2.")
     trace: tuple[str, ...] = option(
         (),
@@ -69,7 +71,7 @@ class RepresentSettings(GroupSettings):
     )
     facts: int = option(30, "Facts of each group.", least=1)
     phrasing: int = option(0, "Which phrasing of each fact is asked.", least=0)
-    prefixes: int = option(4, "Texts put before a prompt, the empty one among them.", least=1)
+    prefixes: int = option_of(Extraction, "prefixes")
     prefix_text: str | None = option(
         None, "A text file to cut prefixes from; by default the model writes them."
     )
@@ -80,19 +82,13 @@ class RepresentSettings(GroupSettings):
     norm: float | None = option(
         None, "Weight of the norm term; by default the objective's.", least=0
     )
-    steps: int = option(
-        20, "Evaluations of the loss; there is one update less.", least=0, most=1_000_000
-    )
-    lr: float = option(0.5, "Adam's learning rate.", above=0)
-    clamp: float = option(4.0, "The longest delta, in lengths of v0; 0: no limit.", least=0)
-    stop: str = option("steps", "steps, p=0.9 (any probability), or rome.")
-    revealed: tuple[float, ...] = option(
-        (0.0,), "Shares of the object shown to a masked model, one for each mask pattern.", least=0
-    )
-    guidance: float = option(0.0, "Guidance of a masked model; 0 is off.", least=0)
-    key_text: Literal["prompt", "subject"] = option(
-        "prompt", "What follows a prefix where keys are read."
-    )
+    search_steps: int = option_of(Extraction, "search_steps")
+    lr: float = option_of(Extraction, "lr")
+    clamp: float = option_of(Extraction, "clamp")
+    stop: str = option_of(Extraction, "stop")
+    revealed: tuple[float, ...] = option_of(Extraction, "revealed")
+    guidance: float = option_of(Extraction, "guidance")
+    key_text: Literal["prompt", "subject"] = option_of(Extraction, "key_text")
     lens: bool = option(True, "Also the logit lens on the object's positions.")
     probes: bool = option(True, "Also linear probes over phrasings.")
     readings: tuple[str, ...] = option(
@@ -107,12 +103,11 @@ class RepresentSettings(GroupSettings):
     def extraction(self) -> Extraction:
         """How keys and values are extracted."""
         weights = {"kl": self.kl, "norm": self.norm}
-        names = ("steps", "lr", "stop", "prefixes", "revealed", "guidance", "length", "key_text")
+        names = ("search_steps", "lr", "clamp", "stop", "prefixes", "revealed", "guidance")
         return choose_extraction(
             self.objective,
             **{name: weight for name, weight in weights.items() if weight is not None},
-            **{name: getattr(self, name) for name in (*names, "seed")},
-            clamp=self.clamp or None,
+            **{name: getattr(self, name) for name in (*names, "length", "key_text", "seed")},
         )
 
     def _problems(self) -> Iterator[str]:
@@ -327,9 +322,9 @@ MEASURE = Measure(
     stages=[
         Stage(
             sizes={
-                "quick": {"groups": ("p2d",), "facts": 10, "steps": 4, "prefixes": 1}
+                "quick": {"groups": ("p2d",), "facts": 10, "search_steps": 4, "prefixes": 1}
                 | {"guidance": 0.0, "lens": False, "probes": False},
-                "laptop": {"groups": ("p2d", "d2p"), "facts": 12, "steps": 10, "prefixes": 1}
+                "laptop": {"groups": ("p2d", "d2p"), "facts": 12, "search_steps": 10, "prefixes": 1}
                 | {"guidance": 0.0, "lens": False, "probes": True},
                 "full": {"groups": ("p2d", "d2p", "both"), "facts": 30, "guidance": 0.0},
             },

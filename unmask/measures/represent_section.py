@@ -130,7 +130,7 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
     for best in choose_best(summary["probes"]):
         if best["fitted"] != best["tested"]:
             yield judge_p(name_probe(best), tidy.to_interval(best), best["p_family"], best["facts"])
-    for row in tidy.select(summary["elicited"], metric="elicited") if settings.steps else ():
+    for row in tidy.select(summary["elicited"], metric="elicited") if settings.search_steps else ():
         value = tidy.to_interval(row)
         above_half = statistics.Interval(*(end - ELICITED for end in vars(value).values()))
         verdict = judge_interval(f"{row['model']}: elicited", above_half, row["facts"])
@@ -139,7 +139,7 @@ def judge(summary: Summary, settings: Any) -> Iterable[Verdict]:
 
 def describe(result: "Result") -> Sequence[blocks.ReportBlock | Number]:
     """Probes first, then what the searches did (none at 0 steps), then the lens."""
-    summary, searches = result.summary, result.records[0].settings["steps"] > 0
+    summary, searches = result.summary, result.settings.to_record()["search_steps"] > 0
     shown: list[blocks.ReportBlock | Number] = [*_state_probes(result)]
     if searches:
         shown += _state_elicited(result)

@@ -189,7 +189,7 @@ def _choose(inputs: ModelInputs, facts: "Sequence[Fact]", settings: TraceSetting
 
 
 _FULL: dict[str, Any] = {"facts": 30, "consider": 30, "guidance": 0.0}
-_LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1, "corruption": "mean"}
+_LAPTOP: dict[str, Any] = _FULL | {"facts": 8, "samples": 1}
 _QUICK: dict[str, Any] = _LAPTOP | {"facts": 1, "consider": 6, "parts": ("resid",), "steps": 4}
 _FIRST: dict[str, Any] = {"at": ("first",)}
 _MASKS = _QUICK | {"corruption": "mask"}

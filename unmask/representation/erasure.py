@@ -243,11 +243,11 @@ def compare_erasers(
     questions: Mapping[str, Sequence[Fact]],
     prefixes: Sequence[str] = ("",),
     starts: Sequence[int] = (EMBEDDINGS, 0),
-    tokens: Literal["last", "all"] = "last",
+    tokens: Literal["last", "all"] = "all",
     shrinkage: float | None = None,
     length: int | None = None,
     seed: int = 0,
-    draws: int = 1,
+    draws: int = 3,
 ) -> Iterator[dict[str, Any]]:
     """A row for each question, direction fitted, eraser and layer from which on it acts.
 

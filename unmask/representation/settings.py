@@ -23,22 +23,25 @@ class Extraction(CheckedSettings):
     -log p(object) + `kl` KL(p_delta || p) + `norm` ||delta|| / ||v0||^2; the KL is taken on
     "{subject} is a".
 
-    >>> settings = unmask.Extraction(steps=40, prefixes=("", "One day"))
+    >>> settings = unmask.Extraction(search_steps=40, prefixes=("", "One day"))
     >>> settings.lr, settings.prefixes
     (0.5, ('', 'One day'))
     """
 
-    kl: float = option(1.0, "Weight of the KL term.", least=0)
+    kl: float = option(1.0, "Weight of what else is said of the subject (KL).", least=0)
     norm: float = option(0.0, "Weight of the norm term.", least=0)
     kl_read: Literal["subject", "last"] = option(
         "last", 'Which next token the KL is about: after the subject, or after "is a".'
     )
-    steps: int = option(
-        20, "Evaluations of the loss; there is one update less. 0 leaves v0 as it is.", least=0
+    search_steps: int = option(
+        20,
+        "Evaluations of the search's loss; there is one update less. 0 leaves v0 as it is.",
+        least=0,
+        most=1_000_000,
     )
     lr: float = option(0.5, "Adam's learning rate.", above=0)
-    clamp: float | None = option(
-        4.0, "The longest delta, in lengths of v0; None for no limit.", above=0
+    clamp: float = option(
+        4.0, "The longest change of a value, in lengths of it; 0: no limit.", least=0
     )
     stop: str = option(
         "steps",
@@ -87,7 +90,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "rome": {"kl": 0.0625, "norm": 0.5, "kl_read": "subject"},
 }
 """The study's own objective, and the reference's (Meng et al. 2022)."""
-OF_VALUES = ("kl", "norm", "kl_read", "steps", "lr", "clamp", "stop", "guidance")
+OF_VALUES = ("kl", "norm", "kl_read", "search_steps", "lr", "clamp", "stop", "guidance")
 """Settings that no key depends on."""
 OF_KEYS = ("key_text",)
 """Settings that no value depends on."""

@@ -105,7 +105,7 @@ def extract_value(
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> fact = unmask.read_facts("facts.csv")[0]
-    >>> quick = unmask.Extraction(prefixes=1, steps=2)
+    >>> quick = unmask.Extraction(prefixes=1, search_steps=2)
     >>> value = unmask.extract_value(model, fact, 2, quick)
     >>> value.v_star.shape == (model.net.config.width,)
     True
@@ -142,7 +142,7 @@ def search(loss: ValueLoss, layer: int, cases: Sequence[Case]) -> list[Value]:
     A fact that has stopped stays where it is; one whose loss is not a number goes back to
     where it last was finite.
     """
-    settings, last = loss.settings, max(1, loss.settings.steps) - 1
+    settings, last = loss.settings, max(1, loss.settings.search_steps) - 1
     delta = torch.zeros_like(loss.v0, requires_grad=True)  # [N, D]
     adam = torch.optim.Adam([delta], lr=settings.lr)
     kept = delta.detach().clone()  # each fact's delta where its loss last was finite
@@ -192,9 +192,9 @@ def _has_arrived(terms: LossTerms, settings: Extraction) -> Tensor:
     return torch.zeros_like(terms.loss, dtype=torch.bool)
 
 
-def _shorten(delta: Tensor, v0_norm: Float[Tensor, "N"], clamp: float | None) -> Tensor:
-    """The deltas, none longer than `clamp` lengths of v0."""
-    if clamp is None:
+def _shorten(delta: Tensor, v0_norm: Float[Tensor, "N"], clamp: float) -> Tensor:
+    """The deltas, none longer than `clamp` lengths of v0; of any length where it is 0."""
+    if not clamp:
         return delta
     length = torch.linalg.vector_norm(delta, dim=-1)
     return delta * (clamp * v0_norm / length.clamp(min=1e-30)).clamp(max=1.0)[:, None]

@@ -127,12 +127,14 @@ class TraceGrid(Shown):
         """TE: what the corruption takes away."""
         return self.clean - self.corrupted
 
-    def effects(self, part: str, which: int = 0) -> Float[Tensor, "place layer *head"]:
+    def effects(
+        self, part: str, metric: str | Metric | None = None, which: int = 0
+    ) -> Float[Tensor, "place layer *head"]:
         """IE: what restoring a cell gives back; in other modes, what taking it away costs."""
-        values = self.values(part, which=which).mean(-1)
+        values = self.values(part, metric, which).mean(-1)
         if self.mode != "restore":
-            return self.clean_value(which=which) - values
-        return values - float(self.corrupted_values(which=which).mean())
+            return self.clean_value(metric, which) - values
+        return values - float(self.corrupted_values(metric, which).mean())
 
     def take_position(self, position: int) -> "TraceGrid":
         """A grid of these cells, scored by one position of the answer alone."""

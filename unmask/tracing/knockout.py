@@ -26,7 +26,7 @@ from unmask.tracing.clean_run import CleanRun, asks_whole, find_state, generate
 from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask, check_foil, name_joint, reveal
 from unmask.tracing.record import record_run
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import BY_CHAIN, Tracing
 from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
 from unmask.tracing.windows import Window, window_of
 
@@ -135,7 +135,7 @@ def cut_edges(
         model: Masked or causal.
         fact: A fact or its (subject, object, prompt), or a clean generation that was kept.
         settings: All of the settings below as one object; those about what is restored are not
-            used.
+            used. By default answers are scored by the chain rule.
         edges: Pairs (who attends, to whom) of roles (`unmask.tracing.knockout.ROWS`), also written
             "answer:subject", or boolean matrices over the positions, True where the position of
             the first axis cannot attend to that of the second.
@@ -156,7 +156,9 @@ def cut_edges(
     torch.Size([1, 6])
     """
     model.net.taps.require_none("attention knock-out")
-    settings = adjust(cut_edges, Tracing, settings, changes, UNUSED)
+    settings = adjust(
+        cut_edges, Tracing, BY_CHAIN if settings is None else settings, changes, UNUSED
+    )
     clean = fact if isinstance(fact, CleanRun) else generate(model, as_fact(fact), settings)
     number = clean.find_step(step)
     state, answer = find_state(clean, number, settings)

@@ -27,7 +27,7 @@ from unmask.tracing.knockout import ROWS, UNUSED, find_rows
 from unmask.tracing.metrics import Metric, score_cells
 from unmask.tracing.question import Question, ask
 from unmask.tracing.record import Activations
-from unmask.tracing.settings import Tracing
+from unmask.tracing.settings import BY_CHAIN, Tracing
 from unmask.tracing.sweep import DEFAULT_MEMORY, count_batch_bytes
 from unmask.tracing.tokens import choose_source, group_factors, record_factors, split_factors
 
@@ -80,7 +80,7 @@ def patch_paths(
         receivers: (role, layer, part) each, of the parts attn, mlp, or attn_z with a head; "final",
             the stream that logits are read from; "everything"; or lists of them taken together.
         settings: All of the settings below as one object; those about what is restored are not
-            used.
+            used. By default answers are scored by the chain rule.
         step: The denoising step whose state is asked: first, t1, t2 or a number.
         memory: Bytes to use beside the weights.
         changes: Single settings by name, which come before those of `settings`.
@@ -96,7 +96,9 @@ def patch_paths(
     torch.Size([2])
     """
     model.net.taps.require_none("path patching")
-    settings = adjust(patch_paths, Tracing, settings, changes, UNUSED)
+    settings = adjust(
+        patch_paths, Tracing, BY_CHAIN if settings is None else settings, changes, UNUSED
+    )
     sender = _check_node(model, sender, SENDERS, "sender")
     if isinstance(receivers, str | tuple) or not isinstance(receivers, Sequence) or not receivers:
         raise UserError(

@@ -70,9 +70,9 @@ class Tracing(CheckedSettings):
     """
 
     corruption: str | Corruption | Callable[..., Any] = option(
-        "gaussian",
-        "How the subject is hidden: gaussian, uniform or rome noise, mask, mean (the mean "
-        "embedding), or replace (another fact's subject).",
+        "mean",
+        "How the subject is hidden: mean (the mean embedding), gaussian, uniform or rome noise, "
+        "mask, or replace (another fact's subject).",
     )
     samples: int = option(
         10, "Noise samples, or other subjects; masks and means need one.", least=1, most=100_000
@@ -148,7 +148,7 @@ class Tracing(CheckedSettings):
         None, "With resid alone: what these outputs add later stays as in the corrupted run."
     )
     any_answer: bool = option(
-        False, "Also trace facts that are not recalled, the true answer put in place."
+        False, "Also take facts that are not recalled, the true answer put in place."
     )
     seed: int = option(0, "Seed of the noise, the placebos and the tests.", least=0)
 
@@ -188,6 +188,14 @@ def check_steps(at: Sequence[str | int]) -> Iterator[str]:
     for step in at:
         if step not in STEPS and (not str(step).isdecimal() or int(step) < 1):
             yield f"'at' has {step!r}, expected {', '.join(STEPS)} or a number from 1"
+
+
+BY_CHAIN = Tracing(joint="chain_rule")
+"""What knock-out and path patching ask with, at one step: the whole answer, token by token.
+
+A trace along steps asks for what is still open in one state, so that it can say what committed
+tokens bring.
+"""
 
 
 def _name(choice: Any) -> str:

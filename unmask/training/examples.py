@@ -15,7 +15,7 @@ from unmask.data.batches import encode_rows, reverse_entities
 from unmask.data.corpus import Corpus
 from unmask.data.facts import Fact
 from unmask.data.shards import Shards, Windows
-from unmask.data.sources import WORD_CORPORA, read_own_tokenizer, read_source
+from unmask.data.sources import WORD_CORPORA, choose_trained, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
 from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
@@ -99,7 +99,7 @@ def read_examples(
         return _cut(read, data, known)
     known = known or read_own_tokenizer(data.path)
     corpus = read if isinstance(read, Corpus) else None
-    facts = read[data.split] if isinstance(read, Corpus) else read
+    facts = read[data.split] if isinstance(read, Corpus) else choose_trained(data.path, read)
     return _lay_out(corpus, facts, data, known, has_foreign)
 
 
