@@ -33,7 +33,7 @@ Added = Literal["nothing", "beginning", "both"]
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of a text, and the characters [b, e) of it that each stands for; added ones none."""
+    """Token ids of a text, and the characters [b, e) that each stands for: none for added ones."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -56,7 +56,7 @@ class Tokenizer:
         self.chat = chat
         """How this tokenizer's model was taught to hold a conversation, if it was."""
         self.begin_id = begin_id
-        """What the checkpoint calls its beginning; texts are given `beginning`, which may be none."""
+        """What the checkpoint calls its beginning, whether or not texts get it."""
         self.beginning, self.ending = find_added(backend)
         """The ids that stand before and after every text: what the post-processor adds."""
 
@@ -108,8 +108,8 @@ class Tokenizer:
         )
         backend.decoder = decoders.ByteLevel()
         file = folder / "tokenizer_config.json"
-        said = read_json_object(file, wide_integers=True) if file.is_file() else {}
-        added = said.get("added_tokens_decoder", {})
+        settings = read_json_object(file, wide_integers=True) if file.is_file() else {}
+        added = settings.get("added_tokens_decoder", {})
         tokens = [added[number]["content"] for number in sorted(added, key=int)]
         backend.add_special_tokens(tokens)
         for number, token in zip(sorted(added, key=int), tokens, strict=True):
@@ -118,10 +118,10 @@ class Tokenizer:
                     f"{file} gives {token!r} the id {number}, but the vocabulary puts it at "
                     f"{backend.token_to_id(token)}: the files do not belong together."
                 )
-        find = Finder(backend, said, str(file))
+        find = Finder(backend, settings, str(file))
         named = {"bos": find.find_named("beginning"), "eos": find.find_named("end")}
         around = [
-            [token] if said.get(f"add_{name}_token") is True and token is not None else []
+            [token] if settings.get(f"add_{name}_token") is True and token is not None else []
             for name, token in named.items()
         ]
         backend = add_tokens(backend, *around) if any(around) else backend
@@ -221,8 +221,8 @@ class Tokenizer:
         begin_id = None if token == NONE else self.backend.token_to_id(token)
         if begin_id is None and token != NONE:
             raise UserError(
-                f"the beginning {token!r} is no token of the tokenizer: give the text of one that "
-                f"it has, or {NONE!r}."
+                f"the beginning {token!r} is not in the tokenizer: give the text of one of its "
+                f"tokens, or {NONE!r}."
             )
         around = ([], []) if begin_id is None else ([begin_id], self.ending)
         backend = add_tokens(self.backend, *around)
