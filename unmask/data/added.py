@@ -1,6 +1,8 @@
 """What a tokenizer puts before and after every text: read from its post-processor, and set."""
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import processors
@@ -40,9 +42,21 @@ def add_tokens(
     """A copy of the tokenizer that puts these ids before and after every text."""
     changed = tokenizers.Tokenizer.from_str(backend.to_str())
     before, after = ([str(backend.id_to_token(i)) for i in ids] for ids in (beginning, ending))
-    changed.post_processor = processors.TemplateProcessing(
+    template = processors.TemplateProcessing(
         single=[*before, "$A", *after],
         pair=[*before, "$A", "$B", *after],
         special_tokens=list({*zip((*before, *after), (*beginning, *ending), strict=True)}),
     )
+    trims = _trims(json.loads(backend.to_str())["post_processor"])
+    parts = [processors.ByteLevel(trim_offsets=True), template] if trims else [template]
+    changed.post_processor = processors.Sequence(parts)  # ty: ignore[invalid-argument-type]
     return changed
+
+
+def _trims(part: dict[str, Any] | None) -> bool:
+    """Whether a post-processor leaves blanks out of the characters that tokens stand for."""
+    if part is None:
+        return False
+    if part["type"] == "Sequence":
+        return any(map(_trims, part["processors"]))
+    return part["type"] in ("ByteLevel", "RobertaProcessing") and part["trim_offsets"]
