@@ -95,7 +95,7 @@ MASK = typer.Option(None, help="Its mask id, where neither settings nor tokenize
 SHIFT = typer.Option(None, "--shift/--no-shift", help="Whether row i predicts position i + 1.")
 BLOCK = typer.Option(None, help="Positions of a block, for block-causal attention; 0: none.")
 BEGINNING = typer.Option(
-    None, help="The token before every text, such as <s>, or none, instead of its tokenizer's."
+    None, help="A token that stands before every text, or none, instead of what its tokenizer adds."
 )
 REVISION = typer.Option(None, help="A branch or commit of its repository on the hub.")
 

@@ -73,7 +73,10 @@ EXTRAS = {
         ),
         add_option("revision", str | None, None, "A branch or commit of its repository."),
         add_option(
-            "beginning", str | None, None, "The token before every text, or none; else as made."
+            "beginning",
+            str | None,
+            None,
+            "A token before every text, or none; else its tokenizer's.",
         ),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
         add_option(
