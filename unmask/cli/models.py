@@ -162,8 +162,9 @@ def _describe_added(
     with suppress(UserError):  # of another repository, which may not be here
         location = find_model(name, fetch=False, revision=revision)
         folder = location.find_tokenizer(fetch=False) or checkpoint.folder
-    known = folder and read_tokenizer(folder, dialect, blueprint, beginning=beginning)
-    if not known:
+    named = (dialect, blueprint, False, beginning)
+    known = None if folder is None else read_tokenizer(folder, *named)
+    if known is None:
         return "unknown, its tokenizer is not here"
     if not (known.beginning or known.ending):
         return "alone, nothing is added"

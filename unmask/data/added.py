@@ -49,7 +49,7 @@ def add_tokens(
     )
     trims = _trims(json.loads(backend.to_str())["post_processor"])
     parts = [processors.ByteLevel(trim_offsets=True), template] if trims else [template]
-    changed.post_processor = processors.Sequence(parts)  # ty: ignore[invalid-argument-type]
+    changed.post_processor = processors.Sequence(parts)
     return changed
 
 
