@@ -1,10 +1,16 @@
 """`unmask models`, `info` and `convert`: which models there are, what one is, other formats."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from unmask.cli.options import list_models
+
+if TYPE_CHECKING:
+    from unmask.net.dialects.dialect import Dialect
+    from unmask.net.model import Blueprint
+    from unmask.net.sources import Checkpoint
 
 WIDE = 120
 """Columns of a terminal that shows all of the list of models."""
@@ -101,6 +107,9 @@ KIND = typer.Option(None, help="What it is: masked, causal, …; where its setti
 MASK = typer.Option(None, help="Its mask id, where neither settings nor tokenizer say it.")
 SHIFT = typer.Option(None, "--shift/--no-shift", help="Whether row i predicts position i + 1.")
 BLOCK = typer.Option(None, help="Positions of a block, for block-causal attention; 0: none.")
+BEGINNING = typer.Option(
+    None, help="A token that stands before every text, or none, instead of what its tokenizer adds."
+)
 REVISION = typer.Option(None, help="A branch or commit of its repository on the hub.")
 
 
@@ -117,6 +126,7 @@ def info(
     shift: bool | None = SHIFT,
     block: int | None = BLOCK,
     revision: str | None = REVISION,
+    beginning: str | None = BEGINNING,
 ) -> None:
     """Show shapes, parameters, operations, memory and sites; nothing is loaded or fetched."""
     from rich.console import Console
@@ -139,10 +149,45 @@ def info(
         "kind": blueprint.kind + (", shifted as Dream's" if blueprint.shift else ""),
         "logits row i predicts": reads,
         "mask id": "none" if blueprint.mask_id is None else f"{blueprint.mask_id:,}",
+        "texts stand": _describe_added(name, revision, beginning, blueprint, dialect, checkpoint),
         "dialect": dialect.name,
         "stored": f"{stored}, {format_bytes(size)} in {len(checkpoint.weights.files)} file(s)",
     }
     show_network(Console(), name, blueprint.config, more)
+
+
+def _describe_added(
+    name: str,
+    revision: str | None,
+    beginning: str | None,
+    blueprint: "Blueprint",
+    dialect: "Dialect",
+    checkpoint: "Checkpoint",
+) -> str:
+    """What its tokenizer puts around a text, and what becomes of the beginning."""
+    from contextlib import suppress
+
+    from unmask.base.errors import UserError
+    from unmask.net.hub import find_model
+    from unmask.net.loading import read_tokenizer
+
+    folder: Path | None = None
+    with suppress(UserError):  # of another repository, which may not be here
+        location = find_model(name, fetch=False, revision=revision)
+        folder = location.find_tokenizer(fetch=False) or checkpoint.folder
+    named = (dialect, blueprint, False, beginning)
+    known = None if folder is None else read_tokenizer(folder, *named)
+    if known is None:
+        return "unknown, its tokenizer is not here"
+    if not (known.beginning or known.ending):
+        return "alone, nothing is added"
+    after, before = (
+        " ".join(f"{known.backend.id_to_token(i)} ({i:,})" for i in ids)
+        for ids in (known.ending, known.beginning)
+    )
+    fate = "is noised and hidden by guidance" if blueprint.noises_beginning else "always stands"
+    parts = [f"after {before}, which {fate}"] if before else []
+    return "; ".join(parts + ([f"whole ones before {after}"] if after else []))
 
 
 def convert(
@@ -163,6 +208,7 @@ def convert(
     shift: bool | None = SHIFT,
     block: int | None = BLOCK,
     revision: str | None = REVISION,
+    beginning: str | None = BEGINNING,
 ) -> None:
     """Write a model anew in this project's format, or in another dialect."""
     from unmask.base.errors import UserError
@@ -175,10 +221,12 @@ def convert(
     if out.exists():
         raise UserError(f"{out} already exists: choose another folder or remove it.")
     if (Path(given) / CHECKPOINT).is_file():
-        if (tokenizer, kind, mask, shift, block, revision, dtype) != (None,) * 6 + ("stored",):
+        chosen = (tokenizer, kind, mask, shift, block, revision, beginning, dtype)
+        if chosen != (None,) * 7 + ("stored",):
             raise UserError(
                 f"{given} is a checkpoint of a training run, and its recipe says what it is: leave "
-                "out --tokenizer, --kind, --mask, --shift, --block, --revision and --dtype."
+                "out --tokenizer, --kind, --mask, --shift, --block, --revision, --beginning and "
+                "--dtype."
             )
         model = read_checkpoint(given)
     else:
@@ -192,6 +240,7 @@ def convert(
             shift=shift,
             block=block,
             revision=revision,
+            beginning=beginning,
         )
     save(model, out, to)
     print(f"wrote {out} in the dialect {to}")

@@ -72,6 +72,12 @@ EXTRAS = {
             "Positions of a block of its attention, where its settings do not say; 0: none.",
         ),
         add_option("revision", str | None, None, "A branch or commit of its repository."),
+        add_option(
+            "beginning",
+            str | None,
+            None,
+            "A token before every text, or none; else its tokenizer's.",
+        ),
         add_option("dtype", str, "auto", "Dtype; auto suits file and device."),
         add_option(
             "read",
@@ -114,7 +120,7 @@ def write_samples(given: Mapping[str, Any], settings: Sampling, extras: Mapping[
         )
     if not 0 <= extras["pause"] <= MOST_PAUSE:
         raise UserError(f"--pause {extras['pause']} was given: expected 0 to {MOST_PAUSE} seconds.")
-    named = ("device", "dtype", "kind", "mask", "shift", "revision")
+    named = ("device", "dtype", "kind", "mask", "shift", "revision", "beginning")
     options = {name: extras[name] for name in named}
     model = load(given["name"], **options, block=extras["attention_block"])
     if model.paradigm.sampler == "causal" and extras["read"] is None:

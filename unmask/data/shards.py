@@ -38,7 +38,7 @@ def write_shards(
     folder: str | Path,
     tokens_a_shard: int = TOKENS_A_SHARD,
 ) -> ShardsInfo:
-    """Write the documents, each followed by the end token, as a new folder of shards."""
+    """Write the documents, each from its beginning to an end token, as a new folder of shards."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     counts: list[int] = []
     num_documents = 0
@@ -134,10 +134,10 @@ class Windows:
 
 def _encode(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
     """Ids of some documents, joined by end tokens, and how many documents they were."""
-    stream = iter(documents)
+    stream, before, after = iter(documents), tokenizer.beginning, tokenizer.closing
     while some := list(islice(stream, _DOCUMENTS_AT_ONCE)):
-        joined = [i for ids in tokenizer.encode_documents(some) for i in (*ids, tokenizer.end_id)]
-        yield joined, len(some)
+        rows = tokenizer.encode_documents(some)
+        yield [i for ids in rows for i in (*before, *ids, *after)], len(some)
 
 
 def _shard_path(folder: Path, index: int) -> Path:

@@ -13,8 +13,10 @@ from unmask.base.config import check_arguments
 from unmask.base.errors import UserError
 from unmask.base.files import path_exists, replace_file, write_json
 from unmask.base.reading import read_json_object
+from unmask.data.added import NONE, add_tokens, find_added
 from unmask.data.chat import ChatTemplate, read_chat_template
 from unmask.data.patterns import QWEN2_WORDS, explain_panics, open_tokenizer
+from unmask.data.special import END, FIELDS, KNOWN, MASK, PAD, Finder, Special
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -24,39 +26,14 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 """Files that a tokenizer may be read from."""
-MASK, PAD, END = "[MASK]", "[PAD]", "[END]"
 _UNKNOWN = "[UNKNOWN]"
-
-# What checkpoints in the wild call these tokens, tried in this order.
-_KNOWN = {
-    "mask": (MASK, "<mask>", "<|mask|>", "<|mdm_mask|>", "|<MASK>|"),
-    "pad": (PAD, "<pad>", "<|pad|>", "<|padding|>"),
-    "end": (
-        END,
-        "</s>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<eos>",
-        "[EOS]",
-        "<|im_end|>",
-        "[SEP]",
-    ),
-}
-# The field of `tokenizer_config.json` that names each of them.
-_FIELDS = {
-    "mask": "mask_token",
-    "pad": "pad_token",
-    "end": "eos_token",
-    "beginning": "bos_token",
-}
-
-Special = str | int | None
-"""A special token by its text, by its id, or None for none."""
+Added = Literal["nothing", "beginning", "both"]
+"""What is put around a text: a prompt gets the beginning alone, a whole text the ending as well."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of a text, and the characters [b, e) of the text that each stands for."""
+    """Token ids of a text, and the characters [b, e) that each stands for: none for added ones."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
@@ -79,7 +56,9 @@ class Tokenizer:
         self.chat = chat
         """How this tokenizer's model was taught to hold a conversation, if it was."""
         self.begin_id = begin_id
-        """What the checkpoint's texts began with, where it says so; texts are encoded without."""
+        """What the checkpoint calls its beginning, whether or not texts get it."""
+        self.beginning, self.ending = find_added(backend)
+        """The ids that stand before and after every text: what the post-processor adds."""
 
     @classmethod
     @check_arguments()
@@ -114,7 +93,8 @@ class Tokenizer:
     def from_qwen2_files(cls, folder: str | Path, mask: Special = None) -> "Tokenizer":
         """Qwen2's tokenizer from its `vocab.json`, `merges.txt` and table of added tokens.
 
-        For checkpoints that bring these without a `tokenizer.json`.
+        For checkpoints that bring these without a `tokenizer.json`; `add_bos_token` and
+        `add_eos_token` of their settings say what is put around a text.
         """
         folder = Path(folder)
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
@@ -128,11 +108,8 @@ class Tokenizer:
         )
         backend.decoder = decoders.ByteLevel()
         file = folder / "tokenizer_config.json"
-        added = (
-            read_json_object(file, wide_integers=True).get("added_tokens_decoder", {})
-            if file.is_file()
-            else {}
-        )
+        settings = read_json_object(file, wide_integers=True) if file.is_file() else {}
+        added = settings.get("added_tokens_decoder", {})
         tokens = [added[number]["content"] for number in sorted(added, key=int)]
         backend.add_special_tokens(tokens)
         for number, token in zip(sorted(added, key=int), tokens, strict=True):
@@ -141,6 +118,13 @@ class Tokenizer:
                     f"{file} gives {token!r} the id {number}, but the vocabulary puts it at "
                     f"{backend.token_to_id(token)}: the files do not belong together."
                 )
+        find = Finder(backend, settings, str(file))
+        named = {"bos": find.find_named("beginning"), "eos": find.find_named("end")}
+        around = [
+            [token] if settings.get(f"add_{name}_token") is True and token is not None else []
+            for name, token in named.items()
+        ]
+        backend = add_tokens(backend, *around) if any(around) else backend
         return cls._resolve(backend, folder / "vocab.json", mask, "auto", "auto")
 
     @classmethod
@@ -153,7 +137,7 @@ class Tokenizer:
         end: Special | Literal["auto"],
     ) -> "Tokenizer":
         beside = file.with_name("tokenizer_config.json")
-        find = _Finder(
+        find = Finder(
             backend, read_json_object(beside, True) if beside.is_file() else {}, str(file)
         )
         end_id = find("end", end)
@@ -162,13 +146,13 @@ class Tokenizer:
         if end_id is None or pad_id is None:
             raise UserError(
                 f"{file} has no end token that can be recognised (tried "
-                f"{', '.join(_KNOWN['end'])}): name it with end=… (its text or id); padding "
+                f"{', '.join(KNOWN['end'])}): name it with end=… (its text or id); padding "
                 "uses the end token unless pad=… is given."
             )
         if mask_id is None and mask == "auto":
             raise UserError(
                 f"{file} has no mask token that can be recognised (tried "
-                f"{', '.join(_KNOWN['mask'])}): name it with mask=… (its text or id), "
+                f"{', '.join(KNOWN['mask'])}): name it with mask=… (its text or id), "
                 "or give mask=None for a causal model."
             )
         chat = read_chat_template(file.parent)
@@ -222,11 +206,36 @@ class Tokenizer:
         highest = max(self.backend.get_vocab(with_added_tokens=True).values())
         return max(highest, self.mask_id if self.mask_id is not None else 0) + 1
 
-    def encode(self, text: str, allow_mask: bool = False) -> Encoded:
-        """Ids of the text, nothing added; a mask token in it is an error unless allowed."""
-        return self.encode_batch([text], allow_mask)[0]
+    @property
+    def opening(self) -> list[int]:
+        """What a document comes after: its beginning, or the end token of the one before it."""
+        return self.beginning or [self.end_id]
 
-    def encode_batch(self, texts: list[str], allow_mask: bool = False) -> list[Encoded]:
+    @property
+    def closing(self) -> list[int]:
+        """What a document is closed by: its ending, and the end token in any case."""
+        return self.ending if self.ending[-1:] == [self.end_id] else [*self.ending, self.end_id]
+
+    def change_beginning(self, token: str) -> "Tokenizer":
+        """The tokenizer with that token before every text; "none" adds nothing, nor at the end."""
+        begin_id = None if token == NONE else self.backend.token_to_id(token)
+        if begin_id is None and token != NONE:
+            raise UserError(
+                f"the beginning {token!r} is not in the tokenizer: give the text of one of its "
+                f"tokens, or {NONE!r}."
+            )
+        around = ([], []) if begin_id is None else ([begin_id], self.ending)
+        backend = add_tokens(self.backend, *around)
+        ids = (self.mask_id, self.pad_id, self.end_id)
+        return Tokenizer(backend, *ids, self.chat, self.begin_id if begin_id is None else begin_id)
+
+    def encode(self, text: str, allow_mask: bool = False, added: Added = "beginning") -> Encoded:
+        """Ids of the text; a mask token in it is an error unless allowed."""
+        return self.encode_batch([text], allow_mask, added)[0]
+
+    def encode_batch(
+        self, texts: list[str], allow_mask: bool = False, added: Added = "beginning"
+    ) -> list[Encoded]:
         """Ids of each text."""
         with _explain_texts(texts):
             encodings = self.backend.encode_batch(texts, add_special_tokens=False)
@@ -245,10 +254,23 @@ class Tokenizer:
                         f"the text {_short(text)!r} holds the mask token {mask}: plain texts must "
                         "not; take it out, or use infilling to have masks filled."
                     )
-        return encoded
+        pairs = zip(texts, encoded, strict=True)
+        return [self.enclose(one, len(text), added) for text, one in pairs]
+
+    def enclose(self, text: Encoded, length: int, added: Added) -> Encoded:
+        """A text of that many characters with its beginning and ending, if it lacks them."""
+        ids, offsets, before, after = text.ids, text.offsets, self.beginning, self.ending
+        if before and added != "nothing" and ids[: len(before)] != before:
+            ids, offsets = [*before, *ids], [(0, 0)] * len(before) + offsets
+        if after and added == "both" and ids[-len(after) :] != after:
+            ids, offsets = [*ids, *after], offsets + [(length, length)] * len(after)
+        return Encoded(ids, offsets)
 
     def encode_documents(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts that are data: what looks like a special token in them is plain text."""
+        """Ids of texts that are data: what looks like a special token in them is plain text.
+
+        Nothing is added: a document stands between `opening` and `closing`, a part of one does not.
+        """
         before = self.backend.encode_special_tokens
         self.backend.encode_special_tokens = True
         try:
@@ -286,7 +308,7 @@ class Tokenizer:
     def list_contents(self) -> list[object]:
         """All that decides what it does, to tell tokenizers apart by.
 
-        The beginning token is not among it: no text is encoded or decoded by it.
+        What stands around a text is part of its backend; `begin_id` alone changes no text.
         """
         return [self.backend.to_str(), self.mask_id, self.pad_id, self.end_id, self.chat]
 
@@ -303,50 +325,10 @@ class Tokenizer:
         }
         texts = {role: self.backend.id_to_token(i) for role, i in ids.items() if i is not None}
         # A mask id past the vocabulary (SMDM's) has no text; the model's own settings keep it.
-        named = {_FIELDS[role]: text for role, text in texts.items() if text is not None}
+        named = {FIELDS[role]: text for role, text in texts.items() if text is not None}
         if self.chat is not None:
             named |= self.chat.to_settings()
         write_json(folder / "tokenizer_config.json", named)
-
-
-class _Finder:
-    """Looks special tokens up: what was asked for, what the files say, what is usual."""
-
-    def __init__(self, backend: tokenizers.Tokenizer, config: dict, source: str):
-        self.backend, self.config, self.source = backend, config, source
-
-    def __call__(self, role: str, special: Special, fallback: int | None = None) -> int | None:
-        if special is None:
-            return fallback
-        if isinstance(special, int):
-            return self._check_id(role, special)
-        if special != "auto":
-            return self._require(role, special)
-        if (named := self.find_named(role)) is not None:
-            return named
-        for token in _KNOWN[role]:
-            if (token_id := self.backend.token_to_id(token)) is not None:
-                return token_id
-        return fallback
-
-    def find_named(self, role: str) -> int | None:
-        """The token that `tokenizer_config.json` names, if it names any."""
-        value = self.config.get(_FIELDS[role])
-        value = value.get("content") if isinstance(value, dict) else value
-        return self._require(role, value) if isinstance(value, str) and value else None
-
-    def _require(self, role: str, token: str) -> int:
-        token_id = self.backend.token_to_id(token)
-        if token_id is None:
-            raise UserError(f"{self.source} has no token {token!r}, which was named as its {role}.")
-        return token_id
-
-    def _check_id(self, role: str, token: int) -> int:
-        highest = max(self.backend.get_vocab(with_added_tokens=True).values())
-        last = highest + 1 if role == "mask" else highest
-        if not 0 <= token <= last:
-            raise UserError(f"the {role} id {token} is not in 0..{last}, the ids of {self.source}.")
-        return token
 
 
 @contextmanager

@@ -11,7 +11,7 @@ write or what is trained is the reason.
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -117,6 +117,7 @@ def tune(
     own = {name: parameter.detach().clone() for name, parameter in chosen.items()}
     needed = {name: parameter.requires_grad for name, parameter in net.named_parameters()}
     batch = Batch(row.expand(rows, -1))
+    batch = replace(batch, kept=model.find_kept(batch.tokens) if model.paradigm.has_steps else None)
     optimiser = torch.optim.Adam(chosen.values(), lr=lr)
     step, reached = 0, False
     try:

@@ -171,7 +171,7 @@ def cut_rows(model: Model, texts: Iterable[str], length: int) -> Iterator[list[i
             wrong = next(text for text in some if not isinstance(text, str))
             raise UserError(f"a {type(wrong).__name__} is among the texts: expected texts alone.")
         for ids in tokenizer.encode_documents(some):
-            kept += [tokenizer.end_id, *ids]
+            kept += [*tokenizer.opening, *ids]
             while len(kept) >= length:
                 yield kept[:length]
                 kept = kept[length:]
@@ -187,6 +187,8 @@ def make_states(
     streams = RowStreams.make(seed, numbers, x0.device)
     drawn = streams.at("time").uniform(1)  # [B, 1], a time or a length
     noised = model.make_process().corrupt(x0, drawn, streams.at("noise"))
+    if (kept := model.find_kept(x0)) is not None:
+        noised = torch.where(kept, x0, noised)
     if states == "noised":
         return noised
     # From one token to all but one are given.

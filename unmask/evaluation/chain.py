@@ -164,12 +164,12 @@ def score_alone(model: Model, chains: Sequence[Chain], length: int) -> list[list
     """log p of each token of each chain, in the order of writing, without any prompt.
 
     A masked model keeps the text as it stands, on a canvas of `length`; a causal model reads it in
-    the order of writing, after an end token.
+    the order of writing, after what a document comes after.
     """
     if model.paradigm.sees_later:
         return score_chains(model, chains, length)
     texts = [[[chain.tokens[i] for i in chain.order]] for chain in chains]
-    start = [require_tokenizer(model).end_id]
+    start = require_tokenizer(model).opening
     return [each.terms[0] for each in score_continuations(model, [start] * len(chains), texts)]
 
 

@@ -99,7 +99,7 @@ def _ask(model: Model, tokenizer: Tokenizer, known: Known, way: str) -> _OneToke
     begin, end = place_subject(known.prompt, known.subject, "the prompt")
     blank = f"{sentence[:begin]}___{sentence[end:]}"
     if way == "reverse in place":
-        whole = tokenizer.encode(sentence)
+        whole = tokenizer.encode(sentence, added="both")
         places = [i for i, (b, e) in enumerate(whole.offsets) if b < end and e > begin]
         hidden = [model.require_mask() if i in places else ids for i, ids in enumerate(whole.ids)]
         return _OneTokenQuestion(known, way, blank, tuple(hidden), places[0], whole.ids[places[0]])

@@ -61,7 +61,7 @@ def score_documents(
     method: str = "bound",
     process: Process | None = None,
 ) -> Iterator[Estimate]:
-    """What each document costs, after an end token, as packed text has it.
+    """What each document costs, after its beginning or else an end token, as packed text has it.
 
     A document longer than `context` (the model's by default) is read in windows that move on by
     `stride` tokens (half a window). `method` is one of `METHODS`. With `process` the bound is
@@ -77,7 +77,10 @@ def score_documents(
             "context."
         )
     stride = max(1, context // 2) if stride is None else stride
-    encoded = [[tokenizer.end_id, *ids] for ids in tokenizer.encode_documents(list(documents))]
+    encoded = [
+        [*tokenizer.opening, *ids, *tokenizer.ending]
+        for ids in tokenizer.encode_documents(list(documents))
+    ]
     numbered = enumerate(track(encoded, "documents", len(encoded)))
     if method == "chain" and model.paradigm.sees_later:
         yield from (score_left_to_right(model, ids, context, stride) for _, ids in numbered)

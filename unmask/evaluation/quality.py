@@ -112,7 +112,8 @@ def draw_texts(
 
     What is drawn does not depend on the batches.
     """
-    end = require_tokenizer(model).end_id
+    tokenizer = require_tokenizer(model)
+    end, opening = tokenizer.end_id, tokenizer.opening
     settings: dict[str, Any] = {"temperature": 1.0} | parse_sampler(sampler)
     # One seed for all batches, that of the first: texts that fitted into one are as they were.
     settings |= {"length": length, "keep_states": False, "seed": derive_seed(seed, "batch", 0)}
@@ -120,7 +121,7 @@ def draw_texts(
         settings["steps"] = steps
     # A guided pass over masks has twice the rows.
     passes = 2 if settings.get("guidance") and model.paradigm.fills_masks else 1
-    given = [_begin(model, prompt, end) for prompt in prompts]
+    given = [tokenizer.encode(prompt).ids if prompt else opening for prompt in prompts]
     copies = number_copies(map(tuple, given))
 
     def draw(batch: Sequence[int]) -> list[DrawnText]:
@@ -130,10 +131,11 @@ def draw_texts(
         for text, row, size, ids in zip(
             drawn.texts or [], drawn.tokens.tolist(), drawn.lengths.tolist(), rows, strict=True
         ):
-            tokens = row[:size]
-            # A text begins after the end token that stands for nothing before it.
-            if ids == [end]:
-                tokens, text = tokens[1:], _decode(model, tokens[1:], end)
+            # A text begins after the token that stands for nothing before it.
+            first = len(opening) if ids == opening else model.count_beginning(ids)
+            tokens = row[first:size]
+            if ids == opening:
+                text = _decode(model, tokens, end)
             calls = passes * drawn.calls
             flops = count_drawing_flops(model, length, len(ids), calls)
             texts.append(DrawnText(text, _cut(tokens, end), calls, flops))
@@ -155,11 +157,6 @@ def count_drawing_flops(model: Model, length: int, prompt: int, calls: int) -> i
     if model.paradigm.has_steps:
         return calls * count_flops(config, length)
     return count_flops(config, prompt + calls - 1, calls)
-
-
-def _begin(model: Model, prompt: str, end: int) -> list[int]:
-    """The ids of a prompt; without one, what stands before every document."""
-    return model.tokenizer.encode(prompt).ids if prompt and model.tokenizer else [end]
 
 
 def _cut(tokens: list[int], end: int) -> list[int]:

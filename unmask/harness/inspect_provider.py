@@ -72,7 +72,7 @@ class Answerer:
             )
         else:
             text = messages[-1][1]
-        ids = tokenizer.encode(text).ids or [tokenizer.end_id]
+        ids = tokenizer.encode(text).ids or tokenizer.opening
         room = max_tokens or min(MAX_TOKENS, context - min(len(ids), context - 1))
         if len(ids) + room > context:
             raise UserError(

@@ -96,7 +96,8 @@ class UnmaskLM(TemplateLM):
     def prefix_token_id(self) -> int:
         """What a text without a context comes after: the beginning token, or else the end token."""
         known = self.own_tokenizer
-        return known.end_id if known.begin_id is None else known.begin_id
+        named = [] if known.begin_id is None else [known.begin_id]
+        return (named or known.opening)[-1]
 
     @property
     def max_length(self) -> int:
@@ -105,8 +106,9 @@ class UnmaskLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """The ids of a text; nothing is ever added."""
-        return self.own_tokenizer.encode(string).ids
+        """The ids of a text after its beginning, unless `add_special_tokens` is false."""
+        added = "nothing" if add_special_tokens is False else "beginning"
+        return self.own_tokenizer.encode(string, added=added).ids
 
     def _cut_beginning(self, text: str, ids: list[int], most: int) -> list[int]:
         """The last tokens of a context, as many as there is room for; one that is cut is noted."""
@@ -170,7 +172,9 @@ class UnmaskLM(TemplateLM):
         for i, request in enumerate(requests):
             (text,) = request.args
             met: Counter[tuple[int, ...]] = Counter()
-            for context, continuation in self._cut(self.tok_encode(text), scorer.longest):
+            whole = self.own_tokenizer.encode(text, added="both").ids
+            ids = whole[self.model.count_beginning(whole) :]
+            for context, continuation in self._cut(ids, scorer.longest):
                 tokens = (*context, *continuation)
                 again = ("again", met[tokens]) if met[tokens] else ()
                 met[tokens] += 1

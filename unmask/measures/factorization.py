@@ -87,24 +87,25 @@ def score_orders(
     from unmask.evaluation.chain import Chain, score_alone
 
     facts = list(questions.encode(model, length))
-    forward = [Chain(ids, list(range(len(ids)))) for _, _, ids, _, _ in facts]
-    backward = [Chain(ids, [*range(at, len(ids)), *range(at)]) for _, _, ids, at, _ in facts]
+    first = model.count_beginning(facts[0][2])  # stands before every text, whatever is written
+    forward = [Chain(ids, list(range(first, len(ids)))) for _, _, ids, _, _ in facts]
+    backward = [Chain(ids, [*range(at, len(ids)), *range(first, at)]) for _, _, ids, at, _ in facts]
     terms = score_alone(model, forward + backward, facts[0][-1])
     halves = terms[: len(facts)], terms[len(facts) :]
     for (columns, fact, ids, at, _), a_first, b_first in zip(facts, *halves, strict=True):
-        num_b = len(ids) - at
-        a, b_given_a = sum(a_first[:at]), sum(a_first[at:])
+        num_a, num_b = at - first, len(ids) - at
+        a, b_given_a = sum(a_first[:num_a]), sum(a_first[num_a:])
         b, a_given_b = sum(b_first[:num_b]), sum(b_first[num_b:])
         yield columns | {
             "text": fact.text,
-            "tokens": len(ids),
+            "tokens": num_a + num_b,
             "logp_a": a,
             "logp_b_given_a": b_given_a,
             "logp_b": b,
             "logp_a_given_b": a_given_b,
-            "joint_forward": (a + b_given_a) / len(ids),
-            "joint_backward": (b + a_given_b) / len(ids),
-            "gap": abs(a + b_given_a - b - a_given_b) / len(ids),
+            "joint_forward": (a + b_given_a) / (num_a + num_b),
+            "joint_backward": (b + a_given_b) / (num_a + num_b),
+            "gap": abs(a + b_given_a - b - a_given_b) / (num_a + num_b),
             "information_forward": b_given_a - b,
             "information_backward": a_given_b - a,
         }

@@ -60,7 +60,11 @@ def score_names(
     given = [scored[0].terms for scored in score_answers(model, prompts, canvas)]
     # Phrasings share answers: each is scored alone once.
     answers = list(dict.fromkeys(tuple(ids[at:]) for _, _, ids, at, _ in facts))
-    chains = [Chain(list(answer), list(range(len(answer)))) for answer in answers]
+    before = tokenizer.beginning
+    chains = [
+        Chain([*before, *answer], list(range(len(before), len(before) + len(answer))))
+        for answer in answers
+    ]
     alone = dict(zip(answers, score_alone(model, chains, canvas), strict=True))
     for (columns, fact, ids, at, _), terms in zip(facts, given, strict=True):
         costs, costs_alone = ([-term for term in each] for each in (terms, alone[tuple(ids[at:])]))

@@ -29,10 +29,10 @@ class ModelLocation:
     known: KnownModel | None = None
     """What is known of a model by its name."""
 
-    def find_tokenizer(self) -> Path | None:
+    def find_tokenizer(self, fetch: bool = True) -> Path | None:
         """The folder of a tokenizer of another repository; fetched only when needed."""
         repo = None if self.known is None else self.known.tokenizer
-        return None if repo is None else _fetch(repo, ["*.json"])
+        return None if repo is None else _fetch(repo, ["*.json"], fetch)
 
 
 def shipped_models() -> dict[str, Path]:

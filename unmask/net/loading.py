@@ -59,6 +59,7 @@ def load(
     shift: bool | None = None,
     block: int | None = None,
     revision: str | None = None,
+    beginning: str | None = None,
 ) -> Model:
     """The model of a name, ready to run; nothing that comes with a checkpoint is executed.
 
@@ -80,6 +81,8 @@ def load(
         block: Positions of a block, for block-causal attention that its settings do not mention; 0
             where every position sees every other.
         revision: A branch or commit of its repository on the hub.
+        beginning: The token that stands before every text, such as "<s>", or "none" for nothing
+            added at all, where what the tokenizer adds is not what the model learned from.
 
     >>> model = unmask.load("reversal-mdm", device="cpu")
     >>> model.kind, model.net.config.layers
@@ -99,7 +102,7 @@ def load(
     if tokenizer is not None:
         elsewhere = location.find_tokenizer() if tokenizer == "auto" else Path(tokenizer)
         folder = elsewhere or checkpoint.folder
-        known = _read_tokenizer(folder, dialect, blueprint, required=tokenizer != "auto")
+        known = read_tokenizer(folder, dialect, blueprint, tokenizer != "auto", beginning)
     with torch.device("meta"):
         net = Transformer(stored, seed=None)
     _check_shapes(net, maps, checkpoint)
@@ -345,9 +348,14 @@ def _suit_device(stored: torch.dtype, config: NetConfig, device: torch.device) -
     return torch.float32 if free is None or needed < free else stored
 
 
-def _read_tokenizer(
-    folder: Path, dialect: Dialect, blueprint: Blueprint, required: bool
+def read_tokenizer(
+    folder: Path,
+    dialect: Dialect,
+    blueprint: Blueprint,
+    required: bool = False,
+    beginning: str | None = None,
 ) -> Tokenizer | None:
+    """A model's tokenizer, if its folder has one; another `beginning` than it says may be given."""
     known = None
     if required or (folder / "tokenizer.json").is_file():
         mask = "if any" if blueprint.mask_id is None else blueprint.mask_id
@@ -360,7 +368,7 @@ def _read_tokenizer(
             f"embedding has {blueprint.config.vocab_size} rows: they do not belong together; name "
             "another tokenizer, or None."
         )
-    return known
+    return known if known is None or beginning is None else known.change_beginning(beginning)
 
 
 @torch.inference_mode()

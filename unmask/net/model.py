@@ -42,6 +42,9 @@ class Blueprint:
     """Dream's habit: the network's row i predicts position i + 1, though it sees everything."""
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     """What the process of its kind needs to be undone; causal models have none."""
+    noises_beginning: bool = False
+    """Whether what its tokenizer puts before a text is noised in training and hidden by guidance,
+    as SMDM does; else it always stands."""
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -64,8 +67,9 @@ class Blueprint:
             yield f"the mask id is {self.mask_id!r}, expected an integer"
         elif self.mask_id is not None and not 0 <= self.mask_id < self.config.vocab_size:
             yield f"mask id {self.mask_id} is not in 0..{self.config.vocab_size - 1}, the embedding"
-        if type(self.shift) is not bool:
-            yield f"'shift' is {self.shift!r}, expected true or false"
+        for name in ("shift", "noises_beginning"):
+            if type(value := getattr(self, name)) is not bool:
+                yield f"{name!r} is {value!r}, expected true or false"
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,14 +123,15 @@ class Model(Shown):
     def encode(self, text: str) -> Encoded:
         """The tokens of a text, `[MASK]*5` being five masks; offsets are characters of the text.
 
-        A space before a mask belongs to the token that fills it: words carry the space before them.
+        A text with masks is whole and gets the tokenizer's ending, one without may be continued. A
+        space before a mask belongs to the token that fills it: words carry the space before them.
         """
         ids, offsets, begin = list[int](), list[tuple[int, int]](), 0
         # Plain text, then masks, in turn; the last plain text has none after it.
         for masks in [*_MASKS.finditer(text), None]:
             end = len(text) if masks is None else masks.start()
             if begin < end:
-                plain = self.require_tokenizer().encode(text[begin:end])
+                plain = self.require_tokenizer().encode(text[begin:end], added="nothing")
                 ids += plain.ids
                 offsets += [(begin + b, begin + e) for b, e in plain.offsets]
             if masks is not None:
@@ -134,7 +139,37 @@ class Model(Shown):
                 count = self._count_masks(masks)
                 ids += [self.require_mask()] * count
                 offsets += [(begin, begin)] * count  # masks hold no character
-        return Encoded(ids, offsets)
+        plain = Encoded(ids, offsets)
+        if self.tokenizer is None:
+            return plain
+        return self.tokenizer.enclose(
+            plain, len(text), "both" if _MASKS.search(text) else "beginning"
+        )
+
+    def count_beginning(self, ids: Sequence[int]) -> int:
+        """How many of a row's first tokens are what the tokenizer puts before every text."""
+        added = [] if self.tokenizer is None else self.tokenizer.beginning
+        return len(added) if list(ids[: len(added)]) == added else 0
+
+    def count_kept(self, ids: Sequence[int]) -> int:
+        """How many of a row's first tokens noise and guidance leave as they are."""
+        return 0 if self.blueprint.noises_beginning else self.count_beginning(ids)
+
+    def find_kept(self, tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"] | None:
+        """True on every beginning that noise leaves as it is, inside of packed rows as well."""
+        if (
+            self.tokenizer is None
+            or self.blueprint.noises_beginning
+            or not self.tokenizer.beginning
+        ):
+            return None
+        beginning = torch.tensor(self.tokenizer.beginning, device=tokens.device)
+        # An end token that also begins texts is noised inside of a row, as ends are.
+        kept = torch.isin(tokens, beginning[beginning != self.tokenizer.end_id])
+        first = tokens[:, : len(beginning)]
+        if first.shape[1] == len(beginning):
+            kept[:, : len(beginning)] |= (first == beginning).all(-1, keepdim=True)
+        return kept
 
     def _count_masks(self, written: re.Match[str]) -> int:
         count, context = int(written[1] or 1), self.net.config.context

@@ -21,6 +21,8 @@ class Batch:
     """Where a fact's subject begins and ends, and where its object does."""
     foreign: Int[Tensor, "B K L"] | None = None
     """Answers of K other lines of facts, laid out where each row's own answer stands."""
+    kept: Bool[Tensor, "B L"] | None = None
+    """Beginnings of texts, which are never noised; None where all is noised alike."""
 
     @property
     def positions(self) -> Int[Tensor, "L"]:
@@ -31,6 +33,10 @@ class Batch:
         if self.prompt_length is None:
             return torch.zeros_like(self.tokens, dtype=torch.bool)
         return self.positions < self.prompt_length[:, None]
+
+    def is_kept(self) -> Bool[Tensor, "B L"]:
+        """True where the noise must not come."""
+        return torch.zeros_like(self.tokens, dtype=torch.bool) if self.kept is None else self.kept
 
     def is_filling(self) -> Bool[Tensor, "B L"]:
         """True on the tokens added after a row's own."""
@@ -49,7 +55,7 @@ class Batch:
 
     def select(self, rows: slice | list[int]) -> "Batch":
         """Some of the rows."""
-        more = (self.prompt_length, self.length, self.entities, self.foreign)
+        more = (self.prompt_length, self.length, self.entities, self.foreign, self.kept)
         return Batch(self.tokens[rows], *(None if each is None else each[rows] for each in more))
 
     def truncate(self, length: int) -> "Batch":
@@ -57,7 +63,8 @@ class Batch:
         ends = (self.prompt_length, self.length, self.entities)
         kept = (None if end is None else end.clamp(max=length) for end in ends)
         foreign = None if self.foreign is None else self.foreign[..., :length]
-        return Batch(self.tokens[:, :length], *kept, foreign)
+        beginnings = None if self.kept is None else self.kept[:, :length]
+        return Batch(self.tokens[:, :length], *kept, foreign, beginnings)
 
 
 def draw_times(
@@ -82,7 +89,7 @@ def draw_times(
 
 def allow_noise(batch: Batch, response_only: bool, noise_filling: bool) -> Bool[Tensor, "B L"]:
     """True where a position may be noised."""
-    may = torch.ones_like(batch.tokens, dtype=torch.bool)
+    may = ~batch.is_kept()
     if response_only:
         may &= ~batch.is_prompt()
     if not noise_filling:
@@ -108,7 +115,7 @@ def drop_prompts(batch: Batch, chance: float, streams: RowStreams) -> Bool[Tenso
     """True on whole prompts, each with the given chance: training for standard guidance."""
     if not chance:
         return torch.zeros_like(batch.tokens, dtype=torch.bool)
-    return (streams.uniform(1) < chance) & batch.is_prompt()
+    return (streams.uniform(1) < chance) & batch.is_prompt() & ~batch.is_kept()
 
 
 def draw_length(batch: Batch, chance: float, streams: RowStreams, least: int = 1) -> Batch:

@@ -19,6 +19,7 @@ from unmask.base.config import LARGEST, check_arguments
 from unmask.base.errors import UserError, suggest
 from unmask.base.seeds import derive_seed
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Added
 from unmask.net.batches import count_row_bytes, fit_rows
 from unmask.net.model import Model
 from unmask.noise.guidance import mix
@@ -66,10 +67,19 @@ def exponentiate(nats: float) -> float:
 class Scorer:
     """Scores texts under a masked diffusion model, in batches of at most `batch` rows."""
 
-    def __init__(self, logits: Logits, process: Masked, guidance: float = 0.0, batch: int = 64):
+    def __init__(
+        self,
+        logits: Logits,
+        process: Masked,
+        guidance: float = 0.0,
+        batch: int = 64,
+        kept: int = 0,
+    ):
         check_closed(process.schedule)
         self.logits, self.process = logits, process
         self.guidance, self.batch = guidance, batch
+        self.kept = kept
+        """A text's first tokens that guidance does not hide."""
 
     def bernoulli(
         self,
@@ -152,7 +162,7 @@ class Scorer:
         unknown = torch.ones_like(x0, dtype=torch.bool) if given is None else ~given
         if not unknown.any():
             raise UserError("all tokens are given: nothing is left whose likelihood is asked.")
-        if self.guidance and not (~unknown).any():
+        if self.guidance and not (~unknown)[self.kept :].any():
             raise UserError("guidance needs a prompt: give some tokens, or use guidance 0.")
         return unknown
 
@@ -169,7 +179,8 @@ class Scorer:
             logits = self.logits(xt).double()  # [b, L, V]: in float32 long sums would drift
             if self.guidance:
                 # The second pass hides what was given and shows what was written so far.
-                without = self.logits(torch.where(unknown, xt, self.process.mask_id)).double()
+                shown = unknown | (torch.arange(len(unknown), device=xt.device) < self.kept)
+                without = self.logits(torch.where(shown, xt, self.process.mask_id)).double()
                 logits = mix(logits, without, self.guidance)
             logp = self.process.predict(logits)
             scores.append(logp.gather(-1, x0.expand_as(rows)[..., None])[..., 0])
@@ -275,14 +286,14 @@ def stratify(
     return (stratum + streams.uniform(1)[:, 0]) / strata, streams
 
 
-def make_scorer(model: Model, length: int, guidance: float = 0.0) -> Scorer:
+def make_scorer(model: Model, length: int, guidance: float = 0.0, kept: int = 0) -> Scorer:
     """A scorer of texts of that length under a masked model, in batches that fit its device."""
     mask_id, rows = model.mask_id, model.net.config.logit_rows
     assert mask_id is not None, "masked models have a mask"
     process = Masked(rows - (mask_id < rows), mask_id)
     passes = 2 if guidance else 1
     batch = fit_rows(model, count_row_bytes(model, length, length, passes))
-    return Scorer(_condition_on_time(model), process, guidance, batch)
+    return Scorer(_condition_on_time(model), process, guidance, batch, kept)
 
 
 def _condition_on_time(model: Model) -> Logits:
@@ -313,6 +324,7 @@ def likelihood(
         model: Masked or causal.
         text: A text or its L token ids.
         prompt: What stands before it, a text or token ids; a causal model needs at least a token.
+            A text comes after the beginning of its tokenizer, token ids stand as they are.
         method: "exact_k" masks exactly k tokens at a time, "bernoulli" each with a probability:
             the same bound, the first with a smaller error. "chain" writes one token at a time and
             has no error. A causal model has one way, and does not read it.
@@ -333,7 +345,9 @@ def likelihood(
     model.paradigm.require_scored(model.name, "likelihoods are computed")
     if method not in get_args(Method):
         raise UserError(f"the method {method!r} is unknown: {suggest(method, get_args(Method))}")
-    before, ids = _read_ids(model, prompt), _read_ids(model, text)
+    ids = _read_ids(model, text, "nothing")
+    is_bare = isinstance(prompt, str) and not prompt and not isinstance(text, str)
+    before = [] if is_bare else _read_ids(model, prompt, "beginning")
     if not ids:
         raise UserError("the likelihood of an empty text was asked for: give at least a token.")
     if order is not None and method != "chain":
@@ -347,7 +361,7 @@ def likelihood(
                 "give neither order nor guidance."
             )
         return score_causal(model.logits, x0, given)
-    scorer = make_scorer(model, len(x0), guidance)
+    scorer = make_scorer(model, len(x0), guidance, model.count_kept(before))
     if method == "chain":
         steps = None if order is None else [len(before) + position for position in order]
         return scorer.chain(x0, given, steps)
@@ -355,12 +369,12 @@ def likelihood(
     return estimate(x0, given, strata, repeats, seed)
 
 
-def _read_ids(model: Model, text: TextOrIds) -> list[int]:
+def _read_ids(model: Model, text: TextOrIds, added: Added) -> list[int]:
     """The token ids of a text; ids that the network does not know raise."""
     if isinstance(text, str):
         if text and model.tokenizer is None:
             raise UserError(f"the model {model.name} has no tokenizer: give texts as token ids.")
-        return model.tokenizer.encode(text).ids if text and model.tokenizer else []
+        return [] if model.tokenizer is None else model.tokenizer.encode(text, added=added).ids
     ids = [int(token) for token in text]
     rows = model.net.config.logit_rows
     if unknown := [token for token in ids if not 0 <= token < rows]:

@@ -169,7 +169,7 @@ def lay_out_case(model: Model, fact: Fact, prefixes: Sequence[str], settings: Ex
     _check_model(model, settings)
     assert prefixes and prefixes[0] == "", "the first prefix is the empty one"
     texts = [tokenize_fact(put_before(prefix, fact), tokenizer) for prefix in prefixes]
-    if texts[0].subject == (0, texts[0].prompt_length):
+    if texts[0].subject == (model.count_beginning(texts[0].ids), texts[0].prompt_length):
         raise UserError(
             f"the subject {fact.subject!r} is the whole prompt: nothing is asked about it; add the "
             "words that ask, such as 'The capital of {} is'."
@@ -323,9 +323,13 @@ def _cut_prefix(model: Model, stream: Random, texts: Sequence[str], tokens: int)
     """Whole words of one of the texts, as many as fit."""
     words = stream.choice(texts).split() or [""]
     words = words[stream.randrange(len(words)) :]
-    while len(words) > 1 and len(require_tokenizer(model).encode(" ".join(words)).ids) > tokens:
+    while len(words) > 1 and _count_tokens(model, words) > tokens:
         words.pop()
     return " ".join(words)
+
+
+def _count_tokens(model: Model, words: Sequence[str]) -> int:
+    return len(require_tokenizer(model).encode(" ".join(words), added="nothing").ids)
 
 
 def put_before(prefix: str, fact: Fact) -> Fact:

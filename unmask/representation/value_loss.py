@@ -109,6 +109,8 @@ class ValueLoss:
         assert mask_id is not None
         positions = torch.arange(self.rows.tokens.shape[1], device=self.model.device)
         in_prompt = positions < self.rows.prompt_length[:, None]
+        kept = [self.model.count_kept(row) for row in self.rows.tokens.tolist()]
+        in_prompt &= positions >= torch.tensor(kept, device=self.model.device)[:, None]
         tokens = self.rows.tokens.masked_fill(in_prompt, mask_id)
         return net.unembed(net.run_layers(net.embed(tokens)), self.rows.reads).to(self.dtype)
 

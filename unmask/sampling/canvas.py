@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.base.errors import UserError
 from unmask.base.streams import RowStreams
+from unmask.data.tokenizer import Added
 from unmask.net.model import Model
 
 Prompt = str | Sequence[int] | Tensor
@@ -36,7 +37,7 @@ class Canvas:
     fixed: Bool[Tensor, "B L"]
     """True where a token was given or fixed, and after a row's end; the rest is the sampler's."""
     prompt: Bool[Tensor, "B L"]
-    """What guidance hides in its second pass."""
+    """What guidance hides in its second pass; a beginning stands, but in models that noise it."""
     start: Int[Tensor, "B"]
     """Where writing starts: blocks are counted from here."""
     real: Bool[Tensor, "B L"] | None = None
@@ -105,11 +106,11 @@ def check_model(model: object) -> None:
         )
 
 
-def encode_prompt(model: Model, prompt: Prompt) -> list[int]:
-    """The token ids of a prompt."""
+def encode_prompt(model: Model, prompt: Prompt, added: Added = "beginning") -> list[int]:
+    """The token ids of a prompt, or with nothing `added` those of a piece of a text."""
     if not isinstance(prompt, str):
         return _check_ids(model, prompt)
-    return model.require_tokenizer().encode(prompt).ids
+    return model.require_tokenizer().encode(prompt, added=added).ids
 
 
 def lay_out_prompts(
@@ -181,11 +182,12 @@ def _lay_out(
     is_given = places < torch.tensor([len(row) for row in rows])[:, None]
     is_mask = tokens == (-1 if model.mask_id is None else model.mask_id)
     fixed = torch.where(is_given, ~is_mask, ~real)
+    may_hide = places >= torch.tensor([model.count_kept(row) for row in rows])[:, None]
     device = model.device
     return Canvas(
         tokens.to(device),
         fixed.to(device),
-        (fixed & real).to(device),
+        (fixed & real & may_hide).to(device),
         torch.tensor(starts).to(device),
         # None spares the network an attention mask.
         None if len(set(lengths)) == 1 else real.to(device),

@@ -167,7 +167,7 @@ def _score_starts(
 
 def _encode_clean(model: Model, what: Prompt, role: str) -> list[int]:
     """The ids of something that must stand in the text, which holds no mask in the end."""
-    ids = encode_prompt(model, *list_prompt_rows([what]))
+    ids = encode_prompt(model, *list_prompt_rows([what]), added="nothing")
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
             raise UserError(f"token {token} was {role}, but is never part of a text: leave it out.")
@@ -181,7 +181,7 @@ def _find_token(model: Model, token: Token) -> int:
         if not 0 <= token < rows:
             raise UserError(f"token {token} was forbidden, but tokens run from 0 to {rows - 1}.")
         return token
-    ids = encode_prompt(model, *list_prompt_rows([token]))
+    ids = encode_prompt(model, *list_prompt_rows([token]), added="nothing")
     if len(ids) != 1:
         raise UserError(
             f"{token!r} was forbidden, but is {len(ids)} tokens: forbid single ones; inside a text "

@@ -103,7 +103,7 @@ def _check_mapping(given: Any) -> Mapping[int, Any]:
 
 def _encode(model: Model, what: Prompt) -> list[int]:
     """The ids of a plant; masks and what the network never writes are refused."""
-    ids = encode_prompt(model, *list_prompt_rows([what]))
+    ids = encode_prompt(model, *list_prompt_rows([what]), added="nothing")
     for token in ids:
         if token == model.mask_id or token >= model.net.config.logit_rows:
             raise UserError(f"token {token} was planted, but is never part of a text.")

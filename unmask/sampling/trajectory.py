@@ -291,12 +291,14 @@ def decode_rows(
     in_front: Int[Tensor, "B"] | None,
     tokenizer: Tokenizer | None,
 ) -> list[str] | None:
-    """Each row's text; end tokens among those in front do not end it."""
+    """Each row's text; end tokens among those in front, or that begin it, do not end it."""
     if tokenizer is None:
         return None
     fronts = [0] * len(tokens) if in_front is None else in_front.tolist()
     rows = zip(tokens.tolist(), lengths.tolist(), fronts, strict=True)
     end = tokenizer.end_id
+    if tokenizer.beginning[-1:] == [end]:
+        fronts = [max(front, len(tokenizer.beginning)) for front in fronts]
     return [
         tokenizer.decode([token for token in row[:front] if token != end] + row[front:length])
         for row, length, front in rows

@@ -102,7 +102,8 @@ class Question:
         # Generated tokens stay, and may differ between samples of a free-running trace.
         without = torch.cat((self.clean, self.corrupted.tokens)).clone()
         assert model.mask_id is not None
-        without[:, : self.prompt_length] = model.mask_id
+        kept = model.count_kept(self.clean[0].tolist())
+        without[:, kept : self.prompt_length] = model.mask_id
         if bool((without == without[:1]).all()):
             without = without[:1]
         logits = model.net.unembed(model.net.run_layers(model.net.embed(without)), rows)

@@ -54,7 +54,8 @@ def adapt_model(start: Model, recipe: Recipe, tokenizer: Tokenizer) -> Model:
         )
     with_mask = add_mask(tokenizer)
     net = open_network(start.net, max(start.net.config.vocab_size, with_mask.vocab_size))
-    blueprint = Blueprint(net.config, "masked", with_mask.mask_id, recipe.start.shift, recipe.noise)
+    more = (recipe.start.shift, recipe.noise, start.blueprint.noises_beginning)
+    blueprint = Blueprint(net.config, "masked", with_mask.mask_id, *more)
     return Model("trained", net, blueprint, with_mask)
 
 

@@ -18,7 +18,12 @@ from unmask.net.presets import preset
 from unmask.net.transformer import Transformer
 from unmask.training.adapt import adapt_model, add_mask, untie_head
 from unmask.training.adapters import add_adapters
-from unmask.training.examples import Examples, ExampleSource, read_examples
+from unmask.training.examples import (
+    Examples,
+    ExampleSource,
+    keep_beginnings,
+    read_examples,
+)
 from unmask.training.learner import freeze_named, freeze_unreached
 from unmask.training.losses import Objective, make_objective
 from unmask.training.parallel import World
@@ -84,6 +89,8 @@ def prepare_job(
     freeze_named(model.net, recipe.optimiser.frozen)
     model.net.to(world.device).train()
     model.net.tie_head()
+    if recipe.objective_name != "next_token":
+        examples = keep_beginnings(examples, model)
     end_id = examples.tokenizer.end_id
     objective = make_objective(recipe, model.blueprint, end_id)
     return TrainingJob(

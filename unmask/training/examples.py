@@ -1,7 +1,7 @@
 """Rows to learn from, by number, whatever they come from."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -17,6 +17,7 @@ from unmask.data.facts import Fact
 from unmask.data.shards import Shards, Windows
 from unmask.data.sources import WORD_CORPORA, choose_trained, read_own_tokenizer, read_source
 from unmask.data.tokenizer import Tokenizer
+from unmask.net.model import Model
 from unmask.objectives.batch import Batch
 from unmask.training.recipe import DataSettings
 
@@ -57,6 +58,16 @@ class Examples:
             batch = self.take(range(first, min(first + _ROWS_AT_ONCE, self.num_rows)))
             for tensor in (batch.tokens, batch.prompt_length, batch.length):
                 yield None if tensor is None else memoryview(tensor.contiguous().numpy()).cast("B")
+
+
+def keep_beginnings(examples: Examples, model: Model) -> Examples:
+    """The examples with those beginnings of texts marked that the model's noise leaves alone."""
+
+    def take(numbers: Sequence[int]) -> Batch:
+        batch = examples.take(numbers)
+        return replace(batch, kept=model.find_kept(batch.tokens))
+
+    return replace(examples, take=take)
 
 
 ExampleSource = Callable[[DataSettings], Examples]

@@ -71,13 +71,13 @@ class LossInputs:
             return x.to(device, non_blocking=True)
 
         batch, targets, streams = self.batch, self.targets, self.streams
-        ends = (batch.prompt_length, batch.length)
+        more = (batch.prompt_length, batch.length, None, None, batch.kept)
         if targets is not None:
             targets = Targets(move(targets.at), move(targets.tokens), move(targets.weights))
         if streams is not None:
             streams = RowStreams(move(streams.keys), streams.pace)
         return LossInputs(
-            Batch(move(batch.tokens), *(None if end is None else move(end) for end in ends)),
+            Batch(move(batch.tokens), *(None if x is None else move(x) for x in more)),
             move(self.t),
             targets,
             streams,

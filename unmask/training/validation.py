@@ -55,8 +55,9 @@ def make_sampler(recipe: Recipe, corpus: Corpus | None) -> Sample | None:
 
     def draw(model: Model, step: int) -> list[str]:
         assert model.tokenizer is not None
-        # Without a prompt a causal text starts after the end token of the one before it.
-        first = [model.tokenizer.end_id] if model.paradigm.predicts_next else []
+        # Without a prompt or a beginning, a causal text starts after the end token of another.
+        known = model.tokenizer
+        first = known.opening if model.paradigm.predicts_next else known.beginning
         starts = prompts or [first] * cadence.samples
         trajectory = sample(
             model,

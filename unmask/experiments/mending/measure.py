@@ -114,15 +114,16 @@ def _work(
 
 
 def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings) -> "Tensor":
-    """Windows of documents, their beginnings first, each after an end token."""
+    """Windows of documents, their first ones first, each after what a document comes after."""
     import torch
 
     from unmask.evaluation.questions import require_tokenizer
 
-    model, size = inputs.load(member), settings.length - 1
+    model = inputs.load(member)
     tokenizer = require_tokenizer(model)
+    size = settings.length - len(tokenizer.opening)
     windows = [
-        (at, [tokenizer.end_id, *ids[at : at + size]])
+        (at, [*tokenizer.opening, *ids[at : at + size]])
         for ids in tokenizer.encode_documents(inputs.data)
         for at in range(0, len(ids) - size + 1, size)
     ]

@@ -149,7 +149,10 @@ def make_plants(
     text = NEUTRAL if cell.is_neutral else resident.disclosure.split(resident.town)[0].rstrip()
     if not cell.count:
         return {}
-    positions, ids = cell.find_positions(start, length), cycle(encode_prompt(model, text))
+    positions, ids = (
+        cell.find_positions(start, length),
+        cycle(encode_prompt(model, text, "nothing")),
+    )
     return {cell.step: {at: [token] for at, token in zip(positions, ids, strict=False)}}
 
 

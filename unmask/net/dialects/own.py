@@ -31,6 +31,7 @@ class _ConfigRecord:
     shift: bool
     network: dict
     noise: dict = field(default_factory=dict)
+    noises_beginning: bool = False
 
 
 def read_settings(folder: Path) -> Blueprint:
@@ -49,7 +50,8 @@ def _read(source: Source) -> Blueprint:
     record = build(_ConfigRecord, config, source.label)
     network = build(NetConfig, record.network, source.label)
     noise = build(NoiseConfig, record.noise, source.label)
-    return Blueprint(network, record.kind, record.mask_id, record.shift, noise)
+    own = (record.kind, record.mask_id, record.shift, noise, record.noises_beginning)
+    return Blueprint(network, *own)
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
@@ -61,8 +63,12 @@ def _write(blueprint: Blueprint) -> dict[str, Any]:
         shift=blueprint.shift,
         network=asdict(blueprint.config),
         noise=asdict(blueprint.noise),
+        noises_beginning=blueprint.noises_beginning,
     )
-    return asdict(record)
+    settings = asdict(record)
+    if not record.noises_beginning:
+        del settings["noises_beginning"]  # settings of most models stay as they have always been
+    return settings
 
 
 def _map_tensors(config: NetConfig) -> Iterator[TensorMap]:

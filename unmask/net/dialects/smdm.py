@@ -70,12 +70,16 @@ def _read(source: Source) -> Blueprint:
             f"{source.label} does not say how large it is: expected a name such as "
             "mdm-1028M-….safetensors, or a lit_config.json beside it."
         )
-    return Blueprint(config, "causal" if causal else "masked", None if causal else rows - 1)
+    kind, mask_id = ("causal", None) if causal else ("masked", rows - 1)
+    # Not said by SMDM's own files: it noises all positions, and guidance hides all of a prompt.
+    noises = source.config.get("noises_beginning", True)
+    return Blueprint(config, kind, mask_id, noises_beginning=noises)
 
 
 def _write(blueprint: Blueprint) -> dict[str, Any]:
     rows = blueprint.config.logit_rows
-    return _TABLE.write(blueprint.config) | {"vocab_size": rows, "padding_multiple": 64}
+    more = {} if blueprint.noises_beginning else {"noises_beginning": False}
+    return _TABLE.write(blueprint.config) | {"vocab_size": rows, "padding_multiple": 64} | more
 
 
 def _split_groups(fused: Tensor, config: NetConfig) -> Tensor:
