@@ -8,13 +8,12 @@ difference. What differs is printed row by row, and the exit code says whether a
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.base.runs import read_record
-from unmask.base.tables import read_table
-from unmask.measures.runner import SUMMARY, read_result, summary_schema
+from unmask.measures.runner import SUMMARY, read_result, read_summary
 
 TABLES = Path(__file__).parents[1] / "docs" / "results" / "tables"
 CLOSE = 1e-9
@@ -23,24 +22,23 @@ CLOSE = 1e-9
 def compare_run(folder: Path) -> Iterator[str]:
     """What is stored in a run's summary and does not come out again."""
     result = read_result(folder)
-    for path in sorted((folder / SUMMARY).glob("*.parquet")):
-        stored = read_table(path, summary_schema(result.measure, path.stem)).to_pylist()
-        if path.stem not in result.summary:
-            yield f"{path.stem}: the table is gone"
+    for table, stored in read_summary(result.measure, folder).items():
+        if table not in result.summary:
+            yield f"{table}: the table is gone"
             continue
         names = list(stored[0]) if stored else []
-        fresh = [{name: row.get(name) for name in names} for row in result.summary[path.stem]]
+        fresh = [{name: row.get(name) for name in names} for row in result.summary[table]]
         if len(fresh) != len(stored):
-            yield f"{path.stem}: {len(fresh)} rows instead of {len(stored)}"
+            yield f"{table}: {len(fresh)} rows instead of {len(stored)}"
             continue
         for old, new in zip(_sort(stored), _sort(fresh), strict=True):
             if wrong := [name for name in names if not _is_close(old[name], new[name])]:
                 changes = ", ".join(f"{name} {old[name]} → {new[name]}" for name in wrong)
                 keys = [str(value) for value in old.values() if isinstance(value, str)]
-                yield f"{path.stem}: {', '.join(keys)}: {changes}"
+                yield f"{table}: {', '.join(keys)}: {changes}"
 
 
-def _sort(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _sort(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows by everything that is no computed number, so that their order does not count."""
     return sorted(rows, key=lambda row: [_round(value) for value in row.values()])
 

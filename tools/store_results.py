@@ -80,7 +80,7 @@ def store_traces(result: Result, name: str) -> None:
     measure, effects = result.measure, result.tables["trace"]
     shown = effects.filter(field("part").isin(PARTS))
     tables = {**result.tables, "trace": shown}
-    summary = measure.summarise(tables, result.settings)
+    summary = measure.make_summary(tables, result.settings)
     write_record(folder, result.records[0])
     for table, schema in measure.tables.items():
         rows = tables[table] if table == "facts" else tables[table].slice(0, 0)

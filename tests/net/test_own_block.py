@@ -100,7 +100,7 @@ def test_tracing_is_the_plain_tracer(model):
 def test_a_value_and_a_key(model):
     """What the search runs is a patch at the site; a key gives what the site would hold."""
     found = unmask.extract_value(
-        model, make_fact(0, "p2d"), layer=1, prefixes=PREFIXES, steps=4, length=32
+        model, make_fact(0, "p2d"), layer=1, prefixes=PREFIXES, search_steps=4, length=32
     )
     assert found.distance > 0 and found.p_after > found.p_before
     net, tokens, generator = (

@@ -17,6 +17,7 @@ from unmask.blocks.blocks import (
     Fold,
     Notice,
     Number,
+    Outcome,
     ReportBlock,
     RowRole,
     Section,
@@ -67,7 +68,7 @@ class Result(Shown):
         return changed
 
     @property
-    def outcomes(self) -> list[str]:
+    def outcomes(self) -> list[Outcome]:
         """What may be said of each estimate that was held against something."""
         rows = (row for rows in self.summary.values() for row in rows)
         return [row["outcome"] for row in rows if "outcome" in row]

@@ -23,8 +23,8 @@ from unmask.base.runs import (
     open_run,
     read_record,
 )
-from unmask.base.tables import Parts, has_rows, write_table
-from unmask.measures.contract import Inputs, Job, Tables
+from unmask.base.tables import Parts, has_rows, read_table, write_table
+from unmask.measures.contract import Inputs, Job, Rows, Tables
 from unmask.measures.result import (
     FolderTables,
     Result,
@@ -189,6 +189,14 @@ def read_result(folder: str | Path) -> Result:
             f"{folder} holds no finished part of `unmask {measure.name}` yet: run it to its end."
         )
     return Result(measure, settings, (record,), tables, folder, is_complete=is_complete)
+
+
+def read_summary(measure: "Measure", folder: Path) -> dict[str, Rows]:
+    """The statistics that a run wrote, for those who have its summary and not all of its rows."""
+    return {
+        path.stem: read_table(path, summary_schema(measure, path.stem)).to_pylist()
+        for path in sorted((folder / SUMMARY).glob("*.parquet"))
+    }
 
 
 def pool_results(results: Sequence[Result]) -> Result:

@@ -42,8 +42,9 @@ def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> l
 
 @contextmanager
 def open_stored_run(folder: str) -> Generator[Result]:
-    """A run folder that comes with the package; its tables can be read while it is open."""
-    from unmask.measures.runner import read_result
+    """A run folder that comes with the package, with the summary it was given instead of rows."""
+    from unmask.measures.runner import read_result, read_summary
 
     with as_file(files("unmask.assets").joinpath("results", folder)) as path:
-        yield read_result(path)
+        result = read_result(path)
+        yield result.with_summary(read_summary(result.measure, path))
