@@ -88,20 +88,15 @@ def read_factorial(folder: Path) -> list[dict[str, Any]]:
 def read_edits(folder: Path) -> list[dict[str, Any]]:
     """What edited models wrote, beside what was wanted; objects may be new to the corpus."""
     turned = {"d2p": "p2d", "p2d": "d2p"}
-    rows = list_rows(read_table(folder / "edit.parquet", "edit/3"))
-    return [
-        {
-            "model": f"{row['model']}, {folder.name}",
-            "split": row["role"],
-            "direction": row["direction"] if row["role"] == "edited" else turned[row["direction"]],
-            "fact": row["wanted"],
-            "phrasing": None,
-            "completion": row["wanted"],
-            "generation": row["text_after"],
-        }
-        for row in rows
-        if row["text_after"] is not None and row["variant"] == "edit"
-    ]
+    rows = []
+    for row in list_rows(read_table(folder / "edit.parquet", "edit/3")):
+        if row["text_after"] is None or row["variant"] != "edit":
+            continue
+        way = row["direction"] if row["role"] == "edited" else turned[row["direction"]]
+        named = {"model": f"{row['model']}, {folder.name}", "direction": way, "phrasing": None}
+        named |= {"split": f"{row['role']}, a {labels.ASKED[way]}", "fact": row["wanted"]}
+        rows.append(named | {"completion": row["wanted"], "generation": row["text_after"]})
+    return rows
 
 
 def gather(rows: Rows) -> dict[str, Contents]:
@@ -168,7 +163,7 @@ def show_templates(rows: Rows) -> Iterator[Table]:
             line = {"phrasing": f"{phrasing}: {begin}…{end}"}
             for model, texts in tidy.group_by(own, "model").items():
                 for each in ("contained", rule):
-                    line[f"{model}: {each}"] = np.mean([row[each] for row in texts])
+                    line[f"{model}: {each}"] = float(np.mean([row[each] for row in texts]))
             lines.append(line)
         shown = {f"{model}: {each}": None for model in PAIR for each in ("contained", rule)}
         columns = {Column(name, 1, is_percent=True): name for name in shown}

@@ -47,22 +47,27 @@ def is_strict(generation: str, completion: str) -> bool:
 
 
 def is_contained_plainly(generation: str, completion: str) -> bool:
-    """`is_contained` without regard to punctuation and blanks; an answer of neither is in no text.
-
-    Words stay whole: "Ann" is not in "Annex".
-    """
-    words = " ".join(split_words(completion))
-    return bool(words) and bool(find_words(" ".join(split_words(generation)), words))
+    """`is_contained` whatever the punctuation and blanks; an answer of these alone is nowhere."""
+    answer = _join_words(completion)
+    return bool(answer) and answer in _join_words(generation)
 
 
 def has_surname(generation: str, name: str) -> bool:
     """Whether the last word of the name stands in the generation, as a word of its own."""
-    return is_contained_plainly(generation, "".join(name.split()[-1:]))
+    return _has_words(generation, name.split()[-1:])
 
 
 def has_first_name(generation: str, name: str) -> bool:
     """Whether the first word of the name stands in the generation, as a word of its own."""
-    return is_contained_plainly(generation, "".join(name.split()[:1]))
+    return _has_words(generation, name.split()[:1])
+
+
+def _has_words(generation: str, words: Sequence[str]) -> bool:
+    return bool(find_words(_join_words(generation), _join_words(" ".join(words))))
+
+
+def _join_words(text: str) -> str:
+    return " ".join(split_words(text))
 
 
 def split_words(text: str) -> list[str]:
