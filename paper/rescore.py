@@ -47,9 +47,9 @@ PAIR = ("mdm, guidance 0.8", "mdm, guidance 0", "ar")
 REVERSED = ("d2p_reverse", "p2d_reverse")
 NOTE = (
     "In brackets what the same texts would score with the answer of another fact, drawn evenly "
-    "(in the same phrasing): a false positive. *contained* is the study's rule. *content*: at "
+    '(in the same phrasing): a false positive. "contained" is the study\'s rule; "content": at '
     "least half of the distinctive words of the right one of all answers, and more than of any "
-    "other's (`unmask/evaluation/contents.py`). *surname*, *first name*: of names alone."
+    "other's (`unmask/evaluation/contents.py`). Surname and first name: of names alone."
 )
 
 

@@ -10,7 +10,7 @@ that is contained (`is_contained_plainly`).
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -31,7 +31,7 @@ class Contents:
     It is made once and then asked of texts.
     """
 
-    def __init__(self, answers: Mapping[Hashable, Iterable[str]]):
+    def __init__(self, answers: Mapping[Iterable[str]]):
         """`answers` has every form of a fact's answer, one for each time it is asked for."""
         self._forms = {fact: list(forms) for fact, forms in answers.items()}
         self._facts = {
@@ -49,27 +49,27 @@ class Contents:
         alike = Counter(self._column.values())
         self._is_shared = {fact: alike[column] > 1 for fact, column in self._column.items()}
 
-    def find(self, answer: str) -> Hashable | None:
+    def find(self, answer: str) -> str | None:
         """The fact that an answer belongs to, by any of its forms; None where it is no fact's."""
         return self._facts.get(_fold(answer))
 
-    def says(self, texts: Sequence[str], facts: Sequence[Hashable]) -> Bool[np.ndarray, "T"]:
+    def says(self, texts: Sequence[str], facts: Sequence[str]) -> Bool[np.ndarray, "T"]:
         """Whether each text says the answer of its fact."""
         distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         pairs = {
             (distinct[text], self._column[fact]) for text, fact in zip(texts, facts, strict=True)
         }
-        found = self._match(list(distinct), sorted(pairs))
+        matches = self._match(list(distinct), sorted(pairs))
         return np.array(
             [
-                (distinct[text], self._column[fact]) in found
+                (distinct[text], self._column[fact]) in matches
                 and (not self._is_shared[fact] or self._stands(text, fact))
                 for text, fact in zip(texts, facts, strict=True)
             ],
             dtype=bool,
         )
 
-    def _stands(self, text: str, fact: Hashable) -> bool:
+    def _stands(self, text: str, fact: str) -> bool:
         return any(is_contained_plainly(text, form) for form in set(self._forms[fact]))
 
     def _weigh(
@@ -89,7 +89,7 @@ class Contents:
         self, texts: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> set[tuple[int, int]]:
         """Those pairs of a text and an answer where the text says the answer."""
-        found, at = set(), 0
+        matches, at = set(), 0
         height = max(1, _MOST_SHARES // max(1, self._weights.shape[1]))
         for first in range(0, len(texts), height):
             weights = self._find_weights(texts[first : first + height])
@@ -99,9 +99,9 @@ class Contents:
                 more, heavier = (each[row] - each[row, column] for each in (shares, weights))
                 rivals = (more > _TIE) | ((more >= -_TIE) & (heavier >= -_TIE))
                 if shares[row, column] >= ENOUGH - _TIE and rivals.sum() == 1:  # itself
-                    found.add(pairs[at])
+                    matches.add(pairs[at])
                 at += 1
-        return found
+        return matches
 
     def _find_weights(self, texts: Sequence[str]) -> Float[np.ndarray, "T A"]:
         """How much the words of each answer that stand in each text weigh."""
@@ -116,7 +116,7 @@ class Contents:
         return (held @ self._weights).toarray()
 
 
-def shuffle_answers(facts: Sequence[Hashable], seed: int = 0) -> list[Hashable]:
+def shuffle_answers(facts: Sequence[str], seed: int = 0) -> list[str]:
     """For each text the fact of another, drawn evenly: what is then said was not asked for."""
     distinct = {fact: i for i, fact in enumerate(dict.fromkeys(facts))}
     assert len(distinct) > 1, "there is no other answer"

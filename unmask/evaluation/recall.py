@@ -89,13 +89,13 @@ class AskedModel:
         scored = list(zip(split.answers, texts, self._scores, strict=True))
         for ending in ("", CONTROL, FILE_CONTROL):
             # Some prompts have no control: see `Split.controls`.
-            asked = [
+            questions = [
                 (answers[ending], text, scores[ending])
                 for answers, text, scores in scored
                 if ending in answers
             ]
-            contents = self._judge_contents([(fact, text.text) for fact, text, _ in asked])
-            for (fact, text, score), is_content in zip(asked, contents, strict=True):
+            contents = self._judge_contents([(fact, text.text) for fact, text, _ in questions])
+            for (fact, text, score), is_content in zip(questions, contents, strict=True):
                 is_name = fact.direction == "d2p"
                 yield {
                     "split": split.name + ending,
