@@ -31,7 +31,7 @@ class Contents:
     It is made once and then asked of texts.
     """
 
-    def __init__(self, answers: Mapping[Iterable[str]]):
+    def __init__(self, answers: Mapping[str, Iterable[str]]):
         """`answers` has every form of a fact's answer, one for each time it is asked for."""
         self._forms = {fact: list(forms) for fact, forms in answers.items()}
         self._facts = {
