@@ -2,11 +2,11 @@
 
     python benchmarks/coverage.py --out docs/results/coverage.md
 
-Facts are asked in ten phrasings by models of several training seeds. A prompt hits with probability
-sigmoid(a + fact + seed), where facts and seeds have normal effects; a makes the rate over all facts
-and seeds what it should be. With several seeds that rate is the truth that intervals should hold;
-with one seed it is the rate of that seed over all facts. The oracle is an interval that knows how
-far means scatter: 2 times 1.96 standard deviations.
+Facts are asked in ten phrasings by models of several training seeds, all crossed. A prompt hits
+with probability sigmoid(a + fact + phrasing + seed), where all three have normal effects; a makes
+the rate over all of them what it should be. With several seeds that rate is the truth that
+intervals should hold; with one seed it is that seed's rate over all facts and phrasings. The oracle
+is an interval that knows how far means scatter: 2 times 1.96 standard deviations.
 """
 
 import argparse
@@ -20,8 +20,10 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.crossed import Cells
 from unmask.evaluation.statistics import (
     Clusters,
+    Crossed,
     Interval,
     estimate_difference,
     estimate_mean,
@@ -40,6 +42,7 @@ class Cell:
     rate: float
     fact_deviation: float
     seed_deviation: float
+    phrasing_deviation: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,15 @@ class Coverage:
     oracle: float
 
 
-CELLS = [Cell(*each) for each in product((3, 8), (0.01, 0.5, 0.99), (0.0, 1.0), (0.0, 0.5, 1.0))]
-SINGLE = [Cell(1, *each, 0.0) for each in product((0.01, 0.5, 0.99), (0.0, 1.0))]
+CELLS = [Cell(*each) for each in product((3, 8), (0.01, 0.5, 0.97), (1.0,), (0.0, 0.5, 1.0))]
+CELLS += [Cell(*each, 2.0) for each in product((3, 8), (0.5,), (0.5,), (0.0, 0.5, 1.0))]
+SINGLE = [Cell(1, rate, 1.0, 0.0) for rate in (0.01, 0.5, 0.97)]
 """One training seed: whatever its effect, it is part of what the interval is about."""
-PAIRS = [(0.01, 0.01), (0.5, 0.5), (0.5, 0.02), (0.9, 0.5)]
+PAIRS = [(0.01, 0.01), (0.5, 0.5), (0.5, 0.02), (0.9, 0.5), (0.97, 0.01)]
 """Rates of two models that are compared."""
 OWN_DEVIATION = 0.5
-"""How far facts deviate in one of two models alone, beside what they do in both."""
-OPENINGS = list(product((2, 3), (0.01, 0.5, 0.97), (0.5, 1.0), (0.0, 0.5)))
+"""How far facts, and phrasings, deviate in one of two models alone, beside what they do in both."""
+OPENINGS = list(product((2, 3), (0.01, 0.5, 0.97), (0.5, 1.0), (0.5,)))
 """Numbers of openings, rates, and how far openings and the seeds of one opening deviate."""
 SEEDS_EACH = 3
 """Training seeds of each opening."""
@@ -74,15 +78,28 @@ def solve_intercept(rate: float, deviation: float) -> float:
 
 
 def draw_means(cell: Cell, repetitions: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Hits by repetition, training seed and fact [R, S, F], and the truth of each repetition."""
+    """Hits by repetition, training seed, fact and phrasing [R, S, F, P], and each one's truth."""
     rng = np.random.default_rng(derive_seed(seed, "coverage", cell))
-    a = solve_intercept(cell.rate, np.hypot(cell.fact_deviation, cell.seed_deviation))
-    by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1))
-    by_fact = cell.fact_deviation * rng.normal(size=(repetitions, 1, FACTS))
+    tests = np.hypot(cell.fact_deviation, cell.phrasing_deviation)
+    a = solve_intercept(cell.rate, np.hypot(tests, cell.seed_deviation))
+    by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1, 1))
     truth = np.full(repetitions, cell.rate)
     if cell.seeds == 1:
-        truth = expit(a + by_seed[:, 0] + cell.fact_deviation * NODES) @ WEIGHTS
-    return rng.binomial(PHRASINGS, expit(a + by_seed + by_fact)), truth
+        truth = expit(a + by_seed[:, 0, 0] + tests * NODES) @ WEIGHTS
+    return _hit(rng, a + by_seed + _draw_tests(rng, repetitions, cell)), truth
+
+
+def _draw_tests(
+    rng: np.random.Generator, repetitions: int, cell: Cell, own: float | None = None
+) -> np.ndarray:
+    """Effects of facts and phrasings together, of a cell or of so many logits each."""
+    facts, phrasings = (cell.fact_deviation, cell.phrasing_deviation) if own is None else (own, own)
+    by_fact = facts * rng.normal(size=(repetitions, 1, FACTS, 1))
+    return by_fact + phrasings * rng.normal(size=(repetitions, 1, 1, PHRASINGS))
+
+
+def _hit(rng: np.random.Generator, logits: np.ndarray) -> np.ndarray:
+    return rng.random(logits.shape) < expit(logits)
 
 
 def measure_means(cell: Cell, repetitions: int, seed: int = 0) -> Coverage:
@@ -94,19 +111,20 @@ def measure_means(cell: Cell, repetitions: int, seed: int = 0) -> Coverage:
 def measure_differences(
     rates: tuple[float, float], cell: Cell, repetitions: int, seed: int = 0
 ) -> Coverage:
-    """How `estimate_difference` does for two models of given rates on the same facts.
+    """How `estimate_difference` does for two models of given rates on the same prompts.
 
-    `cell` says how many seeds each has, and how far facts and seeds deviate.
+    `cell` says how many seeds each has, and how far facts, phrasings and seeds deviate.
     """
     rng = np.random.default_rng(derive_seed(seed, "differences", rates, cell))
-    together = cell.fact_deviation * rng.normal(size=(repetitions, 1, FACTS))
-    deviation = np.linalg.norm([cell.fact_deviation, OWN_DEVIATION, cell.seed_deviation])
+    together = _draw_tests(rng, repetitions, cell)
+    own = [OWN_DEVIATION] * 2
+    deviations = [cell.fact_deviation, cell.phrasing_deviation, *own, cell.seed_deviation]
+    deviation = float(np.linalg.norm(deviations))
     sides = []
     for rate in rates:
-        own = OWN_DEVIATION * rng.normal(size=(repetitions, 1, FACTS))
-        by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1))
-        chance = expit(solve_intercept(rate, float(deviation)) + together + own + by_seed)
-        sides.append(rng.binomial(PHRASINGS, chance))
+        by_seed = cell.seed_deviation * rng.normal(size=(repetitions, cell.seeds, 1, 1))
+        alone = _draw_tests(rng, repetitions, cell, OWN_DEVIATION)
+        sides.append(_hit(rng, solve_intercept(rate, deviation) + together + alone + by_seed))
     intervals = [
         estimate_difference(count_hits(one), count_hits(other), is_share=True)
         for one, other in zip(*sides, strict=True)
@@ -119,17 +137,18 @@ def measure_openings(
 ) -> tuple[Coverage, Coverage]:
     """How `estimate_mean` does where seeds share openings: by opening, and by seed regardless."""
     rng = np.random.default_rng(derive_seed(0, "openings", openings, rate, by_opening, by_seed))
-    a = solve_intercept(rate, float(np.linalg.norm([1.0, by_opening, by_seed])))
-    effects = (
-        rng.normal(size=(repetitions, 1, 1, FACTS))
-        + by_opening * rng.normal(size=(repetitions, openings, 1, 1))
-        + by_seed * rng.normal(size=(repetitions, openings, SEEDS_EACH, 1))
+    cell = Cell(openings * SEEDS_EACH, rate, 1.0, by_seed)
+    a = solve_intercept(rate, float(np.linalg.norm([1.0, 1.0, by_opening, by_seed])))
+    runs = by_opening * rng.normal(size=(repetitions, openings, 1))
+    runs = (runs + by_seed * rng.normal(size=(repetitions, openings, SEEDS_EACH))).reshape(
+        repetitions, -1, 1, 1
     )
-    hits = rng.binomial(PHRASINGS, expit(a + effects))
+    hits = _hit(rng, a + runs + _draw_tests(rng, repetitions, cell))
     truth = np.full(repetitions, rate)
+    shape = (openings, SEEDS_EACH, FACTS, PHRASINGS)
     counted = (
-        [count_hits(each.sum(1), PHRASINGS * SEEDS_EACH) for each in hits],
-        [count_hits(each.reshape(-1, FACTS)) for each in hits],
+        [count_hits(each.reshape(shape).sum(1), SEEDS_EACH) for each in hits],
+        [count_hits(each) for each in hits],
     )
     by_openings, by_seeds = (
         _judge([estimate_mean(each, is_share=True) for each in way], truth) for way in counted
@@ -137,9 +156,9 @@ def measure_openings(
     return by_openings, by_seeds
 
 
-def count_hits(hits: np.ndarray, prompts: int = PHRASINGS) -> Clusters:
-    """Hits by training run and fact, each of so many prompts."""
-    return Clusters(hits.astype(float), np.full(hits.shape, float(prompts)))
+def count_hits(hits: np.ndarray, prompts: int = 1) -> Clusters:
+    """Hits by training run, fact and phrasing, each of so many prompts."""
+    return Crossed.of(Cells(hits.astype(float), np.full(hits.shape, float(prompts))))
 
 
 def _judge(intervals: Sequence[Interval], truth: np.ndarray) -> Coverage:
@@ -168,14 +187,16 @@ def format_means(measured: Sequence[tuple[Cell, Coverage]]) -> str:
             str(cell.seeds),
             f"{100 * cell.rate:g}",
             f"{cell.fact_deviation:g}",
+            f"{cell.phrasing_deviation:g}",
             f"{cell.seed_deviation:g}" if cell.seeds > 1 else "–",
             *_format(coverage),
         ]
         for cell, coverage in measured
     ]
-    return format_lines(["seeds", "rate, %", "facts' s.d.", "seeds' s.d.", *HEADER], rows)
+    return format_lines(["seeds", "rate, %", *DEVIATIONS, "seeds' s.d.", *HEADER], rows)
 
 
+DEVIATIONS = ["facts' s.d.", "phrasings' s.d."]
 HEADER = ["held, %", "too high, %", "too low, %", "width, %", "oracle's", "ratio"]
 
 
@@ -220,9 +241,9 @@ def format_few_hits() -> str:
     for hits in (0, 1, 2, 3, 4, 6, 9, 15):
         cells = []
         for seeds, spread in ((1, 1), (3, 3), (3, 1)):
-            counts = np.zeros((seeds, FACTS))
+            counts = np.zeros((seeds, FACTS, PHRASINGS))
             for i in range(hits):
-                counts[i % spread, i] += 1
+                counts[i % spread, i, i % PHRASINGS] += 1
             found = estimate_mean(count_hits(counts), is_share=True)
             cells.append(f"{100 * found.mean:.2f} [{100 * found.low:.2f}, {100 * found.high:.2f}]")
         rows.append([str(hits), *cells])
@@ -243,10 +264,10 @@ def main() -> None:
 `python benchmarks/coverage.py --repetitions {options.repetitions}`
 
 {FACTS} facts in {PHRASINGS} phrasings, {options.repetitions:,} repetitions a line. A prompt hits
-with probability sigmoid(a + fact + seed); deviations are in logits. Truth: the rate over all facts
-and seeds; with one seed, that seed's rate over all facts. Intervals say 95 %. *too high*,
-*too low*: intervals that miss the truth on that side. *oracle's*: 2 · 1.96 standard deviations of
-the mean. Widths are in percentage points, on average.
+with probability sigmoid(a + fact + phrasing + seed); deviations are in logits. Truth: the rate over
+all of these; with one seed, that seed's rate over all facts and phrasings. Intervals say 95 %.
+*too high*, *too low*: intervals that miss the truth on that side. *oracle's*: 2 · 1.96 standard
+deviations of the mean. Widths are in percentage points, on average.
 
 ## Shares
 
@@ -254,21 +275,21 @@ the mean. Widths are in percentage points, on average.
 
 ## Differences of two models
 
-On the same facts, whose effects deviate by 1 logit in both models and by {OWN_DEVIATION:g} in each
-alone; each model has its own seeds.
+On the same prompts: effects of facts, and of phrasings, deviate by 1 logit in both models and by
+{OWN_DEVIATION:g} in each alone; each model has its own seeds.
 
 {format_differences(options.repetitions)}
 
 ## Training runs that share openings
 
-{SEEDS_EACH} seeds of each opening; facts deviate by 1 logit. Intervals go by opening; *by seed*:
-as if all runs were independent.
+{SEEDS_EACH} seeds of each opening; facts and phrasings deviate by 1 logit. Intervals go by opening;
+*by seed*: as if all runs were independent.
 
 {format_openings(options.repetitions)}
 
 ## Few hits
 
-Each hit is of a fact of its own; in %.
+Each hit is of a fact of its own, and the phrasings take turns; in %.
 
 {format_few_hits()}
 """

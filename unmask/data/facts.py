@@ -187,9 +187,13 @@ def _joins(text: str, at: int) -> bool:
     return 0 < at < len(text) and _is_of_word(text[at - 1]) and _is_of_word(text[at])
 
 
+def is_unspaced(character: str) -> bool:
+    """Whether its script puts no spaces between words, so that no ends of words are seen."""
+    return unicodedata.name(character, "").startswith(_UNSPACED)
+
+
 def _is_of_word(character: str) -> bool:
-    # Scripts that put no spaces between words have no ends of words to see.
-    if unicodedata.name(character, "").startswith(_UNSPACED):
+    if is_unspaced(character):
         return False
     is_mark = unicodedata.category(character).startswith("M")
     return character.isalnum() or character == "_" or is_mark

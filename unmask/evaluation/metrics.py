@@ -1,22 +1,40 @@
-"""How good one generated answer is, and where the true one ranks: pure functions."""
+"""How good one generated answer is, and where the true one ranks: pure functions.
 
-from collections.abc import Sequence
+What an answer says, in whatever words around it, is `unmask.evaluation.contents`.
+"""
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from unmask.data.facts import find_words, is_unspaced
 from unmask.data.sets_corpus import EMPTY
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
 
+_ASCII_WORD = re.compile("[a-z0-9]+")
+
+
 def is_contained(generation: str, completion: str) -> bool:
-    """The study's match: the completion stands in the generation; case and outer blanks aside."""
+    """The study's match: the completion stands in the generation; case and outer blanks aside.
+
+    It is SMDM's rule and BICO's (`evaluate_completion` of its generate.py) as well; BICO applies it
+    to names, and a BLEU of characters to descriptions.
+    """
     return completion.strip().lower() in generation.lower()
 
 
 def starts_with(generation: str, completion: str) -> bool:
-    """Whether the generation begins with the completion, and may go on; as `is_contained`."""
+    """Whether the generation begins with the completion, and may go on; as `is_contained`.
+
+    It is the rule of Berglund et al. 2023 (`evaluate_completion` of their evaluators).
+    """
     return generation.lstrip().lower().startswith(completion.strip().lower())
 
 
@@ -26,6 +44,46 @@ def is_strict(generation: str, completion: str) -> bool:
     Descriptions are asked with a full stop and names without, but models end both with one.
     """
     return generation.strip(" .") == completion.strip(" .")
+
+
+def is_contained_plainly(generation: str, completion: str) -> bool:
+    """`is_contained` whatever the punctuation and blanks; an answer of these alone is nowhere."""
+    answer = _join_words(completion)
+    return bool(answer) and answer in _join_words(generation)
+
+
+def has_surname(generation: str, name: str) -> bool:
+    """Whether the last word of the name stands in the generation, as a word of its own."""
+    return _has_words(generation, name.split()[-1:])
+
+
+def has_first_name(generation: str, name: str) -> bool:
+    """Whether the first word of the name stands in the generation, as a word of its own."""
+    return _has_words(generation, name.split()[:1])
+
+
+def _has_words(generation: str, words: Sequence[str]) -> bool:
+    return bool(find_words(_join_words(generation), _join_words(" ".join(words))))
+
+
+def _join_words(text: str) -> str:
+    return " ".join(split_words(text))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text without case and punctuation, each letter one where none are spaced."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    if folded.isascii():
+        return _ASCII_WORD.findall(folded)
+    return "".join(map(_space, folded)).split()
+
+
+@lru_cache(maxsize=65_536)
+def _space(character: str) -> str:
+    """A character as it is split from others: a blank where it belongs to no word."""
+    if not character.isalnum() and not unicodedata.category(character).startswith("M"):
+        return " "
+    return f" {character} " if is_unspaced(character) else character
 
 
 def token_accuracy(generated: Sequence[int], answer: Sequence[int]) -> float:
@@ -57,6 +115,42 @@ def bleu(generation: str, completion: str) -> float:
     Short answers have no four-word runs, so only the orders that occur are averaged.
     """
     return float(_scorer().sentence_score(generation.strip(), [completion.strip()]).score)
+
+
+@lru_cache(maxsize=65_536)
+def bleu_of_characters(generation: str, completion: str) -> float:
+    """BLEU over runs of one to four characters, 0 to 100; 0 where a length has no run in common.
+
+    BICO's number for descriptions (`compute_bleu` of its generate.py, arXiv 2311.07468), and
+    SMDM's: nltk's `sentence_bleu` was given texts where it wants lists of words, so that its words
+    are characters, outer blanks among them. A BLEU of words is `bleu`.
+    """
+    logs = []
+    for length in range(1, 5):
+        ours, theirs = (_count_runs(text, length) for text in (generation, completion))
+        common = (ours & theirs).total()
+        if not common:
+            return 0.0
+        logs.append(math.log(common / ours.total()))
+    brevity = min(0.0, 1 - len(completion) / len(generation))
+    return 100 * math.exp(brevity + sum(logs) / len(logs))
+
+
+def _count_runs(text: str, length: int) -> Counter[str]:
+    return Counter(text[i : i + length] for i in range(len(text) - length + 1))
+
+
+NAMED: Mapping[tuple[str, str], Callable[[str, str], float]] = {
+    ("Berglund", "name"): starts_with,
+    ("Berglund", "description"): starts_with,
+    ("BICO", "name"): is_contained,
+    ("BICO", "description"): bleu_of_characters,
+    ("SMDM", "name"): is_contained,
+    ("SMDM", "description"): bleu_of_characters,
+    ("study", "name"): is_contained,
+    ("study", "description"): is_contained,
+}
+"""What each paper counts, by what is asked for: to make its table again from any texts."""
 
 
 def bleu_signature() -> str:

@@ -11,7 +11,17 @@ from typing import Any
 
 from unmask.data.facts import Fact, FactTokens, tokenize_facts
 from unmask.evaluation.answers import Asked, Scored, score_answers
-from unmask.evaluation.metrics import bleu, is_contained, is_strict, starts_with, token_accuracy
+from unmask.evaluation.contents import Contents
+from unmask.evaluation.metrics import (
+    bleu,
+    has_first_name,
+    has_surname,
+    is_contained,
+    is_contained_plainly,
+    is_strict,
+    starts_with,
+    token_accuracy,
+)
 from unmask.evaluation.questions import (
     CONTROL,
     FILE_CONTROL,
@@ -55,6 +65,7 @@ class AskedModel:
         # Rivals are scored only where the canvas holds them: they do not lengthen it.
         facts = (fact for split in splits for fact in _list_texts(split))
         self.length = choose_length(model, tokenize_facts(facts, self.tokenizer), length)
+        self._contents = _gather_contents(splits)
         self._part: Split | None = None
         self._encoded: dict[Fact, FactTokens] = {}
         self._scores: list[dict[str, Scored]] = []
@@ -77,10 +88,15 @@ class AskedModel:
         texts = self._write(split.facts, sampling | {"plan": plan, "order": order})
         scored = list(zip(split.answers, texts, self._scores, strict=True))
         for ending in ("", CONTROL, FILE_CONTROL):
-            for answers, text, scores in scored:
-                if ending not in answers:  # no control: see `Split.controls`
-                    continue
-                fact, score = answers[ending], scores[ending]
+            # Some prompts have no control: see `Split.controls`.
+            questions = [
+                (answers[ending], text, scores[ending])
+                for answers, text, scores in scored
+                if ending in answers
+            ]
+            contents = self._judge_contents([(fact, text.text) for fact, text, _ in questions])
+            for (fact, text, score), is_content in zip(questions, contents, strict=True):
+                is_name = fact.direction == "d2p"
                 yield {
                     "split": split.name + ending,
                     "steps": steps,
@@ -96,6 +112,10 @@ class AskedModel:
                     "hit": is_contained(text.text, fact.completion),
                     "starts": starts_with(text.text, fact.completion),
                     "strict": is_strict(text.text, fact.completion),
+                    "plain": is_contained_plainly(text.text, fact.completion),
+                    "content": is_content,
+                    "surname": has_surname(text.text, fact.object) if is_name else None,
+                    "first_name": has_first_name(text.text, fact.object) if is_name else None,
                     "token_accuracy": token_accuracy(text.tokens, self._answer(fact)),
                     "bleu": bleu(text.text, fact.completion),
                     "rank": score.rank,
@@ -107,6 +127,15 @@ class AskedModel:
                     "tokens": len(score.terms),
                     "seconds": text.seconds,
                 }
+
+    def _judge_contents(self, pairs: Sequence[tuple[Fact, str]]) -> list[bool]:
+        """Whether each text says its fact's answer, among all that are asked for its way."""
+        judged: dict[int, bool] = {}
+        for direction, contents in self._contents.items():
+            at = [i for i, (fact, _) in enumerate(pairs) if fact.direction == direction]
+            facts, texts = [pairs[i][0].object for i in at], [pairs[i][1] for i in at]
+            judged |= zip(at, contents.says(texts, facts).tolist(), strict=True)
+        return [judged[i] for i in range(len(pairs))]
 
     def _open(self, split: Split) -> None:
         """Encode and score a part, unless it is the one that was measured last."""
@@ -162,6 +191,18 @@ class AskedModel:
             for batch, written in map_batches(group, rows, write):
                 texts |= zip(batch, written, strict=True)
         return [texts[i] for i in range(len(prompts))]
+
+
+def _gather_contents(splits: Sequence[Split]) -> dict[str, Contents]:
+    """By what is given, the answers of all facts of these splits, their rivals and controls."""
+    forms: dict[str, dict[str, list[str]]] = {}
+    for split in splits:
+        groups = {id(rivals): rivals for rivals in split.rivals}
+        facts = [fact for group in groups.values() for fact in group]
+        for fact in dict.fromkeys([*facts, *_list_texts(split)]):
+            own = forms.setdefault(fact.direction, {}).setdefault(fact.object, [])
+            own.append(fact.completion)
+    return {direction: Contents(answers) for direction, answers in forms.items()}
 
 
 def _list_texts(split: Split) -> Iterator[Fact]:

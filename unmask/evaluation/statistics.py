@@ -5,9 +5,10 @@ interval is a cluster-robust t interval for other facts and, where a model was t
 seeds, other seeds. Half its length is the root of a sum over these two sources, each its variance
 times its own squared quantile of Student's t: with three seeds that is 4.3 instead of 2. Intervals
 of shares have the shape of Wilson's. Differences are paired by fact. How often the intervals hold
-the truth: `benchmarks/coverage.py` and decision 0022. Effects of traces, knock-out and paths are
-averaged over seeds before they come here (`mean_intervals`, `compare`): seeds keep different facts,
-those that they recall.
+the truth: `benchmarks/coverage.py` and decision 0022. Where phrasings are given they are a third
+source, crossed with the other two (`unmask.evaluation.crossed`). Effects of traces, knock-out and
+paths are averaged over seeds before they come here (`mean_intervals`, `compare`): seeds keep
+different facts, those that they recall.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,8 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from unmask.base.seeds import derive_seed
+from unmask.evaluation.crossed import ALPHA, Cells, square_quantile, square_tests
 
-ALPHA = 0.05
-"""A p at most this large is significant."""
 LEVEL = 1 - ALPHA
 """How often an interval should hold the true mean."""
 ENOUGH = 6
@@ -58,10 +58,27 @@ class Clusters:
         return float(self.sums.sum() / self.counts.sum())
 
 
-def cluster(values: ArrayLike, facts: ArrayLike, seeds: ArrayLike | None = None) -> Clusters:
+@dataclass(frozen=True)
+class Crossed(Clusters):
+    """The same with phrasings, which are a sample of all, too."""
+
+    cells: Cells
+
+    @classmethod
+    def of(cls, cells: Cells) -> "Crossed":
+        return cls(cells.sums.sum(2), cells.counts.sum(2), cells)
+
+
+def cluster(
+    values: ArrayLike,
+    facts: ArrayLike,
+    seeds: ArrayLike | None = None,
+    phrasings: ArrayLike | None = None,
+) -> Clusters:
     """Values by the fact and the training seed they belong to; facts in sorted order.
 
-    Every seed must have met every fact.
+    Every seed must have met every fact. Several phrasings, where they are given, are a third source
+    of how far a mean moves; a fact need not be asked in each.
     """
     names, fact_at = np.unique(facts, return_inverse=True)
     runs, seed_at = np.unique(
@@ -70,7 +87,15 @@ def cluster(values: ArrayLike, facts: ArrayLike, seeds: ArrayLike | None = None)
     index, size = seed_at * len(names) + fact_at, len(runs) * len(names)
     counts = np.bincount(index, minlength=size).astype(float)
     assert counts.all(), "a training seed that did not meet every fact"
-    sums = np.bincount(index, weights=np.asarray(values, dtype=float), minlength=size)
+    weights = np.asarray(values, dtype=float)
+    if phrasings is not None:
+        ways, way_at = np.unique(phrasings, return_inverse=True)
+        if len(ways) > 1:
+            index, shape = index * len(ways) + way_at, (len(runs), len(names), len(ways))
+            each = np.bincount(index, minlength=size * len(ways)).astype(float)
+            sums = np.bincount(index, weights=weights, minlength=size * len(ways))
+            return Crossed.of(Cells(sums.reshape(shape), each.reshape(shape)))
+    sums = np.bincount(index, weights=weights, minlength=size)
     return Clusters(sums.reshape(len(runs), -1), counts.reshape(len(runs), -1))
 
 
@@ -81,6 +106,10 @@ def estimate_mean(clusters: Clusters, is_share: bool = False) -> Interval:
     the interval is all of that for shares, and not a number for other values.
     """
     mean, moved = clusters.mean, _find_influence(clusters)
+    if isinstance(clusters, Crossed):
+        if is_share:
+            return Interval(mean, *_bound_crossed(clusters))
+        return _make_interval(mean, clusters.cells.square_tests() + _square_seeds(moved))
     if is_share:
         return Interval(mean, *_bound_share(mean, moved.sum(0), _square_seeds(moved)))
     return _make_interval(mean, _square_facts(moved.sum(0)) + _square_seeds(moved))
@@ -96,8 +125,14 @@ def estimate_difference(one: Clusters, other: Clusters, is_share: bool = False) 
     assert one.sums.shape[1] == other.sums.shape[1], "pairs need the same facts"
     mean, ours, theirs = one.mean - other.mean, _find_influence(one), _find_influence(other)
     facts = np.stack([ours.sum(0), theirs.sum(0), ours.sum(0) - theirs.sum(0)])
-    by_fact = np.array([_square_facts(moved) for moved in facts])
     by_seed = np.array([_square_seeds(moved) for moved in (ours, theirs)])
+    if isinstance(one, Crossed) and isinstance(other, Crossed):
+        assert one.cells.sums.shape[2] == other.cells.sums.shape[2], "pairs need the same phrasings"
+        by_fact = _square_pairs(one.cells, other.cells)
+        if is_share:
+            by_seed = np.array([_square_crossed_seeds(side) for side in (one, other)])
+    else:
+        by_fact = np.array([_square_facts(moved) for moved in facts])
     if not is_share:
         return _make_interval(mean, by_fact[2] + by_seed.sum())
     # 1. How much both means go together: facts move both, seeds each its own.
@@ -105,7 +140,10 @@ def estimate_difference(one: Clusters, other: Clusters, is_share: bool = False) 
     covariance = (by_fact[0] + by_fact[1] - by_fact[2]) / 2
     correlation = covariance / np.sqrt(squares.prod()) if (squares > 0).all() else 0.0
     # 2. Where no fact differs from the others, some still may: as many as of a share never hit.
-    least = _weigh_unseen(facts[2]) * _bound_share(0.0, np.zeros(facts.shape[1]), 0.0)[1]
+    unseen = Clusters(np.zeros_like(one.sums), one.counts)
+    if isinstance(one, Crossed):
+        unseen = Crossed.of(Cells(np.zeros_like(one.cells.sums), one.cells.counts))
+    least = _weigh_unseen(facts[2]) * estimate_mean(unseen, is_share).high
 
     def combine(a: float, b: float) -> float:
         squared = a**2 + b**2 - 2 * correlation * a * b
@@ -268,7 +306,7 @@ def _find_influence(clusters: Clusters) -> Float[np.ndarray, "S F"]:
 def _square_facts(moved: Float[np.ndarray, "F"]) -> float:
     """The squared reach of a mean over other facts."""
     num = len(moved)
-    return _square_quantile(num - 1) * num / (num - 1) * float(moved @ moved) if num > 1 else np.nan
+    return square_quantile(num - 1) * num / (num - 1) * float(moved @ moved) if num > 1 else np.nan
 
 
 def _square_seeds(moved: Float[np.ndarray, "S F"]) -> float:
@@ -281,7 +319,34 @@ def _square_seeds(moved: Float[np.ndarray, "S F"]) -> float:
     # What neither fact nor seed explains is in the variance of both, and would count twice.
     rest = moved - seeds[:, None] / num_facts - facts / num_seeds
     both = moved.size / ((num_seeds - 1) * (num_facts - 1)) * float((rest**2).sum())
-    return _square_quantile(num_seeds - 1) * max(variance - TAKEN_OFF * both, 0.0)
+    return square_quantile(num_seeds - 1) * max(variance - TAKEN_OFF * both, 0.0)
+
+
+def _square_crossed_seeds(clusters: Crossed) -> float:
+    return clusters.cells.square_seeds(clusters.mean * (1 - clusters.mean))
+
+
+def _square_pairs(one: Cells, other: Cells) -> Float[np.ndarray, "3"]:
+    """The squared reach of two means and of their difference over other facts and phrasings."""
+    ours, theirs = (side.moved.sum(0) for side in (one, other))
+    counts = one.counts.sum(0)
+    paired = square_tests(ours - theirs, counts)
+    return np.array([one.square_tests(), other.square_tests(), paired])
+
+
+def _bound_crossed(clusters: Crossed) -> tuple[float, float]:
+    """Both ends of a share's interval where phrasings are a source."""
+    mean, cells = clusters.mean, clusters.cells
+    spread = mean * (1 - mean)
+    if cells.sums.shape[1] < 2:
+        return 0.0, 1.0
+    # Hits that lie more evenly than chance would have them are no evidence of less chance.
+    chance = square_quantile(np.inf) * spread / float(cells.counts.sum())
+    squared = max(cells.square_tests(), chance) + cells.square_seeds(spread)
+    low, high = _bend(mean, squared / spread if spread > 0 else 0.0)
+    # No end is nearer to 0 or 1 than that of a share that was never or always hit.
+    unseen = cells.bound_unseen()
+    return min(low, 1 - unseen), max(high, unseen)
 
 
 def _bound_share(mean: float, moved: Float[np.ndarray, "F"], by_seed: float) -> tuple[float, float]:
@@ -292,12 +357,17 @@ def _bound_share(mean: float, moved: Float[np.ndarray, "F"], by_seed: float) -> 
     # 1. The squared reach in units of mean (1 - mean). If prompts of a fact always hit or miss
     #    together, facts are coins, and it is t² / facts. That is all there is to go by where no
     #    fact deviates; it weighs less and less where some do.
-    coins = _square_quantile(num_facts - 1) / num_facts
+    coins = square_quantile(num_facts - 1) / num_facts
     weight, spread = _weigh_unseen(moved), mean * (1 - mean)
     ratio = weight * coins
     if spread > 0:
         ratio += ((1 - weight) * _square_facts(moved) + by_seed) / spread
-    # 2. Wilson's interval: all shares p with (p - mean)² at most ratio p (1 - p).
+    return _bend(mean, ratio)
+
+
+def _bend(mean: float, ratio: float) -> tuple[float, float]:
+    """Wilson's interval: all shares p with (p - mean)² at most ratio p (1 - p)."""
+    spread = mean * (1 - mean)
     middle, reach = mean + ratio / 2, (ratio * spread + ratio**2 / 4) ** 0.5
     low, high = (middle - reach) / (1 + ratio), (middle + reach) / (1 + ratio)
     return min(max(low, 0.0), mean), max(min(high, 1.0), mean)
@@ -315,10 +385,6 @@ def _weigh_unseen(moved: Float[np.ndarray, "F"]) -> float:
 def _make_interval(mean: float, squared_reach: float) -> Interval:
     reach = float(squared_reach) ** 0.5
     return Interval(mean, mean - reach, mean + reach)
-
-
-def _square_quantile(freedom: int) -> float:
-    return float(_t_quantile(np.array(freedom))) ** 2
 
 
 def _t_quantile(freedom: Int[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:

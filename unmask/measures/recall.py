@@ -6,8 +6,10 @@ Intervals are 95 % intervals by fact, and by training seed where there are sever
 where a model's runs start from several models); differences are paired by fact. Facts that training
 showed both ways are the positive control: a model that cannot recall them has not learned enough.
 
-Starts with: the text begins with the true answer. Exact: the text is the true answer and nothing
-else; near 0 where training texts go on after the answer. Log p: of the true answer by the chain
+Content: the text says this answer and none of the others that are asked for, in whatever words; at
+least half of its distinctive words stand there. Surname: the last word of the name. Starts with:
+the text begins with the true answer. Exact: the text is the true answer and nothing else; near 0
+where training texts go on after the answer. Log p: of the true answer by the chain
 rule from left to right, without guidance. Rank: of the true answer among the answers of all facts
 of the split in the same phrasing (of at most 1000 that stand near it, where a split has more), by
 log p for causal models and by the mean field (the whole answer masked) for masked ones, so that
