@@ -18,7 +18,7 @@ import numpy as np
 from unmask.base.tables import list_rows, read_table
 from unmask.blocks import labels, tidy
 from unmask.blocks.blocks import Column, Section, Table, Text
-from unmask.evaluation.contents import Contents, shuffle_answers
+from unmask.evaluation.contents import Contents, draw_other_facts
 from unmask.evaluation.metrics import (
     has_first_name,
     has_surname,
@@ -114,7 +114,7 @@ def judge(rows: list[dict[str, Any]], known: Mapping[str, Contents]) -> None:
     some = {key[:2]: completion for key, completion in answers.items()}
     for (_, way), own in tidy.group_by(rows, "split", "direction").items():
         facts, texts = ([row[name] for row in own] for name in ("fact", "generation"))
-        for ending, of in (("", facts), (" of another", shuffle_answers(facts))):
+        for ending, of in (("", facts), (" of another", draw_other_facts(facts))):
             says = known[way].says(texts, of)
             for row, fact, is_said in zip(own, of, says, strict=True):
                 answer = answers.get((fact, way, row["phrasing"]), some[fact, way])

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from unmask.evaluation.contents import Contents, shuffle_answers
+from unmask.evaluation.contents import Contents, draw_other_facts
 
 PEOPLE = {
     "a": ["the composer of the first underwater symphony", "composing an underwater symphony"],
@@ -81,7 +81,7 @@ def test_false_positives_are_rare_where_texts_say_answers_of_others():
         " ".join(rng.permutation(answers[int(fact)].split())[: rng.integers(6, 10)])
         for fact in facts
     ]
-    shuffled = shuffle_answers(facts)
+    shuffled = draw_other_facts(facts)
     assert all(one != other for one, other in zip(facts, shuffled, strict=True))
     assert contents.says(texts, facts).mean() > 0.95
     assert contents.says(texts, shuffled).mean() < 0.01

@@ -88,7 +88,7 @@ class Contents:
     def _match(
         self, texts: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> set[tuple[int, int]]:
-        """Those pairs of a text and an answer where the text says the answer."""
+        """The pairs of a text and an answer where the text says the answer."""
         matches, at = set(), 0
         height = max(1, _MOST_SHARES // max(1, self._weights.shape[1]))
         for first in range(0, len(texts), height):
@@ -116,7 +116,7 @@ class Contents:
         return (held @ self._weights).toarray()
 
 
-def shuffle_answers(facts: Sequence[str], seed: int = 0) -> list[str]:
+def draw_other_facts(facts: Sequence[str], seed: int = 0) -> list[str]:
     """For each text the fact of another, drawn evenly: what is then said was not asked for."""
     distinct = {fact: i for i, fact in enumerate(dict.fromkeys(facts))}
     assert len(distinct) > 1, "there is no other answer"

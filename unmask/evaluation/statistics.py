@@ -60,7 +60,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Crossed(Clusters):
-    """The same with phrasings, which are a sample of all, too."""
+    """Sums and counts by training seed and fact, with phrasings that are a sample of all."""
 
     cells: Cells
 
