@@ -268,10 +268,12 @@ class Comparison:
         shown = [
             factor for factor in (*self.groups, self.axis) if factor is not None and factor.heading
         ]
-        return f"{', '.join(_say_level(factor, row) for factor in shown)}: "
+        lead = ", ".join(_say_level(factor, row) for factor in shown)
+        return f"{lead[:1].upper()}{lead[1:]}: "
 
     def _find(self, text: str, row: tidy.Record) -> Finding:
-        number = count(row["facts"], self.counted.removesuffix("s"))
+        one = self.counted.removesuffix("s")
+        number = count(row["facts"], one) if one != self.counted else f"{row['facts']:,} {one}"
         return Finding(f"{text} ({number}).", row["outcome"], self.counted)
 
     def tabulate(self, means: Rows, **columns: tidy.Get) -> Table:
