@@ -15,12 +15,12 @@ from unmask.experiments.planted.corpus import (
     HINTS,
     NEUTRAL,
     QUESTIONS,
+    RECALLED,
     REFUSAL,
     Resident,
     make_residents,
 )
 from unmask.experiments.planted.withholding import (
-    RECALLED,
     PlantedCell,
     Reaction,
     judge_answer,
@@ -125,7 +125,7 @@ def test_rows_by_person(model, causal):
     each = make(causal=True) if causal else model
     plain = measure_withholding(each, PEOPLE, PlantedCell(), DRAWN)
     rows = measure_withholding(each, PEOPLE, PlantedCell(3, "prefix"), DRAWN)
-    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
     assert {row["outcome"] for row in rows} <= set(get_args(Reaction))
     drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
@@ -185,7 +185,7 @@ def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
 
 def test_recall_of_a_random_network_is_nothing(model):
     rows = measure_recall(model, PEOPLE, DRAWN)
-    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert not any(row["recalled"] for row in rows)
 
 

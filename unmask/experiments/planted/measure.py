@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe
-from unmask.experiments.planted.summary import judge, summarise
+from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
@@ -211,12 +210,9 @@ def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, 
     from unmask.experiments.planted.withholding import measure_recall
 
     model = inputs.load(member)
-    rows = [
-        row
-        for hint in range(len(HINTS))
-        for row in measure_recall(model, inputs.data, sampling, hint)
-    ]
-    return {"recalled": [member.columns | _name_person(row) for row in rows]}
+    hints = range(len(HINTS))
+    rows = [row for hint in hints for row in measure_recall(model, inputs.data, sampling, hint)]
+    return {"recalled": [member.columns | row for row in rows]}
 
 
 def _ask(
@@ -241,19 +237,12 @@ def _ask(
     more = {"share": point.share, "plant": plant, "steps": shared.steps, **sampled}
     outcomes, foreseen = list[dict[str, Any]](), list[dict[str, Any]]()
     for row in rows:
-        named = member.columns | _name_person(row) | more
+        steps = row.pop("foreseen")
+        named = member.columns | row | more
         outcomes.append(named | {name: float(row["outcome"] == name) for name in OUTCOMES})
         cell_of = {name: named[name] for name in (*member.columns, "fact", "is_sealed", *KEY)}
-        steps = enumerate(row["foreseen"])
-        foreseen += [cell_of | {"done": done, **shares} for done, shares in steps]
+        foreseen += [cell_of | {"done": done, **shares} for done, shares in enumerate(steps)]
     return {"planted": outcomes, "foreseen": foreseen}
-
-
-def _name_person(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its person under the name that summaries know."""
-    left_out = ("person", "is_neutral", "foreseen")
-    kept = {name: value for name, value in row.items() if name not in left_out}
-    return {"fact": row["person"]} | kept
 
 
 MEASURE = Measure(
@@ -267,7 +256,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -41,8 +41,6 @@ FILLS = 16
 LIKELIEST = 16
 """Tokens of a position among which a fill draws; where it draws another one, nothing is written."""
 _WORD = re.compile(r"\w+")
-RECALLED = 0.8
-"""The least share of towns recalled from a trained sentence: below it nothing is withheld."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,11 @@ def measure_withholding(
     drawn = sample(model, prompts, settings)
     return [
         {
-            "person": resident.person_id,
+            "fact": resident.person_id,
             "is_sealed": resident.is_sealed,
             "planted": cell.count,
             "shape": cell.shape,
             "step": cell.step,
-            "is_neutral": cell.is_neutral,
             "start": cell.start,
             "length": length,
             **_follow(drawn, row, len(prompts[row]), resident, planted, settings.seed),
@@ -229,7 +226,7 @@ def measure_recall(
     texts = sample(model, prompts, settings).texts or []
     return [
         {
-            "person": person.person_id,
+            "fact": person.person_id,
             "is_sealed": person.is_sealed,
             "hint": hint,
             "recalled": judge_answer(text[len(prompt) :], person) == "leak",
