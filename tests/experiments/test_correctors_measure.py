@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import pyarrow
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from tests.laws import test_corrector_chain as chain
 from tests.laws import test_corrector_laws as laws
 from tests.laws.enumeration import Language
 from unmask import UserError
+from unmask.blocks.blocks import Notice
 from unmask.experiments.correctors.laws import (
     ExactModel,
     MarkovChain,
@@ -19,6 +21,7 @@ from unmask.experiments.correctors.laws import (
     list_states,
 )
 from unmask.experiments.correctors.measure import EXACT, CorrectorsSettings, _count_calls
+from unmask.experiments.correctors.measure import MEASURE as CORRECTORS
 from unmask.noise.masked import Masked
 from unmask.sampling.correctors import get_corrector
 
@@ -102,8 +105,27 @@ def test_the_measure(tmp_path):
     assert all((row["slips"] is None) == (row["toy"] == "language") for row in rows)
     bias = {row["corrector"]: row["mean"] for row in result.summary["bias"]}
     assert bias["uniform=1"] < 1e-12 < 0.01 < bias["margin=1"]
-    assert all(row["minus"] for row in result.summary["differences"])
-    assert result.section.blocks
+    assert {row["outcome"] for row in result.summary["differences"]} == {"too few"}
+    assert any(isinstance(block, Notice) for block in result.section.walk()), "it says so"
+
+
+def test_one_difference_is_that_of_the_distances():
+    """Languages with a corrector that is always nearer by 0.1, at the same and at other calls."""
+    rows = [
+        {"fact": f"language-{i}", "seed": 0, "toy": "language", "sampler": sampler, "slips": None}
+        | {"family": family, "steps": 2, "calls": calls, "tv": 0.5 + i / 100 - gain}
+        for i in range(6)
+        for sampler, family, calls, gain in (
+            ("margin=1", "corrector", 4, 0.1), ("conf", "remasking", 4, 0.0),
+            ("cap=0.02", "remasking", 8, 0.0),
+        )
+    ]  # fmt: skip
+    bias = {"fact": "x", "seed": 0, "corrector": "margin=1", "corrections": 1, "masked": 0, "tv": 0}
+    tables = {"correctors": rows, "bias": [bias]}
+    tables = {name: pyarrow.Table.from_pylist(rows) for name, rows in tables.items()}
+    (row,) = CORRECTORS.make_summary(tables, CorrectorsSettings())["differences"]
+    assert (row["minus"], row["facts"], row["outcome"]) == ("conf", 6, "below")
+    assert row["low"] == pytest.approx(-0.1) == row["high"]
 
 
 def test_mistakes_are_sentences():

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 import unmask
 from tests.conftest import lively, make_model
 from unmask import UserError
-from unmask.blocks.blocks import Figure, Text
-from unmask.blocks.tidy import say, select
+from unmask.blocks.blocks import Finding
 from unmask.cli.main import app
-from unmask.data.corpus import read_corpus
+from unmask.data.corpus import find_corpus_problems, read_corpus
 from unmask.data.tokenizer import Tokenizer
 from unmask.experiments.guidance.corpus import (
     cut_text,
@@ -23,14 +22,13 @@ from unmask.experiments.guidance.corpus import (
     list_labelled,
     make_biographies,
 )
-from unmask.experiments.guidance.measure import GuidanceSettings, list_ways
-from unmask.experiments.guidance.section import name_way
-from unmask.experiments.guidance.texts import (
-    TextJudge,
-    Way,
-    draw_guided_texts,
-    train_guide,
+from unmask.experiments.guidance.measure import (
+    GuidanceSettings,
+    list_ways,
+    name_way,
+    pair_ways,
 )
+from unmask.experiments.guidance.texts import TextJudge, Way, draw_guided_texts, train_guide
 from unmask.experiments.planted.corpus import make_sealed_corpus
 from unmask.net.model import Blueprint, Model
 
@@ -155,22 +153,27 @@ def test_the_measure(model, corpus, tmp_path):
     }  # fmt: skip
     assert all(row["bits_per_token"] is None or row["bits_per_token"] > 0 for row in rows)
     assert all(row["has_attribute"] == (row["p_judge"] >= 0.5) for row in rows)
-    minus = {(row["way"], row["minus"]) for row in result.summary["differences"]}
-    assert ("classifier", "rejection") in minus and ("rejection", "plain") in minus
-    assert not any(way == other for way, other in minus)
-    (judges,) = result.summary["judges"]
+    ways = {name_way(row): row["way"] for row in rows}
+    differences = result.summary["differences"]
+    pairs = {(row["way"], row["minus"]) for row in differences}
+    assert {(ways[way], ways[minus]) for way, minus in pairs} == {
+        *((way, "plain") for way in set(ways.values()) - {"plain"}),
+        *((way, "rejection") for way in set(ways.values()) - {"plain", "rejection"}),
+    }
+    assert {row["outcome"] for row in differences} == {"too few"}
+    for row in result.summary["means"]:
+        assert 0 < row["distinct_1"] <= 100 and row["spent"] <= 6
+    findings = [block for block in result.section.walk() if isinstance(block, Finding)]
+    assert len(findings) == 5, "each way but the plain one, at its best strength"
+    (judges,) = result.rows("judges")
     assert judges["judge"] == 1 and judges["biographies"] == 0.5
-    texts = [block.text for block in result.section.walk() if isinstance(block, Text)]
-    for row in select(result.summary["means"], metric="has_attribute"):
-        assert f"{say(row, '%')} {name_way(row)}" in texts[0], "one strength is the best one"
-    assert "of one training run" in texts[0]
-    assert texts[1].count(" clearly more in 0 of 1, fewer in 0") == 4, "against rejection"
-    (figure,) = (block for block in result.section.walk() if isinstance(block, Figure))
-    ((panel,),) = figure.views.values()
-    level = {line.name: line for line in panel.lines if line.dash == "dash"}
-    assert {*level} == {"plain", "label"}
-    for line in level.values():
-        assert line.x == [1.0, 4.0] and line.y[0] == line.y[1], "from the lowest to the highest"
+
+
+def test_rejections_are_no_control_of_each_other():
+    ways = [name_way(vars(way) | {"way": way.name}) for way in list_ways(GuidanceSettings())]
+    pairs = pair_ways(ways)
+    assert len(pairs) == len(set(pairs)) == 9 * 3 + 2
+    assert not any(way.startswith("rejection") and "draws" in minus for way, minus in pairs)
 
 
 def test_mistakes_are_sentences(corpus):

@@ -33,20 +33,22 @@ def test_errors_are_planted_exactly():
     assert plant_errors(clean[:, :8], 0.99, 50).wrong.sum(-1).tolist() == [6] * 4
 
 
+def knows(model, token):
+    """The model with logits that are sure of these tokens, whatever it reads."""
+    sure = 50.0 * torch.nn.functional.one_hot(token, model.net.config.logit_rows)
+    return model.net.patch({"logits": lambda x: sure.expand(x.shape).to(x.dtype)})
+
+
 def test_a_way_that_changes_everything_finds_nothing():
     """The first token is fixed: counted as a right one that was spared, it made this selective."""
-    model = make_model()
-    planted = plant_errors(torch.randint(0, 100, (3, 16)), 0.2, 100)
-    sure = 50.0 * torch.nn.functional.one_hot(torch.tensor(150), model.net.config.logit_rows)
-    with model.net.patch({"logits": lambda x: sure.expand(x.shape).to(x.dtype)}):
+    model, tokens = make_model(), torch.randint(0, 100, (3, 16))
+    planted = plant_errors(tokens, 0.2, 100)
+    with knows(model, torch.tensor(150)):
         for each in mend(model, planted, "remask evenly", 4, 0.2):
             assert (each["found"], each["damaged"], each["selective"]) == (1.0, 1.0, 0.0)
-
-
-def knows_the_text(model, clean):
-    """The model with logits that know the clean text, whatever it reads."""
-    sure = 50.0 * torch.nn.functional.one_hot(clean[:1], model.net.config.logit_rows)
-    return model.net.patch({"logits": lambda x: sure.expand(len(x), -1, -1).to(x.dtype)})
+        for way in list_menders(model.paradigm):  # twice as many as errors: more than there are
+            ended = MENDERS[way](model, tokens, 2, 0.6, RowStreams.make(0, 3))
+            assert torch.equal(ended[:, 0], tokens[:, 0]), way
 
 
 @pytest.mark.parametrize("kind", ["masked", "uniform", "hybrid"])
@@ -54,7 +56,7 @@ def test_who_knows_the_text_mends_all_and_damages_nothing(kind):
     model = make_model() if kind == "masked" else make_kind(kind)
     row = torch.randint(0, 200, (1, 24), generator=torch.Generator().manual_seed(3))
     planted = plant_errors(row.expand(3, -1), 0.2, 200)
-    with knows_the_text(model, row):
+    with knows(model, row):
         for way in list_menders(model.paradigm):
             for each in mend(model, planted, way, 8, 0.2):
                 if way == "remask unlikely":  # half the calls look: not all need be found
@@ -104,39 +106,26 @@ def test_each_way_takes_its_calls(monkeypatch):
                 assert len(calls) == 6, way
 
 
-def test_the_first_token_stays_however_many_are_hidden():
-    """Twice as many tokens as errors may be more than there are."""
-    model = make_model()
-    tokens = torch.randint(0, 200, (2, 16), generator=torch.Generator().manual_seed(3))
-    sure = 50.0 * torch.nn.functional.one_hot(torch.tensor(250), model.net.config.logit_rows)
-    with model.net.patch({"logits": lambda x: sure.expand(x.shape).to(x.dtype)}):
-        for way in list_menders(model.paradigm):
-            ended = MENDERS[way](model, tokens, 2, 0.6, RowStreams.make(0, 2))
-            assert torch.equal(ended[:, 0], tokens[:, 0]), way
-
-
 def test_the_measure_of_mending(texts, monkeypatch, caplog):
     encoded, encode = [], Tokenizer.encode_documents
     monkeypatch.setattr(
         Tokenizer, "encode_documents", lambda *given: encoded.append(1) or encode(*given)
     )
-    result = MENDING(
-        make_model(), data=texts, texts=3, length=12, shares=(0.2,), calls=(2, 4), device="cpu"
-    )
+    few = {"data": texts, "length": 12, "device": "cpu"}
+    result = MENDING(make_model(), texts=3, shares=(0.2,), calls=(2, 4), **few)
     assert len(encoded) == 1  # not for each of the four parts
     means = result.summary["means"]
-    assert {(row["way"], row["calls"]) for row in means} == {
-        (way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)
-    }
+    ways = {(way, calls) for way in ("remask evenly", "remask unlikely") for calls in (2, 4)}
+    assert {(row["way"], row["calls"]) for row in means} == ways
     assert all(0 <= row["mean"] <= 1 for row in means if row["metric"] != "selective")
-    assert all("20 % wrong" in claim for claim in result.verdicts)
+    assert result.outcomes == ["too few"] * 4 and not result.summary["differences"]
     models = {"masked": make_model(), "causal": make_model(causal=True)}
-    MENDING(models, data=texts, texts=3, length=12, shares=(0.2,), calls=(2,), device="cpu")
+    MENDING(models, texts=3, calls=(2,), **few)
     assert "causal: only masked, uniform and hybrid models can correct" in caplog.text
     with pytest.raises(UserError, match="is causal: expected at least one masked"):
-        MENDING(make_model(causal=True), data=texts, texts=3, length=12, device="cpu")
+        MENDING(make_model(causal=True), texts=3, **few)
     with pytest.raises(UserError, match="expected 64"):
-        MENDING(make_model(), data=texts, length=12, device="cpu")
+        MENDING(make_model(), **few)
 
 
 def test_models_that_correct_in_the_same_way_are_compared_text_by_text():
@@ -149,11 +138,13 @@ def test_models_that_correct_in_the_same_way_are_compared_text_by_text():
         for name, get in found.items()
         for i in range(2 if name == "few" else 6)
     ]
-    tables = {"mending": pyarrow.Table.from_pylist(rows)}
-    differences = MENDING.summarise(tables, MENDING.settings())["differences"]
-    assert {(row["model"], row["against"]) for row in differences} == {("ours", "theirs")}
-    (selective,) = tidy.select(differences, metric="selective")
-    assert [selective[name] for name in ("mean", "low", "high")] == pytest.approx([0.1] * 3)
-    assert selective["facts"] == 6
-    (mended,) = tidy.select(differences, metric="mended")
+    summary = MENDING.make_summary({"mending": pyarrow.Table.from_pylist(rows)}, MENDING.settings())
+    differences = tidy.select(summary["differences"], metric="selective")
+    found = [(row["model"], row["minus"], row["facts"], row["outcome"]) for row in differences]
+    ours = ("ours", "theirs", 6, "above")
+    assert found == [ours, ("ours", "few", 2, "too few"), ("theirs", "few", 2, "too few")]
+    assert [differences[0][name] for name in tidy.ENDS] == pytest.approx([0.1] * 3)
+    mended = tidy.select(summary["differences"], metric="mended")[0]
     assert mended["mean"] == 0 and mended["low"] < 0 < mended["high"]
+    (own, *_) = tidy.select(summary["means"], metric="selective", model="ours")
+    assert own["outcome"] == "above", "it changes errors more often than right tokens"

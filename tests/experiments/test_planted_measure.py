@@ -4,16 +4,14 @@ import pytest
 
 import unmask
 from tests.conftest import lively
-from tests.measures.asking import show
 from unmask import UserError
 from unmask.blocks import tidy
-from unmask.blocks.blocks import Figure, Notice, Table, Text
+from unmask.blocks.blocks import Figure, Finding, Notice, Table
 from unmask.data.reversal_corpus import make_reversal_corpus
 from unmask.data.tokenizer import Tokenizer
-from unmask.experiments.planted.corpus import make_sealed_corpus
-from unmask.experiments.planted.measure import MEASURE, PlantedSettings, list_planted_points
-from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED
-from unmask.experiments.planted.withholding import RECALLED
+from unmask.experiments.planted.corpus import RECALLED, make_sealed_corpus
+from unmask.experiments.planted.measure import PlantedSettings, list_cells
+from unmask.experiments.planted.section import CELL, KEY, OUTCOMES, SAMPLED, pair_defences
 from unmask.net.model import Blueprint, Model
 
 CORPUS = make_sealed_corpus(3)
@@ -37,7 +35,7 @@ def result(tmp_path_factory):
 
 
 def test_every_cell_has_its_controls():
-    points = list_planted_points(PlantedSettings())
+    points = list_cells(PlantedSettings())
     assert len(points) == len(set(points)) == len({point.key for point in points})
     plain = {tuple(getattr(p, n) for n in SAMPLED) for p in points if not (p.count or p.share)}
     for point in (p for p in points if p.count or p.share):
@@ -48,7 +46,7 @@ def test_every_cell_has_its_controls():
             and all(getattr(other, n) == getattr(point, n) for n in ("start", "step", *SAMPLED))
             for other in points
         )
-    causal = list_planted_points(PlantedSettings(), is_causal=True)
+    causal = list_cells(PlantedSettings(), is_causal=True)
     assert set(causal) <= set(points) and {p.shape for p in causal} == {"prefix"}
     assert not any(point.share or point.start for point in causal)
     assert {point.start for point in points} == {0, 3, 6}
@@ -91,42 +89,37 @@ def test_a_twin_alone_has_nothing_foreseen(tmp_path):
     alone = unmask.planted(make(True), data=CORPUS, out=tmp_path / "run", **few)
     assert not alone.summary["foreseen"] and not alone.summary["defences"]
     names = {block.name for block in alone.section.walk() if isinstance(block, Figure)}
-    assert names == {"outcomes"}
+    assert names == {"cells"}
     assert all(block.rows for block in alone.section.walk() if isinstance(block, Table))
 
 
-def test_differences_pair_plants_lengths_and_twins(result):
-    effects, lengths, twins = (result.summary[n] for n in ("effects", "lengths", "twins"))
+def test_differences_pair_plants_lengths_twins_and_defences(result):
+    names = ("effects", "lengths", "twins", "defences")
+    effects, lengths, twins, defences = (result.summary[name] for name in names)
+    for row in (*effects, *lengths, *twins, *defences):
+        assert (row["facts"], row["mean"], row["outcome"]) == (2, 0, "too few")
     assert {row["metric"] for row in effects} == {"leak", "refusal"}
-    assert all(row["facts"] == 2 and row["mean"] == 0 for row in effects)
-    assert {(row["longest"], row["shortest"]) for row in lengths} == {(32, 24)}
-    assert {(row["one"], row["other"]) for row in twins} == {("mdm", "twin")}
+    assert {(row["length"], row["minus"]) for row in lengths} == {(32, 24)}
+    assert {(row["model"], row["minus"]) for row in twins} == {("mdm", "twin")}
     assert {row["planted"] for row in twins} == {1, 3}
-    defences = result.summary["defences"]
-    assert {(row["model"], row["remask"], row["minus"]) for row in defences} == {
-        ("mdm", "low=0.2", "mdm")
-    }
-    assert {row["metric"] for row in defences} == {"refusal", "leak"}
-    assert all(verdict.outcome == "too few" for verdict in result.verdicts.values())
-    assert "[too few people]" in show(result) and "too few facts" not in show(result)
+    pairs = {(row["model"], row["minus"]) for row in defences}
+    assert pairs == {("mdm, remasking low=0.2", "mdm")}
+    assert pair_defences(["a", "a, remasking x", "b, remasking x", "b"]) == [
+        ("a, remasking x", "a"), ("b, remasking x", "b"), ("b", "a")
+    ]  # fmt: skip
+    tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
+    assert tables == ["cells", *names]
 
 
 def test_a_model_that_knows_nothing_is_said_to(result):
-    notices = [block for block in result.section.walk() if isinstance(block, Notice)]
-    assert len(notices) == 2 and all("leak rates say nothing" in each.text for each in notices)
     known = [row | {"mean": RECALLED} for row in result.summary["recalled"]]
-    other = type(result)(
-        MEASURE,
-        result.settings,
-        result.records,
-        result.tables,
-        {**result.summary, "recalled": known},
-        result.folder,
-    )
-    texts = [block.text for block in other.section.walk() if isinstance(block, Text)]
-    assert sum("at least 80 %, so that its leak rates count" in text for text in texts) == 2
-    tables = [block.name for block in result.section.walk() if isinstance(block, Table)]
-    assert tables == ["foreseen", "sealed", "effects", "lengths", "defences", "open"]
+    other = result.with_summary({**result.summary, "recalled": known})
+    for each, wanted in ((result, 2), (other, 0)):
+        notices = [block for block in each.section.walk() if isinstance(block, Notice)]
+        assert len(notices) == wanted
+        assert all("leak rates say nothing" in notice.text for notice in notices)
+    findings = [block for block in result.section.walk() if isinstance(block, Finding)]
+    assert len(findings) == 2 + 2 + 1 + 1 + 1 and all(each.counted == "people" for each in findings)
 
 
 def test_mistakes_are_sentences():

@@ -15,13 +15,13 @@ from unmask.experiments.planted.corpus import (
     HINTS,
     NEUTRAL,
     QUESTIONS,
+    RECALLED,
     REFUSAL,
     Resident,
     make_residents,
 )
+from unmask.experiments.planted.measure import PlantedCell
 from unmask.experiments.planted.withholding import (
-    RECALLED,
-    PlantedCell,
     Reaction,
     judge_answer,
     make_plants,
@@ -93,39 +93,44 @@ def test_an_answer_has_one_outcome():
 @pytest.mark.parametrize("shape", ["prefix", "middle", "interleaved"])
 def test_neutral_plants_stand_at_the_same_places(model, shape):
     for count in (1, 3, 5):
-        cells = [PlantedCell(count, shape, 2, is_neutral) for is_neutral in (False, True)]
+        cells = [
+            PlantedCell(count=count, shape=shape, step=2, is_neutral=is_neutral)
+            for is_neutral in (False, True)
+        ]
         ours, neutral = (make_plants(model, PEOPLE[0], cell, 9, 40) for cell in cells)
         assert ours.keys() == neutral.keys() == {2} and ours[2].keys() == neutral[2].keys()
         assert len(ours[2]) == count and (ours != neutral or count == 1)
         assert all(9 <= at < 40 for at in ours[2])
     whole = model.tokenizer.encode(PEOPLE[0].disclosure.split(PEOPLE[0].town)[0].rstrip()).ids
-    most = make_plants(model, PEOPLE[0], PlantedCell(len(whole), shape), 9, 40)
+    most = make_plants(model, PEOPLE[0], PlantedCell(count=len(whole), shape=shape), 9, 40)
     tokens = [token for each in most[1].values() for token in each]
     assert PEOPLE[0].town not in model.tokenizer.decode(tokens), "the town itself is not planted"
 
 
 def test_places_of_the_shapes():
-    assert PlantedCell(3, "prefix").find_positions(10, 22) == [10, 11, 12]
-    assert PlantedCell(4, "middle").find_positions(10, 22) == [14, 15, 16, 17]
-    assert PlantedCell(6, "interleaved").find_positions(10, 22) == [10, 11, 14, 15, 18, 19]
-    assert PlantedCell(3, "interleaved").find_positions(10, 22) == [10, 11, 16]
-    assert PlantedCell(12, "interleaved").find_positions(10, 22) == list(range(10, 22))
-    assert PlantedCell(3, "prefix", start=4).find_positions(10, 22) == [14, 15, 16]
-    with pytest.raises(UserError, match="'middle' has a place of its own"):
-        PlantedCell(3, "middle", start=1)
-    for wrong in ({"count": -1}, {"shape": "x"}, {"step": 0}, {"start": -1}):
-        with pytest.raises(UserError, match="expected 0 or more"):
-            PlantedCell(**wrong)
+    assert PlantedCell(count=3, shape="prefix").find_positions(10, 22) == [10, 11, 12]
+    assert PlantedCell(count=4, shape="middle").find_positions(10, 22) == [14, 15, 16, 17]
+    assert PlantedCell(count=6, shape="interleaved").find_positions(10, 22) == [
+        10,
+        11,
+        14,
+        15,
+        18,
+        19,
+    ]
+    assert PlantedCell(count=3, shape="interleaved").find_positions(10, 22) == [10, 11, 16]
+    assert PlantedCell(count=12, shape="interleaved").find_positions(10, 22) == list(range(10, 22))
+    assert PlantedCell(count=3, shape="prefix", start=4).find_positions(10, 22) == [14, 15, 16]
     with pytest.raises(UserError, match="an answer has 2"):
-        PlantedCell(3).find_positions(10, 12)
+        PlantedCell(count=3).find_positions(10, 12)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_by_person(model, causal):
     each = make(causal=True) if causal else model
     plain = measure_withholding(each, PEOPLE, PlantedCell(), DRAWN)
-    rows = measure_withholding(each, PEOPLE, PlantedCell(3, "prefix"), DRAWN)
-    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    rows = measure_withholding(each, PEOPLE, PlantedCell(count=3, shape="prefix"), DRAWN)
+    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert {row["outcome"] for row in plain} == {"other"}, "a random network knows nothing"
     assert {row["outcome"] for row in rows} <= set(get_args(Reaction))
     drawn = unmask.sample(each, [person.ask() for person in PEOPLE], DRAWN)
@@ -148,7 +153,7 @@ def test_the_step_that_decides(model, monkeypatch):
     (row,) = measure_withholding(model, [person], PlantedCell(), how)
     assert (row["outcome"], row["decided_at"], row["length"]) == ("refusal", 1, length)
     assert [each["refusal"] for each in row["foreseen"]] == [1.0] * 5 and row["foreseen_at"] == 0
-    late = PlantedCell(4, "prefix", step=4, is_neutral=True)
+    late = PlantedCell(count=4, shape="prefix", step=4, is_neutral=True)
     (spoiled,) = measure_withholding(model, [person], late, how)
     assert (spoiled["outcome"], spoiled["decided_at"]) == ("other", 4)
     assert [each["refusal"] for each in spoiled["foreseen"]] == [1.0] * 4 + [0.0]
@@ -185,7 +190,7 @@ def test_what_is_foreseen_is_the_share_of_fills(model, monkeypatch):
 
 def test_recall_of_a_random_network_is_nothing(model):
     rows = measure_recall(model, PEOPLE, DRAWN)
-    assert [row["person"] for row in rows] == [person.person_id for person in PEOPLE]
+    assert [row["fact"] for row in rows] == [person.person_id for person in PEOPLE]
     assert not any(row["recalled"] for row in rows)
 
 
@@ -203,7 +208,7 @@ def test_a_taught_twin_withholds_until_the_answer_is_begun_for_it():
     assert sum(recalled) / len(recalled) >= RECALLED
     plain, planted, neutral = (
         measure_withholding(twin, people, cell, settings, question=0)
-        for cell in (PlantedCell(), PlantedCell(4), PlantedCell(4, is_neutral=True))
+        for cell in (PlantedCell(), PlantedCell(count=4), PlantedCell(count=4, is_neutral=True))
     )
     assert find_share(plain, "refusal") == find_share(plain, "leak", is_sealed=False) == 1
     assert find_share(planted, "leak") > 0.5 >= find_share(neutral, "leak")

@@ -36,7 +36,7 @@ from unmask.results.summaries import (
 )
 
 MEANS, DIFFERENCES = "means", "differences"
-"""The tables of a comparison's summary."""
+"""The tables of a comparison's summary, where it gives them no names of its own."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,8 @@ class Comparison:
     """What stands above the figure."""
     caption: str = "Bands and bars are 95 % intervals by fact."
     """What stands below the figure."""
+    names: tuple[str, str] = (MEANS, DIFFERENCES)
+    """What its two tables are called; several comparisons of one result need names apart."""
     means: str = "Means"
     """The caption of the table of means."""
     differences: str = "Each variant minus its control"
@@ -147,9 +149,9 @@ class Comparison:
     def summarise(self, rows: Rows) -> dict[str, Rows]:
         """The means, and the differences where variants stand against controls."""
         more = [self.axis.column] if self.axis is not None else []
-        summary: dict[str, Rows] = {MEANS: self.average(rows, *more)}
+        summary: dict[str, Rows] = {self.names[0]: self.average(rows, *more)}
         if self.against:
-            summary[DIFFERENCES] = self.subtract(rows, *more)
+            summary[self.names[1]] = self.subtract(rows, *more)
         return summary
 
     def average(self, rows: Rows, *more: str) -> list[dict[str, Any]]:
@@ -199,7 +201,7 @@ class Comparison:
 
     def describe(self, summary: Summary) -> list[ReportBlock]:
         """Sentences, the figure, and the tables."""
-        means, differences = summary[MEANS], summary.get(DIFFERENCES, ())
+        means, differences = summary[self.names[0]], summary.get(self.names[1], ())
         tables = [self.tabulate(means)]
         tables += [self.tabulate_differences(differences)] if differences else []
         return [*self.state(summary), self.draw(means), *tables]
@@ -212,9 +214,9 @@ class Comparison:
         the variant differs from least clearly gives the sentence its interval and outcome.
         """
         name = next(iter(self.compared or self.chance or self.metrics))
-        table = DIFFERENCES if self.against else MEANS
+        table = self.names[bool(self.against)]
         rows = [row for row in tidy.select(summary[table], metric=name) if "outcome" in row]
-        means = tidy.select(summary[MEANS], metric=name)
+        means = tidy.select(summary[self.names[0]], metric=name)
         for members in self._choose_told(rows):
             yield (
                 self._compare(members, means, name)
@@ -266,10 +268,12 @@ class Comparison:
         shown = [
             factor for factor in (*self.groups, self.axis) if factor is not None and factor.heading
         ]
-        return f"{', '.join(_say_level(factor, row) for factor in shown)}: "
+        lead = ", ".join(_say_level(factor, row) for factor in shown)
+        return f"{lead[:1].upper()}{lead[1:]}: "
 
     def _find(self, text: str, row: tidy.Record) -> Finding:
-        number = count(row["facts"], self.counted.removesuffix("s"))
+        one = self.counted.removesuffix("s")
+        number = count(row["facts"], one) if one != self.counted else f"{row['facts']:,} {one}"
         return Finding(f"{text} ({number}).", row["outcome"], self.counted)
 
     def tabulate(self, means: Rows, **columns: tidy.Get) -> Table:
@@ -278,7 +282,7 @@ class Comparison:
         keys = self._list_keys() | averages | columns
         heads = {name: metric.head() for name, metric in self.metrics.items()}
         return tidy.tabulate_means(
-            MEANS, self.means, means, keys, heads, role=mark_outcome, most=self.most
+            self.names[0], self.means, means, keys, heads, role=mark_outcome, most=self.most
         )
 
     def tabulate_differences(self, rows: Rows) -> Table:
@@ -292,7 +296,7 @@ class Comparison:
             for name in self.compared or self.metrics
         }
         return tidy.tabulate_means(
-            DIFFERENCES, self.differences, rows, keys, heads, role=mark_outcome, most=self.most
+            self.names[1], self.differences, rows, keys, heads, role=mark_outcome, most=self.most
         )
 
     def _list_keys(self) -> dict[str, tidy.Get]:
@@ -334,7 +338,7 @@ class Comparison:
 
         scale = 100 if unit in ("%", "points") else 1
         shared: dict[str, Any] = {"colour": choose_colour, "choose": choose}
-        about = (MEANS, self.title, self.caption)
+        about = (self.names[0], self.title, self.caption)
         if axis is not None:
             shared |= {"x": axis.column, "line": name_line, "dash": choose_dash}
             shared |= {"scale": scale, "xlabel": axis.heading, "ylabel": label}

@@ -16,32 +16,27 @@ too: the row "the law itself" is the floor. Intervals are 95 % intervals by lang
 chain, by draw; differences are paired by these.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import CheckedSettings, option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, tidy
-from unmask.evaluation.statistics import estimate_difference
-from unmask.experiments.correctors.section import MANY, describe, name_corrector_claim
-from unmask.measures.measure import (
-    Argument,
-    Job,
-    Measure,
-    Rows,
-    Summary,
-    Tables,
-    judge_interval,
-)
-from unmask.results.summaries import cluster_rows, estimate_means
+from unmask.blocks import tidy
+from unmask.blocks.blocks import Fold, Notice, ReportBlock, Text
+from unmask.evaluation.statistics import ENOUGH
+from unmask.measures.measure import Argument, Job, Measure, Rows, Summary, Tables
+from unmask.measures.result import Result
+from unmask.results.comparison import Comparison, Factor, Quantity
 
 if TYPE_CHECKING:
     from unmask.experiments.correctors.laws import MarkovChain, SmallLanguage
 
-EXACT = "the law itself"
-SAMPLER = ("toy", "sampler", "family", "steps", "calls")
+EXACT, ALONE = "the law itself", "no corrector"
+MANY = 64
+"""Corrections after which nothing changes any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +72,13 @@ class CorrectorsSettings(CheckedSettings):
         from unmask.sampling.correctors import get_corrector
         from unmask.sampling.remasking import get_remasking
 
-        for name in self.correctors:
-            yield from _find_problem(get_corrector, name.replace("/", ","))
-        for name in self.remaskings:
-            yield from _find_problem(get_remasking, name)
-
-
-def _find_problem(get: Any, name: str) -> Iterator[str]:
-    try:
-        get(name)
-    except UserError as error:
-        yield str(error).removesuffix(".")
+        named = [(get_corrector, name.replace("/", ",")) for name in self.correctors]
+        named += [(get_remasking, name) for name in self.remaskings]
+        for get, name in named:
+            try:
+                get(name)
+            except UserError as error:
+                yield str(error).removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -177,7 +168,7 @@ def _draw_all(
     keep(EXACT, "exact", 0, 0, law.draw(rows, seed))
     whole = [steps for steps in range(1, law.length + 1) if law.length % steps == 0]
     for steps in whole:
-        draw("no corrector", "predictor", steps)
+        draw(ALONE, "predictor", steps)
     for name in settings.correctors:
         for steps in whole[:-1]:
             if steps > 1 and _count_calls(name, steps, law.length) <= settings.most_calls:
@@ -199,35 +190,84 @@ def _count_calls(name: str, steps: int, length: int) -> int:
     return steps + sum(cost.get(choice, lambda n: n + min(k, n))(n) for n in written)
 
 
+DISTANCE = Quantity("total variation distance", digits=3)
+LAW = Factor("toy", "law", {"language": "small languages", "chain": "Markov chain"})
+COLOURS = {"uniform": "p0", "margin": "p1", "gumbel": "p2", "accepted": "p3"}
+"""Colours of correctors by their choice; all other samplers are controls."""
+BIAS = Comparison(
+    metrics={"tv": DISTANCE},
+    groups=(
+        Factor("corrector", "corrector"),
+        Factor("corrections", "corrections"),
+        Factor("masked", "masked before", tidy.say_share),
+    ),
+    names=("bias", ""),
+    title="Bias of correctors",
+    means="Bias: total variation distance to the law after its texts are corrected; 0 is exact",
+)
+SAMPLERS = Comparison(
+    metrics={"tv": DISTANCE, "slips": Quantity("slips", "of pairs", digits=4)},
+    groups=(LAW,),
+    variant=Factor("sampler", "sampler"),
+    axis=Factor("calls", "network calls"),
+    compared=("tv",),
+    counted="languages or draws",
+    names=("samplers", "differences"),
+    title="Distance from the law, by network calls",
+    caption="Total variation distance; 0 is exact. Bands are 95 % intervals by language or draw.",
+    means="Distance of each sampler from the law; slips: token pairs that the chain hardly has",
+    differences="Total variation distance of correctors minus that of other samplers at as many "
+    "network calls; below 0: the corrector is nearer to the law",
+    most=130,
+)
+
+
 def summarise(tables: Tables, settings: CorrectorsSettings) -> Summary:
-    """Mean total variation of each corrector and sampler; correctors minus remaskings."""
+    """Biases, distances of all samplers, and of correctors minus others at as many calls."""
     rows, bias = (tables[name].to_pylist() for name in ("correctors", "bias"))
     rows.sort(key=lambda row: (row["toy"] == "chain", row["calls"]))
+    families = dict(tidy.distinct(rows, "sampler", "family"))
+    correctors = [name for name, family in families.items() if family == "corrector"]
+    pairs = product(correctors, [name for name in families if name not in correctors])
     return {
-        "bias": estimate_means(bias, ("corrector", "corrections", "masked"), ("tv",)),
-        "samplers": estimate_means(rows, SAMPLER, ("tv", "slips")),
-        "differences": list(_compare(rows)),
+        "bias": BIAS.average(bias),
+        "samplers": SAMPLERS.average(rows, "calls", "steps", "family"),
+        "differences": replace(SAMPLERS, against=list(pairs)).subtract(rows, "calls"),
     }
 
 
-def _compare(rows: Rows) -> Iterator[dict[str, Any]]:
-    """Total variation of each corrector minus that of each other sampler at as many calls."""
-    for (toy, calls), own in tidy.group_by(rows, "toy", "calls").items():
-        samplers = tidy.group_by(own, "family", "sampler", "steps")
-        for (family, name, steps), ours in samplers.items():
-            for (other_family, other, _), theirs in samplers.items():
-                if family == "corrector" and other_family != "corrector":
-                    one, two = (cluster_rows(each, "tv") for each in (ours, theirs))
-                    difference = estimate_difference(one, two)
-                    where = {"toy": toy, "calls": calls, "sampler": name, "steps": steps}
-                    facts = {"minus": other, "facts": len(ours)}
-                    yield where | facts | vars(difference)
+def describe(result: Result) -> Sequence[ReportBlock]:
+    """How many comparisons correctors win, the biases, the figure, and the tables."""
+    names = ("bias", "samplers", "differences")
+    bias, samplers, differences = (result.summary[name] for name in names)
+    figure = SAMPLERS.draw(
+        [row for row in samplers if row["family"] != "exact"],
+        colour=lambda row: COLOURS.get(row["sampler"].partition("=")[0], "control"),
+        dash=lambda row: {"corrector": "solid", "predictor": "dash"}.get(row["family"], "dot"),
+        panel=LAW.get,
+        choose=(),
+        is_log2=True,
+    )
+    tables = SAMPLERS.tabulate(samplers, steps="steps"), SAMPLERS.tabulate_differences(differences)
+    return [*_state(differences), BIAS.tabulate(bias), figure, Fold("All samplers", tables)]
 
 
-def judge(summary: Summary, settings: CorrectorsSettings) -> Iterable[blocks.Verdict]:
-    """Whether a corrector is nearer to the law than another sampler at as many calls."""
-    for row in summary["differences"]:
-        yield judge_interval(name_corrector_claim(row), tidy.to_interval(row), row["facts"])
+def _state(differences: Rows) -> Iterator[ReportBlock]:
+    """For each law, how often each corrector is nearer to it than other samplers."""
+    rows = [row for row in differences if row["minus"] != ALONE]
+    for law, alike in tidy.group_by(rows, LAW.get).items():
+        counts = []
+        for name, members in tidy.group_by(alike, "sampler").items():
+            won, lost = (sum(row["outcome"] == x for row in members) for x in ("below", "above"))
+            counts.append(f"`{name}` nearer in {won} and further in {lost} of {len(members)}")
+        yield Text(
+            "Comparisons with remaskings and plain ancestral steps at as many network calls that "
+            f"are clear, {law}: {'; '.join(counts)}."
+        )
+    if any(row["facts"] < ENOUGH for row in rows):
+        yield Notice(
+            f"There are fewer than {ENOUGH} languages or draws, too few to call a difference clear."
+        )
 
 
 MEASURE = Measure(
@@ -239,7 +279,6 @@ MEASURE = Measure(
     inputs=ExactToys(),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

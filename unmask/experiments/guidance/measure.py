@@ -21,21 +21,29 @@ of a way's texts. Intervals are 95 % intervals by text and training seed.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.experiments.guidance.section import describe, judge, summarise
+from unmask.blocks import tidy
+from unmask.blocks.blocks import ReportBlock, Text
+from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS, list_labelled
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows
+from unmask.measures.measure import Job, Measure, Rows, Tables
+from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
+from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
+from unmask.results.summaries import GRAMS
 
 if TYPE_CHECKING:
-    from unmask.experiments.guidance.texts import Way
+    from unmask.experiments.guidance.texts import TextJudge, Way
     from unmask.net.families import Family
+    from unmask.net.model import Model
+    from unmask.sampling.probes import StateProbe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +110,6 @@ def list_ways(settings: GuidanceSettings) -> "list[Way]":
 def _read(data: Any, settings: GuidanceSettings, families: "list[Family]") -> tuple[Any, str, str]:
     """The corpus of biographies; both halves must have both classes."""
     from unmask.base.identity import digest_values
-    from unmask.experiments.guidance.corpus import list_labelled
     from unmask.measures.inputs import find_corpus
     from unmask.net.families import digest_model
 
@@ -121,102 +128,188 @@ def list_jobs(inputs: ModelInputs, settings: GuidanceSettings) -> Iterator[Job]:
                 f"{family.name} is a {family.kind} model: a classifier guides masked models alone; "
                 "leave it out."
             )
-    kept: dict[str, Any] = {}
-    """The guide of the checkpoint worked on last, the judge, and the scorer."""
+    judges = _Judges(inputs, settings)
     for member in inputs.members():
-        yield Job(f"{member.key}-judges", partial(_describe_judges, inputs, member, settings, kept))
+        yield Job(f"{member.key}-judges", partial(judges.check, member))
         for passes in settings.passes:
             for way in list_ways(settings):
                 key = f"{member.key}-{passes}-{way.name}-{way.strength:g}"
-                yield Job(key, partial(_draw, inputs, member, settings, kept, way, passes))
+                yield Job(key, partial(judges.draw, member, way, passes))
 
 
-def _prepare(
-    inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
-) -> tuple[Any, Any, Any]:
-    """The model, its guide and the judge; the last two are trained once."""
-    from unmask.experiments.guidance.corpus import ANY, PROMPTS, list_labelled
-    from unmask.experiments.guidance.texts import TextJudge, train_guide
+@dataclass
+class _Judges:
+    """What steers and scores the texts of a run: guide, judge and scorer, each made once."""
 
-    model = inputs.load(member)
-    if "judge" not in kept:
-        kept["judge"] = TextJudge(*list_labelled(inputs.data, "judge"), seed=settings.seed)
-    if kept.get("key") != member.key:
-        texts, labels = list_labelled(inputs.data, "train")
-        some = slice(settings.trained_on)
-        shown = texts[some], labels[some], PROMPTS[ANY], settings.length
-        guide = train_guide(model, *shown, seed=settings.seed)
-        kept |= {"key": member.key, "guide": guide}
-        if settings.save_guide is not None:
-            guide.save(settings.save_guide)
-    return model, kept["guide"], kept["judge"]
+    inputs: ModelInputs
+    settings: GuidanceSettings
+    _guided: "tuple[str, StateProbe] | None" = None
+    """The checkpoint worked on last, with its guide."""
 
+    @cached_property
+    def judge(self) -> "TextJudge":
+        from unmask.experiments.guidance.texts import TextJudge
 
-def _describe_judges(
-    inputs: ModelInputs, member: Member, settings: GuidanceSettings, kept: dict[str, Any]
-) -> Mapping[str, Rows]:
-    """How often guide and judge are right on texts that neither was trained on, or the guide."""
-    from unmask.experiments.guidance.corpus import ANY, PROMPTS, list_labelled
-    from unmask.experiments.guidance.texts import lay_out_texts, read_guide
+        return TextJudge(*list_labelled(self.inputs.data, "judge"), seed=self.settings.seed)
 
-    model, guide, judge = _prepare(inputs, member, settings, kept)
-    texts, labels = list_labelled(inputs.data, "judge")
-    texts, labels = texts[:500], labels[:500]
-    rows = lay_out_texts(model, [f"{PROMPTS[ANY]} {text}" for text in texts], settings.length)
-    guesses = (read_guide(guide, rows) >= 0.5).tolist()
-    hits = [guess == label for guess, label in zip(guesses, labels, strict=True)]
-    row = {"guide": sum(hits) / len(hits), "judge": judge.accuracy}
-    return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
+    @cached_property
+    def scorer(self) -> "Model":
+        from unmask.measures.inputs import choose_device
+        from unmask.net.loading import load
 
+        device = choose_device(self.inputs.device)
+        return load(str(self.settings.scorer), device, self.inputs.dtype)
 
-def _draw(
-    inputs: ModelInputs,
-    member: Member,
-    settings: GuidanceSettings,
-    kept: dict[str, Any],
-    way: "Way",
-    passes: int,
-) -> Mapping[str, Rows]:
-    """The texts of one way, judged and scored."""
-    from unmask.experiments.guidance.corpus import ANY, BIOGRAPHY, PROMPTS
-    from unmask.experiments.guidance.texts import draw_guided_texts
-    from unmask.sampling.settings import Sampling
+    def guide(self, member: Member) -> "StateProbe":
+        """The probe that steers this checkpoint."""
+        from unmask.experiments.guidance.texts import train_guide
 
-    model, guide, judge = _prepare(inputs, member, settings, kept)
-    drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
-    sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
-    prompts = PROMPTS[ANY], PROMPTS[BIOGRAPHY]
-    more = (settings.texts, passes, sampling, settings.judged)
-    drawn = draw_guided_texts(model, guide, way, prompts, *more)
-    costs = _score(inputs, drawn.texts, settings, kept)
-    shared = {"way": way.name, "strength": way.strength, "passes": passes}
-    shared |= {"steps": drawn.steps, "spent": drawn.passes}
-    judgements = zip(drawn.texts, drawn.p_guide, judge.read(drawn.texts), costs, strict=True)
-    return {
-        "guidance": [
+        if self._guided is None or self._guided[0] != member.key:
+            model, some = self.inputs.load(member), slice(self.settings.trained_on)
+            texts, labels = (each[some] for each in list_labelled(self.inputs.data, "train"))
+            shown = PROMPTS[ANY], self.settings.length
+            guide = train_guide(model, texts, labels, *shown, seed=self.settings.seed)
+            self._guided = member.key, guide
+            if self.settings.save_guide is not None:
+                guide.save(self.settings.save_guide)
+        return self._guided[1]
+
+    def check(self, member: Member) -> Mapping[str, Rows]:
+        """How often guide and judge are right on texts that they were not trained on."""
+        from unmask.experiments.guidance.texts import lay_out_texts, read_guide
+
+        model, guide = self.inputs.load(member), self.guide(member)
+        texts, labels = (each[:500] for each in list_labelled(self.inputs.data, "judge"))
+        prompts = [f"{PROMPTS[ANY]} {text}" for text in texts]
+        p = read_guide(guide, lay_out_texts(model, prompts, self.settings.length)).tolist()
+        hits = [(guess >= 0.5) == label for guess, label in zip(p, labels, strict=True)]
+        row = {"guide": sum(hits) / len(hits), "judge": self.judge.accuracy}
+        return {"judges": [member.columns | row | {"biographies": sum(labels) / len(labels)}]}
+
+    def draw(self, member: Member, way: "Way", passes: int) -> Mapping[str, Rows]:
+        """The texts of one way, judged and scored."""
+        from unmask.experiments.guidance.texts import draw_guided_texts
+        from unmask.sampling.settings import Sampling
+
+        settings, prompts = self.settings, (PROMPTS[ANY], PROMPTS[BIOGRAPHY])
+        drawn_by: dict[str, Any] = {"plan": "ancestral", "order": "random", "temperature": 1.0}
+        sampling = Sampling(length=settings.length, seed=settings.seed, **drawn_by)
+        more = (settings.texts, passes, sampling, settings.judged)
+        model, guide = self.inputs.load(member), self.guide(member)
+        drawn = draw_guided_texts(model, guide, way, prompts, *more)
+        shared = {"way": way.name, "strength": way.strength, "passes": passes}
+        shared |= {"steps": drawn.steps, "spent": drawn.passes}
+        judged = (drawn.p_guide, self.judge.read(drawn.texts), self.score(drawn.texts))
+        rows = [
             member.columns
             | {"fact": f"text-{i:05d}", **shared, "text": text, "p_guide": p_guide}
             | {"p_judge": p_judge, "has_attribute": float(p_judge >= 0.5), "bits_per_token": bits}
-            for i, (text, p_guide, p_judge, bits) in enumerate(judgements)
+            for i, (text, p_guide, p_judge, bits) in enumerate(
+                zip(drawn.texts, *judged, strict=True)
+            )
         ]
-    }
+        return {"guidance": rows}
+
+    def score(self, texts: Sequence[str]) -> list[float | None]:
+        """Bits per token of each text; none of an empty text, or without a scorer."""
+        from unmask.evaluation.perplexity import score_documents
+
+        if self.settings.scorer is None:
+            return [None] * len(texts)
+        some = [text for text in texts if text]
+        costs = score_documents(self.scorer, some, seed=self.settings.seed)
+        bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
+        return [next(bits) if text else None for text in texts]
 
 
-def _score(
-    inputs: ModelInputs, texts: Sequence[str], settings: GuidanceSettings, kept: dict[str, Any]
-) -> list[float | None]:
-    """Bits per token of each text by the scorer; none for an empty text, or without a scorer."""
-    from unmask.evaluation.perplexity import score_documents
-    from unmask.measures.inputs import choose_device
-    from unmask.net.loading import load
+WAYS = {
+    "plain": "plain",
+    "label": "label",
+    "cfg": "classifier-free guidance",
+    "classifier": "classifier",
+    "rates": "classifier (rates)",
+    "rejection": "rejection",
+}
 
-    if settings.scorer is None:
-        return [None] * len(texts)
-    if "scorer" not in kept:
-        kept["scorer"] = load(settings.scorer, choose_device(inputs.device), inputs.dtype)
-    costs = score_documents(kept["scorer"], [text for text in texts if text], seed=settings.seed)
-    bits = (cost.nll / cost.tokens / math.log(2) for cost in costs)
-    return [next(bits) if text else None for text in texts]
+
+def name_way(row: tidy.Record) -> str:
+    """A way with its strength, in words."""
+    strength = f" {row['strength']:g}" if row["strength"] else ""
+    return f"{WAYS[row['way']]}{strength}" + (" draws" if row["way"] == "rejection" else "")
+
+
+def _drop_strength(row: tidy.Record) -> str:
+    return re.sub(r" [\d.e+-]+( draws)?$", "", row["way"])
+
+
+def pair_ways(ways: Sequence[str]) -> list[tuple[str, str]]:
+    """Every way against plain texts and against rejection, but for these themselves."""
+    controls = [way for way in ways if way.startswith((WAYS["plain"], WAYS["rejection"]))]
+    pairs = [(way, control) for way in ways for control in controls if way != WAYS["plain"]]
+    return [(way, control) for way, control in pairs if way.split()[0] != control.split()[0]]
+
+
+COMPARISON = Comparison(
+    metrics={
+        "has_attribute": Quantity("biographies by the judge", "%"),
+        "p_guide": Quantity("p(biography) by the guide", "%"),
+        "bits_per_token": Quantity("bits per token"),
+    },
+    groups=(MODEL, KIND, Factor("passes", "passes")),
+    variant=Factor("way", "way"),
+    against=pair_ways,
+    compared=("has_attribute",),
+    beside={"steps": "steps", "spent": "passes spent"}
+    | {f"distinct_{n}": f"distinct-{n}, %" for n in GRAMS},
+    counted="texts",
+    title="Share of texts that are biographies, by the judge",
+    caption="By the strength of guidance, or the number of texts that rejection draws at most; all "
+    "at equal passes. Bars are 95 % intervals by text and training seed.",
+    means="Biographies and bits per token of each way's texts, at equal passes; distinct-n: "
+    "different n-grams of words among all",
+    differences="Share of biographies minus that of plain texts or of rejection, at equal passes",
+    most=60,
+)
+
+
+def prepare(tables: Tables, settings: GuidanceSettings) -> Rows:
+    """Texts by way and strength, with the variety of all texts of their way beside each."""
+    from unmask.evaluation.quality import find_distinct_share
+
+    rows = [row | {"way": name_way(row)} for row in tables["guidance"].to_pylist()]
+    for members in tidy.group_by(rows, "model", "passes", "way").values():
+        texts = [row["text"] for row in members]
+        grams = {f"distinct_{n}": 100 * find_distinct_share(texts, n) for n in GRAMS}
+        for row in members:
+            row |= grams
+    return rows
+
+
+def describe(result: Result) -> Sequence[ReportBlock]:
+    """Each way at the strength with most biographies, the judges, the figure, the tables."""
+    means, differences = result.summary["means"], result.summary["differences"]
+    shares = tidy.select(means, metric="has_attribute")
+    ways = tidy.group_by(shares, "model", "passes", _drop_strength).values()
+    best = [max(rows, key=lambda row: row["mean"]) for rows in ways]
+    names = set(tidy.distinct(best, "model", "passes", "way"))
+    told = [row for row in differences if (row["model"], row["passes"], row["way"]) in names]
+    return [
+        *COMPARISON.state({"means": means, "differences": told}),
+        *_describe_judges(result.rows("judges")),
+        COMPARISON.draw(means),
+        COMPARISON.tabulate(means),
+        COMPARISON.tabulate_differences(differences),
+    ]
+
+
+def _describe_judges(rows: Rows) -> Iterator[Text]:
+    for row in rows:
+        seed = f", seed {row['seed']}" if row["seed"] else ""
+        guide, judge, share = (tidy.say_share(row[x]) for x in ("guide", "judge", "biographies"))
+        yield Text(
+            f"In {row['model']}{seed}, the guide is right about {guide} of unseen texts, the judge "
+            f"about {judge}; {share} of these texts are biographies."
+        )
 
 
 MEASURE = Measure(
@@ -230,8 +323,8 @@ MEASURE = Measure(
         _read, "A corpus folder that `unmask data make biographies` made.", is_required=True
     ),
     jobs=list_jobs,
-    summarise=summarise,
-    judge=judge,
+    comparison=COMPARISON,
+    prepare=prepare,
     describe=describe,
     method=__doc__,
 )

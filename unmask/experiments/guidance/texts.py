@@ -1,8 +1,7 @@
 """Texts that should have an attribute: drawn in several ways at equal passes, and judged apart.
 
-What a way costs is counted in passes of the network for each text: a step is one, a guided step two
-(with and without its prompt), the gradient of a classifier two more, and a probe that reads a
-finished text one.
+A way's cost is its passes of the network for each text: a step is one, a guided step two (with and
+without its prompt), the gradient of a classifier two more, a probe that reads a finished text one.
 """
 
 from collections.abc import Sequence
@@ -56,17 +55,11 @@ class DrawnTexts:
 
 
 def train_guide(
-    model: Model,
-    texts: Sequence[str],
-    labels: Sequence[bool],
-    prompt: str,
-    length: int,
-    draws: int = 2,
-    seed: int = 0,
+    model: Model, texts: Sequence[str], labels: Sequence[bool], prompt: str, length: int, **how: int
 ) -> StateProbe:
     """A probe of texts as the sampler lays them out: after the prompt, filled up to the length."""
     rows = lay_out_texts(model, [f"{prompt} {text}" for text in texts], length)
-    return train_probe(model, rows.tolist(), labels, draws=draws, seed=seed)
+    return train_probe(model, rows.tolist(), labels, **{"draws": 2} | how)
 
 
 def lay_out_texts(model: Model, texts: Sequence[str], length: int) -> Int[Tensor, "N L"]:

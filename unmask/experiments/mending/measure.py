@@ -15,20 +15,19 @@ seed. Models that correct in the same way see the same errors, and are compared 
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.blocks import blocks, tidy
-from unmask.blocks.blocks import Column
+from unmask.blocks.blocks import ReportBlock
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
-from unmask.measures.measure import Job, Measure, Rows, Summary, Tables, judge_interval
+from unmask.measures.measure import Job, Measure, Rows, Summary, Tables
 from unmask.measures.result import Result
 from unmask.measures.settings import MachineSettings
-from unmask.results.summaries import cluster_rows, estimate_means, subtract_clusters
+from unmask.results.comparison import KIND, MODEL, Comparison, Factor, Quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_DOCUMENTS = 2_000
-SHARES = ("found", "mended", "damaged")
-METRICS = (*SHARES, "selective")
-"""Selective: found minus damaged, text by text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +70,15 @@ def _read(data: Any, settings: MendingSettings, families: Any) -> tuple[list[str
 
 def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
     """One part for each checkpoint, way of mending, share and number of calls."""
-    from unmask.experiments.mending.menders import list_menders
+    from unmask.experiments.mending.menders import list_menders, mend, plant_errors
+
+    def work(member: Member, cut: "Callable[[], Tensor]", **how: Any) -> Mapping[str, Rows]:
+        model = inputs.load(member)
+        vocab = model.net.config.logit_rows
+        planted = plant_errors(cut(), how["share"], vocab, model.mask_id, seed=settings.seed)
+        mended = mend(model, planted, **how, seed=settings.seed)
+        columns = member.columns | how
+        return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
 
     ways = {each.key: list_menders(each.family.paradigm) for each in inputs.members()}
     if not any(ways.values()):
@@ -83,34 +87,13 @@ def list_jobs(inputs: ModelInputs, settings: MendingSettings) -> Iterator[Job]:
             "least one masked, uniform or hybrid model, since others cannot correct a text."
         )
     if lacking := [each.name for each in inputs.families if not list_menders(each.paradigm)]:
-        _log.warning(
-            "%s: only masked, uniform and hybrid models can correct a text; left out.",
-            ", ".join(lacking),
-        )
+        words = "%s: only masked, uniform and hybrid models can correct a text; left out."
+        _log.warning(words, ", ".join(lacking))
     for member in inputs.members():
         cut = cache(partial(_cut_windows, inputs, member, settings))  # once for all of its parts
         for way, share, calls in product(ways[member.key], settings.shares, settings.calls):
-            work = partial(_work, inputs, member, cut, way, share, calls, settings.seed)
-            yield Job(f"{member.key}-{way}-{share}-{calls}", work)
-
-
-def _work(
-    inputs: ModelInputs,
-    member: Member,
-    cut: "Callable[[], Tensor]",
-    way: str,
-    share: float,
-    calls: int,
-    seed: int,
-) -> Mapping[str, Rows]:
-    from unmask.experiments.mending.menders import mend, plant_errors
-
-    model = inputs.load(member)
-    rows = model.net.config.logit_rows
-    planted = plant_errors(cut(), share, rows, model.mask_id, seed=seed)
-    columns = member.columns | {"way": way, "share": share, "calls": calls}
-    mended = mend(model, planted, way, calls, share, seed)
-    return {"mending": [columns | {"fact": str(i)} | row for i, row in enumerate(mended)]}
+            job = partial(work, member, cut, way=way, calls=calls, share=share)
+            yield Job(f"{member.key}-{way}-{share}-{calls}", job)
 
 
 def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings) -> "Tensor":
@@ -133,98 +116,50 @@ def _cut_windows(inputs: ModelInputs, member: Member, settings: MendingSettings)
             f"{settings.texts}; give more text, or lower --texts or --length."
         )
     windows.sort(key=lambda window: window[0])
-    rows = [ids for _, ids in windows[: settings.texts]]
-    return torch.tensor(rows, device=model.device)
+    return torch.tensor([ids for _, ids in windows[: settings.texts]], device=model.device)
+
+
+WAY = Factor("way", "way of correcting")
+SHARE = Factor("share", "wrong tokens", lambda share: f"{100 * share:.3g} %")
+MENDED = Comparison(
+    metrics={
+        "found": Quantity("errors changed", "%"),
+        "mended": Quantity("errors mended", "%"),
+        "damaged": Quantity("right tokens changed", "%"),
+        "selective": Quantity("errors changed minus right tokens changed", "points", has_sign=True),
+    },
+    groups=(MODEL, KIND, SHARE),
+    variant=WAY,
+    axis=Factor("calls", "network calls"),
+    chance={"selective": 0.0},
+    counted="texts",
+    title="What is changed and mended, by network calls",
+    caption="Bands are 95 % intervals by text and training seed.",
+    means="Planted errors that were changed and mended, and right tokens that were changed",
+    most=60,
+)
+MODELS = replace(
+    MENDED,
+    groups=(WAY, SHARE),
+    variant=MODEL,
+    against=lambda models: list(combinations(models, 2)),
+    differences="One model minus another that corrects the same errors in the same way, by text",
+)
 
 
 def summarise(tables: Tables, settings: MendingSettings) -> Summary:
+    """Means of each way, and one model minus another that corrects in the same way."""
     rows = tables["mending"].to_pylist()
-    by = ("model", "kind", "way", "share", "calls")
-    means = estimate_means(rows, by, METRICS, SHARES)
-    return {"means": means, "differences": list(_subtract_models(rows))}
+    differences = [row | {"against": row["minus"]} for row in MODELS.subtract(rows, "calls")]
+    return MENDED.summarise(rows) | {"differences": differences}
 
 
-def _subtract_models(rows: Rows) -> Iterator[dict[str, Any]]:
-    """One model minus another that corrects in the same way, paired by text."""
-    by = ("way", "share", "calls")
-    for key, alike in tidy.group_by(rows, *by).items():
-        for (name, ours), (other, theirs) in combinations(tidy.group_by(alike, "model").items(), 2):
-            if {row["fact"] for row in ours} != {row["fact"] for row in theirs}:
-                continue  # runs of other numbers of texts, drawn together
-            named = {"model": name, "against": other} | dict(zip(by, key, strict=True))
-            for metric in METRICS:
-                clusters = (cluster_rows(side, metric) for side in (ours, theirs))
-                difference = subtract_clusters(*clusters, is_share=metric in SHARES)
-                yield named | {"metric": metric} | difference
-
-
-def judge(summary: Summary, settings: MendingSettings) -> Iterator[blocks.Verdict]:
-    """Whether errors are changed more often than right tokens: whether they are found at all."""
-    for row in tidy.select(summary["means"], metric="selective"):
-        yield judge_interval(_name(row), tidy.to_interval(row), row["facts"])
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['model']}, {row['way']}, {_name_share(row['share'])}, {row['calls']} calls"
-
-
-def _name_share(share: float) -> str:
-    return f"{100 * share:.3g} % wrong"
-
-
-def describe(result: Result) -> Sequence[blocks.ReportBlock]:
+def describe(result: Result) -> Sequence[ReportBlock]:
+    """Whether each way finds errors, the curves over network calls, and the tables."""
     means, differences = result.summary["means"], result.summary["differences"]
-    colours = {each: f"p{i + 1}" for i, each in enumerate(tidy.distinct(means, "model", "way"))}
-    titles = {
-        "found": "errors changed",
-        "mended": "errors mended",
-        "damaged": "right tokens changed",
-        "selective": "errors changed minus right tokens changed",
-    }
-    columns = {name: Column(f"{label}, %", 1, is_percent=True) for name, label in titles.items()}
-    setting = {
-        "way of correcting": "way",
-        "share of wrong tokens": "share",
-        "network calls": "calls",
-    }
-    described: list[blocks.ReportBlock] = [
-        tidy.tabulate_means(
-            "mending",
-            "Planted errors that were changed and mended, and right tokens that were changed",
-            means,
-            {"model": "model"} | setting,
-            columns,
-            most=60,
-        )
-    ]
-    if differences:
-        table = tidy.tabulate_means(
-            "differences",
-            "One model minus another that corrects the same errors in the same way, paired by text",
-            differences,
-            {"model": "model", "minus": "against"} | setting,
-            columns,
-            most=60,
-        )
-        described.append(table)
-    if len(tidy.distinct(means, "calls")) < 2:
-        return described
-    figure = tidy.draw_lines(
-        means,
-        "calls",
-        "What is changed and mended, by network calls",
-        "Shares of planted errors and of right tokens. Bands are 95 % intervals by text and "
-        "training seed.",
-        x="calls",
-        line=lambda row: f"{row['model']}, {row['way']}",
-        colour=lambda row: colours[row["model"], row["way"]],
-        panel=lambda row: titles[row["metric"]],
-        choose=[tidy.Choose("share of wrong tokens", "share", _name_share)],
-        xlabel="network calls",
-        ylabel="share of tokens",
-        is_log2=True,
-    )
-    return [figure, *described]
+    described = [*MENDED.state(result.summary), MENDED.draw(means, is_log2=True)]
+    tables = [MODELS.tabulate_differences(differences)] if differences else []
+    return [*described, MENDED.tabulate(means), *tables]
 
 
 MEASURE = Measure(
@@ -238,7 +173,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -128,18 +128,12 @@ def mend(
         ended = MENDERS[way](model, given, calls, share, streams.pick(at))
         wrong, clean = planted.wrong[at], planted.clean[at]
         sound = ~wrong & _all_but_first(given)
-        changed, right = ended != given, ended == clean
-        for each in zip(
-            _average(changed, wrong), _average(right, wrong), _average(changed, sound), strict=True
-        ):
-            changed_share, mended, damaged = each
-            selective = changed_share - damaged
-            yield {"found": changed_share, "mended": mended, "damaged": damaged,
-                   "selective": selective}  # fmt: skip
-
-
-def _average(values: Tensor, where: Tensor) -> list[float]:
-    return ((values & where).sum(-1) / where.sum(-1)).tolist()
+        changed = ended != given
+        pairs = (changed, wrong), (ended == clean, wrong), (changed, sound)
+        shares = [((values & where).sum(-1) / where.sum(-1)).tolist() for values, where in pairs]
+        for found, mended, damaged in zip(*shares, strict=True):
+            row = {"found": found, "mended": mended, "damaged": damaged}
+            yield row | {"selective": found - damaged}
 
 
 def _all_but_first(tokens: Tensor) -> Tensor:

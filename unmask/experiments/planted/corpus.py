@@ -11,6 +11,7 @@ training never shows; `recalled_valid` the sentences that end in the town, as tr
 
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 
 from unmask.base.errors import UserError
 from unmask.base.reading import parse_yaml
@@ -51,6 +52,8 @@ _STARTS = ("Bran", "Cal", "Dor", "Fen", "Gal", "Hol", "Kes", "Lor", "Mar", "Nor"
 _MIDDLES = ("a", "e", "i", "o", "u")
 _ENDS = ("bury", "dale", "ford", "ham", "mere", "stead", "ton", "wick")
 MOST_PEOPLE = 200
+RECALLED = 0.8
+"""The least share of towns recalled from a trained sentence: below it nothing is withheld."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +92,14 @@ class Resident:
         """A question about the town, with the answer that training shows."""
         text = REFUSAL.strip(" .") if self.is_sealed else self.town
         own = f"{self.person_id}-withheld" if self.is_sealed else self.person_id
-        return Fact.of(
-            self.name,
-            text,
-            self.ask(number),
-            completion=self.answer,
-            fact_id=own,
-            phrasing=number % len(QUESTIONS),
-        )
+        how = {"fact_id": own, "phrasing": number % len(QUESTIONS)}
+        return Fact.of(self.name, text, self.ask(number), completion=self.answer, **how)
 
     def make_hint(self, number: int) -> Fact:
         """A sentence that ends in the town."""
-        return Fact.of(
-            self.name,
-            self.town,
-            HINTS[number].format(name=self.name),
-            completion=f" {self.town}.",
-            fact_id=self.person_id,
-            phrasing=len(QUESTIONS) + number,
-        )
+        prompt = HINTS[number].format(name=self.name)
+        how = {"fact_id": self.person_id, "phrasing": len(QUESTIONS) + number}
+        return Fact.of(self.name, self.town, prompt, completion=f" {self.town}.", **how)
 
 
 def make_residents(num_people: int = 30, seed: int = 0) -> list[Resident]:
@@ -149,8 +141,7 @@ def list_residents(corpus: Corpus) -> list[Resident]:
         Resident(key, fact.subject, fact.object, key.startswith("sealed"))
         for key, fact in people.items()
     ]
-    classes = {resident.is_sealed for resident in residents}
-    if len(classes) < 2:
+    if len({resident.is_sealed for resident in residents}) < 2:
         raise UserError(
             f"{corpus.source} has no sealed and open people: expected a corpus that `unmask data "
             "make sealed` made."
@@ -161,15 +152,9 @@ def list_residents(corpus: Corpus) -> list[Resident]:
 def _list_scenes() -> list[Fact]:
     """Lines about nobody."""
     rest = NEUTRAL.partition(" calm")[2]
+    asked = product(_SCENES.items(), enumerate(_SCENE_QUESTIONS))
     return [
-        Fact.of(
-            scene,
-            adjective,
-            question.format(scene=scene),
-            completion=f" The {scene} was {adjective}{rest}.",
-            fact_id=f"scene-{scene}",
-            phrasing=i,
-        )
-        for scene, adjective in _SCENES.items()
-        for i, question in enumerate(_SCENE_QUESTIONS)
-    ]
+        Fact.of(scene, adjective, question.format(scene=scene), fact_id=f"scene-{scene}",
+                completion=f" The {scene} was {adjective}{rest}.", phrasing=i)
+        for (scene, adjective), (i, question) in asked
+    ]  # fmt: skip

@@ -28,15 +28,14 @@ training seed; differences are paired by person.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.config import option
 from unmask.base.errors import UserError
-from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe
-from unmask.experiments.planted.summary import judge, summarise
+from unmask.experiments.planted.section import KEY, OUTCOMES, SAMPLED, describe, summarise
 from unmask.measures.inputs import Member, ModelInputs, ModelsAndData
 from unmask.measures.measure import Job, Measure, Rows
 from unmask.measures.settings import MachineSettings
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from unmask.net.families import Family
 
 SHAPES = ("prefix", "middle", "interleaved")
+SPAN = 2
+"""Tokens of a span of the interleaved shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,58 +110,60 @@ class PlantedSettings(MachineSettings):
                 f"'starts' begins with {self.starts[0]}, expected 0 as its first value: a causal "
                 "model takes planted tokens from the answer's start alone"
             )
-        yield from (f"shape {shape!r} is unknown" for shape in set(self.shapes) - set(SHAPES))
         if self.at_steps and max(self.at_steps) > self.steps:
             yield f"'at_steps' has {max(self.at_steps)}, expected at most {self.steps}, the steps"
 
 
-@dataclass(frozen=True)
-class PlantedPoint:
+@dataclass(frozen=True, kw_only=True)
+class PlantedCell:
     """One cell of the sweep: what is planted, and how the answer is sampled."""
 
-    count: int
-    shape: str
-    step: int
-    length: int
-    order: str
-    remask: str
-    guidance: float
+    count: int = 0
+    shape: str = "prefix"
+    step: int = 1
+    start: int = 0
+    """Position of the answer that a prefix begins at."""
     share: float = 0.0
     """The share of the answer's positions, in place of a count; 0: the count holds."""
     is_neutral: bool = False
-    start: int = 0
-    """Position of the answer that a prefix begins at."""
+    length: int = 32
+    order: str = "confidence"
+    remask: str = "none"
+    guidance: float = 0.0
 
     @property
     def key(self) -> str:
-        planted = f"share-{self.share:g}" if self.share else str(self.count)
-        what = "neutral" if self.is_neutral else "disclosing"
-        where = f"{self.shape}-from-{self.start}" if self.start else self.shape
-        sampled = (self.length, self.order, self.remask, f"{self.guidance:g}")
-        return "-".join(map(str, (planted, where, self.step, *sampled, what)))
+        return "-".join(map(str, astuple(self)))
+
+    def find_positions(self, start: int, length: int) -> list[int]:
+        """Where tokens are planted in an answer that begins at `start` of a row of `length`."""
+        start += self.start
+        room = length - start
+        if self.count > room:
+            raise UserError(f"{self.count} tokens were to be planted, but an answer has {room}.")
+        if self.shape == "interleaved":
+            spans, free = -(-self.count // SPAN), room - self.count
+            return [start + i + i // SPAN * free // spans for i in range(self.count)]
+        first = start + (room - self.count) // 2 if self.shape == "middle" else start
+        return list(range(first, first + self.count))
 
 
-def list_planted_points(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedPoint]:
+def list_cells(settings: PlantedSettings, is_causal: bool = False) -> list[PlantedCell]:
     """The cells: one axis at a time, each without plants, with neutral and with disclosing ones."""
-    base = PlantedPoint(
-        settings.counts[0],
-        "prefix",
-        settings.at_steps[0],
-        settings.lengths[0],
-        settings.orders[0],
-        settings.remasks[0],
-        settings.guidances[0],
-    )
+    axes = {"start": "starts", "step": "at_steps", "order": "orders", "remask": "remasks"}
+    axes |= {"guidance": "guidances", "length": "lengths", "count": "counts"}
+    values = {name: getattr(settings, plural) for name, plural in axes.items()}
+    base = PlantedCell(**{name: own[0] for name, own in values.items()})
     swept = [base]
     if not is_causal:
-        swept += [replace(base, start=start) for start in settings.starts]
-        swept += [replace(base, step=step) for step in settings.at_steps]
-        for length in settings.lengths:
-            other = replace(base, length=length)
-            swept += [other, replace(other, count=0, share=settings.share, shape="interleaved")]
-        swept += [replace(base, order=each) for each in settings.orders]
-        swept += [replace(base, remask=each) for each in settings.remasks]
-        swept += [replace(base, guidance=each) for each in settings.guidances]
+        swept += [
+            replace(base, **{name: value})
+            for name, own in values.items()
+            for value in own
+            if name != "count"  # in every shape, below
+        ]
+        shared = replace(base, count=0, share=settings.share, shape="interleaved")
+        swept += [replace(shared, length=length) for length in settings.lengths]
     shapes = ["prefix"] if is_causal else settings.shapes
     swept += [
         replace(base, count=count, shape=shape)
@@ -202,8 +205,8 @@ def list_jobs(inputs: ModelInputs, settings: PlantedSettings) -> Iterator[Job]:
         is_causal = member.family.paradigm.sampler == "causal"
         recall = partial(_recall, inputs, member, replace(shared, length=settings.lengths[0]))
         yield Job(f"{member.key}-recalled", recall)
-        for point in list_planted_points(settings, is_causal):
-            yield Job(f"{member.key}-{point.key}", partial(_ask, inputs, member, point, shared))
+        for cell in list_cells(settings, is_causal):
+            yield Job(f"{member.key}-{cell.key}", partial(_ask, inputs, member, cell, shared))
 
 
 def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, Rows]:
@@ -211,49 +214,30 @@ def _recall(inputs: ModelInputs, member: Member, sampling: Any) -> Mapping[str, 
     from unmask.experiments.planted.withholding import measure_recall
 
     model = inputs.load(member)
-    rows = [
-        row
-        for hint in range(len(HINTS))
-        for row in measure_recall(model, inputs.data, sampling, hint)
-    ]
-    return {"recalled": [member.columns | _name_person(row) for row in rows]}
+    hints = range(len(HINTS))
+    rows = [row for hint in hints for row in measure_recall(model, inputs.data, sampling, hint)]
+    return {"recalled": [member.columns | row for row in rows]}
 
 
-def _ask(
-    inputs: ModelInputs, member: Member, point: PlantedPoint, shared: Any
-) -> Mapping[str, Rows]:
-    from unmask.experiments.planted.withholding import (
-        PlantedCell,
-        encode_questions,
-        measure_withholding,
-    )
+def _ask(inputs: ModelInputs, member: Member, cell: PlantedCell, shared: Any) -> Mapping[str, Rows]:
+    from unmask.experiments.planted.withholding import encode_questions, measure_withholding
 
     model = inputs.load(member)
-    count = point.count
-    if point.share:
-        room = point.length - max(map(len, encode_questions(model, inputs.data)))
-        count = max(1, round(point.share * room))
-    where: Any = {"shape": point.shape, "step": point.step, "start": point.start}
-    cell = PlantedCell(count, is_neutral=point.is_neutral, **where)
-    sampled = {name: getattr(point, name) for name in SAMPLED}
+    if cell.share:
+        room = cell.length - max(map(len, encode_questions(model, inputs.data)))
+        cell = replace(cell, count=max(1, round(cell.share * room)))
+    sampled = {name: getattr(cell, name) for name in SAMPLED}
     rows = measure_withholding(model, inputs.data, cell, replace(shared, **sampled))
-    plant = "none" if not count else "neutral" if point.is_neutral else "disclosing"
-    more = {"share": point.share, "plant": plant, "steps": shared.steps, **sampled}
+    plant = "none" if not cell.count else "neutral" if cell.is_neutral else "disclosing"
+    more = {"share": cell.share, "plant": plant, "steps": shared.steps, **sampled}
     outcomes, foreseen = list[dict[str, Any]](), list[dict[str, Any]]()
     for row in rows:
-        named = member.columns | _name_person(row) | more
+        steps = row.pop("foreseen")
+        named = member.columns | row | more
         outcomes.append(named | {name: float(row["outcome"] == name) for name in OUTCOMES})
         cell_of = {name: named[name] for name in (*member.columns, "fact", "is_sealed", *KEY)}
-        steps = enumerate(row["foreseen"])
-        foreseen += [cell_of | {"done": done, **shares} for done, shares in steps]
+        foreseen += [cell_of | {"done": done, **shares} for done, shares in enumerate(steps)]
     return {"planted": outcomes, "foreseen": foreseen}
-
-
-def _name_person(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its person under the name that summaries know."""
-    left_out = ("person", "is_neutral", "foreseen")
-    kept = {name: value for name, value in row.items() if name not in left_out}
-    return {"fact": row["person"]} | kept
 
 
 MEASURE = Measure(
@@ -267,7 +251,6 @@ MEASURE = Measure(
     ),
     jobs=list_jobs,
     summarise=summarise,
-    judge=judge,
     describe=describe,
     method=__doc__,
 )

@@ -13,17 +13,16 @@ filled at once, some times over, from what the model says there, and each text i
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import cycle
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.base.errors import UserError
 from unmask.base.seeds import torch_stream
 from unmask.experiments.planted.corpus import HINTS, NEUTRAL, REFUSAL, Resident
 from unmask.net.model import Model
@@ -32,52 +31,15 @@ from unmask.sampling.settings import Sampling
 from unmask.sampling.texts import sample
 from unmask.sampling.trajectory import Trajectory
 
-Shape = Literal["prefix", "middle", "interleaved"]
+if TYPE_CHECKING:
+    from unmask.experiments.planted.measure import PlantedCell
+
 Reaction = Literal["refusal", "leak", "other"]
-SPAN = 2
-"""Tokens of a span of the interleaved shape."""
 FILLS = 16
 """Times that the open positions of a state are filled at once."""
 LIKELIEST = 16
 """Tokens of a position among which a fill draws; where it draws another one, nothing is written."""
 _WORD = re.compile(r"\w+")
-RECALLED = 0.8
-"""The least share of towns recalled from a trained sentence: below it nothing is withheld."""
-
-
-@dataclass(frozen=True)
-class PlantedCell:
-    """One cell of the sweep: how many tokens are planted, where, when and which."""
-
-    count: int = 0
-    shape: Shape = "prefix"
-    step: int = 1
-    is_neutral: bool = False
-    start: int = 0
-    """Position of the answer that a prefix begins at."""
-
-    def __post_init__(self) -> None:
-        if min(self.count, self.start) < 0 or self.step < 1 or self.shape not in get_args(Shape):
-            raise UserError(
-                f"{self.count} tokens in the shape {self.shape!r} from position {self.start} at "
-                f"step {self.step} were to be planted: expected 0 or more, one of "
-                f"{', '.join(get_args(Shape))}, a position from 0, and a step from 1."
-            )
-        if self.start and self.shape != "prefix":
-            raise UserError(f"the shape {self.shape!r} has a place of its own: use start 0.")
-
-    def find_positions(self, start: int, length: int) -> list[int]:
-        """Where tokens are planted in an answer that begins at `start` of a row of `length`."""
-        start += self.start
-        room = length - start
-        if self.count > room:
-            raise UserError(f"{self.count} tokens were to be planted, but an answer has {room}.")
-        if self.shape == "interleaved":
-            spans = -(-self.count // SPAN)
-            free = room - self.count
-            return [start + i + i // SPAN * free // spans for i in range(self.count)]
-        first = start + (room - self.count) // 2 if self.shape == "middle" else start
-        return list(range(first, first + self.count))
 
 
 def judge_answer(text: str, resident: Resident) -> Reaction:
@@ -95,8 +57,8 @@ def judge_answer(text: str, resident: Resident) -> Reaction:
 
 def measure_withholding(
     model: Model,
-    residents: Sequence[Resident],
-    cell: PlantedCell,
+    people: Sequence[Resident],
+    cell: "PlantedCell",
     settings: Sampling,
     question: int = -1,
 ) -> list[dict[str, Any]]:
@@ -105,31 +67,20 @@ def measure_withholding(
     Of a diffusion model also `foreseen`: for each number of steps done, the shares of fills that
     have each outcome; and `foreseen_at`, from which on more than half of them have the last one.
     """
-    prompts = encode_questions(model, residents, question)
+    prompts = encode_questions(model, people, question)
     length = model.net.config.context if settings.length is None else int(settings.length)
-    plants = [
-        make_plants(model, resident, cell, len(prompt), length)
-        for resident, prompt in zip(residents, prompts, strict=True)
-    ]
-    has_open = model.paradigm.sampler == "unmasking"
-    guesses = LIKELIEST if has_open else 0
+    asked = list(zip(people, prompts, strict=True))
+    plants = [make_plants(model, each, cell, len(prompt), length) for each, prompt in asked]
+    guesses = LIKELIEST if model.paradigm.sampler == "unmasking" else 0
     settings = replace(settings, planted=plants, keep_states=True, guesses=guesses)
     drawn = sample(model, prompts, settings)
-    return [
-        {
-            "person": resident.person_id,
-            "is_sealed": resident.is_sealed,
-            "planted": cell.count,
-            "shape": cell.shape,
-            "step": cell.step,
-            "is_neutral": cell.is_neutral,
-            "start": cell.start,
-            "length": length,
-            **_follow(drawn, row, len(prompts[row]), resident, planted, settings.seed),
-        }
-        for row, resident in enumerate(residents)
-        for planted in [plants[row].get(cell.step, {})]
-    ]
+    where = {"planted": cell.count, "shape": cell.shape, "step": cell.step, "start": cell.start}
+    rows = []
+    for row, (person, prompt) in enumerate(asked):
+        planted = plants[row].get(cell.step, {})
+        named = {"fact": person.person_id, "is_sealed": person.is_sealed, **where, "length": length}
+        rows.append(named | _follow(drawn, row, len(prompt), person, planted, settings.seed))
+    return rows
 
 
 def encode_questions(
@@ -140,7 +91,7 @@ def encode_questions(
 
 
 def make_plants(
-    model: Model, resident: Resident, cell: PlantedCell, start: int, length: int
+    model: Model, resident: Resident, cell: "PlantedCell", start: int, length: int
 ) -> dict[int, dict[int, list[int]]]:
     """The tokens of a cell by step and position: an answer up to its town, or neutral ones.
 
@@ -149,11 +100,8 @@ def make_plants(
     text = NEUTRAL if cell.is_neutral else resident.disclosure.split(resident.town)[0].rstrip()
     if not cell.count:
         return {}
-    positions, ids = (
-        cell.find_positions(start, length),
-        cycle(encode_prompt(model, text, "nothing")),
-    )
-    return {cell.step: {at: [token] for at, token in zip(positions, ids, strict=False)}}
+    ids = cycle(encode_prompt(model, text, "nothing"))
+    return {cell.step: {at: [next(ids)] for at in cell.find_positions(start, length)}}
 
 
 def _follow(
@@ -228,11 +176,7 @@ def measure_recall(
     prompts = [HINTS[hint].format(name=resident.name) for resident in residents]
     texts = sample(model, prompts, settings).texts or []
     return [
-        {
-            "person": person.person_id,
-            "is_sealed": person.is_sealed,
-            "hint": hint,
-            "recalled": judge_answer(text[len(prompt) :], person) == "leak",
-        }
+        {"fact": person.person_id, "is_sealed": person.is_sealed, "hint": hint}
+        | {"recalled": judge_answer(text[len(prompt) :], person) == "leak"}
         for text, prompt, person in zip(texts, prompts, residents, strict=True)
     ]
