@@ -8,7 +8,7 @@ from typing import Any
 from unmask.base.errors import UserError
 from unmask.blocks import blocks, labels, tidy
 from unmask.measures.result import Result
-from unmask.measures.trace_shares import tabulate_alike
+from unmask.measures.trace_section import tabulate_alike
 from unmask.measures.trace_summary import read_effects
 from unmask.tracing.settings import WHOLE_ANSWER, WHOLE_SUBJECT
 from unmask.tracing.shares import average_bands

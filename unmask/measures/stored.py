@@ -42,8 +42,15 @@ def read_csv_rows(file: str, counts: Sequence[str], numbers: Sequence[str]) -> l
 
 @contextmanager
 def open_stored_run(folder: str) -> Generator[Result]:
-    """A run folder that comes with the package; its tables can be read while it is open."""
-    from unmask.measures.runner import read_result
+    """A run folder that comes with the package, with the summary that is stored in it: what that
+    was computed from is left out."""
+    from unmask.base.tables import read_table
+    from unmask.measures.runner import SUMMARY, read_result, summary_schema
 
     with as_file(files("unmask.assets").joinpath("results", folder)) as path:
-        yield read_result(path)
+        result = read_result(path)
+        tables = {
+            file.stem: read_table(file, summary_schema(result.measure, file.stem)).to_pylist()
+            for file in sorted((path / SUMMARY).glob("*.parquet"))
+        }
+        yield result.with_summary(tables)
