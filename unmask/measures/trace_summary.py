@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from unmask.base.errors import NotMeasuredError, UserError
-from unmask.blocks.blocks import Outcome
+from unmask.blocks.blocks import Outcome, is_clear
 from unmask.blocks.labels import is_numbered, order_splits
 from unmask.blocks.tidy import ENDS, Record, distinct, group_by, select, to_interval
 from unmask.evaluation.equivalence import MARGIN
-from unmask.evaluation.statistics import ENOUGH, is_above_placebos
+from unmask.evaluation.statistics import ALPHA, ENOUGH, is_above_placebos
 from unmask.measures.result import open_table
 from unmask.results.summaries import Rows, Summary, Tables, add_outcome, name_outcome
 from unmask.tracing import averages as averaging
@@ -27,6 +27,7 @@ MOST_TEXTS = 2
 MOST_CELLS = 200_000
 """Cells of single texts that a summary holds; more texts are left out."""
 GROUP = ("model", "kind", "split", "corruption", "stage")
+PAIR = ("model", "split", "other_model", "other_split", "corruption", "stage")
 PLACEBO = ("placebo", *(f"placebo_{end}" for end in ENDS))
 
 
@@ -39,13 +40,15 @@ def summarise(tables: Tables, settings: Tracing) -> Summary:
     margin = getattr(settings, "margin", MARGIN)
     tests = _bound(averaging.compare_groups(effects, settings.seed), metric)
     bands = shares.compare_bands(effects, margin, settings.seed)
+    bands = [row | {"outcome": _name_likeness(row)} for row in bands]
     averages = _average(effects, facts, metric)
     summary: dict[str, Rows] = {
         "averages": averages,
         "peaks": find_peaks(averages),
         "tests": [row | {"outcome": _name_difference(row)} for row in tests],
         "shares": _bound(shares.fit_shares(effects), metric),
-        "bands": [row | {"outcome": _name_likeness(row)} for row in bands],
+        "bands": bands,
+        "alike": [_count_alike(rows) for rows in group_by(bands, *PAIR).values()],
         "counts": list(count_facts(facts)),
         "texts": list(_list_texts(tables, facts, settings.mode)),
     }
@@ -157,6 +160,25 @@ def _name_likeness(band: Record) -> Outcome:
     return "alike" if likeness == "alike" else "unsettled"
 
 
+def _count_alike(bands: Rows) -> dict[str, Any]:
+    """What all bands of two groups show together: how many differ, are alike, and are neither."""
+    outcomes = [row["outcome"] for row in bands]
+    is_within = all(row["p_equivalent"] <= ALPHA for row in bands)
+    differ, alike = sum(map(is_clear, outcomes)), outcomes.count("alike")
+    together = "alike" if is_within else "no difference detected"
+    if differ:
+        together = "differ, within the margin" if is_within else "differ"
+    return {name: bands[0][name] for name in (*PAIR, "margin", "facts", "paired")} | {
+        "compared": len(bands),
+        "differ": differ,
+        "alike": alike,
+        "neither": len(bands) - differ - alike,
+        "smallest_margin": max(row["smallest_margin"] for row in bands),
+        "power": min(row["power"] for row in bands),
+        "together": "too few facts" if "too few" in outcomes else together,
+    }
+
+
 def find_best_subject(peaks: Rows) -> Record | None:
     """The subject token that gives back most, or the whole subject where roles were restored; of
     states where there are any, else of other parts."""
@@ -213,7 +235,7 @@ def _sum_seeds(rows: Rows, name: str) -> int | None:
 
 
 def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, Any]]:
-    """Effects cell by cell of the first texts of each group, a row for each step, part and token."""
+    """Effects cell by cell of the first texts of each group, a row for each token."""
     shown: Counter[tuple[str, ...]] = Counter()
     cells = 0
     texts, traces = (open_table(tables, name) for name in ("tokens", "trace"))
@@ -230,8 +252,8 @@ def _list_texts(tables: Tables, facts: Rows, mode: str) -> Iterator[dict[str, An
         cells += sum(len(row["effects"]) for row in rows)
         if cells > MOST_CELLS and shown.total() > 1:
             return
-        names = ("model", "kind", "seed", "split", "corruption", "fact", "phrasing")
-        about = {name: fact[name] for name in (*names, "prompt", "object")}
+        names = (*prompt, "kind", "corruption", "prompt", "object")
+        about = {name: fact[name] for name in names} | {"text": shown[group]}
         yield from (about | row for row in rows)
 
 
@@ -244,7 +266,9 @@ def _lay_out_text(table: "pyarrow.Table", tokens: Rows, mode: str) -> Iterator[d
     rows = results.group_by(cell, use_threads=False).aggregate([("value", "mean")]).to_pylist()
     ends = {(row["stage"], row["step"], row["part"]): row["value_mean"] for row in rows}
     spelled = {token["position"]: token for token in tokens}
-    cells = sorted((row for row in rows if row["token"] >= 0), key=lambda row: row["token"])
+    # What comes after the first end token is padding.
+    end = next((at for at, token in spelled.items() if token["piece"] == "⏎"), math.inf)
+    cells = sorted((row for row in rows if 0 <= row["token"] <= end), key=lambda row: row["token"])
     for key, members in group_by(cells, "stage", "step", "part", "token").items():
         clean, corrupted = (ends[(*key[:2], end)] for end in (traced.CLEAN, traced.CORRUPTED))
         effects = [-math.inf] * (1 + max(row["layer"] for row in members))
